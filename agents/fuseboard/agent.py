@@ -90,6 +90,8 @@ class Agent(PodState, ContextManagers):
         except Exception:
             self._note_defect()
             return self.allow_unasked(tenant=tenant or "")
+        if not decision.allowed:
+            runtime.refusal_samples.offer(decision, subject)
         return decision
 
     def check(
@@ -155,7 +157,10 @@ class Agent(PodState, ContextManagers):
                     tier=tier,
                     until=until,
                 )
-            except (Refused, Misconfigured):
+            except Misconfigured:
+                raise
+            except Refused as refused:
+                self._runtime.refusal_samples.offer(refused.decision, tenant=tenant)
                 raise
             except Exception:
                 self._note_defect()
@@ -259,6 +264,7 @@ class Agent(PodState, ContextManagers):
             rule=dependency,
             signer=self._runtime.refusal_tokens,
         )
+        self._runtime.refusal_samples.offer(decision)
         raise Refused(decision)
 
     def _known(self, tenant: str) -> str:

@@ -48,6 +48,7 @@ from fuseboard.decision import Signer
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import Exchange, Gateway, PodState
 from fuseboard.reporting.loop_port import LoopPort
+from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.refusal_tokens import RefusalTokens
 from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
@@ -83,6 +84,7 @@ class Runtime:
         self.counters = Counters()
         self.refusal_tokens = RefusalTokens()
         self.refusal_tokens.use_clock(self.configuration.clock.now_us)
+        self.refusal_samples = RefusalSamples()
         self.admission = compose_admission(
             configuration=self.configuration,
             counters=self.counters,
@@ -187,6 +189,7 @@ class Runtime:
                 settings=self._settings,
                 counters=self.counters,
                 state=lambda: port.ask(self._describe, timeout_s=LOOP_ANSWER_S),
+                refusals=self.refusal_samples,
             )
         return SyncThread(
             gateway=gateway,
@@ -243,6 +246,7 @@ class Runtime:
         self.inbound.grant(response.unready_ms, exchange.asked_ns / 1e9)
         self.retries.cap(response.retry_caps, valid_s=CAPS_BEATS * response.next_ms / 1000)
         self.refusal_tokens.take(response.refusal_key)
+        self.refusal_samples.take(response.digest_key)
         changed = offer is not None and configuration.apply(offer)
         configuration.apply_overrides(response.held)
         if not configuration.complete and configuration.fetch is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from controlplane.breakers.override_in_gateways import MAX_BODY_BYTES as HOLD_BYTES
 from controlplane.breakers.override_in_gateways import PATH
@@ -148,6 +149,12 @@ class GatewayApp:
         if wait_s:
             raise problems.too_many(wait_s)
         known, counted = fleet.servers.get(beat.server), True
+        samples = beat
+        if beat.refusals:
+            # Not kept with the pod: they are for the log.
+            beat = replace(beat, refusals=())
+            if known is not None and known.is_stale(beat, wall=wall):
+                samples = beat
         if known is None:
             self._admit_name(token, fleet, beat.server, now)
         elif known.adds_a_process(beat, wall=wall):
@@ -158,6 +165,7 @@ class GatewayApp:
                 gateway.hurry()
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None
+        gateway.coordination.refusals.hear(samples)
         return configuration.answer(
             beat,
             server_time_us=int(wall * 1_000_000),

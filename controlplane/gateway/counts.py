@@ -20,6 +20,9 @@ class Counts:
         self.series_failures = 0
         #: Things that got no series, because there are too many of their kind.
         self.series_refused = 0
+        #: Samples of refusals that were taken, and those that were left out because they were too many.
+        self.refusal_samples = 0
+        self.refusal_samples_left_out = 0
         self.metrics_by_agent_token = 0
         self.seconds = 0.0
         self._buckets = [0] * (len(_EDGES_S) + 1)

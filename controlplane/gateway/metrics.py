@@ -64,6 +64,12 @@ class GatewayCollector(Collector):
                 "Values left out of the history, because there are too many names.",
                 counts.series_refused,
             ),
+            ("refusal_samples", "Samples of refusals taken from pods.", counts.refusal_samples),
+            (
+                "refusal_samples_left_out",
+                "Samples of refusals left out, because there were too many.",
+                counts.refusal_samples_left_out,
+            ),
             (
                 "series_left_out",
                 "Differences left out of the history, because another gateway may have counted them.",

@@ -77,6 +77,7 @@ class Gateway:
             lambda: [(name, held.tuning) for name, held in self.configurations.items()],
             Peers(self.fleets, self.known_names, self.clock, gateway=settings.gateway),
             Orders(self.fleets, self.clock),
+            self.counts,
         )
         self._read_at = self.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []

@@ -19,3 +19,46 @@ class RefusalService(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment}/{self.service}"
+
+
+class DigestKey(models.Model):
+    """The key of the digests in samples: of one environment, on one day in UTC. It is random."""
+
+    environment = models.CharField(max_length=64)
+    on = models.DateField()
+    key = models.BinaryField()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["environment", "on"], name="digest_key_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment} on {self.on}"
+
+
+class RefusalSample(models.Model):
+    """One of many refusals, as a pod reported it. It stands for ``weight`` of them."""
+
+    environment = models.CharField(max_length=64)
+    at = models.DateTimeField()
+    service = models.CharField(max_length=64)
+    server = models.CharField(max_length=64)
+    rule = models.CharField(max_length=300, blank=True)
+    dependency = models.CharField(max_length=64, blank=True)
+    reason = models.CharField(max_length=32)
+    mode = models.CharField(max_length=16)
+    tenant = models.CharField(max_length=200, blank=True)
+    #: The template of a route.
+    endpoint = models.CharField(max_length=120, blank=True)
+    revision = models.BigIntegerField()
+    retry_after_ms = models.BigIntegerField()
+    #: Digests of who asked, in hexadecimal; empty if the service passed none.
+    ip = models.CharField(max_length=16, blank=True)
+    user = models.CharField(max_length=16, blank=True)
+    api_key = models.CharField(max_length=16, blank=True)
+    weight = models.FloatField()
+
+    class Meta:
+        indexes = (models.Index(fields=["environment", "at"], name="refusal_sample_by_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.rule or self.reason} {self.at}"

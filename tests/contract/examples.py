@@ -31,7 +31,6 @@ from fuseboard.contract.protection import (
     Route,
     Shedding,
 )
-from fuseboard.contract.refusal_token import RefusalKey
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.sync import (
     Applied,
@@ -61,6 +60,7 @@ from fuseboard.contract.words import (
     Reason,
     WhenFull,
 )
+from tests.contract.sample_examples import DIGEST_KEY, REFUSAL_KEY, SAMPLES
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
 STRICT = Limit(
@@ -359,9 +359,9 @@ NESTING_REQUEST = msgspec.structs.replace(
     protection=(CallLoad(dependency="openai", reclaimed=2, nested=17),),
 )
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
-KEYED_RESPONSE = msgspec.structs.replace(
-    SMALLEST_RESPONSE, refusal_key=RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
-)
+KEYED_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, refusal_key=REFUSAL_KEY)
+SAMPLING_REQUEST = msgspec.structs.replace(SMALLEST_REQUEST, refusals=SAMPLES)
+DIGESTING_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, digest_key=DIGEST_KEY)
 
 BY_CALLS_POLICY = Policy(
     environment="production",
@@ -391,6 +391,8 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.6.json": NESTING_REQUEST,
     "sync_response.4.json": PROTECTING_RESPONSE,
     "sync_response.5.json": KEYED_RESPONSE,
+    "sync_request.7.json": SAMPLING_REQUEST,
+    "sync_response.6.json": DIGESTING_RESPONSE,
     "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),

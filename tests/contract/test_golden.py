@@ -22,7 +22,14 @@ from fuseboard.contract.sync import (
     decode_response,
     encode,
 )
-from tests.contract.examples import EXAMPLES, NESTING_REQUEST, POLICY, PROTECTED_REQUEST, PROTECTING_POLICY
+from tests.contract.examples import (
+    EXAMPLES,
+    NESTING_REQUEST,
+    POLICY,
+    PROTECTED_REQUEST,
+    PROTECTING_POLICY,
+    SAMPLING_REQUEST,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -152,8 +159,10 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
 @pytest.mark.parametrize(
     "example",
     [
-        PROTECTED_REQUEST,
+        # Its samples came later, and are in another file.
+        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLING_REQUEST.refusals),
         PROTECTED_REQUEST.load,
+        SAMPLING_REQUEST.refusals[0],
         # Fields that came later are in another file.
         msgspec.structs.replace(
             PROTECTED_REQUEST.protection[0],

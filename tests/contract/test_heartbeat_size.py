@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from fuseboard.contract.heartbeat_size import ALWAYS_WANTED, cut_to, keep_breakers
 from fuseboard.contract.load import CallLoad
+from fuseboard.contract.refusal_samples import RefusalSample
 from fuseboard.contract.sync import (
     BreakerView,
     Counters,
@@ -14,7 +15,7 @@ from fuseboard.contract.sync import (
     TenantCounters,
     encode,
 )
-from fuseboard.contract.words import BreakerState, OverrideMode
+from fuseboard.contract.words import BreakerState, OverrideMode, Reason
 from fuseboard.reporting.heartbeat import FIELDS_BYTES
 
 RULES = tuple(RuleCounters(rule=f"rule-{number}", asked=1) for number in range(20))
@@ -34,6 +35,7 @@ FULL = SyncRequest(
     ),
     want=tuple(f"wanted-{number}" for number in range(100)),
     protection=tuple(CallLoad(dependency=f"dependency-{n}", first_calls=1) for n in range(100)),
+    refusals=tuple(RefusalSample(rule=f"rule-{n}", reason=Reason.QUOTA) for n in range(32)),
 )
 
 
@@ -41,6 +43,7 @@ def sizes(request: SyncRequest) -> tuple[int, ...]:
     """In the order in which they are cut."""
     counters = request.counters
     return (
+        len(request.refusals),
         sum(len(tenant.rules) for tenant in counters.tenants),
         len(request.protection),
         len(counters.tenants),
@@ -90,6 +93,7 @@ def test_a_pod_with_many_dependencies_still_asks_for_tenants():
     many = replace(
         FULL,
         protection=(),
+        refusals=(),
         breakers=tuple(BreakerView(dependency=name) for name in names),
         counters=Counters(dependencies=tuple(DependencyCounters(dependency=n, ok=1) for n in names)),
     )

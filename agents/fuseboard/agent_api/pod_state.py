@@ -74,7 +74,11 @@ class PodState(Lifetime):
         try:
             if tenant is not None and not is_subject(tenant):
                 tenant = INVALID
-            return inbound.enter(tenant, harmless(subject), method, path)
+            subject = harmless(subject)
+            entered = inbound.enter(tenant, subject, method, path)
+            if isinstance(entered, Decision):
+                self._runtime.refusal_samples.offer(entered, subject)
+            return entered
         except (Misconfigured, TypeError):
             return None  # ``admit_request`` raises it
         except Exception:

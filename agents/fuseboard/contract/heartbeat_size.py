@@ -2,14 +2,15 @@
 
 What an operator misses least is cut first, in this order:
 
-1. counts by rule of single tenants
-2. what protects calls, from the least busy dependency
-3. tenants, from the least busy one
-4. counts by rule of all tenants together
-5. wanted tenants beyond the first few: the next heartbeat asks for them again
-6. dependencies
-7. breakers, first those that are closed, without an override
-8. the first few wanted tenants
+1. samples of refusals
+2. counts by rule of single tenants
+3. what protects calls, from the least busy dependency
+4. tenants, from the least busy one
+5. counts by rule of all tenants together
+6. wanted tenants beyond the first few: the next heartbeat asks for them again
+7. dependencies
+8. breakers, first those that are closed, without an override
+9. the first few wanted tenants
 
 What is too long stays so in the next heartbeat. While Redis is down, a pod gets its tenants from the gateway
 only, so it always asks for some.
@@ -56,6 +57,10 @@ def keep_breakers(request: SyncRequest, most: int) -> SyncRequest:
 
 def _is_at_rest(view: BreakerView) -> bool:
     return view.state is BreakerState.CLOSED and view.override is None
+
+
+def _keep_refusals(request: SyncRequest, most: int) -> SyncRequest:
+    return replace(request, refusals=request.refusals[:most])
 
 
 def _tenants_by_rule(request: SyncRequest) -> int:
@@ -109,6 +114,7 @@ def _keep_dependencies(request: SyncRequest, most: int) -> SyncRequest:
 
 #: How many entries a part has, and a heartbeat with fewer of them.
 _PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], SyncRequest]], ...] = (
+    (lambda request: len(request.refusals), _keep_refusals),
     (_tenants_by_rule, _keep_tenants_by_rule),
     (lambda request: len(request.protection), _keep_protection),
     (lambda request: len(request.counters.tenants), _keep_tenants),
@@ -124,4 +130,6 @@ def _entries(request: SyncRequest) -> int:
     counters = request.counters
     by_rule = sum(len(tenant.rules) for tenant in counters.tenants)
     counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies)
-    return counted + len(request.protection) + len(request.want) + len(request.breakers)
+    return (
+        counted + len(request.refusals) + len(request.protection) + len(request.want) + len(request.breakers)
+    )

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
+from fuseboard.contract.refusal_samples import MAX_SAMPLES, DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.words import (
@@ -165,6 +166,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     load: PodLoad | None = None
     #: The dependencies with a part of the protection, the busiest first.
     protection: Annotated[tuple[CallLoad, ...], Meta(max_length=MAX_CALL_LOADS)] = ()
+    #: Some of the requests that it refused since its last heartbeat. What is lost is not sent again.
+    refusals: Annotated[tuple[RefusalSample, ...], Meta(max_length=MAX_SAMPLES)] = ()
 
 
 class Drill(Struct, frozen=True, kw_only=True):
@@ -205,6 +208,8 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unready_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
     #: What this pod signs the tokens of its refusals with; without one, it makes none.
     refusal_key: RefusalKey | None = None
+    #: What this pod makes digests of callers with, for samples of its refusals; without one, it sends none.
+    digest_key: DigestKey | None = None
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

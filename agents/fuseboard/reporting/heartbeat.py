@@ -28,6 +28,7 @@ from fuseboard.contract.words import Mode
 from fuseboard.reporting.connection import Connection, HttpResponse, ResponseError
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.loop_port import LoopGoneError
+from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.token import TokenSource
 from fuseboard.settings import AgentSettings
 
@@ -93,8 +94,16 @@ class Exchange:
 class Gateway:
     """The gateway, used from one thread."""
 
-    def __init__(self, *, settings: AgentSettings, counters: Counters, state: Callable[[], PodState]) -> None:
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        counters: Counters,
+        state: Callable[[], PodState],
+        refusals: RefusalSamples | None = None,
+    ) -> None:
         self._settings, self._counters, self._state = settings, counters, state
+        self._refusals = refusals or RefusalSamples()
         self._began = monotonic()
         self._sequence = 0
         self._boot = uuid4().hex
@@ -167,6 +176,7 @@ class Gateway:
             share=state.share,
             protection=state.protection,
             load=state.load,
+            refusals=self._refusals.drain(),
         )
 
     def _state_of_loop(self) -> PodState:

@@ -1,6 +1,6 @@
 """What gateways agree on through Postgres, once per second: which one hears which pod, shares, and drills.
 
-They also record here which services got a key for the tokens of their refusals.
+They also record here which services got a key for the tokens of their refusals, and samples of refusals.
 """
 
 import asyncio
@@ -10,9 +10,11 @@ from controlplane.gateway.answers.drills import Drills
 from controlplane.gateway.answers.refusal_keys import RefusalKeys
 from controlplane.gateway.answers.shares import Shares
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.postgres.peers import Peers
+from controlplane.gateway.postgres.refusal_rows import RefusalRows
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.sync import SyncRequest
 
@@ -28,19 +30,22 @@ class Coordination:
         tunings: Callable[[], Iterable[tuple[str, Tuning]]],
         peers: Peers,
         orders: Orders,
+        counts: Counts | None = None,
     ) -> None:
         self.peers = peers
         self.shares = Shares(clock, tunings)
         self.drills = Drills(clock)
         self.refusal_keys = RefusalKeys(clock)
+        self.refusals = RefusalRows(clock, counts or Counts())
         self.orders = orders
         self._postgres = KeepTrying(
             "agree", failed="gateway.agree_failed", recovered="gateway.agree_recovered"
         )
 
     def part(self, beat: SyncRequest, now: float) -> bytes:
-        """The parts of an answer about the pod's reserved share, its drill, and the key of its tokens."""
-        return self.shares.part(beat, now) + self.drills.part(beat, now) + self.refusal_keys.part(beat)
+        """The parts of an answer about the pod's reserved share, its drill, and its keys for refusals."""
+        keys = self.refusal_keys.part(beat) + self.refusals.keys.part(beat)
+        return self.shares.part(beat, now) + self.drills.part(beat, now) + keys
 
     async def run(self) -> None:
         """Look every second, forever."""
@@ -63,3 +68,4 @@ class Coordination:
             await self.drills.look(connection)
             await self.shares.look(connection)
             await self.refusal_keys.look(connection)
+            await self.refusals.look(connection)

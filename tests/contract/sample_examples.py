@@ -1,0 +1,26 @@
+"""What the golden files say about refusals: keys, and samples. No value of the first sample is a default."""
+
+from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
+from fuseboard.contract.refusal_token import RefusalKey
+from fuseboard.contract.words import Mode, Reason
+
+REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
+DIGEST_KEY = DigestKey(key=bytes(range(32)))
+SAMPLES = (
+    RefusalSample(
+        ago_ms=1_200,
+        rule="requests",
+        dependency="openai",
+        reason=Reason.QUOTA,
+        mode=Mode.LOCAL,
+        tenant="acme ünd sons",
+        endpoint="POST /v1/orders/{id}",
+        revision=42,
+        retry_after_ms=12_400,
+        ip="0123456789abcdef",
+        user="123456789abcdef0",
+        api_key="23456789abcdef01",
+        weight=21.5,
+    ),
+    RefusalSample(reason=Reason.SHED),
+)
