@@ -1,12 +1,13 @@
 """The fleet as pages and the API read it."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Func, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Coalesce, Now
 
 from controlplane.fleet.call_figures import CallFigures, add_calls
@@ -23,6 +24,11 @@ GATEWAY_STOPPED_AFTER = timedelta(seconds=5)
 
 #: A gateway lists this many tenants, and so does the sum.
 TOP_TENANTS = 20
+
+#: What Postgres changes with each version of a row: the transaction that wrote it, and its place.
+_VERSION = Func(
+    template="fleet_server.xmin::text || ' ' || fleet_server.ctid::text", output_field=TextField()
+)
 
 #: States in which a pod is expected to apply a new revision.
 LIVE_STATES = (ServerState.ONLINE, ServerState.LATE, ServerState.UNKNOWN)
@@ -104,9 +110,24 @@ class FleetFigures:
 
 def servers(environment: str) -> list[Server]:
     """Every pod that is not gone, and those gone within the last ten minutes, by name."""
+    return list(_displayed(environment).order_by("name"))
+
+
+def changed_servers(environment: str, known: Mapping[int, str]) -> tuple[dict[int, str], list[Server]]:
+    """The versions of the rows of ``servers`` by key, in the same order, and the rows with another version.
+
+    A row with all its breakers takes half a millisecond to read, and few change between two looks.
+    """
+    found = _displayed(environment).annotate(version=_VERSION).order_by("name")
+    versions: dict[int, str] = dict(found.values_list("pk", "version"))
+    changed = [key for key, version in versions.items() if known.get(key) != version]
+    return versions, list(Server.objects.filter(pk__in=changed)) if changed else []
+
+
+def _displayed(environment: str) -> QuerySet[Server]:
     recently = Now() - timedelta(minutes=10)
     rows = Server.objects.filter(environment=environment)
-    return list(rows.exclude(state=ServerState.GONE, last_seen_at__lt=recently).order_by("name"))
+    return rows.exclude(state=ServerState.GONE, last_seen_at__lt=recently)
 
 
 def present(environment: str) -> int:

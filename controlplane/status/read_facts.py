@@ -20,7 +20,7 @@ from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.status import scheduled_changes
 from controlplane.status.facts import Change, Dependency, Facts, Override, PodEvent, Transition, TripFigures
 from controlplane.status.read_observing import read_observing
-from controlplane.status.server_rows import server_of_row
+from controlplane.status.read_servers import read_servers
 
 #: Enough for six hours of a breaker that flaps.
 _TRANSITIONS = 400
@@ -43,7 +43,7 @@ def read_facts(environment: str = SHOWN) -> Facts:
         epoch=found.epoch,
         revision=found.revision,
         store_deadline_us=tuning_of(found).store_deadline_us,
-        servers=tuple(server_of_row(row) for row in live.servers(environment)),
+        servers=read_servers(environment),
         figures=live.figures(environment),
         dependencies=_dependencies(environment),
         pod_protection=found.protection,
