@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import redis
 from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 
@@ -84,6 +84,20 @@ def refused(request: HttpRequest) -> HttpResponse:
     raise Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN))
 
 
+def wrapping(request: HttpRequest) -> HttpResponse:
+    try:
+        raise Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN, retry_after_ms=4_000))
+    except Refused as error:
+        raise ConnectionError("what a vendor's client raises") from error
+
+
+def choosing(request: HttpRequest) -> HttpResponse:
+    try:
+        return wrapping(request)
+    except ConnectionError as error:
+        raise Http404 from error
+
+
 def streaming(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(iter([b"a", b"b"]))
 
@@ -94,6 +108,11 @@ async def async_streaming(request: HttpRequest) -> StreamingHttpResponse:
         yield b"b"
 
     return StreamingHttpResponse(parts())
+
+
+def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """The project's page needs URLs that this module lacks."""
+    return HttpResponse(status=404)
 
 
 urlpatterns = [
@@ -108,6 +127,8 @@ urlpatterns = [
     path("streaming", streaming),
     path("async-streaming", async_streaming),
     path("refused", refused),
+    path("wrapping", wrapping),
+    path("choosing", choosing),
     path("readyz", readiness()),
     path("resilience", resilience()),
 ]
@@ -257,6 +278,16 @@ async def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(
     await asyncio.to_thread(until_refused, guarded)
     response = await get(client, "/calling")
     assert (response.status_code, response.json()["reason"]) == (503, "breaker_open")
+
+
+async def test_a_refusal_inside_another_error_is_a_503_unless_the_view_chose_an_answer(
+    guarded: blocking.Agent, client: Client | AsyncClient
+):
+    """It was a 500: a vendor's client wraps what its transport raises."""
+    response = await get(client, "/wrapping")
+    assert (response.status_code, response.json()["reason"]) == (503, "breaker_open")
+    assert int(response.headers["Retry-After"]) >= 4
+    assert (await get(client, "/choosing")).status_code == 404
 
 
 def fail(guarded: blocking.Agent) -> None:

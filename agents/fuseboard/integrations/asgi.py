@@ -5,9 +5,10 @@
     app.add_middleware(FuseboardMiddleware, agent=agent, tenant=tenant_of)
 
 The middleware answers refused requests: 429 for a spent quota, 403 for a suspended tenant, 503 when the
-service itself lacks capacity; each with problem+json, ``RateLimit`` headers and ``Retry-After``. A
-``Refused`` that escapes from the application becomes a 503 too. When the pod is overloaded, requests of the
-lowest tiers are shed before any limit is checked. Two small applications describe the pod::
+service itself lacks capacity; each with problem+json, ``RateLimit`` headers and ``Retry-After``. It
+also answers a ``Refused`` that escapes from the application, alone or inside an error of a vendor's client.
+When the pod is overloaded, requests of the lowest tiers are shed before any limit is checked. Two small
+applications describe the pod::
 
     app.mount("/readyz", readiness(agent))          # 503 while the pod should get no new requests
     app.mount("/resilience", resilience(agent))     # what protects it, as JSON; for operators only
@@ -19,8 +20,9 @@ from typing import Any
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
+from fuseboard.calling.classification import refusal_of
 from fuseboard.decision import Decision
-from fuseboard.errors import Misconfigured, Refused
+from fuseboard.errors import Misconfigured
 from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import encoded, header_pairs, refusal
 from fuseboard.protection.pod import Visit
@@ -142,12 +144,12 @@ class FuseboardMiddleware:
 
         try:
             await self._app(scope, receive, send_with_headers)
-        except Refused as refused:
-            if started:
-                raise
-            await self._refuse(scope, send, refused.decision)
-        except Exception:
-            if visit is not None:
+        except Exception as error:
+            refused = refusal_of(error)
+            if refused is not None and not started:
+                await self._refuse(scope, send, refused.decision)
+                return
+            if refused is None and visit is not None:
                 visit.answered(500)
             raise
 

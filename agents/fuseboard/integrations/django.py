@@ -16,7 +16,8 @@
                     seconds; by default, as its tier says
 
 Place it after the middleware that identifies the caller. It answers refused requests, and a
-``fuseboard.Refused`` that escapes from a view becomes a 503. Views get the same agent from ``agent()``::
+``fuseboard.Refused`` that escapes from a view, alone or inside an error of a vendor's client. Views get the
+same agent from ``agent()``::
 
     with agent().call("payments-api"): ...
     async with agent().acall("payments-api"): ...     # in an asynchronous view
@@ -34,16 +35,17 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest, HttpResponse
+from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied, SuspiciousOperation
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
 from fuseboard import blocking
 from fuseboard.agent_api.arguments import check_wait
+from fuseboard.calling.classification import refusal_of
 from fuseboard.decision import Decision
-from fuseboard.errors import Misconfigured, Refused
+from fuseboard.errors import Misconfigured
 from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
 from fuseboard.protection.pod import Visit
@@ -52,6 +54,9 @@ from fuseboard.subject import NOBODY, Subject
 logger = logging.getLogger("fuseboard.django")
 
 _OPTIONS = {"AGENT", "COST", "COSTS", "LEGACY_HEADERS", "SUBJECT", "TENANT", "WAIT_S"}
+
+#: A view that raises one of these has chosen its answer, whatever the cause.
+_ANSWERS = (BadRequest, Http404, PermissionDenied, SuspiciousOperation)
 
 Question = dict[str, Any]
 
@@ -147,9 +152,12 @@ class FuseboardMiddleware:
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """A guarded call was refused, and the view did not handle it."""
-        if not isinstance(exception, Refused):
+        if isinstance(exception, _ANSWERS):
             return None
-        response = self._refused(exception.decision)
+        refused = refusal_of(exception)
+        if refused is None:
+            return None
+        response = self._refused(refused.decision)
         # Not the application's own failure.
         response._fuseboard_refused = True  # type: ignore[attr-defined]
         return response

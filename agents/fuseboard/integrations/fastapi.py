@@ -20,6 +20,7 @@ from fastapi import Depends, HTTPException, Request, Response
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
+from fuseboard.calling.classification import refusal_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
 from fuseboard.integrations.asgi import ENTERED
@@ -120,21 +121,27 @@ def _visiting(agent: Agent, request: Request, tenant: str | None, subject: Subje
     try:
         yield
         visit.answered(200)
-    except Refused:
-        raise  # neither an answer of the application nor a failure
+    except LimitReached:
+        raise  # not an answer of the application
     except HTTPException as error:
         visit.answered(error.status_code)
         raise
-    except Exception:
-        visit.answered(500)
+    except Exception as error:
+        if refusal_of(error) is None:
+            visit.answered(500)
         raise
     finally:
         visit.leave()
 
 
 async def answer_refused(request: Request, refused: Exception) -> Response:
-    """Exception handler: problem+json for a refused request, or for a refused call that it made."""
-    if not isinstance(refused, Refused):
+    """Exception handler: problem+json for a refused request, or for a refused call that it made.
+
+    Add it for the errors of a vendor's client too (``anthropic.APIConnectionError``): these clients wrap
+    what their transport raises. An error without a refusal inside is raised again.
+    """
+    found = refusal_of(refused)
+    if found is None:
         raise refused
-    status, headers, body = refusal(refused.decision)
+    status, headers, body = refusal(found.decision)
     return Response(body, status, headers=dict(headers))

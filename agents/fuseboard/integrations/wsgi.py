@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent
+from fuseboard.calling.classification import refusal_of
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
-from fuseboard.errors import Misconfigured, Refused
+from fuseboard.errors import Misconfigured
 from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
 from fuseboard.protection.pod import Visit
@@ -134,12 +135,11 @@ class FuseboardMiddleware:
 
         try:
             return self._app(environ, start_with_headers)
-        except Refused as refused:
-            if started:
-                raise
-            return self._refuse(environ, start_response, refused.decision)
-        except Exception:
-            if visit is not None:
+        except Exception as error:
+            refused = refusal_of(error)
+            if refused is not None and not started:
+                return self._refuse(environ, start_response, refused.decision)
+            if refused is None and visit is not None:
                 visit.answered(500)
             raise
 
