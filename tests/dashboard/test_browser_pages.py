@@ -85,6 +85,11 @@ NO_PAGES = {
 FAULTS = """(rules) =>
   axe.run(document, {resultTypes: ["violations"], iframes: false, preload: false, ...rules}).then(found =>
     found.violations.flatMap(v => v.nodes.map(n => `${v.id}: ${n.target.join(" ")}: ${n.html}`)))"""
+WIDE = """[
+  ...[...document.querySelectorAll(".scroll:has(table)")]
+    .filter(box => box.scrollWidth > box.clientWidth + 1)
+    .map(box => `${box.closest("section")?.querySelector("h2")?.textContent.trim()}: ${box.scrollWidth - box.clientWidth} px`),
+  ...(document.documentElement.scrollWidth > innerWidth ? ["the page"] : [])]"""
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 
@@ -149,6 +154,21 @@ def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_ever
         faults += looked_at(page, name)
         if name == "overview":
             assert page.is_visible("#held a:has-text('Extend')")
+    assert faults == []
+
+
+def test_tables_show_their_important_columns_on_a_phone(page, sign_in, something_everywhere):
+    """Rows of a table never scroll sideways; only the timeline of a breaker does."""
+    sign_in("ada")
+    faults = []
+    for name, path in PAGES.items():
+        if name.startswith(("account", "mfa")):
+            continue
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto(path, wait_until="domcontentloaded")
+        for width in (390, 320):
+            page.set_viewport_size({"width": width, "height": 844})
+            faults += [f"{name} at {width} px: {wide}" for wide in page.evaluate(WIDE)]
     assert faults == []
 
 
