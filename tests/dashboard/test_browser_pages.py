@@ -88,7 +88,9 @@ FAULTS = """(rules) =>
 WIDE = """[
   ...[...document.querySelectorAll(".scroll:has(table)")]
     .filter(box => box.scrollWidth > box.clientWidth + 1)
-    .map(box => `${box.closest("section")?.querySelector("h2")?.textContent.trim()}: ${box.scrollWidth - box.clientWidth} px`),
+    .map(box => [box.closest("section")?.querySelector("h2")?.textContent.trim(), box])
+    .map(([title, box]) => [title, box.scrollWidth - box.clientWidth])
+    .map(([title, beyond]) => `${title}: ${beyond} px`),
   ...(document.documentElement.scrollWidth > innerWidth ? ["the page"] : [])]"""
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
