@@ -57,6 +57,23 @@ class TestRate:
         rate.resize(Settings(limit=8, window_ms=60_000), 1000.0)
         assert taken(rate, 1000.0, 10) == 0
 
+    def test_new_settings_at_an_earlier_time_take_no_more_than_the_bucket(self):
+        rate = self.make()
+        taken(rate, 1000.0, 80)
+        # Another thread read the clock before these calls.
+        rate.resize(Settings(limit=8, window_ms=10_000), 990.0)
+        assert rate.peek(990.0) == pytest.approx(1.25, abs=0.01)
+        assert taken(rate, 1000.0, 10) == 8
+
+    def test_new_settings_of_an_idle_bucket_give_all_of_it_and_no_more(self):
+        rate = self.make()
+        taken(rate, 1000.0, 80)
+        rate.resize(Settings(limit=8, window_ms=10_000), 5000.0)
+        assert rate.left(5000.0) == 8
+        assert taken(rate, 5000.0, 100) == 8
+        assert rate.left(5000.0) == 0
+        assert self.make().left(5000.0) == 80
+
 
 @given(
     st.lists(st.tuples(st.floats(0, 20), st.integers(1, 30), st.booleans()), max_size=40), st.integers(1, 50)
@@ -82,6 +99,14 @@ MUTANTS = [
         "(full_at if full_at > now else now) + self._gap_s",
         "full_at + self._gap_s",
     ),
+    Mutant(
+        "an earlier time spends more",
+        "min(1.0, (self._full_at - now) / self.window_s)",
+        "(self._full_at - now) / self.window_s",
+    ),
+    Mutant("new settings spend a part", "min(1.0, (self", "min(0.5, (self"),
+    Mutant("new settings spend more", "min(1.0, (self", "min(2.0, (self"),
+    Mutant("an idle bucket shows more", "max(0.0, self._full_at - now)", "(self._full_at - now)"),
     Mutant("new settings refill it", "self._full_at = now + spent * self.window_s", "self._full_at = now"),
     Mutant(
         "a look differs",

@@ -21,7 +21,8 @@ class LocalRate:
 
     def resize(self, settings: Settings, now: float) -> None:
         """Use these settings from now on. The share of the bucket that was spent stays spent."""
-        spent = min(1.0, max(0.0, self._full_at - now) / self.window_s)
+        # Below 0 for a bucket that is full for some time, and more than 1 if ``now`` was read before others.
+        spent = min(1.0, (self._full_at - now) / self.window_s)
         self._use(settings)
         self._full_at = now + spent * self.window_s
 
