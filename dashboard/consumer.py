@@ -113,7 +113,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
 def topic_of(query: str, role: str) -> Topic | None:
     fields = {name: values[0] for name, values in parse_qs(query).items()}
     page, span = fields.get("page", ""), fields.get("range", "1h")
-    key = fields.get("key", "")[:200]
+    # The longest is a form of a tenant: its kind, a revision, and an id.
+    key = fields.get("key", "")[:256]
     # No name has a NUL, and Postgres refuses it in a query.
     if page not in PAGES or span not in RANGES or "\0" in key:
         return None

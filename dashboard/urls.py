@@ -61,7 +61,6 @@ urlpatterns = [
     path("edit/<str:kind>", edit.edit, name="edit"),
     path("edit/<str:kind>/preview", edit.edit_preview, name="edit_preview"),
     path("edit/<str:kind>/replay", edit.edit_replay, name="edit_replay"),
-    path("edit/<str:kind>/theirs", edit.edit_theirs, name="edit_theirs"),
     path("templates", limit_templates.templates, name="templates"),
     path("templates/new", limit_templates.make_template, name="make_template"),
     path("templates/of/<str:name>", limit_templates.template, name="template"),

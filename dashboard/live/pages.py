@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dashboard.live.breaker_page import past
 from dashboard.live.capacity import bulkhead_rows, limit_rows, retry_rows
+from dashboard.live.edited import theirs_of
 from dashboard.live.history import History
 from dashboard.live.overview import Live
 from dashboard.live.pod_protection import pods_protection
@@ -47,6 +48,8 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["rows"] = retry_rows(live.facts)
         case "limits":
             context["rows"] = limit_rows(live.facts)
+        case "edit" if reader.administers:
+            context["theirs"] = theirs_of(topic.key, live.facts)
         case "audit":
             newest = int(topic.key) if topic.key.isdecimal() else 0
             context["fresh"] = sum(change.id > newest for change in live.facts.changes) if newest else 0

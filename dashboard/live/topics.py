@@ -21,7 +21,7 @@ class Topic:
 
     page: str
     role: str
-    #: The breaker, the tenant, or the newest audit entry that the page displays.
+    #: The breaker, the tenant, the form with its revision, or the newest audit entry that the page displays.
     key: str = ""
     #: The time that a breaker's timeline covers.
     range: str = "1h"
@@ -104,6 +104,10 @@ def _audit(context: Context) -> list[Fragment]:
     return [Fragment("news", "audit.html#news")]
 
 
+def _edit(context: Context) -> list[Fragment]:
+    return [Fragment("theirs", "edit_theirs.html")] if "theirs" in context else []
+
+
 def _rows(context: Context) -> list[Fragment]:
     return [Fragment("rows", f"{context['page']}.html#rows")]
 
@@ -116,6 +120,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "tenant": _tenant,
     "alerts": _rows,
     "audit": _audit,
+    "edit": _edit,
     "bulkheads": _rows,
     "retries": _rows,
     "limits": _rows,
@@ -126,7 +131,6 @@ _FRAME_ONLY = (
     "bulk",
     "dependency",
     "drills",
-    "edit",
     "import",
     # An address that no page has, or the page of something that was removed.
     "missing",
@@ -144,5 +148,5 @@ _FRAME_ONLY = (
 )
 PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))
 #: Pages whose own content is live, not only the frame around it. Of the audit, only a hint that the table
-#: is older than the newest entry is sent again.
-LIVE_PAGES = frozenset(_OF_PAGE) - {"audit"}
+#: is older than the newest entry is sent again; of a form, what other people changed meanwhile.
+LIVE_PAGES = frozenset(_OF_PAGE) - {"audit", "edit"}

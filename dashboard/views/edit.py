@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.permissions import SHOWN, require
 from controlplane.editing import edits
@@ -32,6 +32,7 @@ from controlplane.usage.what_if import what_if
 from dashboard.change_words import change_words
 from dashboard.forms import MOMENT
 from dashboard.hub import hub
+from dashboard.live.edited import edited_key
 from dashboard.rate_words import ends_words
 from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.setting_controls import unplaced
@@ -70,14 +71,6 @@ def edit_replay(request: HttpRequest, kind: str) -> HttpResponseBase:
     if kind not in KINDS:
         return HttpResponse(status=404)
     return require(KINDS[kind].permission)(_replay_fragment)(request, kind)
-
-
-@require_GET
-def edit_theirs(request: HttpRequest, kind: str) -> HttpResponseBase:
-    """What other people changed since the page was shown."""
-    if kind not in KINDS:
-        return HttpResponse(status=404)
-    return require(KINDS[kind].permission)(_theirs_fragment)(request, kind)
 
 
 def _edit(request: HttpRequest, kind: str) -> HttpResponseBase:
@@ -197,16 +190,6 @@ def _replay_fragment(request: HttpRequest, kind: str) -> HttpResponse:
     return render(request, "dashboard/edit_replay.html", context)
 
 
-def _theirs_fragment(request: HttpRequest, kind: str) -> HttpResponse:
-    name = name_in(request, kind)
-    made = ThingEdit(environment=SHOWN, kind=kind, name=name, typed={}, base=base_in(request.GET))
-    try:
-        theirs = edits.preview_edit(made).theirs
-    except (InvalidEdit, NotFound):
-        theirs = []
-    return render(request, "dashboard/edit_theirs.html", {"theirs": theirs})
-
-
 def _preview(made: ThingEdit, typed: Typed) -> dict[str, Any]:
     if typed.errors:
         return {"wrong": wrong_lines(typed.errors)}
@@ -233,7 +216,6 @@ def _preview(made: ThingEdit, typed: Typed) -> dict[str, Any]:
         "others": len(changes) - len(mine),
         "advice": found.difference.advice,
         "temporary": _temporary(made, found),
-        "theirs": found.theirs,
         **_reach(made, found),
     }
 
@@ -306,6 +288,7 @@ def _page(
     context = context_of(
         request,
         "edit",
+        key="" if new else edited_key(kind, name, base),
         kind=kind,
         word=KINDS[kind].word,
         name=name,

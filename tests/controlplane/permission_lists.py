@@ -202,7 +202,6 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/edit/tier?key=pro", WHY, "admin"),
     ("POST", "/edit/tier/replay?key=pro", {}, "admin"),
     ("POST", "/edit/tenant/preview?key=acme", WHY, "admin"),
-    ("GET", "/edit/dependency/theirs?key=openai", None, "admin"),
     ("GET", "/requests", None, "viewer"),
     ("POST", "/requests", {"needed": "1", **WHY}, "admin"),
     ("GET", "/requests/999999", None, "viewer"),

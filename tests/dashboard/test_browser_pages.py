@@ -60,7 +60,6 @@ NO_PAGES = {
         "dependency_preview",
         "edit_preview",
         "edit_replay",
-        "edit_theirs",
         "rollout",
         "undo",
         "pod_protection_preview",

@@ -1,6 +1,7 @@
 """The editor of tiers, tenants, dependencies and the environment, as a person uses it without a script."""
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +20,14 @@ from controlplane.policies.models import (
 )
 from controlplane.schedules.models import Schedule
 from dashboard.change_words import change_words
+from dashboard.hub import hub
+from dashboard.live.drawing import SentFragments, draw
+from dashboard.live.edited import edited_key
+from dashboard.live.pages import page_of
+from dashboard.live.topics import Topic
 from dashboard.setting_controls import Control
 from dashboard.thing_form import Typed
+from dashboard.views.page import current_live
 from tests.dashboard.editor_steps import PRO, WHY, base_of, head, page, quota, requests_of_pro
 from tests.dashboard.shown import text_of
 from tests.people import BOB
@@ -84,9 +91,15 @@ def test_two_admins_edit_different_quotas_of_one_tier(ada: Any) -> None:
         reason="uploads are slow",
         actor=BOB,
     )
-    theirs = page(ada.get(f"/edit/tier/theirs?key=pro&base={base_of(shown)}"))
-    assert "<b>bob</b> changed" in theirs
-    assert "uploads are slow" in theirs
+    key = edited_key("tier", "pro", int(base_of(shown)))
+    topic = Topic(page="edit", role="admin", key=key)
+    drawn = draw(page_of(topic, current_live(), hub.history), SentFragments(), rev=1, announce="")
+    assert "<b>bob</b> changed" in drawn.changed
+    assert "uploads are slow" in drawn.changed
+    for other in (replace(topic, role="viewer"), replace(topic, key="x 1 y"), replace(topic, key="tier 0")):
+        assert not page_of(other, current_live(), hub.history).context.get("theirs")
+    assert f"key=tier+{base_of(shown)}+pro" in shown
+    assert '<div id="theirs" aria-live="polite"></div>' in shown
     answer = ada.post(PRO, {"base": base_of(shown), "limit.requests.limit": "900", "reason": WHY})
     assert answer.status_code == 302
     assert {row.name for row in TierQuota.objects.filter(tier__name="pro")} >= {"requests", "uploads"}
@@ -290,7 +303,6 @@ def test_only_admins_edit(log_in: Any, production: str) -> None:
             assert client.get(f"/edit/{kind}?key=pro").status_code == 403
             assert client.post(f"/edit/{kind}?key=pro", {"reason": WHY}).status_code == 403
             assert client.post(f"/edit/{kind}/preview?key=pro").status_code == 403
-            assert client.get(f"/edit/{kind}/theirs?key=pro").status_code == 403
         assert client.post("/revisions/1/undo").status_code == 403
     client = log_in("ada")
     assert client.get("/edit/colour?key=x").status_code == 404
