@@ -1,0 +1,1 @@
+"""Sends news of alerts to receivers."""
