@@ -56,6 +56,7 @@ app.conf.beat_schedule = {
     "seal-series": _every(60, "series.seal"),
     "forget-series": _every(3600, "series.forget"),
     "evaluate-alerts": _every(5, "alerts.evaluate"),
+    "deliver-alerts": _every(1, "alerts.deliver"),
     "forget-alerts": _every(3600, "alerts.forget"),
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),

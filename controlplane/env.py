@@ -6,6 +6,7 @@ secret. ``NAME_FILE`` may replace any ``NAME``, so that secrets can be mounted a
 
 import os
 import re
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -84,6 +85,16 @@ def origins(name: str) -> list[str]:
                 " separated by commas, without a path."
             )
     return found
+
+
+def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """A list of networks with commas between them."""
+    try:
+        return tuple(ip_network(part.strip()) for part in text(name).split(",") if part.strip())
+    except ValueError:
+        raise ImproperlyConfigured(
+            f"{name} must be a list of networks, like 10.1.0.0/16,fd00:1::/64."
+        ) from None
 
 
 def url(name: str, schemes: tuple[str, ...]) -> str:

@@ -115,6 +115,9 @@ INSTALLED_APPS = [
 #: Where a breaker is forced open when neither Postgres nor Redis answers.
 GATEWAY_URLS = env.origins("FUSEBOARD_GATEWAY_URL")
 
+#: Private networks that webhooks may connect to.
+WEBHOOK_NETWORKS = env.networks("FUSEBOARD_WEBHOOK_NETWORKS")
+
 #: Opens /metrics to scrapers without an API token.
 METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")
 WORKER_METRICS_ADDRESS = env.listen_address("FUSEBOARD_WORKER_METRICS_PORT")

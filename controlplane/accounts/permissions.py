@@ -31,6 +31,7 @@ ACTIONS: dict[str, Role] = {
     "manage_tokens": Role.ADMIN,
     "manage_people": Role.ADMIN,
     "export_audit": Role.ADMIN,
+    "manage_receivers": Role.ADMIN,
     #: All customers in one file.
     "export_configuration": Role.ADMIN,
     "run_drills": Role.ADMIN,

@@ -8,6 +8,7 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from prometheus_client import Counter
 
+from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.evaluate import evaluate
 from controlplane.alerts.findings import Finding
 from controlplane.alerts.lifecycle import AlertState, Known, News, advance
@@ -27,6 +28,9 @@ MOST_KEPT = 20_000
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
 _NOW = "SELECT extract(epoch FROM now())::float8"
+#: Deliveries are kept for this time.
+DELIVERIES_KEPT_DAYS = 30
+_FORGET_DELIVERIES = "DELETE FROM alerts_delivery WHERE created_at < now() - make_interval(days => %s)"
 _FORGET = """
     DELETE FROM alerts_alert WHERE id IN (
         SELECT id FROM (
@@ -83,8 +87,9 @@ def evaluate_environment(environment: str) -> list[Change]:
 
 
 def forget() -> int:
-    """Delete resolved alerts that are too old, or too many. Returns how many were deleted."""
+    """Delete resolved alerts that are too old, or too many, and old deliveries. Returns how many alerts."""
     with connection.cursor() as cursor:
+        cursor.execute(_FORGET_DELIVERIES, [DELIVERIES_KEPT_DAYS])
         cursor.execute(_FORGET, [KEPT_DAYS, MOST_KEPT])
         return int(cursor.rowcount)
 
@@ -111,6 +116,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         if row is None:
             row = Alert(environment=environment, key=key)
         if _write(row, after, finding if not hidden else None, now, hidden=hidden) and news is not None:
+            enqueue(row, news)
             changes.append(Change(alert=row, news=news))
     Evaluation.objects.update_or_create(environment=environment, defaults={"at": Now()})
     return changes

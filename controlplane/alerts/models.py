@@ -1,6 +1,9 @@
 """Alerts over time: one row from the first true evaluation until the condition stayed away."""
 
+import uuid
+
 from django.db import models
+from django.db.models.functions import Now
 
 from controlplane.alerts.lifecycle import AlertState
 
@@ -56,3 +59,76 @@ class Evaluation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment} at {self.at}"
+
+
+class Receiver(models.Model):
+    """An address that gets news of alerts as signed webhooks."""
+
+    environment = models.CharField(max_length=64)
+    name = models.CharField(max_length=64)
+    url = models.CharField(max_length=2_000)
+    #: The lowest level and severity that it gets.
+    least_level = models.SmallIntegerField(default=2)
+    least_severity = models.CharField(max_length=16, default="warning")
+    #: Its secret is derived from this. The one before is valid until ``old_secret_until``.
+    secret_version = models.IntegerField(default=1)
+    old_secret_until = models.DateTimeField(null=True, blank=True)
+    #: Empty while it gets news.
+    disabled_because = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["environment", "name"], name="alert_receiver_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.name}"
+
+
+class DeliveryState(models.TextChoices):
+    WAITING = "waiting"
+    #: A process sends it, until its lease ends.
+    SENDING = "sending"
+    SENT = "sent"
+    GAVE_UP = "gave_up"
+    #: A later one says everything, and this one never left.
+    SUPERSEDED = "superseded"
+
+
+class Delivery(models.Model):
+    """One message to one receiver. Every attempt has its id, so that a receiver recognizes a repetition."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    receiver = models.ForeignKey(Receiver, on_delete=models.CASCADE)
+    #: ``None`` for a test.
+    alert = models.ForeignKey(Alert, on_delete=models.CASCADE, null=True, blank=True)
+    kind = models.CharField(max_length=16)
+    #: Among those of one alert to one receiver.
+    place = models.IntegerField(default=1)
+    document = models.JSONField()
+    state = models.CharField(max_length=16, choices=DeliveryState, default=DeliveryState.WAITING)
+    attempts = models.IntegerField(default=0)
+    not_before = models.DateTimeField(db_default=Now())
+    lease_until = models.DateTimeField(null=True, blank=True)
+    #: Grows with each claim: a process whose lease ended changes nothing any more.
+    fence = models.IntegerField(default=0)
+    #: What the last attempt said, without secrets.
+    result = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    sent_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        constraints = (
+            models.UniqueConstraint(fields=["receiver", "alert", "place"], name="alert_delivery_once"),
+        )
+        indexes = (
+            models.Index(
+                fields=["not_before"],
+                condition=models.Q(state__in=("waiting", "sending")),
+                name="alert_delivery_due",
+            ),
+            models.Index(fields=["receiver", "-created_at"], name="alert_delivery_newest"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} to {self.receiver_id}, {self.state}"

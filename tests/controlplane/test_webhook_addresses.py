@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.alerts.delivery.addresses import _REFUSED_V4, is_public, networks
+from controlplane.alerts.delivery.addresses import _REFUSED_V4, is_public
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,8 @@ def test_an_ipv4_address_is_judged_alike_in_every_form(number: int) -> None:
 
 
 def test_an_operator_can_allow_networks() -> None:
-    own = networks("10.1.0.0/16, fd00:1::/64")
+    own = (ip_network("10.1.0.0/16"), ip_network("fd00:1::/64"))
     assert is_public("10.1.2.3", own)
     assert is_public("::ffff:10.1.2.3", own)
     assert is_public("fd00:1::5", own)
     assert not is_public("10.2.0.1", own)
-    assert own == (ip_network("10.1.0.0/16"), ip_network("fd00:1::/64"))
-    with pytest.raises(ValueError, match=r"10\.1\.2\.3/16"):
-        networks("10.1.2.3/16")

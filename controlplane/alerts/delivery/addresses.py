@@ -6,7 +6,7 @@ out, after the special-purpose registries of IANA (RFC 6890).
 """
 
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -68,11 +68,6 @@ def is_public(address: str, allowed: Iterable[Network] = ()) -> bool:
     if isinstance(found, IPv4Address):
         return not any(found in network for network in _REFUSED_V4)
     return found in _PUBLIC_V6 and not any(found in network for network in _REFUSED_V6)
-
-
-def networks(text: str) -> tuple[Network, ...]:
-    """Networks from a list with commas. Raises ``ValueError`` that names the wrong one."""
-    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
 def _unwrapped(address: Address) -> Address:

@@ -1,0 +1,92 @@
+"""Makes a delivery for each receiver that must know of a change, in the transaction of the change."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import Max, Q
+
+from controlplane.alerts.lifecycle import News
+from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
+
+#: What a test says.
+TEST = "test"
+_SEVERITIES = {"warning": ("warning",), "critical": ("warning", "critical")}
+
+
+def enqueue(alert: Alert, news: News) -> list[Delivery]:
+    """Deliveries of this news. Who got "fired" gets "resolved" too, whatever it wants by now."""
+    receivers = Receiver.objects.filter(environment=alert.environment)
+    if news is News.RESOLVED:
+        return [one for row in _informed(receivers, alert) if (one := _resolved(row, alert)) is not None]
+    wanted = receivers.filter(
+        disabled_because="",
+        least_level__lte=alert.level,
+        least_severity__in=_SEVERITIES[alert.severity],
+    )
+    return [_add(row, alert, _kind(row, alert, news)) for row in wanted]
+
+
+def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
+    """A message that says who tests the receiver."""
+    document = {
+        "type": "test",
+        "data": {"environment": receiver.environment, "text": f"{by} tests the receiver {receiver.name}."},
+    }
+    return Delivery.objects.create(receiver=receiver, kind=TEST, document=document)
+
+
+def _informed(receivers: Any, alert: Alert) -> Iterable[Receiver]:
+    return receivers.filter(
+        pk__in=Delivery.objects.filter(alert=alert).exclude(state=DeliveryState.SUPERSEDED).values("receiver")
+    )
+
+
+def _kind(receiver: Receiver, alert: Alert, news: News) -> str:
+    """A receiver that wants critical alerts only hears of a worsened one for the first time."""
+    known = Delivery.objects.filter(receiver=receiver, alert=alert).exclude(state=DeliveryState.SUPERSEDED)
+    return news.value if news is News.FIRED or known.exists() else News.FIRED.value
+
+
+def _resolved(receiver: Receiver, alert: Alert) -> Delivery | None:
+    """``None`` if no message of the alert ever left: then none has to."""
+    waiting = Q(state=DeliveryState.WAITING, attempts=0)
+    rows = Delivery.objects.filter(receiver=receiver, alert=alert).exclude(state=DeliveryState.SUPERSEDED)
+    if not rows.exclude(waiting).exists():
+        rows.filter(waiting).update(state=DeliveryState.SUPERSEDED)
+        if not Delivery.objects.filter(receiver=receiver, alert=alert, attempts__gt=0).exists():
+            return None
+    return _add(receiver, alert, News.RESOLVED.value)
+
+
+def _add(receiver: Receiver, alert: Alert, kind: str) -> Delivery:
+    places = Delivery.objects.filter(receiver=receiver, alert=alert)
+    last = places.aggregate(last=Max("place"))["last"] or 0
+    return Delivery.objects.create(
+        receiver=receiver,
+        alert=alert,
+        kind=kind,
+        place=last + 1,
+        document=document_of(alert, kind, place=last + 1),
+    )
+
+
+def document_of(alert: Alert, kind: str, *, place: int) -> dict[str, Any]:
+    """The body of the webhook, but for its time."""
+    return {
+        "type": f"alert.{kind}",
+        "data": {
+            "id": alert.pk,
+            "environment": alert.environment,
+            "key": alert.key,
+            "severity": alert.severity,
+            "level": alert.level,
+            "text": alert.text,
+            "detail": alert.detail,
+            "since": alert.true_since.isoformat(),
+            "fired_at": alert.fired_at.isoformat() if alert.fired_at else None,
+            "resolved_at": alert.resolved_at.isoformat() if alert.resolved_at else None,
+            "runbook": alert.runbook,
+            # A receiver that gets a lower number than it has seen can drop it.
+            "sequence": place,
+        },
+    }

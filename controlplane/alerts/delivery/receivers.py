@@ -1,0 +1,159 @@
+"""Edits of receivers: add, remove, change the secret, enable, and test."""
+
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from controlplane.alerts.delivery.queue import enqueue_test
+from controlplane.alerts.delivery.signing import secret_of
+from controlplane.alerts.models import Delivery, Receiver
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.errors import NameTaken, NotFound
+from controlplane.validation import Problems, is_printable
+from fuseboard.contract.words import is_slug
+
+#: Of one environment. Each message goes to all of them.
+MOST_RECEIVERS = 50
+#: The old secret signs too for this time.
+OVERLAP = timedelta(hours=24)
+SEVERITIES = ("warning", "critical")
+LEVELS = (1, 2, 3)
+
+
+def add_receiver(
+    *, environment: str, name: str, url: str, least_level: int, least_severity: str, reason: str, actor: Actor
+) -> tuple[Receiver, str]:
+    """The new receiver and its secret. Raises ``InvalidEdit`` or ``NameTaken``."""
+    problems = Problems()
+    problems.reason(reason)
+    if not is_slug(name):
+        problems.add("name", "Use 1 to 64 small letters, digits, and dashes.")
+    if (wrong := _wrong_url(url)) is not None:
+        problems.add("url", wrong)
+    if least_level not in LEVELS:
+        problems.add("least_level", "Choose a level from 1 to 3.")
+    if least_severity not in SEVERITIES:
+        problems.add("least_severity", "Choose warning or critical.")
+    if Receiver.objects.filter(environment=environment).count() >= MOST_RECEIVERS:
+        problems.add("name", f"An environment has at most {MOST_RECEIVERS} receivers. Remove one first.")
+    problems.settle()
+    try:
+        with transaction.atomic():
+            row = Receiver.objects.create(
+                environment=environment,
+                name=name,
+                url=url,
+                least_level=least_level,
+                least_severity=least_severity,
+            )
+            _record(row, "receiver.created", reason, actor, after=_shown(row))
+    except IntegrityError:
+        raise NameTaken("receiver", name) from None
+    row.refresh_from_db()
+    return row, secret_of(row.pk, row.secret_version)
+
+
+def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -> None:
+    """Remove it with its log of deliveries. Raises ``NotFound``."""
+    _check(reason)
+    with transaction.atomic():
+        row = _locked(environment, name)
+        _record(row, "receiver.removed", reason, actor, before=_shown(row))
+        row.delete()
+
+
+def change_secret(*, environment: str, name: str, reason: str, actor: Actor) -> str:
+    """A new secret. The old one signs too for 24 hours. Raises ``NotFound``."""
+    _check(reason)
+    with transaction.atomic():
+        row = _locked(environment, name)
+        row.secret_version += 1
+        row.old_secret_until = timezone.now() + OVERLAP
+        row.save(update_fields=["secret_version", "old_secret_until"])
+        _record(row, "receiver.secret_changed", reason, actor)
+    return secret_of(row.pk, row.secret_version)
+
+
+def enable_receiver(*, environment: str, name: str, reason: str, actor: Actor) -> None:
+    """Send news again to a receiver that answered 410. Raises ``NotFound``."""
+    _check(reason)
+    with transaction.atomic():
+        row = _locked(environment, name)
+        row.disabled_because = ""
+        row.save(update_fields=["disabled_because"])
+        _record(row, "receiver.enabled", reason, actor)
+
+
+def test_receiver(*, environment: str, name: str, actor: Actor) -> Delivery:
+    """Send a test as soon as the worker can; the log of deliveries displays its result."""
+    with transaction.atomic():
+        row = _locked(environment, name)
+        return enqueue_test(row, by=actor.name[:200])
+
+
+def address_of(url: str) -> str:
+    """The part of a URL that everyone may read: receivers put secrets into the rest."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _wrong_url(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "This is not a URL."
+    if parts.scheme not in ("https", "http") or not parts.hostname or len(url) > 2_000:
+        return "Enter a URL that begins with https:// or http://, of at most 2,000 characters."
+    if not url.isascii() or not is_printable(url) or any(blank in url for blank in " \t\r\n"):
+        return "Use plain characters without blanks; encode others with %."
+    if parts.username or parts.password:
+        return "Leave out user and password: the signature proves who sends."
+    if port == 0:
+        return "Choose another port."
+    return None
+
+
+def _check(reason: str) -> None:
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+
+
+def _locked(environment: str, name: str) -> Receiver:
+    row = Receiver.objects.select_for_update().filter(environment=environment, name=name).first()
+    if row is None:
+        raise NotFound("receiver", name)
+    return row
+
+
+def _shown(row: Receiver) -> dict[str, object]:
+    return {
+        "url": address_of(row.url),
+        "least_level": row.least_level,
+        "least_severity": row.least_severity,
+    }
+
+
+def _record(
+    row: Receiver,
+    action: str,
+    reason: str,
+    actor: Actor,
+    *,
+    before: dict[str, object] | None = None,
+    after: dict[str, object] | None = None,
+) -> None:
+    record(
+        actor=actor,
+        action=action,
+        target_kind="receiver",
+        target_name=row.name,
+        before=before,
+        after=after,
+        reason=reason,
+        environment=row.environment,
+    )

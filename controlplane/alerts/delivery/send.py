@@ -1,0 +1,174 @@
+"""Sends what waits, one message at a time to each receiver.
+
+A process claims a delivery for 60 s and commits; then it sends. One that is killed in between leaves a claim
+that ends, and the message is sent again under the same id: at least once, never lost.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import structlog
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+from msgspec import json
+from prometheus_client import Counter
+
+from controlplane.alerts.delivery.addresses import AddressRefused
+from controlplane.alerts.delivery.http import MOST_S, Answer, NotDelivered, post
+from controlplane.alerts.delivery.signing import headers_of
+from controlplane.alerts.models import Delivery, DeliveryState, Receiver
+
+log = structlog.get_logger(__name__)
+
+DELIVERIES = Counter("fuseboard_deliveries", "Attempts to send news of alerts, by result.", ["result"])
+
+LEASE_S = 60
+#: Receivers that are sent to at once, over all workers: the worker has other work.
+MOST_AT_ONCE = 2
+#: Messages of one receiver within 5 minutes. What needs a person at once is not held back.
+MOST_IN_5_MIN = 30
+#: Before each repetition; the last one counts for all further ones.
+PAUSES_S = (5, 30, 120, 300, 900, 1_800, 3_600)
+#: After this time, nobody needs the news.
+GIVE_UP_AFTER = timedelta(hours=24)
+_LONGEST_WAIT_S = 3_600
+_SHOWN = 500
+
+#: The oldest delivery that may be sent now: the first of its alert, to a receiver that nobody sends to.
+_CLAIM = """
+    UPDATE alerts_delivery SET state = 'sending', fence = fence + 1, attempts = attempts + 1,
+           lease_until = statement_timestamp() + make_interval(secs => %(lease)s)
+    WHERE id = (
+        SELECT waiting.id FROM alerts_delivery waiting
+        LEFT JOIN alerts_alert alert ON alert.id = waiting.alert_id
+        WHERE (waiting.state = 'waiting' AND waiting.not_before <= statement_timestamp()
+               OR waiting.state = 'sending' AND waiting.lease_until <= statement_timestamp())
+          AND NOT EXISTS (
+            SELECT FROM alerts_delivery earlier
+            WHERE earlier.receiver_id = waiting.receiver_id AND earlier.alert_id = waiting.alert_id
+              AND earlier.place < waiting.place AND earlier.state IN ('waiting', 'sending'))
+          AND NOT EXISTS (
+            SELECT FROM alerts_delivery other
+            WHERE other.receiver_id = waiting.receiver_id AND other.state = 'sending'
+              AND other.lease_until > statement_timestamp())
+          AND (alert.level = 3 OR waiting.alert_id IS NULL OR (
+            SELECT count(*) FROM alerts_delivery sent
+            WHERE sent.receiver_id = waiting.receiver_id AND sent.sent_at > statement_timestamp() - interval '5 minutes'
+          ) < %(most)s)
+        ORDER BY waiting.not_before, waiting.created_at LIMIT 1
+        FOR UPDATE OF waiting SKIP LOCKED
+    )
+    RETURNING id
+"""
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.deliveries'))"
+_SENDING = "SELECT count(*) FROM alerts_delivery WHERE state = 'sending' AND lease_until > statement_timestamp()"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: DeliveryState
+    result: str
+    #: Until the next attempt.
+    wait_s: float = 0.0
+    #: Why the receiver gets no more news; empty if it does.
+    disable: str = ""
+
+
+def send_waiting(*, for_s: float = 10.0, send: Callable[..., Answer] = post) -> int:
+    """Send what waits, for about ``for_s`` seconds. Returns how many attempts were made."""
+    ends, made = time.monotonic() + for_s, 0
+    while time.monotonic() < ends:
+        delivery = _claim()
+        if delivery is None:
+            break
+        _attempt(delivery, send)
+        made += 1
+    return made
+
+
+def _claim() -> Delivery | None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Two claims at once could both count one sender too few.
+        cursor.execute(_LOCK)
+        cursor.execute(_SENDING)
+        if cursor.fetchone()[0] >= MOST_AT_ONCE:
+            return None
+        cursor.execute(_CLAIM, {"lease": LEASE_S, "most": MOST_IN_5_MIN})
+        row: Sequence[UUID] | None = cursor.fetchone()
+        if row is None:
+            return None
+        return Delivery.objects.select_related("receiver").get(pk=row[0])
+
+
+def _attempt(delivery: Delivery, send: Callable[..., Answer]) -> None:
+    receiver = delivery.receiver
+    now = timezone.now()
+    body = json.encode({**delivery.document, "timestamp": now.isoformat()})
+    versions = [receiver.secret_version]
+    if receiver.old_secret_until is not None and receiver.old_secret_until > now:
+        versions.append(receiver.secret_version - 1)
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "fuseboard-webhooks/1",
+        **headers_of(
+            body, identity=str(delivery.pk), at=int(now.timestamp()), receiver=receiver.pk, versions=versions
+        ),
+    }
+    try:
+        answer = send(receiver.url, body, headers, allowed=settings.WEBHOOK_NETWORKS, most_s=MOST_S)
+        outcome = outcome_of(answer, delivery, now)
+    except AddressRefused as refused:
+        outcome = Outcome(DeliveryState.GAVE_UP, str(refused)[:_SHOWN])
+    except NotDelivered as failed:
+        outcome = _again(str(failed), delivery, now)
+    _note(delivery, outcome)
+
+
+def outcome_of(answer: Answer, delivery: Delivery, now: datetime) -> Outcome:
+    """What follows from an answer. Only 2xx counts as delivered: a redirect is not followed."""
+    said = f"HTTP {answer.status} {answer.text}".strip()[:_SHOWN]
+    if 200 <= answer.status < 300:
+        return Outcome(DeliveryState.SENT, f"HTTP {answer.status}")
+    if answer.status == 410:
+        return Outcome(DeliveryState.GAVE_UP, said, disable="The receiver answered 410 Gone.")
+    return _again(said, delivery, now, at_least_s=answer.retry_after_s)
+
+
+def _again(said: str, delivery: Delivery, now: datetime, *, at_least_s: float = 0.0) -> Outcome:
+    if now - delivery.created_at >= GIVE_UP_AFTER or delivery.kind == "test":
+        return Outcome(DeliveryState.GAVE_UP, said)
+    usual = PAUSES_S[min(delivery.attempts, len(PAUSES_S)) - 1] * random.uniform(0.8, 1.2)
+    return Outcome(DeliveryState.WAITING, said, wait_s=max(usual, min(at_least_s, _LONGEST_WAIT_S)))
+
+
+def _note(delivery: Delivery, outcome: Outcome) -> None:
+    fields: dict[str, Any] = {"state": outcome.state, "result": outcome.result, "lease_until": None}
+    if outcome.state is DeliveryState.SENT:
+        fields["sent_at"] = Now()
+    if outcome.state is DeliveryState.WAITING:
+        fields["not_before"] = Now() + timedelta(seconds=outcome.wait_s)
+    with transaction.atomic():
+        # A process that was paused for longer than its lease finds another fence.
+        mine = Delivery.objects.filter(pk=delivery.pk, fence=delivery.fence).update(**fields)
+        if mine and outcome.disable:
+            Receiver.objects.filter(pk=delivery.receiver_id).update(disabled_because=outcome.disable)
+    DELIVERIES.labels(outcome.state.value).inc()
+    log.log(
+        20 if outcome.state is DeliveryState.SENT else 30,
+        "alert.delivery",
+        delivery=str(delivery.pk),
+        receiver=delivery.receiver.name,
+        environment=delivery.receiver.environment,
+        kind=delivery.kind,
+        attempt=delivery.attempts,
+        state=outcome.state.value,
+        result=outcome.result[:100],
+        mine=bool(mine),
+    )
