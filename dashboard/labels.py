@@ -12,6 +12,10 @@ _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
 #: Action -> as a heading, and as the verb between actor and target.
 _ACTIONS = {
+    "receiver.created": ("Receiver added", "added receiver"),
+    "receiver.enabled": ("Receiver enabled", "enabled receiver"),
+    "receiver.removed": ("Receiver removed", "removed receiver"),
+    "receiver.secret_changed": ("Secret of receiver changed", "changed the secret of receiver"),
     "revision.reverted": ("Change reverted", "reverted a change of"),
     "alert.acknowledged": ("Alert acknowledged", "acknowledged alert"),
     "alert.released": ("Acknowledgement withdrawn", "withdrew the acknowledgement of alert"),

@@ -57,6 +57,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "request": ("/requests", "tbody .strong a"),
     "schedules": "/schedules",
     "alerts": "/alerts",
+    "receivers": "/alerts/receivers",
     "audit": "/audit?only=people",
     "explain": "/explain",
     "runbooks": "/runbooks",

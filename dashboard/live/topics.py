@@ -136,6 +136,7 @@ _FRAME_ONLY = (
     "missing",
     "people",
     "pod_protection",
+    "receivers",
     "requests",
     "revisions",
     "runbooks",

@@ -155,6 +155,7 @@ _PAGES_ON_REQUEST = (
     (("bulk", "Bulk edit tenants", "change many"), "edit_quota"),
     (("import", "Import a file", "yaml csv apply"), "edit_quota"),
     (("pod_protection", "Protection of pods", "shedding readiness"), "edit_breaker_policy"),
+    (("receivers", "Receivers of alerts", "webhook pager notify"), "manage_receivers"),
     (("drills", "Drills", "start a drill redis unreachable"), "run_drills"),
     (("people", "People", "users roles"), "manage_people"),
     (("tokens", "Tokens", "api agent key"), "manage_tokens"),

@@ -41,6 +41,7 @@ PAGES = {
     "request": "/requests/4711",
     "schedules": "/schedules",
     "alerts": "/alerts",
+    "receivers": "/alerts/receivers",
     "audit": "/audit",
     "explain": "/explain",
     "runbooks": "/runbooks",

@@ -60,7 +60,8 @@ _CLAIM = """
               AND other.lease_until > statement_timestamp())
           AND (alert.level = 3 OR waiting.alert_id IS NULL OR (
             SELECT count(*) FROM alerts_delivery sent
-            WHERE sent.receiver_id = waiting.receiver_id AND sent.sent_at > statement_timestamp() - interval '5 minutes'
+            WHERE sent.receiver_id = waiting.receiver_id
+              AND sent.sent_at > statement_timestamp() - interval '5 minutes'
           ) < %(most)s)
         ORDER BY waiting.not_before, waiting.created_at LIMIT 1
         FOR UPDATE OF waiting SKIP LOCKED
@@ -68,7 +69,9 @@ _CLAIM = """
     RETURNING id
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.deliveries'))"
-_SENDING = "SELECT count(*) FROM alerts_delivery WHERE state = 'sending' AND lease_until > statement_timestamp()"
+_SENDING = (
+    "SELECT count(*) FROM alerts_delivery WHERE state = 'sending' AND lease_until > statement_timestamp()"
+)
 
 
 @dataclass(frozen=True)

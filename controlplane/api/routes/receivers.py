@@ -1,0 +1,188 @@
+"""Receivers of alerts: addresses that get signed webhooks, and the log of deliveries."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from pydantic import ConfigDict, Field, JsonValue
+
+from controlplane.alerts.delivery import receivers as edits
+from controlplane.alerts.delivery.receivers import address_of
+from controlplane.alerts.models import Delivery, Receiver
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.configuration_out import Done
+from controlplane.api.schemas.edits_in import Environment, PageSize, Reason, ReasonIn, Slug
+from controlplane.policies.document import environment_of
+
+router = Router()
+
+_WHY: JsonValue = "The team on call has a new pager, see ticket 4711"
+_EXAMPLE: dict[str, JsonValue] = {
+    "name": "pager",
+    "address": "https://hooks.example.com",
+    "least_level": 2,
+    "least_severity": "warning",
+    "disabled_because": "",
+    "old_secret_until": None,
+}
+_DELIVERY: dict[str, JsonValue] = {
+    "id": "0b6cbb16-5a0e-4c3b-b4a5-4d3f4c1c9d55",
+    "receiver": "pager",
+    "alert": 81,
+    "kind": "fired",
+    "state": "sent",
+    "attempts": 1,
+    "result": "HTTP 200",
+    "created_at": "2026-05-04T13:12:11Z",
+    "sent_at": "2026-05-04T13:12:12Z",
+}
+
+
+class ReceiverIn(ReasonIn):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "name": "pager",
+                "url": "https://hooks.example.com/services/T0/B0",
+                "least_level": 2,
+                "least_severity": "warning",
+                "reason": _WHY,
+            }
+        }
+    )
+
+    name: Slug
+    url: Annotated[str, Field(min_length=1, max_length=2_000)]
+    #: 1: everything. 2: for people on call. 3: only what needs a person at once.
+    least_level: Annotated[int, Field(ge=1, le=3)] = 2
+    least_severity: Literal["warning", "critical"] = "warning"
+
+
+class ReceiverOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
+
+    name: str
+    #: Without path and query, because receivers put secrets there.
+    address: str
+    least_level: int
+    least_severity: Literal["warning", "critical"]
+    #: Empty while it gets news.
+    disabled_because: str
+    #: Until then, the secret before the last change signs too.
+    old_secret_until: datetime | None
+
+    @staticmethod
+    def resolve_address(row: Receiver) -> str:
+        return address_of(row.url)
+
+
+class SecretOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"name": "pager", "secret": "whsec_" + "A" * 43 + "="}}
+    )
+
+    name: str
+    #: For the receiver, to check signatures with. Displayed only here.
+    secret: str
+
+
+class DeliveryOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": _DELIVERY})
+
+    #: The header ``webhook-id`` of every attempt.
+    id: UUID
+    receiver: str
+    #: Null for a test.
+    alert: int | None
+    kind: Literal["fired", "worsened", "resolved", "test"]
+    state: Literal["waiting", "sending", "sent", "gave_up", "superseded"]
+    attempts: int
+    #: What the last attempt said.
+    result: str
+    created_at: datetime
+    sent_at: datetime | None
+
+    @staticmethod
+    def resolve_receiver(row: Delivery) -> str:
+        return row.receiver.name
+
+    @staticmethod
+    def resolve_alert(row: Delivery) -> int | None:
+        return row.alert_id
+
+
+@router.get("", response=list[ReceiverOut], auth=needs("manage_receivers"))
+def list_receivers(request: HttpRequest, environment: Environment) -> list[Receiver]:
+    """The receivers of an environment, at most 50."""
+    return list(Receiver.objects.filter(environment=environment_of(environment).slug).order_by("name"))
+
+
+@router.post("", response={201: SecretOut}, auth=needs("manage_receivers"))
+def create_receiver(request: HttpRequest, environment: Environment, values: ReceiverIn) -> SecretOut:
+    """Add a receiver. Copy the secret to it: it is displayed only here."""
+    row, secret = edits.add_receiver(
+        environment=environment_of(environment).slug,
+        name=values.name,
+        url=values.url,
+        least_level=values.least_level,
+        least_severity=values.least_severity,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return SecretOut(name=row.name, secret=secret)
+
+
+@router.delete("/{receiver}", response=Done, auth=needs("manage_receivers"))
+def delete_receiver(request: HttpRequest, environment: Environment, receiver: Slug, reason: Reason) -> Done:
+    """Remove a receiver and its log of deliveries."""
+    edits.remove_receiver(
+        environment=environment_of(environment).slug, name=receiver, reason=reason, actor=actor_of(request)
+    )
+    return Done()
+
+
+@router.post("/{receiver}/secret", response=SecretOut, auth=needs("manage_receivers"))
+def new_secret(request: HttpRequest, environment: Environment, receiver: Slug, values: ReasonIn) -> SecretOut:
+    """Change the secret. For 24 hours, the old one signs too."""
+    secret = edits.change_secret(
+        environment=environment_of(environment).slug,
+        name=receiver,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return SecretOut(name=receiver, secret=secret)
+
+
+@router.post("/{receiver}/enable", response=Done, auth=needs("manage_receivers"))
+def enable(request: HttpRequest, environment: Environment, receiver: Slug, values: ReasonIn) -> Done:
+    """Send news again to a receiver that answered 410 Gone."""
+    edits.enable_receiver(
+        environment=environment_of(environment).slug,
+        name=receiver,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return Done()
+
+
+@router.post("/{receiver}/test", response={202: DeliveryOut}, auth=needs("manage_receivers"))
+def test(request: HttpRequest, environment: Environment, receiver: Slug) -> DeliveryOut:
+    """Send a test message. The list of deliveries displays its result."""
+    row = edits.test_receiver(
+        environment=environment_of(environment).slug, name=receiver, actor=actor_of(request)
+    )
+    row.refresh_from_db()
+    return DeliveryOut.from_orm(row)
+
+
+@router.get("/{receiver}/deliveries", response=list[DeliveryOut], auth=needs("manage_receivers"))
+def list_deliveries(
+    request: HttpRequest, environment: Environment, receiver: Slug, limit: PageSize = 100
+) -> list[Delivery]:
+    """Messages to a receiver, the newest first. They are kept for 30 days."""
+    rows = Delivery.objects.filter(
+        receiver__environment=environment_of(environment).slug, receiver__name=receiver
+    )
+    return list(rows.select_related("receiver").order_by("-created_at")[:limit])

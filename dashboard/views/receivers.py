@@ -1,0 +1,91 @@
+"""Receivers of alerts: added, tested, and removed; a secret is displayed once."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import SHOWN, require
+from controlplane.alerts.delivery import receivers as edits
+from controlplane.alerts.models import Delivery, Receiver
+from controlplane.errors import InvalidEdit, NameTaken, NotFound
+from dashboard.reader import actor_of
+from dashboard.views.page import bounded_text, context_of
+
+_DELIVERIES = 50
+_LEVELS = (
+    (1, "Everything"),
+    (2, "What people on call must know (level 2 and 3)"),
+    (3, "Only what needs a person at once (level 3)"),
+)
+_SEVERITIES = (("warning", "Warning and critical"), ("critical", "Critical only"))
+
+
+@require_http_methods(["GET", "POST"])
+@require("manage_receivers")
+def receivers(request: HttpRequest) -> HttpResponseBase:
+    if request.method != "POST":
+        return _page(request)
+    try:
+        return _act(request)
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, typed=request.POST, status=422)
+    except NameTaken as error:
+        return _page(request, errors={"name": [str(error)]}, typed=request.POST, status=422)
+    except NotFound as missing:
+        return _page(request, errors={"act": [str(missing)]}, status=404)
+
+
+def _act(request: HttpRequest) -> HttpResponse:
+    typed = request.POST
+    name, reason = bounded_text(typed, "name", most=64).strip(), typed.get("reason", "")
+    common: dict[str, Any] = {"environment": SHOWN, "name": name, "actor": actor_of(request)}
+    match typed.get("act", ""):
+        case "add":
+            row, secret = edits.add_receiver(
+                url=typed.get("url", "").strip(),
+                least_level=_level(typed.get("least_level", "")),
+                least_severity=typed.get("least_severity", ""),
+                reason=reason,
+                **common,
+            )
+            return _page(request, secret=secret, made=row.name)
+        case "secret":
+            return _page(request, secret=edits.change_secret(reason=reason, **common), made=name)
+        case "remove":
+            edits.remove_receiver(reason=reason, **common)
+            messages.success(request, f"Receiver {name} was removed.")
+        case "enable":
+            edits.enable_receiver(reason=reason, **common)
+            messages.success(request, f"Receiver {name} gets news again.")
+        case "test":
+            edits.test_receiver(**common)
+            messages.success(request, f"A test to {name} waits for the worker. Reload to see its result.")
+        case _:
+            raise InvalidEdit({"act": ["Choose an action."]})
+    return redirect("receivers")
+
+
+def _level(text: str) -> int:
+    return int(text) if text in ("1", "2", "3") else 0
+
+
+def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    context = context_of(request, "receivers", **extra)
+    rows = Receiver.objects.filter(environment=SHOWN).order_by("name")
+    sent = Delivery.objects.filter(receiver__environment=SHOWN).select_related("receiver", "alert")
+    context |= {
+        "rows": [(row, edits.address_of(row.url)) for row in rows],
+        "deliveries": sent.order_by("-created_at")[:_DELIVERIES],
+        "levels": _LEVELS,
+        "level": _level(request.POST.get("least_level", "")) or 2,
+        "severity": request.POST.get("least_severity", "warning"),
+        "url_hint": "A public address, or one in FUSEBOARD_WEBHOOK_NETWORKS.",
+        "severities": _SEVERITIES,
+        "now": timezone.now(),
+    }
+    return render(request, "dashboard/receivers.html", context, status=status)
