@@ -23,7 +23,7 @@ NEW = {
 
 def test_an_admin_adds_tests_and_removes_a_receiver(log_in: Any) -> None:
     ada = log_in("ada")
-    assert "alerts reach nobody" in ada.get(PATH).content.decode()
+    assert "sent to no person" in ada.get(PATH).content.decode()
     page = ada.post(PATH, NEW).content.decode()
     row = Receiver.objects.get()
     assert secret_of(row.pk, 1).replace("+", "&#x2B;") in page.replace("+", "&#x2B;")

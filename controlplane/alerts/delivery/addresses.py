@@ -52,13 +52,13 @@ class AddressRefused(Exception):
 
     def __init__(self, host: str, address: str) -> None:
         super().__init__(
-            f"{host} is at {address}, which is not a public address. If it is a receiver of your own, add its"
+            f"{host} is at {address}, which is not a public address. If the receiver is yours, add its"
             " network to FUSEBOARD_WEBHOOK_NETWORKS."
         )
 
 
 def is_public(address: str, allowed: Iterable[Network] = ()) -> bool:
-    """Whether a webhook may connect to this address, or it is in a network that the operator allows."""
+    """Whether a webhook may connect to this address, or it is in a network that is allowed."""
     try:
         found = _unwrapped(ip_address(address.partition("%")[0]))
     except ValueError:

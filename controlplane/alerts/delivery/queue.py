@@ -1,9 +1,8 @@
 """Makes a delivery for each receiver that must know of a change, in the transaction of the change."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import Max, Q
+from django.db.models import Max, Q, QuerySet
 
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
@@ -35,7 +34,7 @@ def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
     return Delivery.objects.create(receiver=receiver, kind=TEST, document=document)
 
 
-def _informed(receivers: Any, alert: Alert) -> Iterable[Receiver]:
+def _informed(receivers: QuerySet[Receiver], alert: Alert) -> QuerySet[Receiver]:
     return receivers.filter(
         pk__in=Delivery.objects.filter(alert=alert).exclude(state=DeliveryState.SUPERSEDED).values("receiver")
     )
