@@ -189,7 +189,7 @@ class Agent(PodState, ContextManagers):
         """
         if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
             outcome = Outcome.SLOW
-        self._run_on_loop(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms))
+        self._run_on_loop(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms, elapsed_s))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
         """Report a call that ended with ``error``, judged by ``fuseboard.calling.outcomes``."""

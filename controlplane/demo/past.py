@@ -107,7 +107,13 @@ def _span_of(kind: Kind, weight: float, at: datetime) -> list[int]:
     if kind is TENANT:
         return [calls, few]
     if kind is DEPENDENCY:
-        return [max(0, calls - failures), min(calls, failures), few, 0, calls // 2 if bad else 0, 0, 0]
+        ok = max(0, calls - failures)
+        ended = {"ok": ok, "failures": min(calls, failures), "slow": few, "blocked": calls // 2 if bad else 0}
+        quick = chance.uniform(0.4, 0.6)
+        took = {"took_to_50_ms": ok * quick, "took_to_100_ms": ok * (0.96 - quick)}
+        took |= {"took_to_200_ms": ok * 0.03, "took_to_500_ms": ok * 0.01, "took_to_5000_ms": few}
+        ended |= {name: round(count) for name, count in took.items()}
+        return [ended.get(field.name, 0) for field in kind.fields]
     counted = {"requests": calls, "refused": few, "calls": calls // 2, "failures": failures}
     counted |= {"redis_asked": calls, "redis_to_500_us": calls * 8 // 10, "redis_to_1000_us": calls // 6}
     counted |= {"redis_to_3000_us": calls // 50}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from fuseboard.contract.sync import LATENCY_EDGES_US
+from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
 
 #: Length of the shortest span, and the number of them in an hour.
 SPAN_S = 10
@@ -71,6 +71,8 @@ def _counts(*names: str) -> tuple[Field, ...]:
 
 #: Answers of Redis by time: up to each edge in microseconds, and longer.
 LATENCY_FIELDS = (*(f"redis_to_{edge}_us" for edge in LATENCY_EDGES_US), "redis_longer")
+#: Calls to a dependency by time, in milliseconds.
+CALL_FIELDS = (*(f"took_to_{edge}_ms" for edge in CALL_EDGES_MS), "took_longer")
 
 FLEET = Kind(
     1,
@@ -85,7 +87,7 @@ FLEET = Kind(
 DEPENDENCY = Kind(
     2,
     "dependency",
-    _counts("ok", "failures", "slow", "neutral", "blocked", "over_limit", "refused_else"),
+    _counts("ok", "failures", "slow", "neutral", "blocked", "over_limit", "refused_else", *CALL_FIELDS),
     complete=True,
 )
 POD = Kind(

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from urllib.parse import urlencode
 
 from controlplane.alerts.thresholds import REFUSED_SHARE
-from controlplane.series.kinds import BY_NAME, LATENCY_FIELDS
+from controlplane.series.kinds import BY_NAME, CALL_FIELDS, LATENCY_FIELDS
 from dashboard.live.overview import Live
 from dashboard.live.topics import Context, Topic
-from fuseboard.contract.sync import LATENCY_EDGES_US
+from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
 
 #: The ranges that buttons offer, in seconds.
 SPANS = (
@@ -53,6 +53,8 @@ class Chart:
     #: A line across the chart, and its name.
     limit: float | None = None
     limit_label: str = ""
+    #: Of the fields of a percentile, the upper edges in microseconds.
+    edges: tuple[int, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ class Chart:
                 "unit": self.unit,
                 "limit": self.limit,
                 "limit_label": self.limit_label,
-                "edges": LATENCY_EDGES_US if any(line.how == "percentile" for line in self.lines) else (),
+                "edges": self.edges,
             }
         )
 
@@ -109,6 +111,19 @@ def of_dependency(name: str, *, threshold: float) -> tuple[Chart, ...]:
                 Line(label="blocked", fields=("blocked",), look="cut"),
                 Line(label="over a limit", fields=("over_limit",), look="human"),
             ),
+        ),
+        Chart(
+            id="chart-latency",
+            title="Response time",
+            kind="dependency",
+            name=name,
+            unit="ms",
+            lines=(
+                Line(label="p99", fields=CALL_FIELDS, how="percentile", at=99),
+                Line(label="p95", fields=CALL_FIELDS, how="percentile", at=95, look="human"),
+                Line(label="p50", fields=CALL_FIELDS, how="percentile", at=50, look="cut"),
+            ),
+            edges=tuple(edge * 1000 for edge in CALL_EDGES_MS),
         ),
         Chart(
             id="chart-slow",
@@ -207,6 +222,7 @@ def of_fleet() -> tuple[Chart, ...]:
                 Line(label="p99", fields=LATENCY_FIELDS, how="percentile", at=99),
                 Line(label="p50", fields=LATENCY_FIELDS, how="percentile", at=50, look="cut"),
             ),
+            edges=LATENCY_EDGES_US,
         ),
     )
 

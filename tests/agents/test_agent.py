@@ -328,7 +328,10 @@ class TestCalls:
             agent.report(permit, Outcome.OK, elapsed_s=10.001)
             agent.report(permit, Outcome.FAILURE)
             agent.report(await agent.admit_call("payments"), Outcome.OK, elapsed_s=9.999)
-            assert _outcomes(agent) == {Outcome.SLOW: 1, Outcome.OK: 1}
+            agent.report(await agent.admit_call("payments"), Outcome.NEUTRAL, elapsed_s=0.001)
+            assert _outcomes(agent) == {Outcome.SLOW: 1, Outcome.OK: 1, Outcome.NEUTRAL: 1}
+            (payments,) = agent.counters.wire().dependencies
+            assert payments.latency == (*[0] * 11, 1, 1)
 
     @pytest.mark.parametrize("name", ["", "two words", "x" * 65, "a/b", "new\n"])
     async def test_an_invalid_dependency_name_raises_at_once(self, tmp_path: Path, name: str):

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from fuseboard.contract.sync import LATENCY_EDGES_US, RuleCounters, encode
+from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US, RuleCounters, encode
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.reporting.counters import (
     BUSIEST_BY_RULE,
@@ -33,6 +33,18 @@ def test_calls_are_counted_by_dependency_and_outcome():
     (payments,) = counters.wire().dependencies
     assert (payments.ok, payments.failure, payments.slow, payments.neutral) == (1, 1, 1, 1)
     assert payments.refused == {Reason.BREAKER_OPEN: 1}
+
+
+def test_how_long_calls_took_is_counted_by_dependency():
+    counters = Counters()
+    counters.call("ledger", Outcome.OK)
+    for seconds in (0.001, 0.002, 0.0021, 0.7, 3_600.0):
+        counters.call_took("payments", seconds)
+    ledger, payments = counters.wire().dependencies
+    # Zeros at the end are left out, so that what is not measured takes no bytes.
+    assert ledger.latency == ()
+    assert payments.latency == (2, 1, *[0] * 6, 1, *[0] * 5, 1)
+    assert len(payments.latency) == len(CALL_EDGES_MS) + 1
 
 
 def test_an_answer_on_an_edge_belongs_to_the_bucket_below_it():

@@ -358,6 +358,12 @@ NESTING_REQUEST = msgspec.structs.replace(
     SMALLEST_REQUEST,
     protection=(CallLoad(dependency="openai", reclaimed=2, nested=17),),
 )
+TIMED_REQUEST = msgspec.structs.replace(
+    SMALLEST_REQUEST,
+    counters=Counters(
+        dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
+    ),
+)
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
 KEYED_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, refusal_key=REFUSAL_KEY)
 SAMPLING_REQUEST = msgspec.structs.replace(SMALLEST_REQUEST, refusals=SAMPLES)
@@ -389,6 +395,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.3.json": PROTECTING_POLICY,
     "sync_request.5.json": PROTECTED_REQUEST,
     "sync_request.6.json": NESTING_REQUEST,
+    "sync_request.8.json": TIMED_REQUEST,
     "sync_response.4.json": PROTECTING_RESPONSE,
     "sync_response.5.json": KEYED_RESPONSE,
     "sync_request.7.json": SAMPLING_REQUEST,

@@ -29,7 +29,9 @@ FULL = SyncRequest(
     breakers=tuple(BreakerView(dependency=f"dependency-{number}") for number in range(100)),
     counters=Counters(
         requests=1000,
-        dependencies=tuple(DependencyCounters(dependency=f"dependency-{n}", ok=1) for n in range(100)),
+        dependencies=tuple(
+            DependencyCounters(dependency=f"dependency-{n}", ok=1, latency=(0, 0, 1)) for n in range(100)
+        ),
         tenants=tuple(TenantCounters(tenant=f"tenant-{n}", allowed=1, rules=RULES) for n in range(50)),
         rules=RULES,
     ),
@@ -45,6 +47,7 @@ def sizes(request: SyncRequest) -> tuple[int, ...]:
     return (
         len(request.refusals),
         sum(len(tenant.rules) for tenant in counters.tenants),
+        sum(bool(one.latency) for one in counters.dependencies),
         len(request.protection),
         len(counters.tenants),
         len(counters.rules),

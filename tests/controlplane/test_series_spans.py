@@ -1,6 +1,7 @@
 """What gateways count per 10 s, in memory: exactly what pods counted, and never twice."""
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,9 @@ from controlplane.gateway.servers.series_spans import (
     FleetSeries,
     values,
 )
-from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, TENANT
+from controlplane.series.kinds import CALL_FIELDS, DEPENDENCY, FLEET, POD, RULE, TENANT
+from controlplane.series.percentiles import calls_ms
+from controlplane.series.reading import Answer
 from fuseboard.contract.load import PodLoad
 from fuseboard.contract.sync import (
     Counters,
@@ -266,7 +269,7 @@ def test_all_kinds_of_things_are_counted():
         "redis_to_500_us": 3,
         "pods_local": 1,
     }
-    assert list(found[DEPENDENCY, "llm", ""].values()) == [6, 2, 1, 1, 3, 2, 1]
+    assert list(found[DEPENDENCY, "llm", ""].values()) == [6, 2, 1, 1, 3, 2, 1, *[0] * len(CALL_FIELDS)]
     assert list(found[POD, "pod-1", ""].values()) == [10, 4, 10, 2, 2, 9, 3, 700, 300, 4]
     assert list(found[TENANT, "acme", ""].values()) == [10, 4]
     assert list(found[RULE, "acme", "rps"].values()) == [10, 4, 1]
@@ -311,3 +314,43 @@ def test_a_span_is_dirty_until_it_is_written_and_again_when_it_grows():
     hear(series, heartbeat(Counters(requests=20), 3), 1_020.0)
     collect(series, 1_020.0)
     assert [one.at - TO_WALL for one in series.dirty(before=1_020 + TO_WALL)] == [1_010]
+
+
+def dependency_counters(**counts):
+    return Counters(dependencies=(DependencyCounters(dependency="llm", **counts),))
+
+
+def test_how_long_calls_took_is_stored_and_gaps_of_it_count_nothing():
+    """A heartbeat that was too long had left it out: then the next one is no burst of slow calls."""
+    series, llm = FleetSeries(), (DEPENDENCY, "llm", "")
+    heard = [
+        dependency_counters(ok=10, latency=(4, 6)),
+        dependency_counters(ok=13, latency=(5, 7, 1)),
+        dependency_counters(ok=15),
+        dependency_counters(ok=20, latency=(6, 7, 7)),
+        dependency_counters(ok=21, latency=(6, 7, 8)),
+    ]
+    for sequence, counters in enumerate(heard, start=1):
+        hear(series, heartbeat(counters, sequence), 1_000.0 + sequence)
+        collect(series, 1_000.0 + sequence)
+    took = [total(series, llm, field) for field in CALL_FIELDS[:4]]
+    assert took == [1, 1, 2, 0]
+    assert total(series, llm, "ok") == 11
+
+
+def test_percentiles_of_calls_are_of_all_points_together():
+    counts = {field: [None, 0] for field in CALL_FIELDS}
+    counts |= {"took_to_10_ms": [50, 0], "took_to_20_ms": [None, 45], "took_longer": [4, 1]}
+    answer = Answer(
+        start=0,
+        step_s=10,
+        known_s=[10, 10],
+        fields=counts,
+        first_at=0,
+        partial=[],
+        newest=20,
+        made_up_until=None,
+    )
+    assert calls_ms(answer) == {50: 10.0, 95: 20.0, 99: 60_000}
+    nothing = replace(answer, fields={field: [None, None] for field in CALL_FIELDS})
+    assert calls_ms(nothing) == {50: None, 95: None, 99: None}

@@ -265,12 +265,14 @@ class Admission:
             permit.tally, permit.local_generation = None, permit.tally.local_generation
         return permit
 
-    def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0) -> None:
+    def report(
+        self, permit: Permit, outcome: Outcome, cooldown_ms: int = 0, elapsed_s: float | None = None
+    ) -> None:
         """Report how a permitted call ended. A second report of the same permit counts nothing.
 
         ``cooldown_ms``: for how long the vendor asked not to be called.
         """
-        self._calls.report(permit, outcome, cooldown_ms)
+        self._calls.report(permit, outcome, cooldown_ms, elapsed_s)
 
     # What was charged
 

@@ -264,11 +264,13 @@ class CallAdmission:
 
     # Report a call
 
-    def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
+    def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int, elapsed_s: float | None) -> None:
         """Count how a permitted call ended, once."""
         if permit.reported:
             return
         permit.reported = True
+        if elapsed_s is not None and outcome is not NEUTRAL:
+            self.counters.call_took(permit.dependency, elapsed_s)
         if permit.slot is not None:
             permit.slot.end(outcome is not NEUTRAL)
         gate = self.gates.get(permit.dependency) or self.gate(permit.dependency)

@@ -4,13 +4,14 @@ What an operator misses least is cut first, in this order:
 
 1. samples of refusals
 2. counts by rule of single tenants
-3. what protects calls, from the least busy dependency
-4. tenants, from the least busy one
-5. counts by rule of all tenants together
-6. wanted tenants beyond the first few: the next heartbeat asks for them again
-7. dependencies
-8. breakers, first those that are closed, without an override
-9. the first few wanted tenants
+3. how long calls took, from the last dependency
+4. what protects calls, from the least busy dependency
+5. tenants, from the least busy one
+6. counts by rule of all tenants together
+7. wanted tenants beyond the first few: the next heartbeat asks for them again
+8. dependencies
+9. breakers, first those that are closed, without an override
+10. the first few wanted tenants
 
 What is too long stays so in the next heartbeat. While Redis is down, a pod gets its tenants from the gateway
 only, so it always asks for some.
@@ -73,6 +74,16 @@ def _keep_tenants_by_rule(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, counters=replace(request.counters, tenants=kept))
 
 
+def _latencies(request: SyncRequest) -> int:
+    return max((at for at, one in enumerate(request.counters.dependencies, 1) if one.latency), default=0)
+
+
+def _keep_latencies(request: SyncRequest, most: int) -> SyncRequest:
+    all_of = request.counters.dependencies
+    kept = all_of[:most] + tuple(replace(one, latency=()) for one in all_of[most:])
+    return replace(request, counters=replace(request.counters, dependencies=kept))
+
+
 def _keep_tenants(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, counters=replace(request.counters, tenants=request.counters.tenants[:most]))
 
@@ -116,6 +127,7 @@ def _keep_dependencies(request: SyncRequest, most: int) -> SyncRequest:
 _PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], SyncRequest]], ...] = (
     (lambda request: len(request.refusals), _keep_refusals),
     (_tenants_by_rule, _keep_tenants_by_rule),
+    (_latencies, _keep_latencies),
     (lambda request: len(request.protection), _keep_protection),
     (lambda request: len(request.counters.tenants), _keep_tenants),
     (lambda request: len(request.counters.rules), _keep_rules),
@@ -129,7 +141,8 @@ _PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], S
 def _entries(request: SyncRequest) -> int:
     counters = request.counters
     by_rule = sum(len(tenant.rules) for tenant in counters.tenants)
-    counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies)
+    measured = sum(bool(one.latency) for one in counters.dependencies)
+    counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies) + measured
     return (
         counted + len(request.refusals) + len(request.protection) + len(request.want) + len(request.breakers)
     )

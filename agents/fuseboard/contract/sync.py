@@ -37,6 +37,9 @@ MAX_BODY_BYTES = 262_144
 #: Upper edges of the store latency histogram in microseconds; one more bucket counts the rest.
 LATENCY_EDGES_US = (250, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000)
 
+#: Upper edges of the histogram of calls to a dependency in milliseconds; one more bucket counts the rest.
+CALL_EDGES_MS = (2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
+
 #: In a response: the policy that the server applied is still current.
 NO_POLICY = msgspec.Raw()
 
@@ -86,6 +89,8 @@ class DependencyCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     slow: Total = 0
     neutral: Total = 0
     refused: dict[Reason, Total] = msgspec.field(default_factory=dict)
+    #: How long calls took, by ``CALL_EDGES_MS``, where the caller reported it. Zeros at the end are left out.
+    latency: Annotated[tuple[Total, ...], Meta(max_length=32)] = ()
 
 
 class RuleCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -9,7 +9,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from heapq import nlargest
 
-from fuseboard.contract.sync import LATENCY_EDGES_US, DependencyCounters, StoreCounters, TenantCounters
+from fuseboard.contract.sync import (
+    CALL_EDGES_MS,
+    LATENCY_EDGES_US,
+    DependencyCounters,
+    StoreCounters,
+    TenantCounters,
+)
 from fuseboard.contract.sync import Counters as WireCounters
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.reporting.request_tallies import RequestTallies, RequestTally
@@ -25,11 +31,12 @@ _ACTIVITY_DECAY = 0.8
 
 
 class _Dependency:
-    __slots__ = ("outcomes", "refused")
+    __slots__ = ("latency", "outcomes", "refused")
 
     def __init__(self) -> None:
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.refused = dict.fromkeys(Reason, 0)
+        self.latency = [0] * (len(CALL_EDGES_MS) + 1)
 
 
 class Counters:
@@ -88,6 +95,11 @@ class Counters:
         if (counts := self._of(dependency)) is not None:
             counts.outcomes[Outcome.OK] += times
 
+    def call_took(self, dependency: str, seconds: float) -> None:
+        """Count how long a call to a dependency took."""
+        if (counts := self._of(dependency)) is not None:
+            counts.latency[bisect_left(CALL_EDGES_MS, seconds * 1000)] += 1
+
     def call_refused(self, dependency: str, reason: Reason) -> None:
         if (counts := self._of(dependency)) is not None:
             counts.refused[reason] += 1
@@ -144,6 +156,7 @@ class Counters:
                     slow=counts.outcomes[Outcome.SLOW],
                     neutral=counts.outcomes[Outcome.NEUTRAL],
                     refused=_without_zeros(counts.refused),
+                    latency=_without_last_zeros(counts.latency),
                 )
                 for name, counts in self._dependencies.copy().items()
             ),
@@ -172,3 +185,10 @@ class Counters:
 
 def _without_zeros(counts: Mapping[Reason, int]) -> dict[Reason, int]:
     return {reason: count for reason, count in counts.items() if count}
+
+
+def _without_last_zeros(counts: list[int]) -> tuple[int, ...]:
+    length = len(counts)
+    while length and not counts[length - 1]:
+        length -= 1
+    return tuple(counts[:length])

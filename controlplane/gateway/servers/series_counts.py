@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from controlplane.series.kinds import DEPENDENCY, FLEET, LATENCY_FIELDS, POD, RULE, TENANT, Kind
+from controlplane.series.kinds import CALL_FIELDS, DEPENDENCY, FLEET, LATENCY_FIELDS, POD, RULE, TENANT, Kind
 from fuseboard.contract.sync import Counters, DependencyCounters, RuleCounters, TenantCounters
 from fuseboard.contract.words import Reason
 
@@ -64,7 +64,7 @@ def difference(pod: str, was: Counters, now: Counters, *, cut: bool) -> Counted:
             "redis_timeouts": timeouts,
             "redis_errors": errors,
         }
-        | _latency(before.latency, store.latency),
+        | _latency(LATENCY_FIELDS, before.latency, store.latency),
     )
     _add(found, pod_of(pod), common | {"redis_failed": timeouts + errors})
     return found
@@ -95,9 +95,9 @@ def _add(found: Counted, thing: Thing, counts: Mapping[str, int]) -> None:
             fields[places[field]] = count
 
 
-def _latency(was: tuple[int, ...], now: tuple[int, ...]) -> dict[str, int]:
+def _latency(names: Iterable[str], was: tuple[int, ...], now: tuple[int, ...]) -> dict[str, int]:
     was += (0,) * (len(now) - len(was))
-    return {name: _rise(old, new) for name, old, new in zip(LATENCY_FIELDS, was, now, strict=False)}
+    return {name: _rise(old, new) for name, old, new in zip(names, was, now, strict=False)}
 
 
 def _sum(counts: Mapping[Reason, int], reasons: Iterable[Reason]) -> int:
@@ -125,6 +125,9 @@ def _dependencies(found: Counted, was: Counters, now: Counters, *, cut: bool) ->
         calls += counts["ok"] + counts["failures"] + counts["slow"] + counts["neutral"]
         failures += counts["failures"]
         blocked += counts["blocked"]
+        if base.latency or not (base.ok or base.failure or base.slow):
+            # A heartbeat that was too long left out how long calls took, so that is not known.
+            counts |= _latency(CALL_FIELDS, base.latency, after.latency)
         _add(found, (DEPENDENCY, after.dependency, ""), counts)
     return calls, failures, blocked
 
