@@ -99,6 +99,16 @@ def forget(now: datetime | None = None) -> int:
     return deleted
 
 
+def erase_tenant(environment: str, tenant: str) -> int:
+    """Delete what is recorded of a tenant; returns the number of rows."""
+    if tenant == ALL_TENANTS:
+        raise ValueError("Name the tenant to erase.")
+    return sum(
+        model.objects.filter(environment=environment, tenant=tenant).delete()[0]
+        for model in (Demand, RuleDemand)
+    )
+
+
 def _forget(cursor: Any, table: Table, which: list[Any]) -> int:
     deleted = 0
     while True:
