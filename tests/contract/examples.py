@@ -60,7 +60,7 @@ from fuseboard.contract.words import (
     Reason,
     WhenFull,
 )
-from tests.contract.sample_examples import DIGEST_KEY, REFUSAL_KEY, SAMPLES
+from tests.contract.sample_examples import DIGEST_KEY, REFUSAL_KEY, SAMPLES, TIMED
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
 STRICT = Limit(
@@ -358,15 +358,8 @@ NESTING_REQUEST = msgspec.structs.replace(
     SMALLEST_REQUEST,
     protection=(CallLoad(dependency="openai", reclaimed=2, nested=17),),
 )
-TIMED_REQUEST = msgspec.structs.replace(
-    SMALLEST_REQUEST,
-    counters=Counters(
-        dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
-    ),
-)
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
 KEYED_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, refusal_key=REFUSAL_KEY)
-SAMPLING_REQUEST = msgspec.structs.replace(SMALLEST_REQUEST, refusals=SAMPLES)
 DIGESTING_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, digest_key=DIGEST_KEY)
 
 BY_CALLS_POLICY = Policy(
@@ -395,10 +388,10 @@ EXAMPLES: dict[str, Any] = {
     "policy.3.json": PROTECTING_POLICY,
     "sync_request.5.json": PROTECTED_REQUEST,
     "sync_request.6.json": NESTING_REQUEST,
-    "sync_request.8.json": TIMED_REQUEST,
+    "sync_request.8.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=TIMED),
     "sync_response.4.json": PROTECTING_RESPONSE,
     "sync_response.5.json": KEYED_RESPONSE,
-    "sync_request.7.json": SAMPLING_REQUEST,
+    "sync_request.7.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=SAMPLES),
     "sync_response.6.json": DIGESTING_RESPONSE,
     "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,

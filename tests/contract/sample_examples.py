@@ -1,7 +1,8 @@
-"""What the golden files say about refusals: keys, and samples. No value of the first sample is a default."""
+"""Parts of the golden files: keys and samples of refusals, and counted durations of calls."""
 
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
+from fuseboard.contract.sync import Counters, DependencyCounters
 from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
@@ -23,4 +24,7 @@ SAMPLES = (
         weight=21.5,
     ),
     RefusalSample(reason=Reason.SHED),
+)
+TIMED = Counters(
+    dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
 )

@@ -262,8 +262,6 @@ class CallAdmission:
         self.counters.call_refused(name, refusal.reason)
         raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, mode, dependency=name))
 
-    # Report a call
-
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int, elapsed_s: float | None) -> None:
         """Count how a permitted call ended, once."""
         if permit.reported:
