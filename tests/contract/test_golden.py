@@ -28,8 +28,8 @@ from tests.contract.examples import (
     POLICY,
     PROTECTED_REQUEST,
     PROTECTING_POLICY,
-    SAMPLING_REQUEST,
 )
+from tests.contract.sample_examples import SAMPLES
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -160,9 +160,9 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
     "example",
     [
         # Its samples came later, and are in another file.
-        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLING_REQUEST.refusals),
+        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLES),
         PROTECTED_REQUEST.load,
-        SAMPLING_REQUEST.refusals[0],
+        SAMPLES[0],
         # Fields that came later are in another file.
         msgspec.structs.replace(
             PROTECTED_REQUEST.protection[0],
