@@ -108,7 +108,8 @@ def test_many_at_once_make_one_edit(call: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {answer.status_code for answer in answers} <= {200, 409}
+    # A busy Postgres may accept no connection in time. Such a request made nothing, and says so.
+    assert {answer.status_code for answer in answers} <= {200, 409, 503}
     made = {answer.json()["revision"] for answer in answers if answer.status_code == 200}
     assert made == {before + 1} == {revision()}
     replayed = [answer for answer in answers if answer.get("Idempotency-Replayed")]

@@ -142,4 +142,5 @@ def test_a_breaker_is_tripped_with_the_keyboard_alone(sign_in: Any) -> None:
     page.keyboard.press("Enter")
     becomes(page, "document.querySelector('#hero').innerText.toLowerCase().includes('forced open')")
     assert Override.objects.get().reason == WHY
-    assert page.evaluate("document.activeElement.closest('#override') !== null")
+    # The socket can display the new state before the answer to the form arrives and puts the focus back.
+    becomes(page, "document.activeElement.closest('#override') !== null")
