@@ -21,7 +21,9 @@ from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.calling import deadline as deadlines
+from fuseboard.calling.failures import note_failure
 from fuseboard.calling.outcomes import judge_permitted
+from fuseboard.contract.failures import SLOW_KIND, UNKNOWN_KIND
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
 from fuseboard.decision import Decision, Permit
@@ -31,6 +33,9 @@ from fuseboard.settings import AgentSettings
 from fuseboard.subject import NOBODY, Subject
 
 INVALID_TENANT = INVALID
+
+# Members of enumerations are slow to look up in Python 3.11.
+FAILURE, SLOW = Outcome.FAILURE, Outcome.SLOW
 
 _DEFAULT_BREAKER = BreakerPolicy()
 
@@ -188,7 +193,9 @@ class Agent(PodState, ContextManagers):
         called; the whole fleet stops calling it.
         """
         if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
-            outcome = Outcome.SLOW
+            outcome = SLOW
+        if permit.failure is None and (outcome is FAILURE or outcome is SLOW):
+            note_failure(permit, UNKNOWN_KIND if outcome is FAILURE else SLOW_KIND)
         self._run_on_loop(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms, elapsed_s))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:

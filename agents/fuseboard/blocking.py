@@ -32,9 +32,11 @@ from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
+from fuseboard.calling.failures import note_failure
 from fuseboard.calling.retries import Retries
 from fuseboard.cancellation import stop_tasks
 from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.contract.failures import UNKNOWN_KIND
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
@@ -220,6 +222,9 @@ class Agent(ThreadCalls, Decorators, RetryDecorator):
     ) -> None:
         """As ``fuseboard.Agent.report``."""
         agent = self._started()
+        if outcome is Outcome.FAILURE and permit.failure is None:
+            # Here, because the agent's thread knows no trace.
+            note_failure(permit, UNKNOWN_KIND)
         agent.soon(lambda: agent.report(permit, outcome, elapsed_s, cooldown_ms=cooldown_ms))
 
     def soon(self, what: Callable[[], None]) -> None:

@@ -145,6 +145,8 @@ class Permit(Struct, kw_only=True, gc=False):
     hurried: bool = False
     #: What the call uses of the dependency's protection; ``None`` without one. For the agent alone.
     slot: Any = None
+    #: Of a call that failed: the kind, and the id of its trace. For the agent alone.
+    failure: tuple[str, str] | None = None
 
     @property
     def decision(self) -> Decision:

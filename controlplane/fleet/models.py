@@ -172,6 +172,29 @@ class GatewayOrder(models.Model):
         return f"{self.environment} {self.kind} {self.server}"
 
 
+class FailedCalls(models.Model):
+    """How calls to one dependency failed lately, of the pods that report to one gateway process."""
+
+    gateway = models.CharField(max_length=100)
+    environment = models.CharField(max_length=64)
+    dependency = models.CharField(max_length=64)
+    at = models.DateTimeField(db_default=Now())
+    #: ``controlplane.gateway.servers.failed_calls`` writes it; ``controlplane.fleet.failed_calls`` reads it.
+    document = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=["environment", "dependency", "gateway"], name="fleet_failed_calls_once"
+            ),
+        )
+        indexes = (models.Index(fields=["at"], name="fleet_failed_calls_by_time"),)
+        verbose_name_plural = "failed calls"
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.dependency} seen by {self.gateway}"
+
+
 class Figures(models.Model):
     """The rates that one gateway process measures over the pods that report to it."""
 

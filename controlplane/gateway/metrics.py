@@ -75,6 +75,11 @@ class GatewayCollector(Collector):
                 "Differences left out of the history, because another gateway may have counted them.",
                 sum(fleet.series.left_out for fleet in self._gateway.fleets.values()),
             ),
+            (
+                "failed_calls_left_out",
+                "Reports of failed calls left out, because there are too many dependencies.",
+                sum(fleet.failed_calls.left_out for fleet in self._gateway.fleets.values()),
+            ),
             ("reload_failures", "Readings of the configuration that failed.", counts.reload_failures),
         ):
             yield CounterMetricFamily(f"fuseboard_gateway_{name}", words, value=value)

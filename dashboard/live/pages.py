@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dashboard.live.breaker_detail import agreement_of, failures_of
 from dashboard.live.breaker_page import past
 from dashboard.live.capacity import bulkhead_rows, limit_rows, retry_rows
 from dashboard.live.edited import theirs_of
@@ -40,6 +41,8 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["range"] = topic.range
             context["protection"] = protection_of(live.breaker(topic.key), live.facts)
             context["timeline"] = past(live, topic.key, topic.range)
+            context["agreement"] = agreement_of(live.breaker(topic.key))
+            context["failures"] = failures_of(live, topic.key)
         case "tenant":
             context |= tenant_context(live, topic.key)
         case "bulkheads":

@@ -77,7 +77,7 @@ def _breakers(context: Context) -> list[Fragment]:
 def _breaker(context: Context) -> list[Fragment]:
     if context["breaker"] is None:
         return []
-    names = ("hero", "facts", "timeline", "transitions", "agree", "protection")
+    names = ("hero", "facts", "timeline", "transitions", "agree", "failures", "protection")
     return [Fragment(name, f"breaker.html#{name}") for name in names]
 
 

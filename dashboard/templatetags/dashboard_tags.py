@@ -32,6 +32,7 @@ from dashboard.labels import (
 from dashboard.live.alerts import link_of
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
+from dashboard.live.protection import duration
 from dashboard.live.servers import Zone
 from dashboard.live.tiles import number
 from dashboard.moments import time_tag
@@ -284,6 +285,7 @@ register.filter("event", event_words)
 register.filter("event_detail", event_detail_words)
 register.filter("mode_cause", mode_cause_words)
 register.filter("policy", policy_words)
+register.filter("duration", duration)
 register.filter("request_state", request_words)
 register.filter("state_verb", state_verb)
 

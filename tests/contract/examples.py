@@ -60,6 +60,7 @@ from fuseboard.contract.words import (
     Reason,
     WhenFull,
 )
+from tests.contract.failing_examples import FAILURES
 from tests.contract.sample_examples import DIGEST_KEY, REFUSAL_KEY, SAMPLES, TIMED
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
@@ -355,13 +356,11 @@ PROTECTED_REQUEST = msgspec.structs.replace(
     ),
 )
 NESTING_REQUEST = msgspec.structs.replace(
-    SMALLEST_REQUEST,
-    protection=(CallLoad(dependency="openai", reclaimed=2, nested=17),),
+    SMALLEST_REQUEST, protection=(CallLoad(dependency="openai", reclaimed=2, nested=17),)
 )
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
 KEYED_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, refusal_key=REFUSAL_KEY)
 DIGESTING_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, digest_key=DIGEST_KEY)
-
 BY_CALLS_POLICY = Policy(
     environment="production",
     default_tier="free",
@@ -392,6 +391,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_response.4.json": PROTECTING_RESPONSE,
     "sync_response.5.json": KEYED_RESPONSE,
     "sync_request.7.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=SAMPLES),
+    "sync_request.9.json": msgspec.structs.replace(SMALLEST_REQUEST, failures=FAILURES),
     "sync_response.6.json": DIGESTING_RESPONSE,
     "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,

@@ -22,6 +22,7 @@ from fuseboard.contract.sync import (
     decode_response,
     encode,
 )
+from fuseboard.contract.words import Outcome
 from tests.contract.examples import (
     EXAMPLES,
     NESTING_REQUEST,
@@ -29,6 +30,7 @@ from tests.contract.examples import (
     PROTECTED_REQUEST,
     PROTECTING_POLICY,
 )
+from tests.contract.failing_examples import FAILURES
 from tests.contract.sample_examples import SAMPLES
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -159,10 +161,12 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
 @pytest.mark.parametrize(
     "example",
     [
-        # Its samples came later, and are in another file.
-        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLES),
+        # Samples and failures came later, and are in other files.
+        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLES, failures=FAILURES),
         PROTECTED_REQUEST.load,
         SAMPLES[0],
+        FAILURES[0],
+        msgspec.structs.replace(FAILURES[0].last[0], outcome=Outcome.SLOW),
         # Fields that came later are in another file.
         msgspec.structs.replace(
             PROTECTED_REQUEST.protection[0],

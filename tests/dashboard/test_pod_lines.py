@@ -145,6 +145,7 @@ def test_a_drill_and_what_an_older_version_noted_are_readable():
     assert said(event(1, "web-1", "nonsense here"), event(1, "w", "nonsense", kind="breaker")) == []
 
 
+@pytest.mark.django_db
 def test_recent_changes_and_transitions_contain_them():
     live = build(facts(view=CLOSED, transitions=FAILING, pod_events=OUTAGE), History(), FirstSeen())
     assert live.breakers[0].incident is None

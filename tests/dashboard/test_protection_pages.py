@@ -61,6 +61,7 @@ def drawn(page: str, some: Facts) -> dict[str, str]:
     return {one.target: one.html(context) for one in fragments(Topic(page=page, role="viewer"), context)}
 
 
+@pytest.mark.django_db
 def test_the_page_of_a_dependency_shows_each_tier_retries_and_fallbacks() -> None:
     html = drawn("breaker", facts())["protection"]
     text = " ".join(html.split())
@@ -71,6 +72,7 @@ def test_the_page_of_a_dependency_shows_each_tier_retries_and_fallbacks() -> Non
     assert "3.5/s used" in text
 
 
+@pytest.mark.django_db
 def test_it_suggests_sizes_from_the_present_latency() -> None:
     """T9: 50 slots, calls of 30 s, margin 0.8: 80 per minute."""
     assert suggested_rate(50, 30_000) == 80
@@ -84,6 +86,7 @@ def test_it_suggests_sizes_from_the_present_latency() -> None:
     )
 
 
+@pytest.mark.django_db
 def test_it_shows_latency_waits_and_an_adaptive_queue_beside_its_prediction() -> None:
     measured = replace(CALLS, p95_ms=41_000.0, wait_p95_ms=80.0, queue_size=96, queue_predicted=25)
     text = " ".join(drawn("breaker", facts(calls=measured))["protection"].split())
@@ -95,6 +98,7 @@ def test_it_shows_latency_waits_and_an_adaptive_queue_beside_its_prediction() ->
     assert "Little" not in old
 
 
+@pytest.mark.django_db
 def test_it_shows_what_services_do_wrong_with_slots() -> None:
     text = " ".join(
         drawn("breaker", facts(calls=replace(CALLS, reclaimed=3, nested=1_700)))["protection"].split()
@@ -104,6 +108,7 @@ def test_it_shows_what_services_do_wrong_with_slots() -> None:
     assert "Since these pods started" not in drawn("breaker", facts())["protection"]
 
 
+@pytest.mark.django_db
 def test_a_queue_is_highlighted_before_it_is_full() -> None:
     def hot(queued: int) -> bool:
         tiers = (SlotFigures("critical", limit=50, active=50, queued=queued),)
@@ -113,6 +118,7 @@ def test_a_queue_is_highlighted_before_it_is_full() -> None:
     assert (hot(16), hot(17)) == (False, True)
 
 
+@pytest.mark.django_db
 def test_it_says_so_when_nothing_protects_or_no_pod_reports() -> None:
     assert "No bulkhead" in drawn("breaker", facts({}))["protection"]
     quiet = drawn("breaker", facts(calls=None))["protection"]

@@ -123,6 +123,7 @@ def test_pods_that_start_together_make_no_unknown_time():
     assert {kind for kind, _ in states(started)} == {"closed"}
 
 
+@pytest.mark.django_db
 def test_unknown_time_is_hatched_in_the_timeline_and_blank_in_a_strip():
     some_facts = facts(view=CLOSED, transitions=(), known_from=NOW - 600)
     live = build(some_facts, History(), FirstSeen())

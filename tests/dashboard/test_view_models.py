@@ -260,6 +260,7 @@ def test_names_from_outside_are_escaped_everywhere():
         assert '<b>&"' not in drawn.whole
 
 
+@pytest.mark.django_db
 def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
     import re
 

@@ -294,7 +294,7 @@ class CallAdmission:
                 self.finish(charge)
         # Count the successes before this outcome first.
         gate.tally.count()
-        self.counters.call(permit.dependency, outcome)
+        self.counters.call(permit.dependency, outcome, permit.failure)
         tally = permit.tally
         local_generation = permit.local_generation if tally is None else tally.local_generation
         if not gate.overridden or self.override(gate.name) is None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fuseboard.calling.classification import Verdict, classify, classify_answer, is_timeout
+from fuseboard.calling.failures import kind_of_error, note_failure
 from fuseboard.calling.retry_after import MAX_COOLDOWN_MS, retry_after_ms
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
@@ -53,14 +54,17 @@ def judge(error: BaseException) -> tuple[Outcome, int]:
 
 
 def judge_permitted(permit: Permit, error: BaseException) -> tuple[Outcome, int]:
-    """``judge``, for a call that a deadline may have given too little time.
+    """``judge``, for a call that a deadline may have given too little time. The permit keeps how it failed.
 
     A usual call takes longer than such a timeout, which says nothing about the dependency: an overloaded pod
     must not open the breaker of the fleet.
     """
     if permit.hurried and is_timeout(error):
         return Outcome.NEUTRAL, 0
-    return judge(error)
+    outcome, cooldown_ms = judge(error)
+    if outcome is Outcome.FAILURE:
+        note_failure(permit, kind_of_error(error))
+    return outcome, cooldown_ms
 
 
 def outcome_of(verdict: Verdict) -> Outcome:

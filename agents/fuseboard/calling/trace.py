@@ -1,12 +1,40 @@
-"""The trace that this task belongs to, if the application uses OpenTelemetry."""
+"""The trace that this task belongs to: of OpenTelemetry if the application uses it, else of its request."""
 
+import re
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+
+#: Returns the ``traceparent`` of the request that is served. It is read only when a call fails.
+_header: ContextVar[Callable[[], str] | None] = ContextVar("fuseboard_traceparent", default=None)
+
+#: Version, trace id, parent id, flags, as W3C Trace Context writes them.
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
+)
+_MOST_LETTERS = 200
+
+
+def enter_request(header: Callable[[], str]) -> Token[Callable[[], str] | None]:
+    """Begin to serve a request. ``header`` returns its ``traceparent``, empty for none."""
+    return _header.set(header)
+
+
+def leave_request(token: Token[Callable[[], str] | None]) -> None:
+    _header.reset(token)
 
 
 def trace_id() -> str:
     """The id as W3C writes it; empty without a trace. OpenTelemetry is not imported for it."""
     api = sys.modules.get("opentelemetry.trace")
-    if api is None:
-        return ""
-    found = api.get_current_span().get_span_context().trace_id
-    return format(found, "032x") if found else ""
+    found = api.get_current_span().get_span_context().trace_id if api is not None else 0
+    if found:
+        return format(found, "032x")
+    header = _header.get()
+    return trace_of(header()) if header is not None else ""
+
+
+def trace_of(traceparent: str) -> str:
+    """The trace id in a ``traceparent``; empty when it has none."""
+    found = _TRACEPARENT.fullmatch(traceparent.strip()[:_MOST_LETTERS])
+    return found[1] if found else ""

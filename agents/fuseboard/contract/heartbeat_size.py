@@ -5,13 +5,14 @@ What an operator misses least is cut first, in this order:
 1. samples of refusals
 2. counts by rule of single tenants
 3. how long calls took, from the last dependency
-4. what protects calls, from the least busy dependency
-5. tenants, from the least busy one
-6. counts by rule of all tenants together
-7. wanted tenants beyond the first few: the next heartbeat asks for them again
-8. dependencies
-9. breakers, first those that are closed, without an override
-10. the first few wanted tenants
+4. how calls failed
+5. what protects calls, from the least busy dependency
+6. tenants, from the least busy one
+7. counts by rule of all tenants together
+8. wanted tenants beyond the first few: the next heartbeat asks for them again
+9. dependencies
+10. breakers, first those that are closed, without an override
+11. the first few wanted tenants
 
 What is too long stays so in the next heartbeat. While Redis is down, a pod gets its tenants from the gateway
 only, so it always asks for some.
@@ -92,6 +93,10 @@ def _keep_protection(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, protection=request.protection[:most])
 
 
+def _keep_failures(request: SyncRequest, most: int) -> SyncRequest:
+    return replace(request, failures=request.failures[:most])
+
+
 def _keep_rules(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, counters=replace(request.counters, rules=request.counters.rules[:most]))
 
@@ -128,6 +133,7 @@ _PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], S
     (lambda request: len(request.refusals), _keep_refusals),
     (_tenants_by_rule, _keep_tenants_by_rule),
     (_latencies, _keep_latencies),
+    (lambda request: len(request.failures), _keep_failures),
     (lambda request: len(request.protection), _keep_protection),
     (lambda request: len(request.counters.tenants), _keep_tenants),
     (lambda request: len(request.counters.rules), _keep_rules),
@@ -143,6 +149,5 @@ def _entries(request: SyncRequest) -> int:
     by_rule = sum(len(tenant.rules) for tenant in counters.tenants)
     measured = sum(bool(one.latency) for one in counters.dependencies)
     counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies) + measured
-    return (
-        counted + len(request.refusals) + len(request.protection) + len(request.want) + len(request.breakers)
-    )
+    counted += len(request.refusals) + len(request.failures)
+    return counted + len(request.protection) + len(request.want) + len(request.breakers)

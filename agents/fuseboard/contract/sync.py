@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from fuseboard.contract.failures import MOST_DEPENDENCIES, DependencyFailures
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
 from fuseboard.contract.refusal_samples import MAX_SAMPLES, DigestKey, RefusalSample
@@ -173,6 +174,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     protection: Annotated[tuple[CallLoad, ...], Meta(max_length=MAX_CALL_LOADS)] = ()
     #: Some of the requests that it refused since its last heartbeat. What is lost is not sent again.
     refusals: Annotated[tuple[RefusalSample, ...], Meta(max_length=MAX_SAMPLES)] = ()
+    #: How calls failed, for dependencies with failed calls.
+    failures: Annotated[tuple[DependencyFailures, ...], Meta(max_length=MOST_DEPENDENCIES)] = ()
 
 
 class Drill(Struct, frozen=True, kw_only=True):

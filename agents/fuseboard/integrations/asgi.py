@@ -21,6 +21,7 @@ from typing import Any
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
 from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
@@ -87,7 +88,11 @@ class FuseboardMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._handle(scope, receive, send)
+            token = enter_request(lambda: _traceparent(scope))
+            try:
+                await self._handle(scope, receive, send)
+            finally:
+                leave_request(token)
         elif scope["type"] == "lifespan":
             await _Lifespan(self._app, self._agent).run(scope, receive, send)
         else:
@@ -171,6 +176,13 @@ class FuseboardMiddleware:
         status, headers, body = refusal(decision, legacy=self._legacy)
         await send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _traceparent(scope: Scope) -> str:
+    for name, value in scope.get("headers", ()):
+        if name == b"traceparent":
+            return bytes(value).decode("latin-1")
+    return ""
 
 
 def readiness(agent: Agent) -> App:

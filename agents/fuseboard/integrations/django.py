@@ -44,6 +44,7 @@ from django.utils.module_loading import import_string
 from fuseboard import blocking
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
 from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
@@ -113,6 +114,13 @@ class FuseboardMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self._asynchronous:
             return self._serve_async(request)
+        token = enter_request(lambda: request.headers.get("traceparent", ""))
+        try:
+            return self._serve(request)
+        finally:
+            leave_request(token)
+
+    def _serve(self, request: HttpRequest) -> HttpResponseBase:
         served = _Served(self._agent)
         try:
             question = self._question(request)
@@ -132,6 +140,13 @@ class FuseboardMiddleware:
             raise
 
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
+        token = enter_request(lambda: request.headers.get("traceparent", ""))
+        try:
+            return await self._decide_async(request)
+        finally:
+            leave_request(token)
+
+    async def _decide_async(self, request: HttpRequest) -> HttpResponseBase:
         served = _Served(self._agent)
         try:
             question = self._question(request)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
@@ -68,6 +69,13 @@ class FuseboardMiddleware:
         self.failed_open = 0
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        token = enter_request(lambda: environ.get("HTTP_TRACEPARENT", ""))
+        try:
+            return self._decided(environ, start_response)
+        finally:
+            leave_request(token)
+
+    def _decided(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         tenant = self._tenant(environ)
         subject = (self._subject(environ) if self._subject is not None else None) or NOBODY
         if tenant is None and subject == NOBODY:

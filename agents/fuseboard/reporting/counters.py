@@ -8,7 +8,16 @@ or two do no harm, because the next heartbeat repeats all totals.
 from bisect import bisect_left
 from collections.abc import Mapping
 from heapq import nlargest
+from time import monotonic
 
+from fuseboard.contract.failures import (
+    MOST_CALLS,
+    MOST_DEPENDENCIES,
+    MOST_KINDS,
+    OTHER_KINDS,
+    DependencyFailures,
+    FailedCall,
+)
 from fuseboard.contract.sync import (
     CALL_EDGES_MS,
     LATENCY_EDGES_US,
@@ -21,6 +30,8 @@ from fuseboard.contract.words import Outcome, Reason
 from fuseboard.reporting.request_tallies import RequestTallies, RequestTally
 
 MAX_DEPENDENCIES = 500
+#: Failed calls that a heartbeat repeats, so that a lost one costs nothing.
+FAILED_LATELY_S = 60.0
 #: Tenants in a heartbeat: the busiest recent ones.
 BUSIEST_TENANTS = 50
 #: Of those, the ones whose requests a heartbeat also reports by rule.
@@ -29,14 +40,28 @@ BUSIEST_BY_RULE = 25
 #: How much of a tenant's activity still counts one heartbeat later, so that the list is steady.
 _ACTIVITY_DECAY = 0.8
 
+_FAILED = frozenset((Outcome.FAILURE, Outcome.SLOW))
+
 
 class _Dependency:
-    __slots__ = ("latency", "outcomes", "refused")
+    __slots__ = ("failed", "kinds", "last", "latency", "outcomes", "refused")
 
     def __init__(self) -> None:
+        #: Failed and slow calls: how many, by kind, and the newest as number, kind, outcome, time, trace.
+        self.failed = 0
+        self.kinds: dict[str, int] = {}
+        self.last: tuple[tuple[int, str, Outcome, float, str], ...] = ()
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.refused = dict.fromkeys(Reason, 0)
         self.latency = [0] * (len(CALL_EDGES_MS) + 1)
+
+    def note_failed(self, outcome: Outcome, kind: str, trace: str) -> None:
+        if kind not in self.kinds and len(self.kinds) >= MOST_KINDS:
+            kind = OTHER_KINDS
+        self.failed += 1
+        # A new tuple, and a dictionary that is copied by one call: another thread reads them.
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self.last = (*self.last[1 - MOST_CALLS :], (self.failed, kind, outcome, monotonic(), trace))
 
 
 class Counters:
@@ -85,10 +110,12 @@ class Counters:
             self._refused[reason] += 1
         tally.refuse(rule)
 
-    def call(self, dependency: str, outcome: Outcome) -> None:
-        """Count how one call to a dependency ended."""
+    def call(self, dependency: str, outcome: Outcome, failure: tuple[str, str] | None = None) -> None:
+        """Count how one call to a dependency ended. ``failure``: of what kind, and in which trace."""
         if (counts := self._of(dependency)) is not None:
             counts.outcomes[outcome] += 1
+            if failure is not None and outcome in _FAILED:
+                counts.note_failed(outcome, *failure)
 
     def calls_ok(self, dependency: str, times: int) -> None:
         """Count calls to a dependency that ended well."""
@@ -163,6 +190,24 @@ class Counters:
             tenants=self._busiest(),
             rules=self._tallies.rules_of_all(),
         )
+
+    def failures(self) -> tuple[DependencyFailures, ...]:
+        """Of the dependencies with failed calls, those that failed first: the list stays the same."""
+        now = monotonic()
+        failed: list[DependencyFailures] = []
+        for name, counts in self._dependencies.copy().items():
+            if counts.failed and len(failed) < MOST_DEPENDENCIES:
+                calls = [
+                    FailedCall(
+                        number=number, kind=kind, outcome=outcome, ago_ms=int((now - at) * 1000), trace=trace
+                    )
+                    for number, kind, outcome, at, trace in counts.last
+                    if now - at < FAILED_LATELY_S
+                ]
+                failed.append(
+                    DependencyFailures(dependency=name, kinds=counts.kinds.copy(), last=tuple(calls))
+                )
+        return tuple(failed)
 
     def _busiest(self) -> tuple[TenantCounters, ...]:
         counted = self._tallies.by_tenant()

@@ -177,6 +177,7 @@ class Gateway:
             protection=state.protection,
             load=state.load,
             refusals=self._refusals.drain(),
+            failures=self._counters.failures(),
         )
 
     def _state_of_loop(self) -> PodState:

@@ -46,12 +46,20 @@ _FIGURES = """
     ON CONFLICT (gateway, environment) DO UPDATE SET at = EXCLUDED.at, document = EXCLUDED.document
 """
 
+_FAILED_CALLS = """
+    INSERT INTO fleet_failedcalls (gateway, environment, dependency, at, document)
+    VALUES (%s, %s, %s, now(), %s)
+    ON CONFLICT (environment, dependency, gateway)
+    DO UPDATE SET at = EXCLUDED.at, document = EXCLUDED.document
+"""
+
 #: Rows that nothing reads any more: pods that left long ago, and gateways that restarted under another name.
 _FORGET = (
     "DELETE FROM fleet_server WHERE state = 'gone' AND last_seen_at < now() - interval '1 day'",
     "DELETE FROM fleet_event WHERE at < now() - interval '30 days'",
     "DELETE FROM fleet_gatewayorder WHERE at < now() - interval '1 day'",
     "DELETE FROM fleet_figures WHERE at < now() - interval '1 day'",
+    "DELETE FROM fleet_failedcalls WHERE at < now() - interval '1 day'",
 )
 FORGET_EVERY_S = 600.0
 
@@ -189,6 +197,18 @@ class Flusher:
         for fleet in self._fleets.values():
             document = Jsonb(figures_of(fleet))
             await connection.execute(_FIGURES, (self._settings.gateway, fleet.environment, document))
+            await self._write_failed_calls(connection, fleet)
+
+    async def _write_failed_calls(self, connection: AsyncConnection, fleet: Fleet) -> None:
+        due = fleet.failed_calls.due(self._clock.monotonic())
+        rows = [(self._settings.gateway, fleet.environment, name, Jsonb(found)) for name, found in due]
+        try:
+            if rows:
+                async with connection.cursor() as cursor:
+                    await cursor.executemany(_FAILED_CALLS, rows)
+        except BaseException:
+            fleet.failed_calls.put_back([name for name, _ in due])
+            raise
 
     async def _tell(self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool) -> None:
         if self._forget_at <= asyncio.get_running_loop().time():

@@ -9,6 +9,7 @@ from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.divisors import divisor
 from controlplane.gateway.servers.duplicates import MOST_RIVALS, SPARSE_RIVALS
+from controlplane.gateway.servers.failed_calls import FailedCalls
 from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.liveness import (
     ASLEEP_S,
@@ -54,8 +55,7 @@ class Fleet:
         #: The part of ``dirty`` that is written at once.
         self.urgent: dict[str, KnownServer] = {}
         self.totals = Totals()
-        self.kept = Kept()
-        self.series = FleetSeries()
+        self.kept, self.series, self.failed_calls = Kept(), FleetSeries(), FailedCalls()
         self.preservation = SelfPreservation()
         self.protection = FleetProtection(environment, clock.monotonic())
         self.stale_beats = 0
@@ -111,6 +111,7 @@ class Fleet:
         beat, packed = self.kept.cut(beat, token)
         most = self.kept.call_bytes(token)
         self.series.hear(beat, packed, now)
+        self.failed_calls.hear(last, beat, wall, first=server.adopted or server.track.empty)
         news = server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most) or news
         self.protection.log.note_load(last, beat, now)
         self._room.leave(server)

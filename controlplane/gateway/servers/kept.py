@@ -33,6 +33,8 @@ ENVIRONMENT_BYTES = 128 * 1024 * 1024
 _FIGURES = 6
 #: What a breaker takes, with the entry of its row.
 _BREAKER_BYTES = 700
+#: What the failures of one dependency take, and each kind or call among them.
+_FAILURES_BYTES, _FAILED_BYTES = 400, 200
 #: What another process under the name of a pod takes.
 _RIVAL_BYTES = 300
 #: What a name takes that only one pod counts for: the name, the sum, and their entries.
@@ -61,9 +63,11 @@ class Kept:
         was_cut = beat.cut > 0
         if len(packed) > most:
             # Only the counters are in these bytes: to leave out anything else would not make them fewer.
-            counters = replace(beat, want=(), protection=(), breakers=())
+            counters = replace(beat, want=(), protection=(), breakers=(), failures=())
             counters, packed = cut_to(counters, most, lambda cut: _pack(cut.counters))
             beat, was_cut = replace(beat, want=(), counters=counters.counters, cut=counters.cut), True
+        if most == SPARSE_POINT_BYTES and beat.failures:
+            beat, was_cut = replace(beat, failures=(), cut=beat.cut + len(beat.failures)), True
         if len(beat.breakers) > breakers:
             beat, was_cut = keep_breakers(beat, breakers), True
         self.cut_beats += was_cut
@@ -80,6 +84,8 @@ class Kept:
         """Count what this pod keeps now."""
         self.forget(server)
         size = _BREAKER_BYTES * len(server.beat.breakers) + _NAME_BYTES * server.own_names
+        for failures in server.beat.failures:
+            size += _FAILURES_BYTES + _FAILED_BYTES * (len(failures.kinds) + len(failures.last))
         for track in (server.track, server.calls):
             size += track.size + _FIGURES * track.newest_size
         if server.rivals_heard is not None:

@@ -30,6 +30,7 @@ class HeartbeatNames:
         names = [beat.server, beat.service, *breakers]
         names += [counted.dependency for counted in beat.counters.dependencies]
         names += [calls.dependency for calls in beat.protection]
+        names += [failed.dependency for failed in beat.failures]
         if not self._known.issuperset(names):
             self._look_at(beat)
         for at, tenant in enumerate(beat.want):
@@ -45,6 +46,8 @@ class HeartbeatNames:
             self._meet(counted.dependency, f"counters.dependencies[{at}].dependency")
         for at, calls in enumerate(beat.protection):
             self._meet(calls.dependency, f"protection[{at}].dependency")
+        for at, failed in enumerate(beat.failures):
+            self._meet(failed.dependency, f"failures[{at}].dependency")
 
     def _meet(self, name: str, field: str) -> None:
         if name in self._known:
