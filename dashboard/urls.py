@@ -3,6 +3,7 @@ from django.urls import include, path
 from dashboard.views import (
     alerts,
     audit,
+    breaker_selection,
     breakers,
     bulk,
     change_requests,
@@ -34,6 +35,7 @@ from dashboard.views import (
 urlpatterns = [
     path("", overview.overview, name="overview"),
     path("breakers", breakers.breakers, name="breakers"),
+    path("overrides/open", breaker_selection.open_selected, name="open_selected"),
     path("breakers/<str:name>", breakers.breaker, name="breaker"),
     path("breakers/<str:name>/preview", breakers.breaker_preview, name="breaker_preview"),
     path("breakers/<str:name>/settings", dependency_settings.dependency, name="dependency"),

@@ -47,6 +47,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "edit_freeze": "/edit-freeze",
     "bulkheads": "/bulkheads",
     "retries": "/retries",
+    "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
     "revisions": "/revisions",
     "revision": ("/revisions?only=changes", "tbody .strong a"),

@@ -141,6 +141,7 @@ _FRAME_ONLY = (
     "revisions",
     "runbooks",
     "schedules",
+    "selection",
     "server",
     "templates",
     "tenants",

@@ -23,6 +23,7 @@ from dashboard.reader import actor_of
 from dashboard.runbooks import Page, find_runbook
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views import without_postgres
+from dashboard.views.breaker_selection import MOST
 from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, show
 from fuseboard.contract.words import OverrideMode, is_slug
 
@@ -42,7 +43,7 @@ _NEEDS_OVERRIDE = ("extend", "automatic")
 @require_role("viewer")
 def breakers(request: HtmxHttpRequest) -> HttpResponse:
     state = {"pinned": "forced"}.get(request.GET.get("state", ""), request.GET.get("state", ""))
-    return show(request, "breakers", "breakers.html", states=_STATES, state=state)
+    return show(request, "breakers", "breakers.html", states=_STATES, state=state, most_selected=MOST)
 
 
 @require_http_methods(["GET", "POST"])

@@ -31,6 +31,7 @@ PAGES = {
     "edit_freeze": "/edit-freeze",
     "bulkheads": "/bulkheads",
     "retries": "/retries",
+    "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
     "edit": "/edit/tier?key=pro",
     "revisions": "/revisions",
