@@ -252,6 +252,8 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/breakers/openai/preview", {"act": "reset"}, "operator"),
     ("POST", "/breakers/openai", {"act": "forced_open", "lasts": "5", **WHY}, "operator"),
     ("POST", "/breakers/openai", {"act": "reset", **WHY}, "operator"),
+    ("GET", "/overrides/open?b=openai", None, "operator"),
+    ("POST", "/overrides/open", {"b": "openai", "seen-openai": "0", "lasts": "5", **WHY}, "operator"),
     (
         "POST",
         "/tenant?key=acme",
