@@ -4,9 +4,10 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from controlplane.gateway.servers.retry_caps import cap_milli
 from fuseboard.calling.retry_budget import allowance
 from fuseboard.contract.protection import Retry
-from tests.agents.retry_storm import DOWN_S, LOAD_FACTOR, PROCESSES, WARM_S, Storm
+from tests.agents.retry_storm import CAPS, DOWN_S, LOAD_FACTOR, PROCESSES, WARM_S, Storm
 from tests.agents.retry_world import DOWN, World, now, play
 from tests.experiments.chart import Chart
 from tests.experiments.result import Result
@@ -159,9 +160,10 @@ def _slow(longest: float, attempts: list[int]) -> tuple[str, ...]:
 def retry_storm() -> Result:
     """Twenty processes whose vendor goes down at once."""
     rates = (0.2, 1.0, 10.0)
-    capped = {rate: Storm(rate, capped=True).run() for rate in rates}
-    local = {rate: Storm(rate, capped=False).run() for rate in rates}
-    naive = {rate: Storm(rate, capped=True, naive=True).run() for rate in rates}
+    caps = {rate: cap_milli(rate * PROCESSES, PROCESSES, round(LOAD_FACTOR * 100)) for rate in rates}
+    capped = {rate: Storm(rate, cap=cap).run() for rate, cap in caps.items()}
+    local = {rate: Storm(rate).run() for rate in rates}
+    naive = {rate: Storm(rate, cap=cap, naive=True).run() for rate, cap in caps.items()}
 
     def line(storm: Storm) -> list[tuple[float, float]]:
         points = []
@@ -206,6 +208,7 @@ def retry_storm() -> Result:
             ),
         ),
     )
+    result.check("The agent's tests use the caps of the control plane", caps == CAPS)
     worst = max(storm.worst() for storm in capped.values())
     result.check(f"In the worst window there are {worst:.3f} attempts per call", worst <= LOAD_FACTOR + 1e-9)
     more = max(_retries(storm) - (LOAD_FACTOR - 1) * _calls(storm) for storm in local.values())
