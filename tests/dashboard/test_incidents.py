@@ -101,6 +101,7 @@ def drawn(page, live):
         (replace(TRIP, cause="forced_open", actor="olga", figures=None), "opened by olga", 1.0, 1.0, ""),
     ],
 )
+@pytest.mark.django_db
 def test_an_open_breaker_says_why_with_the_figures_of_its_trip(trip, why, ratio, threshold, cell):
     """S1.4: card, alert, ring and table displayed a window that was frozen after the trip: 2/33."""
     live = picture(transitions=(trip,))
@@ -126,6 +127,7 @@ def test_the_card_of_a_breaker_without_a_known_probe_has_no_countdown():
     assert "<b></b>" not in card
 
 
+@pytest.mark.django_db
 def test_pods_own_breakers_are_not_explained_by_a_window_of_the_fleet():
     """S1.4, without Redis: the card read "5/36, opens at 50 %" of one pod's window."""
     live = picture(view=replace(OPEN, local=True, calls=36, failures=5))

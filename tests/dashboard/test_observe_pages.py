@@ -86,6 +86,7 @@ def test_the_list_is_bounded() -> None:
     assert "and 280 more" in html
 
 
+@pytest.mark.django_db
 def test_a_part_that_only_observes_is_on_the_pages_with_its_end_its_author_and_what_it_would_refuse() -> None:
     some = facts(SHEDDING, RETRIES)
     for page in ("servers", "breaker"):
@@ -104,6 +105,7 @@ def test_a_part_that_only_observes_is_on_the_pages_with_its_end_its_author_and_w
     assert "Shedding only observes" in " ".join(one for one in drawn("overview", some).values())
 
 
+@pytest.mark.django_db
 def test_what_is_over_or_off_is_not_displayed() -> None:
     over = Observing(part="shedding", until=NOW - 1)
     no_bulkhead = Observing(part="bulkhead", until=NOW + 60)

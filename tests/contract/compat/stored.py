@@ -156,10 +156,15 @@ def rows_of(table: str) -> list[Any]:
 
 
 def put_row(table: str, row: dict[str, Any]) -> None:
-    """Insert a row as it was recorded; later rows get greater ids."""
+    """Insert a row as it was recorded; later rows get greater ids.
+
+    Columns that came later get their default, as in the migration that added them.
+    """
+    columns = ", ".join(f'"{name}"' for name in row)
+    record = f"jsonb_populate_record(NULL::{table}, %s::jsonb)"
     with connection.cursor() as cursor:
         cursor.execute(
-            f"INSERT INTO {table} SELECT * FROM jsonb_populate_record(NULL::{table}, %s::jsonb)",  # noqa: S608
+            f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {record}",  # noqa: S608 - recorded names
             [json.dumps(row)],
         )
         cursor.execute(
