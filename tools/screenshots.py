@@ -61,6 +61,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "receivers": "/alerts/receivers",
     "audit": "/audit?only=people",
     "explain": "/explain",
+    "refusals": "/refusals",
     "runbooks": "/runbooks",
     "runbook": ("/runbooks", "tbody a"),
     "drills": "/drills",

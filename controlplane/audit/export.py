@@ -86,7 +86,7 @@ def _as_csv(entries: list[Entry]) -> str:
     text = StringIO()
     writer = csv.writer(text)
     for entry in entries:
-        writer.writerow([_cell(value) for value in _values(entry).values()])
+        writer.writerow([harmless_cell(value) for value in _values(entry).values()])
     return text.getvalue()
 
 
@@ -95,7 +95,7 @@ def _values(entry: Entry) -> dict[str, Any]:
     return values | {"at": entry.at.isoformat()}
 
 
-def _cell(value: Any) -> Any:
+def harmless_cell(value: Any) -> Any:
     """Return a value that no spreadsheet executes. An apostrophe is their own mark for text."""
     if isinstance(value, dict):
         value = json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -125,7 +125,7 @@ class _TileBuilder:
             "/s",
             f"{share * 100:.1f} % of {number(asked)}/s, limit {REFUSED_SHARE * 100:g} %",
             over=share > REFUSED_SHARE and asked > 1,
-            link="/tenants",
+            link="/refusals",
             limit=asked * REFUSED_SHARE or None,
         )
 

@@ -148,6 +148,7 @@ _PAGES = (
     ("requests", "Change requests", "approve approval proposals"),
     ("schedules", "Schedules", "planned later"),
     ("audit", "Audit", "who log changes"),
+    ("refusals", "Refusals", "429 log samples who is refused"),
     ("explain", "Explain a refusal", "429 token why refused"),
     ("runbooks", "Runbooks", "help"),
 )

@@ -4,15 +4,17 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import SHOWN, may, require
 from controlplane.refusals.explain import ChangeSince, Explanation, ThenOrNow, explain
+from controlplane.refusals.models import RefusalSample
+from controlplane.refusals.samples import token_of
 from controlplane.refusals.tokens import ExpiredToken, NotOurToken
 from controlplane.refusals.tries import TooManyTries, take_try
 from dashboard.change_words import ChangeWords, change_words
@@ -42,6 +44,21 @@ def explain_token(request: HttpRequest) -> HttpResponse:
     if request.method == "GET":
         return _page(request)
     token, tenant = bounded_text(request.POST, "token", most=300), bounded_text(request.POST, "tenant")
+    return _explained(request, token, tenant)
+
+
+@never_cache
+@require_GET
+@require("view")
+def explain_sample(request: HttpRequest, number: int) -> HttpResponse:
+    """What a sample of the log means: as its token would be explained."""
+    sample = RefusalSample.objects.filter(environment=SHOWN, pk=min(number, 2**63 - 1)).first()
+    if sample is None:
+        raise Http404("There is no such sample. Samples are deleted after a day.")
+    return _explained(request, token_of(sample), sample.tenant)
+
+
+def _explained(request: HttpRequest, token: str, tenant: str) -> HttpResponse:
     try:
         take_try(f"user:{request.user.get_username()}")
         found = explain(token, {SHOWN}, timezone.now(), tenant=tenant)

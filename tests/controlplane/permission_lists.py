@@ -219,6 +219,8 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/requests/999999", {"act": "apply"}, "admin"),
     ("GET", "/explain", None, "viewer"),
     ("POST", "/explain", {"token": "fr1."}, "viewer"),
+    ("GET", "/explain/999999", None, "viewer"),
+    ("GET", "/refusals", None, "viewer"),
     ("GET", "/schedules", None, "viewer"),
     ("POST", "/schedules", {"act": "cancel", "schedule": "999999", **WHY}, "admin"),
     ("GET", "/import", None, "admin"),

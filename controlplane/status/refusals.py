@@ -1,0 +1,140 @@
+"""Who is refused, by which rule, where and why: counts from the stored series, the rest from samples.
+
+A count and an estimate are never mixed: a count is what pods counted, and ``None`` where nothing counts this
+combination; an estimate is a share of the samples, with their number.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, QuerySet, Sum
+
+from controlplane.refusals.models import RefusalSample
+from controlplane.series.kinds import FLEET, POD, RULE, TENANT, Kind
+from controlplane.series.reading import read
+
+#: What samples can be grouped by.
+DIMENSIONS = ("tenant", "rule", "endpoint", "server", "reason", "dependency")
+#: Lines of one dimension, and those of them that are counted.
+MOST_LINES, MOST_COUNTED = 50, 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Empty for any."""
+
+    tenant: str = ""
+    rule: str = ""
+    endpoint: str = ""
+    server: str = ""
+    reason: str = ""
+    dependency: str = ""
+
+    @property
+    def set(self) -> dict[str, str]:
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name))}
+
+
+@dataclass(frozen=True)
+class CountedRefusals:
+    """Of the measured part of a range."""
+
+    refused: int
+    asked: int | None
+    known_s: int
+
+    @property
+    def refused_words(self) -> str:
+        return f"{self.refused:,}"
+
+    @property
+    def asked_words(self) -> str:
+        return f"{self.asked:,}" if self.asked is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One value of a dimension."""
+
+    value: str
+    samples: int
+    #: Of all refusals in the samples that the filter finds.
+    percent: float
+    counted: CountedRefusals | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    counted: CountedRefusals | None
+    samples: int
+    lines: dict[str, list[Line]]
+
+
+def samples_of(environment: str, wanted: Filter, start: datetime, end: datetime) -> QuerySet[RefusalSample]:
+    """The samples that the filter finds, newest first."""
+    rows = RefusalSample.objects.filter(environment=environment, at__gte=start, at__lt=end, **wanted.set)
+    return rows.order_by("-at", "-id")
+
+
+def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) -> Breakdown:
+    rows = samples_of(environment, wanted, start, end).order_by()
+    whole = rows.aggregate(number=Count("id"), weight=Sum("weight"))
+
+    def counted(filtered: Filter) -> CountedRefusals | None:
+        return counted_refusals(environment, filtered, start, end)
+
+    lines = {}
+    for dimension in DIMENSIONS:
+        groups = rows.values(dimension).annotate(number=Count("id"), part=Sum("weight")).order_by("-part")
+        lines[dimension] = [
+            Line(
+                value=group[dimension],
+                samples=group["number"],
+                percent=100 * group["part"] / whole["weight"],
+                counted=counted(_narrow(wanted, dimension, group[dimension])) if at < MOST_COUNTED else None,
+            )
+            for at, group in enumerate(groups[:MOST_LINES])
+        ]
+    return Breakdown(counted=counted(wanted), samples=whole["number"], lines=lines)
+
+
+def _narrow(wanted: Filter, dimension: str, value: str) -> Filter:
+    """With an empty value, nothing is counted: it would mean any."""
+    return Filter(**{**wanted.set, dimension: value or "\0"})
+
+
+def counted_refusals(
+    environment: str, wanted: Filter, start: datetime, end: datetime
+) -> CountedRefusals | None:
+    """What pods counted; ``None`` if nothing counts this combination, or nothing is stored of it."""
+    series = _series(wanted)
+    if series is None:
+        return None
+    kind, name, sub, columns = series
+    found = read(environment, kind, name, sub, fields=columns, start=start, end=end)
+    sums = {column: _known(found.fields[column]) for column in columns}
+    known_s = sum(found.known_s)
+    refused = sums["refused"]
+    if refused is None or not known_s:
+        return None
+    return CountedRefusals(refused, sums[columns[0]], known_s)
+
+
+def _series(wanted: Filter) -> tuple[Kind, str, str, Sequence[str]] | None:
+    which = wanted.set
+    if not which:
+        return FLEET, "", "", ("requests", "refused")
+    if set(which) == {"tenant"}:
+        return TENANT, wanted.tenant, "", ("asked", "refused")
+    if "rule" in which and set(which) <= {"tenant", "rule"}:
+        return RULE, wanted.tenant, wanted.rule, ("asked", "refused")
+    if set(which) == {"server"}:
+        return POD, wanted.server, "", ("requests", "refused")
+    return None
+
+
+def _known(values: Iterable[Any]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
