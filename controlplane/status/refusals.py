@@ -93,16 +93,14 @@ def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) 
                 value=group[dimension],
                 samples=group["number"],
                 percent=100 * group["part"] / whole["weight"],
-                counted=counted(_narrow(wanted, dimension, group[dimension])) if at < MOST_COUNTED else None,
+                counted=counted(Filter(**{**wanted.set, dimension: group[dimension]}))
+                # An empty value would mean any.
+                if group[dimension] and at < MOST_COUNTED
+                else None,
             )
             for at, group in enumerate(groups[:MOST_LINES])
         ]
     return Breakdown(counted=counted(wanted), samples=whole["number"], lines=lines)
-
-
-def _narrow(wanted: Filter, dimension: str, value: str) -> Filter:
-    """With an empty value, nothing is counted: it would mean any."""
-    return Filter(**{**wanted.set, dimension: value or "\0"})
 
 
 def counted_refusals(
