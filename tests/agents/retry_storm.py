@@ -19,7 +19,7 @@ RETRY = Retry(idempotent=True)
 DOWN = ConnectionRefusedError("down")
 #: Calls per second of one process -> the retries per 1,000 s that the control plane allows it, besides its
 #: budget. The experiments compare this with the control plane, which the agent's tests do not have.
-CAPS = {0.2: 20, 1.0: 100, 10.0: None}
+CAPS = {0.2: 20, 0.5: 50, 1.0: 100, 10.0: None}
 
 
 class Storm:

@@ -16,7 +16,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("per_s", [0.2, 1, 10])
+@pytest.mark.parametrize("per_s", [0.2, 0.5, 1, 10])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_storm_makes_at_most_1_2_attempts_per_call(per_s: float, seed: int):
     storm = Storm(per_s, cap=CAPS[per_s], seed=seed).run()
@@ -26,7 +26,7 @@ def test_a_storm_makes_at_most_1_2_attempts_per_call(per_s: float, seed: int):
     assert Storm(per_s, cap=CAPS[per_s], seed=seed, naive=True).run().whole() > 2.5
 
 
-@pytest.mark.parametrize("per_s", [0.2, 1, 10])
+@pytest.mark.parametrize("per_s", [0.2, 0.5, 1, 10])
 def test_without_the_control_plane_a_storm_is_worse_by_ten_a_second_at_most(per_s: float):
     storm = Storm(per_s).run()
     calls = sum(first for at, first in storm.attempts if at >= WARM_S)

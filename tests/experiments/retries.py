@@ -159,7 +159,7 @@ def _slow(longest: float, attempts: list[int]) -> tuple[str, ...]:
 
 def retry_storm() -> Result:
     """Twenty processes whose vendor goes down at once."""
-    rates = (0.2, 1.0, 10.0)
+    rates = (0.2, 0.5, 1.0, 10.0)
     caps = {rate: cap_milli(rate * PROCESSES, PROCESSES, round(LOAD_FACTOR * 100)) for rate in rates}
     capped = {rate: Storm(rate, cap=cap).run() for rate, cap in caps.items()}
     local = {rate: Storm(rate).run() for rate in rates}
@@ -175,7 +175,7 @@ def retry_storm() -> Result:
     result = Result(
         key="T24",
         title="A retry storm",
-        traffic=f"{PROCESSES} processes make 0.2, 1 or 10 calls per s each; the vendor is down for"
+        traffic=f"{PROCESSES} processes make 0.2, 0.5, 1 or 10 calls per s each; the vendor is down for"
         f" {DOWN_S:.0f} s. Up to 3 attempts.",
         expected="At most 1.2 attempts per call over the fleet, in every window of at least 100 calls."
         " Without the control plane, at most 10 retries per s more.",

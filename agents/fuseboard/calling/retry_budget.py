@@ -19,6 +19,9 @@ SLOTS = 10
 WINDOW_CALLS, WINDOW_S = 100, 30.0
 #: Fewer say nothing.
 ENOUGH = 10
+#: In trouble, retries are so many times as far apart as the budget allows on average. Calls come at random:
+#: with 1.0, a pod that makes many of the fleet's next 100 calls retries twice among them.
+SPACING = 1.5
 
 
 def allowance(*, closed: bool, mean_wait_s: float | None, saturation: float, error_rate: float | None) -> int:
@@ -71,8 +74,8 @@ class RetryBudget:
     starts empty, at a random phase, so that pods that start together do not retry together. It fills only
     as far as the calls alone would not allow its rate.
 
-    When the call before failed too, retries are spaced by the rate of the budget: in an outage all pods fail
-    at once, and what they have saved until then must not come together.
+    When the call before failed too, retries are spaced by the rate of the budget (``SPACING``): in an outage
+    all pods fail at once, and what they have saved until then must not come together.
     """
 
     __slots__ = ("_calls", "_floor", "_last_s", "_retries", "_seen_s", "_slot")
@@ -94,14 +97,15 @@ class RetryBudget:
     def withdraw(self, now: float, retry: Retry, floor_per_s: float, *, troubled: bool) -> Withdrawal | None:
         """Take one retry; ``None`` when there is none. ``troubled``: the call before failed too."""
         self._advance(now)
-        calls, part = sum(self._calls), retry.budget_percent / 100
-        self._fill(now, floor_per_s, calls * part)
-        per_s = max(calls * part / SLOTS, floor_per_s)
+        by_all = sum(self._calls) * retry.budget_percent / 100
+        self._fill(now, floor_per_s, by_all)
+        # As in the floor, less than one retry in the window is none at all.
+        per_s = max(by_all / SLOTS if by_all >= 1.0 else 0.0, floor_per_s)
         before_s = self._last_s
-        if troubled and before_s is not None and (now - before_s) * per_s < 1.0:
+        if troubled and before_s is not None and (now - before_s) * per_s < SPACING:
             return None
         # Less than 1 by a rounding error is 1.
-        by_calls = calls * part - sum(self._retries) >= 1.0 - 1e-9
+        by_calls = by_all - sum(self._retries) >= 1.0 - 1e-9
         if not by_calls and self._floor < 1.0:
             return None
         if by_calls:
