@@ -78,6 +78,13 @@ class Server(models.Model):
     #: How busy it is, see ``controlplane.status.facts.PodLoad``; empty when it does not report that.
     load = models.JSONField(default=dict, db_default={})
 
+    #: The selector of the token that its last heartbeat proved; empty if an older gateway wrote the row.
+    token = models.CharField(max_length=64, blank=True, default="", db_default="")
+    #: Where the connection of its last heartbeat came from: the pod, or the proxy before the gateway.
+    address = models.CharField(max_length=64, blank=True, default="", db_default="")
+    #: The reserved share that it says it has: level, place and terms; empty for none.
+    share = models.JSONField(default=dict, db_default={})
+
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=["environment", "name"], name="fleet_server_once"),

@@ -33,6 +33,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 #: Status, body and headers.
 Answer = tuple[int, bytes, Headers]
 
+#: An IPv6 address with a zone is shorter. ``fleet_server.address`` has this length.
+LONGEST_ADDRESS = 64
+
 log = structlog.get_logger(__name__)
 
 _JSON = (b"content-type", b"application/json")
@@ -79,7 +82,7 @@ class GatewayApp:
         started = gateway.clock.monotonic()
         token = self._admit(dict(scope["headers"]), started)
         body = await _read(receive, most=MAX_BODY_BYTES)
-        await self._respond(send, 200, self._answer(token, body), _JSON_HEADERS)
+        await self._respond(send, 200, self._answer(token, body, _address(scope)), _JSON_HEADERS)
         gateway.counts.observe(gateway.clock.monotonic() - started)
 
     def _admit(self, fields: dict[bytes, bytes], now: float) -> Token:
@@ -127,7 +130,7 @@ class GatewayApp:
         if not self.gateway.ready:
             raise problems.not_ready("The configuration has not been read yet.")
 
-    def _answer(self, token: Token, body: bytes) -> bytes:
+    def _answer(self, token: Token, body: bytes, address: str) -> bytes:
         gateway = self.gateway
         try:
             beat = decode_request(body)
@@ -161,7 +164,7 @@ class GatewayApp:
             # Counted like a new name, but answered: it may be a pod whose name another process took.
             counted = not gateway.tokens.new_name_wait_s(token, now)
         try:
-            if fleet.absorb(beat, now=now, wall=wall, token=token.selector, counted=counted):
+            if fleet.absorb(beat, now=now, wall=wall, token=token.selector, address=address, counted=counted):
                 gateway.hurry()
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None
@@ -254,6 +257,12 @@ class GatewayApp:
                 await self.gateway.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _address(scope: Message) -> str:
+    """Where the connection comes from: the pod, or the last proxy before the gateway. No header counts."""
+    client = scope.get("client")
+    return str(client[0])[:LONGEST_ADDRESS] if client else ""
 
 
 async def _read(receive: Receive, *, most: int) -> bytes:

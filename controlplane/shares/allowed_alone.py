@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.shares.cells import Cell
@@ -30,10 +32,17 @@ def piece_of(server: Server) -> HeldShare | None:
     return HeldShare(level=cell.level, place=cell.place, terms=row.terms)
 
 
-def rules_alone(server: Server, *, servers: int) -> list[RuleAlone]:
+def reported_piece(server: Server) -> HeldShare | None:
+    """The reserved share that the pod says it has; ``None`` for none, or if an older gateway hears it."""
+    try:
+        return msgspec.convert(server.share, HeldShare) if server.share else None
+    except msgspec.ValidationError:
+        return None
+
+
+def rules_alone(server: Server, *, servers: int, share: HeldShare | None) -> list[RuleAlone]:
     """Each rule of the environment, as this pod decides it while Redis is unavailable."""
     policy = settled(policy_of(environment_of(server.environment)))
-    share = piece_of(server)
 
     def alone(owner: str, limit: Limit) -> RuleAlone:
         return RuleAlone(

@@ -85,6 +85,13 @@ class Server:
     breakers: dict[str, BreakerSeen] = field(default_factory=dict)
     #: ``None`` for a pod that reports none.
     load: PodLoad | None = None
+    #: The process that its last heartbeat reached, the selector of the token that it proved, and where the
+    #: connection came from.
+    gateway: str = ""
+    token: str = ""
+    address: str = ""
+    #: The reserved share that it says it has: level, place and terms; empty for none.
+    share: dict[str, int] = field(default_factory=dict)
 
     @property
     def live(self) -> bool:

@@ -29,6 +29,10 @@ def server_of_row(row: ServerRow) -> Server:
         redis_p99_us=row.redis_p99_us,
         breakers=_breakers(row.breakers),
         load=_load(row.load),
+        gateway=row.gateway,
+        token=row.token,
+        address=row.address,
+        share=row.share,
     )
 
 
@@ -55,6 +59,10 @@ def server_of_report(row: dict[str, Any]) -> Server:
         breakers=_breakers(row["breakers"]),
         # A gateway of version 0.1.0 reports none.
         load=_load(row.get("load")),
+        gateway=row.get("gateway", ""),
+        token=row.get("token", ""),
+        address=row.get("address", ""),
+        share=row.get("share", {}),
     )
 
 

@@ -83,11 +83,11 @@ class FleetSummary:
 
 def server_statuses(facts: Facts) -> tuple[ServerStatus, ...]:
     """Every pod that is not gone, the troubled first."""
-    found = [_status(server, facts) for server in facts.servers if server.state != "gone"]
+    found = [server_status(server, facts) for server in facts.servers if server.state != "gone"]
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.name)))
 
 
-def _status(server: Server, facts: Facts) -> ServerStatus:
+def server_status(server: Server, facts: Facts) -> ServerStatus:
     lag_s = facts.lag_s(server)
     return ServerStatus(server=server, kind=_kind(server, lag_s), lag_s=lag_s)
 

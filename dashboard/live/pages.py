@@ -8,6 +8,7 @@ from dashboard.live.capacity import bulkhead_rows, limit_rows, retry_rows
 from dashboard.live.edited import theirs_of
 from dashboard.live.history import History
 from dashboard.live.overview import Live
+from dashboard.live.pod_page import pod_page
 from dashboard.live.pod_protection import pods_protection
 from dashboard.live.protection import protection_of
 from dashboard.live.tenant import tenant_context
@@ -45,6 +46,8 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["failures"] = failures_of(live, topic.key)
         case "tenant":
             context |= tenant_context(live, topic.key)
+        case "server":
+            context["pod"] = pod_page(live, topic.key)
         case "bulkheads":
             context["rows"] = bulkhead_rows(live.facts)
         case "retries":

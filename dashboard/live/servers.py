@@ -98,18 +98,22 @@ def _percent(thousandths: int | None) -> str:
 
 
 def fleet_of(status: Status) -> Fleet:
-    rows = tuple(_row(server, status) for server in status.fleet.servers)
+    rows = tuple(
+        row_of(server, status.facts, status.fleet, status.breakers) for server in status.fleet.servers
+    )
     return Fleet(**vars(status.fleet), rows=rows, zones=_zones(rows))
 
 
-def _row(status: ServerStatus, whole: Status) -> ServerRow:
+def row_of(
+    status: ServerStatus, facts: Facts, fleet: FleetSummary, breakers: tuple[BreakerStatus, ...]
+) -> ServerRow:
     return ServerRow(
-        observes=whole.facts.observes("shedding"),
+        observes=facts.observes("shedding"),
         **vars(status),
         word=_WORDS[status.kind],
         css=_css(status.kind),
-        limits=_limits(status.server, whole.facts, whole.fleet),
-        differs=tuple(_differences(status.server, whole.breakers)),
+        limits=_limits(status.server, facts, fleet),
+        differs=tuple(_differences(status.server, breakers)),
     )
 
 

@@ -94,6 +94,12 @@ def _servers(context: Context) -> list[Fragment]:
     ]
 
 
+def _server(context: Context) -> list[Fragment]:
+    if context["pod"] is None:
+        return []
+    return [Fragment(name, f"server.html#{name}") for name in ("verdict", "load", "sees", "identity")]
+
+
 def _tenant(context: Context) -> list[Fragment]:
     if context.get("tenant") is None:
         return []
@@ -116,6 +122,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "overview": _overview,
     "breakers": _breakers,
     "breaker": _breaker,
+    "server": _server,
     "servers": _servers,
     "tenant": _tenant,
     "alerts": _rows,
@@ -142,7 +149,6 @@ _FRAME_ONLY = (
     "runbooks",
     "schedules",
     "selection",
-    "server",
     "templates",
     "tenants",
     "tiers",

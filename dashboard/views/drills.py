@@ -16,7 +16,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
-from dashboard.views.page import context_of
+from dashboard.views.page import context_of, text_parameter
 
 _PAST = 20
 #: Who takes part in a drill.
@@ -83,7 +83,8 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "typed": request.POST,
         "choices": _CHOICES,
         "who": request.POST.get("who") if request.POST.get("who") in dict(_CHOICES) else "servers",
-        "picked": set(request.POST.getlist("servers")),
+        # The page of a pod leads here with its name.
+        "picked": {*request.POST.getlist("servers"), text_parameter(request, "pod")},
         "at": timezone.now(),
     }
     return render(request, "dashboard/drills.html", context, status=status)

@@ -10,8 +10,10 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet import live
 from controlplane.fleet.edits import forget_pod, lift_freeze
 from controlplane.fleet.models import Server
-from controlplane.shares.allowed_alone import piece_of, rules_alone
+from controlplane.shares.allowed_alone import piece_of, reported_piece, rules_alone
+from controlplane.status.server_rows import server_of_row
 from dashboard.hub import hub
+from dashboard.live.pod_page import page_of_old_pod
 from dashboard.reader import actor_of
 from dashboard.views.overview import servers_page
 from dashboard.views.page import context_of, not_found
@@ -37,14 +39,20 @@ def _page(
     facts = context["live"].facts
     # As the gateways answer it: without a request yet, a pod is in no divisor and divides by all pods.
     divisor = facts.divisor if row.spending else max(facts.divisor, live.present(SHOWN))
+    piece, reported = piece_of(row), reported_piece(row)
+    # A gateway of an older version does not store what the pod says, and not the token either.
+    seen = reported if row.token else piece
+    if context["pod"] is None:
+        context["pod"] = page_of_old_pod(context["live"], server_of_row(row))
     context |= {
         "server": row,
-        "live_row": next((seen for seen in context["live"].fleet.rows if seen.name == row.name), None),
-        "rules": rules_alone(row, servers=divisor),
-        "piece": piece_of(row),
+        "rules": rules_alone(row, servers=divisor, share=seen),
+        "piece": seen,
+        "granted": piece,
         "divisor": divisor,
         "events": live.events(SHOWN, row.name),
         "may_forget": may(request.user, "forget_pod", SHOWN),
+        "may_drill": may(request.user, "run_drills", SHOWN),
         "errors": errors or {},
         "typed": request.POST,
     }

@@ -16,13 +16,13 @@ from controlplane.accounts.owned_tokens import with_rights
 from controlplane.accounts.permissions import may, require
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.policies.models import Environment
+from dashboard.live.pod_page import ENDS_SOON
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
 _DAYS = (7, 30, 90, 365)
 #: How long the old token stays valid -> hours.
 _OVERLAPS = (("1 hour", 1), ("1 day", 24), ("1 week", 168))
-_SOON = timedelta(days=14)
 
 
 @require_http_methods(["GET", "POST"])
@@ -128,7 +128,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         return {
             "token": row,
             "dead": row.revoked_at is not None or row.expires_at <= now,
-            "soon": row.expires_at - now < _SOON,
+            "soon": row.expires_at - now < ENDS_SOON,
         }
 
     owned = with_rights(list(newest(ApiToken)))

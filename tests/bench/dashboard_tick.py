@@ -94,6 +94,9 @@ def write(pods, tick):
             1,
             [view(name, number, pod, tick) for number, name in enumerate(names())],
             {"pressure": 100, "level": "normal", "cause": ""},
+            "selector",
+            f"10.0.{pod // 256}.{pod % 256}",
+            {},
         )
         for pod in pods
     ]

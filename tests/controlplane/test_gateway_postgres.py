@@ -8,10 +8,12 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from controlplane.fleet import live
+from controlplane.gateway.postgres.adoption import known_server_of
 from controlplane.gateway.postgres.connections import conninfo
 from controlplane.gateway.process import Gateway
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.settings import GatewaySettings
+from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import Applied, BreakerView, Counters, decode_response
 from fuseboard.contract.words import BreakerState, Mode
 from tests.controlplane.gateway import beat, post
@@ -50,6 +52,19 @@ async def test_a_heartbeat_becomes_a_row_that_pages_can_read(gateway, database):
     assert (breaker["dependency"], breaker["state"], breaker["override"]) == ("openai", "open", None)
     assert breaker["since"] == pytest.approx(time.time() - 2, abs=20)
     assert breaker["until"] == pytest.approx(time.time() + 58, abs=20)
+
+
+async def test_the_row_has_the_token_and_the_address_of_the_connection(gateway, database):
+    """They come from what was verified: a pod cannot claim another token or address."""
+    held = HeldShare(level=2, place=1, terms=9)
+    answer = await post(gateway, beat(share=held), headers={"x-forwarded-for": "6.6.6.6"})
+    assert answer.status_code == 200
+    await row_becomes(database, "online")
+    columns = await row(database, "token, address, share")
+    assert columns == (next(iter(gateway.tokens._tokens)), "127.0.0.1", {"level": 2, "place": 1, "terms": 9})
+    (server,) = await sync_to_async(live.servers)("production")
+    adopted = known_server_of(server, now=0.0, wall=server.last_seen_at.timestamp())
+    assert (adopted.token, adopted.address, adopted.beat.share) == (*columns[:2], held)
 
 
 async def test_a_change_of_mode_is_written_and_notified_at_once(gateway, database, listener):

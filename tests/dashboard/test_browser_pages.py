@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_rows import breaker, put_server
 
 from tests.people import BOB, OLGA, PASSWORD
 
@@ -100,7 +101,8 @@ CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 @pytest.fixture
 def something_everywhere(production: Any) -> None:
-    """A template, an override and a change request, so that their lists and buttons are on the page."""
+    """A row for each list that is empty otherwise, so that its table and its buttons are on the page."""
+    import time
     from datetime import UTC, datetime, timedelta
 
     from django.db import connection
@@ -109,8 +111,21 @@ def something_everywhere(production: Any) -> None:
     from controlplane.approvals.rules import set_approvals
     from controlplane.breakers.overrides import override_breaker
     from controlplane.editing import edits
+    from controlplane.fleet.models import FailedCalls
     from fuseboard.contract.words import OverrideMode
 
+    seen = [breaker("payments-api"), breaker("search", "open", local=True)]
+    put_server("web-1", token="abc123", address="10.1.2.3", breakers=seen)
+    now, trace = time.time(), "4bf92f3577b34da6a3ce929d0e0e4736"
+    failures = [
+        [now - 3, "web-1", "boot-000", 8, "HTTP 503", "failure", trace],
+        [now - 9, "web-2", "boot-000", 3, "slow", "slow", ""],
+    ]
+    kinds = [[now - 300, {"HTTP 503": 30, "timeout": 9, "slow": 1}]]
+    document = {"since": now - 7200, "calls": failures, "kinds": kinds}
+    FailedCalls.objects.create(
+        gateway="g1", environment="production", dependency="payments-api", document=document
+    )
     common = {"environment": "production", "reason": "CHG-4822 a new contract"}
     values = {"limit": 100, "window_s": 60, "burst": 20}
     edits.set_template(template="contract", expected_version=0, actor=BOB, **values, **common)

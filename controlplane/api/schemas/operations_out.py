@@ -111,6 +111,14 @@ class ServerOut(Schema):
     breakers: list[dict[str, Any]]
     #: Pressure, level, readiness, bulkheads and retries; null for a pod that reports none.
     load: PodLoadOut | None = None
+    #: The gateway process that heard it last.
+    gateway: str = ""
+    #: The public part of the token that its last heartbeat proved; empty if an older gateway heard it.
+    token: str = ""
+    #: Where the connection of its last heartbeat came from: the pod, or the proxy before the gateway.
+    address: str = ""
+    #: The reserved share that it says it has: level, place and terms; empty for none.
+    share: dict[str, int] = {}  # noqa: RUF012
 
     @staticmethod
     def resolve_load(row: Server) -> PodLoadOut | None:

@@ -6,6 +6,7 @@ from controlplane.fleet.models import Server, ServerState
 from controlplane.gateway.servers.liveness import JITTER, OFFLINE_LEASES, TRAVEL_S, due_after, lease_of
 from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.load import PodLoad
+from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import Applied, BreakerView, SyncRequest
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
@@ -24,6 +25,8 @@ def known_server_of(row: Server, *, now: float, wall: float) -> KnownServer:
         state=state,
         adopted=True,
         has_asked=row.spending > 0,
+        token=row.token,
+        address=row.address,
         mode_since=(Mode(row.mode), row.mode_since.timestamp()),
     )
 
@@ -60,6 +63,7 @@ def _beat_of(row: Server) -> SyncRequest:
         mode_for_ms=_ms(row.last_seen_at.timestamp() - row.mode_since.timestamp()),
         mode_cause=row.mode_cause,
         load=_load_of(row.load),
+        share=_share_of(row.share),
         breakers=tuple(_view_of(view, row.last_seen_at.timestamp()) for view in row.breakers),
     )
 
@@ -69,6 +73,13 @@ def _load_of(document: dict[str, object]) -> PodLoad | None:
         return msgspec.convert(document, PodLoad) if document else None
     except msgspec.ValidationError:
         # A gateway of a newer version wrote it. The next heartbeat brings it again.
+        return None
+
+
+def _share_of(document: dict[str, object]) -> HeldShare | None:
+    try:
+        return msgspec.convert(document, HeldShare) if document else None
+    except msgspec.ValidationError:
         return None
 
 

@@ -86,13 +86,12 @@ class Fleet:
         now: float | None = None,
         wall: float | None = None,
         token: str = "",
+        address: str = "",
         counted: bool = True,
     ) -> bool:
         """Take in one heartbeat of a token. Returns whether it is urgent. Stale heartbeats change nothing.
 
-        Without ``counted``, requests of another process under a known name do not count.
-
-        Raises ``FleetFull``.
+        Without ``counted``, requests of another process of that name do not count. Raises ``FleetFull``.
         """
         now = self._clock.monotonic() if now is None else now
         wall = self._clock.wall() if wall is None else wall
@@ -113,6 +112,7 @@ class Fleet:
         self.series.hear(beat, packed, now)
         self.failed_calls.hear(last, beat, wall, first=server.adopted or server.track.empty)
         news = server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most) or news
+        server.token, server.address = token, address
         self.protection.log.note_load(last, beat, now)
         self._room.leave(server)
         self.kept.note(server, token)

@@ -40,6 +40,9 @@ class Row(Struct, gc=False):
     spending: int
     breakers: list[BreakerRow]
     load: dict[str, object]
+    token: str
+    address: str
+    share: dict[str, int]
 
 
 #: What pages display of ``PodLoad``.
@@ -99,7 +102,16 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         server.spending,
         _breakers(server),
         _load(server),
+        server.token,
+        server.address,
+        _share(server),
     )
+
+
+def _share(server: KnownServer) -> dict[str, int]:
+    """The reserved share that the pod says it has."""
+    held = server.beat.share
+    return {} if held is None else {"level": held.level, "place": held.place, "terms": held.terms}
 
 
 def _load(server: KnownServer) -> dict[str, object]:

@@ -84,6 +84,9 @@ class KnownServer:
     #: Bytes that are kept of its heartbeats, and the token they count for; see ``kept``.
     kept: int = 0
     kept_for: str = ""
+    #: The selector of the token that its last heartbeat proved, and where the connection came from.
+    token: str = ""
+    address: str = ""
     #: Names in ``rates`` that no other pod counts for.
     own_names: int = 0
     #: Other processes under its name, as the row says.
