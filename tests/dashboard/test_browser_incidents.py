@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 #: What a busy machine gets for a heartbeat, an alert and a drawing.
 PATIENCE_S = 90.0
 FAILING = "fragile"
-LIVE_PAGES = ("/", "/breakers", f"/breakers/{FAILING}", "/servers", "/tenant?key=acme")
-OTHER_PAGES = ("/audit", "/tenants", "/servers/pod-1", "/drills", "/requests", "/schedules", "/revisions")
+LIVE_PAGES = ("/", "/breakers", f"/breakers/{FAILING}", "/servers", "/servers/pod-1", "/tenant?key=acme")
+OTHER_PAGES = ("/audit", "/tenants", "/drills", "/requests", "/schedules", "/revisions")
 HEADLINE = "document.querySelector('#verdict h1').innerText"
 VERDICT = "document.querySelector('#verdict').innerText"
 ALERTS = "document.querySelector('#conditions').innerText"

@@ -233,5 +233,5 @@ def test_the_audit_is_not_called_live(log_in):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_page_of_a_pod_is_not_called_live(log_in):
-    assert "data-frame" in log_in("ada").get("/servers/web-1").content.decode()
+def test_the_page_of_a_person_is_not_called_live(log_in):
+    assert "data-frame" in log_in("ada").get("/people/olga").content.decode()
