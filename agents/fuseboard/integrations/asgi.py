@@ -10,8 +10,8 @@ also answers a ``Refused`` that escapes from the application, alone or inside an
 When the pod is overloaded, requests of the lowest tiers are shed before any limit is checked. Two small
 applications describe the pod::
 
-    app.mount("/readyz", readiness(agent))          # 503 while the pod should get no new requests
-    app.mount("/resilience", resilience(agent))     # what protects it, as JSON; for operators only
+    app.add_route("/readyz", readiness(agent))        # 503 while the pod should get no new requests
+    app.add_route("/resilience", resilience(agent))   # what protects it, as JSON; for operators only
 """
 
 import logging
@@ -186,27 +186,34 @@ def _traceparent(scope: Scope) -> str:
 
 
 def readiness(agent: Agent) -> App:
-    """An ASGI application for readiness probes; see ``fuseboard.Agent.ready``."""
-    return _application(lambda: readiness_answer(agent))
+    """An ASGI application for readiness probes; see ``fuseboard.Agent.ready``. For a route, not a mount."""
+    return _Description(lambda: readiness_answer(agent))
 
 
 def resilience(agent: Agent) -> App:
     """An ASGI application with ``fuseboard.Agent.resilience`` as JSON.
 
-    It checks no permission: mount it where only operators can ask.
+    It checks no permission: add it where only operators can ask.
     """
-    return _application(lambda: resilience_answer(agent))
+    return _Description(lambda: resilience_answer(agent))
 
 
-def _application(answer: Callable[[], Answer]) -> App:
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+class _Description:
+    """An ASGI application that describes the pod.
+
+    An object, not a function: a route of Starlette calls a function with a request, and a mount answers
+    its path without a slash with a redirect, which a probe takes for success.
+    """
+
+    def __init__(self, answer: Callable[[], Answer]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"a probe answers HTTP, not {scope['type']}")
-        status, headers, body = answer()
+        status, headers, body = self._answer()
         await send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-    return application
 
 
 class _Lifespan:
