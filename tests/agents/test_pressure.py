@@ -29,7 +29,6 @@ def test_the_pressure_is_that_of_the_worst_signal_and_says_which_one() -> None:
     bench.resources.usage = Usage(cpu=0.8, memory=0.5, cores=2)
     pressure = bench.run()
     assert pressure.explain() == "0.82 because 91 calls wait (limit 100)"
-    assert pressure.level is LoadLevel.SHED
     named = {one.name: one for one in pressure.signals}
     assert named["cpu"].score == pytest.approx(0.4)
     assert named["cpu"].text == "CPU is at 80% of 2 cores"
@@ -49,6 +48,37 @@ def test_resources_of_the_pod_are_pressure(usage: Usage, text: str) -> None:
     bench.resources.usage = usage
     assert bench.run(2).explain() == f"1.00 because {text}"
     assert bench.calls.relieved[-1] == (usage.cpu, usage.memory)
+
+
+def test_a_queue_and_latency_refuse_no_tier_as_a_whole() -> None:
+    """They limit the rate. If they were also pressure for the shedder, it would refuse twice."""
+    bench = Bench()
+    bench.calls.waits = 99
+    assert bench.run(2).value == pytest.approx(0.98)
+    assert bench.pod.shedder is not None
+    assert (bench.pod.shedder.cut, bench.pod.pressure.level) == (-1, LoadLevel.NORMAL)
+    bench.calls.waits, bench.resources.usage = 0, Usage(cpu=0.9)
+    assert bench.run(4).level is LoadLevel.SHED
+    assert bench.pod.shedder.cut == 1
+
+
+def test_the_p95_of_an_overload_that_has_ended_is_no_longer_pressure() -> None:
+    bench = Bench(PodProtection(shedding=Shedding(), routes=(Route(pattern="GET /*", sla_ms=1000),)))
+    bench.serve(500, 1.0)
+    assert bench.run().value > 0.9
+    bench.run(2)
+    bench.serve(20, 0.01)
+    bench.run(1)
+    latency = next(one for one in bench.pod.pressure.signals if one.name == "latency")
+    assert (latency.score, latency.measured) == (0, pytest.approx(0.01, rel=0.05))
+    # The other way round: a peak of a second is no overload yet.
+    bench.run(12)
+    bench.serve(1000, 0.01)
+    bench.run(3)
+    bench.serve(40, 1.0)
+    bench.run(1)
+    latency = next(one for one in bench.pod.pressure.signals if one.name == "latency")
+    assert latency.score == 0
 
 
 def test_calls_are_pressure() -> None:

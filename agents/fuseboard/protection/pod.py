@@ -29,6 +29,9 @@ TICK_JITTER = 0.1
 SLOW_TICK_S = 1.0
 #: What a heartbeat can say about a cause.
 LONGEST_CAUSE = 200
+#: Signals that limit the rate of what a pod admits. If they refused tiers too, a pod whose p95 is a little
+#: over its limit would refuse all but the highest.
+STEERED = ("queue", "latency")
 #: Without settings, for the score of the queue.
 _DEFAULTS = Shedding()
 
@@ -88,6 +91,8 @@ class Pod:
         self._latency: tuple[RouteLatency | None, float] = None, 0.0
         self._level_since = clock()
         self._gauge = PressureGauge()
+        #: Without what the shedder steers by itself.
+        self._tier_gauge = PressureGauge()
         self._observing = False
         self.usage = Usage()
         self.lag = LoopLag()
@@ -207,7 +212,9 @@ class Pod:
             self._observing = self._server_us() < self.settings.observe.shedding_until_us
             if self.shedder is not None:
                 route, latency = self._latency
-                load = Load(waiting, unanswered=self.requests.unanswered, pressure=value)
+                others = tuple(one for one in signals if one.name not in STEERED)
+                pressure = self._tier_gauge.measure(others, now)
+                load = Load(waiting, unanswered=self.requests.unanswered, pressure=pressure)
                 if route is not None:
                     load = load._replace(latency=latency, route=route.pattern, sla_s=route.sla_s)
                 self.shedder.tick(now, load)

@@ -154,8 +154,7 @@ class Shedder:
             self._arrived[level] = 0
         finished, self._finished = self._finished / elapsed, 0
         # While hardly anything waits the pod could do more, so this rate is a lower bound.
-        waits = load.waiting >= max(1.0, self.settings.queue_max / 4)
-        if waits or finished > self.rate or not self._by_rate.on:
+        if self._fill(load) >= 0.25 or finished > self.rate or not self._by_rate.on:
             self.rate += WEIGHT / 2 * (finished - self.rate)
 
     def _judge(self, now: float, load: Load) -> None:
@@ -185,15 +184,19 @@ class Shedder:
         else:
             self._part = min(1.0, self._part + GROW_PER_S * elapsed)
         # Half a queue is the aim: it is never empty, and a burst still has room.
-        fill = load.waiting / self.settings.queue_max
-        if load.sla_s and self.rate:
-            # By Little's law, how long a request takes that comes now. p95 tells it much later.
-            limit_s = load.sla_s * self.settings.p95_percent / 100
-            fill = max(fill, load.unanswered / self.rate / limit_s)
-        step = min(0.05, max(-0.3, 0.2 * (0.5 - fill)))
+        step = min(0.05, max(-0.3, 0.2 * (0.5 - self._fill(load))))
         self._able = max(1.0, self.rate * self._part * (1 + step))
         # Not far above what is asked for: a burst must not pass as a whole.
         self.admitted_rate = min(self._able, sum(self._offered) * 1.05 + 1)
+
+    def _fill(self, load: Load) -> float:
+        """The queue as a part of its limit, or the time that a request takes, whichever is more."""
+        fill = load.waiting / self.settings.queue_max
+        if load.sla_s and self.rate:
+            # By Little's law, how long a request takes that comes now. p95 says it much later.
+            limit_s = load.sla_s * self.settings.p95_percent / 100
+            fill = max(fill, load.unanswered / self.rate / limit_s)
+        return fill
 
     def _cut(self, now: float, elapsed: float, load: Load) -> None:
         cut, left = -1, self.admitted_rate

@@ -12,6 +12,8 @@ from fuseboard.protection.latency_histogram import LatencyHistogram
 
 #: Fewer samples say nothing about p95.
 ENOUGH_SAMPLES = 20
+#: The half window of what a route takes now. Its longer one has old samples for 10 s after an overload.
+RECENT_S = 1.0
 #: Late ticks: one alone is no evidence, because a garbage collection is one too.
 LATE_TICKS = 5
 #: Requests that match no configured route.
@@ -66,16 +68,26 @@ class LoopLag:
 
 
 class RouteLatency:
-    __slots__ = ("histogram", "pattern", "sla_s")
+    __slots__ = ("histogram", "pattern", "recent", "sla_s")
 
     def __init__(self, pattern: str, sla_s: float = 0.0) -> None:
         self.pattern = pattern
         #: 0 for unknown.
         self.sla_s = sla_s
         self.histogram = LatencyHistogram()
+        self.recent = LatencyHistogram(RECENT_S)
+
+    def add(self, seconds: float, now: float) -> None:
+        self.histogram.add(seconds, now)
+        self.recent.add(seconds, now)
 
     def p95_s(self, now: float) -> float | None:
-        return self.histogram.quantile(0.95, now, at_least=ENOUGH_SAMPLES)
+        """Of the last 5 to 10 s, or of the last 1 to 2 s if that is less: a short peak is no overload, and
+        an overload that has ended is none either. ``None`` with too few samples.
+        """
+        usual = self.histogram.quantile(0.95, now, at_least=ENOUGH_SAMPLES)
+        recent = self.recent.quantile(0.95, now, at_least=ENOUGH_SAMPLES)
+        return usual if usual is None or recent is None else min(usual, recent)
 
 
 class RouteLatencies:
@@ -152,7 +164,7 @@ class RequestSignals:
     def answered(self, route: RouteLatency, seconds: float, now: float, *, failed: bool) -> None:
         """The response has begun: what takes long after that is the length of a stream."""
         self.latency.add(seconds, now)
-        route.histogram.add(seconds, now)
+        route.add(seconds, now)
         self.ended(now, failed=failed)
 
     def ended(self, now: float, *, failed: bool) -> None:
