@@ -141,6 +141,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "dashboard.proposal_middleware.Proposals",
+    "dashboard.table_files.TableFiles",
 ]
 
 ROOT_URLCONF = "controlplane.urls"

@@ -16,6 +16,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
+from dashboard.table_files import rows_drawn
 from dashboard.views.page import bounded_text, context_of, text_parameter
 
 _ROWS = 50
@@ -51,7 +52,7 @@ def _act(request: HttpRequest) -> HttpResponse:
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "alerts", **extra)
-    pages = Paginator(past_alerts(SHOWN), _ROWS)
+    pages = Paginator(past_alerts(SHOWN), rows_drawn(request, _ROWS))
     shown = pages.get_page(text_parameter(request, "page"))
     context |= {
         "past": [stored(row) for row in shown.object_list],

@@ -20,6 +20,7 @@ from controlplane.policies.models import Tenant, TierQuota
 from dashboard.hub import hub
 from dashboard.labels import proposal_words
 from dashboard.reader import actor_of
+from dashboard.table_files import rows_drawn, rows_listed
 from dashboard.templatetags.dashboard_tags import said
 from dashboard.views.page import context_of, not_found
 from dashboard.views.revisions import ChangedItem, changed_item_of
@@ -121,8 +122,8 @@ def _applied(request: HttpRequest, row: ChangeRequest) -> HttpResponse:
 
 def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     rows = ChangeRequest.objects.filter(environment=SHOWN)
-    pending = rows.filter(state__in=PENDING).order_by("-pk")[:_MOST]
-    past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[:_PAST]
+    pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MOST)]
+    past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[: rows_listed(request, _PAST)]
     context = context_of(
         request,
         "requests",
@@ -153,8 +154,9 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         return not_found(request, "No such request", "There is no change request with this number.")
     asked = request.GET.get("page", "1")
     page = max(1, int(asked)) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
-    start = (page - 1) * _THINGS_PER_PAGE
-    shown = row.changes.order_by("kind", "name")[start : start + _THINGS_PER_PAGE]
+    most = rows_drawn(request, _THINGS_PER_PAGE)
+    start = (page - 1) * most
+    shown = row.changes.order_by("kind", "name")[start : start + most]
     things = [changed_item_of(change) for change in shown]
     mine = request.user.get_username() in row.persons
     approved = list(row.approvals.order_by("at"))
@@ -165,7 +167,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         words=proposal_words(row.action, row.target),
         things=(_with_what_holds(row.environment, things) if row.pending else things) + _setting(row),
         previous=page - 1 if page > 1 else None,
-        next=page + 1 if row.changed > start + _THINGS_PER_PAGE else None,
+        next=page + 1 if row.changed > start + most else None,
         agreed=gate.agreed(row),
         needed=gate.needed_of(row),
         approvals=approved,

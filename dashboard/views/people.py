@@ -19,6 +19,7 @@ from controlplane.accounts.permissions import require
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment
 from dashboard.reader import actor_of
+from dashboard.table_files import rows_listed
 from dashboard.views.page import context_of, not_found
 
 _ROLES = tuple(Role.choices)
@@ -58,7 +59,7 @@ def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRes
             # Has not logged in yet, in any way.
             "invited": user.is_active and user.last_login is None and not user.has_usable_password(),
         }
-        for user in User.objects.order_by("username")[:500]
+        for user in User.objects.order_by("username")[: rows_listed(request, 500)]
     ]
     context = context_of(request, "people", rows=rows, roles=_ROLES, **extra)
     return render(request, "dashboard/people.html", context, status=status)
@@ -135,7 +136,7 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
         ends={"logins": logins_now.count(), "tokens": [owned for owned in tokens if owned.works]},
         roles=_ROLES,
         environments=[(slug, _role_in(user, slug)) for slug in _environments()],
-        logins=logins_now.order_by("-created_at")[:20],
+        logins=logins_now.order_by("-created_at")[: rows_listed(request, 20)],
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
         needs_factor=logins.needs_second_factor(user),
         **extra,

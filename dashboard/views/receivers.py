@@ -14,6 +14,7 @@ from controlplane.alerts.delivery import receivers as edits
 from controlplane.alerts.models import Delivery, Receiver
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from dashboard.reader import actor_of
+from dashboard.table_files import rows_listed
 from dashboard.views.page import bounded_text, context_of
 
 _DELIVERIES = 50
@@ -80,7 +81,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     sent = Delivery.objects.filter(receiver__environment=SHOWN).select_related("receiver", "alert")
     context |= {
         "rows": [(row, edits.address_of(row.url)) for row in rows],
-        "deliveries": sent.order_by("-created_at")[:_DELIVERIES],
+        "deliveries": sent.order_by("-created_at")[: rows_listed(request, _DELIVERIES)],
         "levels": _LEVELS,
         "level": _level(request.POST.get("least_level", "")) or 2,
         "severity": request.POST.get("least_severity", "warning"),

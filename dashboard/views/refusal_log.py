@@ -1,9 +1,7 @@
 """Who is refused, by which rule, where and why: counts, shares of samples, and the samples themselves."""
 
-import csv
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from io import StringIO
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -13,10 +11,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import SHOWN, require
-from controlplane.audit.export import harmless_cell
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.words import REASONS
 from controlplane.status.refusals import CountedRefusals, Filter, Line, breakdown, samples_of
+from dashboard.table_files import as_csv, rows_listed
 from dashboard.views.page import context_of, text_parameter
 from fuseboard.contract.words import Reason
 
@@ -59,7 +57,7 @@ def refusals(request: HttpRequest) -> HttpResponse:
     if request.GET.get("format") == "csv":
         return _file(wanted, start, end)
     found = breakdown(SHOWN, wanted, start, end)
-    rows = list(samples_of(SHOWN, wanted, start, end)[:_SHOWN])
+    rows = list(samples_of(SHOWN, wanted, start, end)[: rows_listed(request, _SHOWN)])
     context = context_of(
         request,
         "refusals",
@@ -121,14 +119,10 @@ def _words(name: str, value: str) -> str:
 
 
 def _file(wanted: Filter, start: datetime, end: datetime) -> HttpResponse:
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(_COLUMNS)
     rows: list[RefusalSample] = list(samples_of(SHOWN, wanted, start, end)[:_IN_FILE])
-    for row in rows:
-        cells = [row.at.isoformat(), *(getattr(row, column) for column in _COLUMNS[1:])]
-        writer.writerow([harmless_cell(cell) for cell in cells])
-    if len(rows) == _IN_FILE:
-        writer.writerow([f"cut: only the newest {_IN_FILE} samples"])
+    cells = [[row.at.isoformat(), *(getattr(row, column) for column in _COLUMNS[1:])] for row in rows]
+    cut = [[f"cut: only the newest {_IN_FILE} samples"]] if len(rows) == _IN_FILE else []
     headers = {"Content-Disposition": f'attachment; filename="refusals-{end:%Y-%m-%d}.csv"'}
-    return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
+    return HttpResponse(
+        as_csv([list(_COLUMNS), *cells, *cut]), content_type="text/csv; charset=utf-8", headers=headers
+    )

@@ -21,6 +21,7 @@ from controlplane.policies.models import Environment, Revision
 from dashboard.hub import hub
 from dashboard.labels import action_words
 from dashboard.reader import actor_of
+from dashboard.table_files import rows_drawn
 from dashboard.views.page import context_of, not_found
 
 _PER_PAGE = 50
@@ -47,8 +48,9 @@ def revisions(request: HttpRequest) -> HttpResponse:
     only = request.GET.get("only", "") == "changes"
     if only:
         rows = rows.filter(changed__gt=0)
-    found = list(rows.order_by("-number")[: _PER_PAGE + 1])
-    shown = found[:_PER_PAGE]
+    most = rows_drawn(request, _PER_PAGE)
+    found = list(rows.order_by("-number")[: most + 1])
+    shown = found[:most]
     undone = _undone_by([row.number for row in shown])
     context = context_of(
         request,
@@ -57,7 +59,7 @@ def revisions(request: HttpRequest) -> HttpResponse:
             {"row": row, "words": action_words(row.action), "undone_by": undone.get(row.number)}
             for row in shown
         ],
-        older=shown[-1].number if len(found) > _PER_PAGE else None,
+        older=shown[-1].number if len(found) > most else None,
         only=only,
     )
     return render(request, "dashboard/revisions.html", context)
@@ -99,7 +101,8 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
     changes = row.changes.order_by("kind", "name")
     asked = request.GET.get("page", "1")
     number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
-    start = (max(1, number) - 1) * _THINGS_PER_PAGE
+    most = rows_drawn(request, _THINGS_PER_PAGE)
+    start = (max(1, number) - 1) * most
     first = first_recorded(SHOWN) or 0
     possible = first <= row.number < head
     wants_back = possible and ("back" in request.GET or request.method == "POST")
@@ -113,9 +116,9 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
         undone_by=_undone_by([row.number]).get(row.number),
-        things=[changed_item_of(change) for change in changes[start : start + _THINGS_PER_PAGE]],
+        things=[changed_item_of(change) for change in changes[start : start + most]],
         previous=number - 1 if number > 1 else None,
-        next=number + 1 if row.changed > start + _THINGS_PER_PAGE else None,
+        next=number + 1 if row.changed > start + most else None,
         head=head,
         possible=possible,
         back=back,

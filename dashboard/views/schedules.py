@@ -21,6 +21,7 @@ from dashboard.hub import hub
 from dashboard.labels import planned_words
 from dashboard.moments import WRONG, moment_of
 from dashboard.reader import actor_of
+from dashboard.table_files import rows_listed
 from dashboard.views.page import context_of
 
 _MOST = 200
@@ -139,17 +140,17 @@ def _nested(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
-    rows = Schedule.objects.filter(environment=SHOWN)
+    rows, most = Schedule.objects.filter(environment=SHOWN), rows_listed(request, _MOST)
     ending = TenantQuota.objects.filter(tenant__environment=SHOWN, expires_at__isnull=False)
     tenant = Tenant.objects.filter(environment=SHOWN, deleted=False).order_by("key").first()
     context = context_of(
         request,
         "schedules",
         example=_EXAMPLE.format(tenant.key if tenant is not None else "a-tenant"),
-        waiting=[row_of(row) for row in rows.filter(state="waiting").order_by("due_at")[:_MOST]],
+        waiting=[row_of(row) for row in rows.filter(state="waiting").order_by("due_at")[:most]],
         failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MOST],
-        ending=ending.select_related("tenant__tier").order_by("expires_at")[:_MOST],
-        past=rows.exclude(state="waiting").order_by("-ended_at")[:20],
+        ending=ending.select_related("tenant__tier").order_by("expires_at")[:most],
+        past=rows.exclude(state="waiting").order_by("-ended_at")[: rows_listed(request, 20)],
         typed=request.POST,
         **extra,
     )

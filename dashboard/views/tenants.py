@@ -10,6 +10,7 @@ from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies.models import Environment, Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
+from dashboard.table_files import rows_drawn
 from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
 
 _PER_PAGE = 50
@@ -38,7 +39,7 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
     parent = text_parameter(request, "parent")
     rows = rows.filter(parent=parent) if parent else rows
     after, before = (text_parameter(request, name) for name in ("after", "before"))
-    shown, earlier, later = _part(rows, after, before)
+    shown, earlier, later = _part(rows, after, before, rows_drawn(request, _PER_PAGE))
     context = context_of(request, "tenants")
     traffic = {row.tenant: row for row in context["live"].facts.figures.tenants}
     kept = {name: value for name, value in (("q", query), ("tier", tier), ("parent", parent)) if value}
@@ -60,21 +61,21 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
     return render(request, "dashboard/tenants.html", context)
 
 
-def _part(rows: QuerySet[Tenant], after: str, before: str) -> tuple[list[Tenant], bool, bool]:
+def _part(rows: QuerySet[Tenant], after: str, before: str, most: int) -> tuple[list[Tenant], bool, bool]:
     """One page after or before an id, and whether there are earlier and later ones.
 
     By id, not by number: so the last page of 100,000 tenants costs as much as the first.
     """
     if before:
-        found = _first(rows.filter(key__lt=before), "-key")
-        return found[:_PER_PAGE][::-1], len(found) > _PER_PAGE, True
-    found = _first(rows.filter(key__gt=after) if after else rows, "key")
-    return found[:_PER_PAGE], bool(after), len(found) > _PER_PAGE
+        found = _first(rows.filter(key__lt=before), "-key", most)
+        return found[:most][::-1], len(found) > most, True
+    found = _first(rows.filter(key__gt=after) if after else rows, "key", most)
+    return found[:most], bool(after), len(found) > most
 
 
-def _first(rows: QuerySet[Tenant], order: str) -> list[Tenant]:
+def _first(rows: QuerySet[Tenant], order: str, most: int) -> list[Tenant]:
     """As many as a page has, and one more."""
-    return list(first_tenants(rows, order, _PER_PAGE + 1).prefetch_related("quotas"))
+    return list(first_tenants(rows, order, most + 1).prefetch_related("quotas"))
 
 
 def _line(row: Tenant, traffic: dict[str, TenantFigures]) -> TenantLine:

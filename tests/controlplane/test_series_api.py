@@ -151,3 +151,20 @@ def test_marks_are_the_newest_and_count_the_others(
     assert "override" in kinds or "change" in kinds
     pod = call("viewer", "GET", f"{API}/series/marks?kind=pod&name=pod-1").json()
     assert [(mark["kind"], mark["text"]) for mark in pod["marks"]] == [("pod", "pod-1: joined")]
+
+
+def test_a_series_is_a_file_with_empty_cells_where_it_is_unknown(
+    production: str, call: Any, hour: datetime
+) -> None:
+    g1, llm = writer(), thing(DEPENDENCY, "llm")
+    measure(g1, 0, DEPENDENCY, {llm: row(DEPENDENCY, 7, failures=2)}, hour=hour)
+    parameters = {"kind": "dependency", "name": "llm", "fields": "ok,failures", "format": "csv"}
+    query = urlencode({**parameters, **times(hour, hour + timedelta(seconds=20))})
+    answer = call("viewer", "GET", f"{API}/series?{query}")
+    assert answer["Content-Type"] == "text/csv; charset=utf-8"
+    begin = [f"{hour + timedelta(seconds=offset):%Y-%m-%dT%H:%M:%SZ}" for offset in (0, 10)]
+    assert answer.content.decode().splitlines() == [
+        "at,known_s,ok,failures",
+        f"{begin[0]},10,7,2",
+        f"{begin[1]},0,,",
+    ]

@@ -1,9 +1,11 @@
 """Figures over time."""
 
-from datetime import timedelta
+import csv
+from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Annotated, Any, Literal
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Schema
 from pydantic import ConfigDict, Field
@@ -13,7 +15,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.series.kinds import BY_NAME
 from controlplane.series.marks import marks_of
-from controlplane.series.reading import MOST, read
+from controlplane.series.reading import MOST, Answer, read
 
 router = Router()
 
@@ -113,7 +115,11 @@ class MarksOut(Schema):
     earlier: int
 
 
-@router.get("", response=SeriesOut)
+@router.get(
+    "",
+    response=SeriesOut,
+    openapi_extra={"responses": {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}},
+)
 def get_series(
     request: HttpRequest,
     environment: Environment,
@@ -123,10 +129,12 @@ def get_series(
     rule: Rule = "",
     since: Since = None,
     until: Until = None,
+    format: Literal["json", "csv"] = "json",  # noqa: A002
 ) -> Any:
     """Figures of the fleet, a dependency, a pod, a tenant, or one of its quotas, over at most 400 days.
 
     Points are of 10 s up to 6 hours, of minutes up to 8 days, and of hours otherwise; at most 2,200.
+    With `format=csv`, one row per point: when it begins, `known_s`, and the fields, empty if unknown.
     """
     start, end = _range(since, until)
     names = list(dict.fromkeys(fields.split(",")))
@@ -134,9 +142,23 @@ def get_series(
         raise InvalidEdit({"fields": [f"Ask for at most {MOST_FIELDS} fields."]})
     slug = environment_of(environment).slug
     try:
-        return read(slug, BY_NAME[kind], name, rule, fields=names, start=start, end=end)
+        answer = read(slug, BY_NAME[kind], name, rule, fields=names, start=start, end=end)
     except ValueError as error:
         raise InvalidEdit({"fields": [str(error)]}) from error
+    return _file(answer, names, f"{kind}-{start:%Y-%m-%dT%H%M}.csv") if format == "csv" else answer
+
+
+def _file(answer: Answer, names: list[str], filename: str) -> HttpResponse:
+    """Names of fields and whole numbers only, so that no cell can be a formula."""
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["at", "known_s", *names])
+    for place, known_s in enumerate(answer.known_s):
+        at = datetime.fromtimestamp(answer.start + place * answer.step_s, UTC)
+        values = ["" if (value := answer.fields[name][place]) is None else value for name in names]
+        writer.writerow([f"{at:%Y-%m-%dT%H:%M:%SZ}", known_s, *values])
+    headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
+    return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
 
 
 @router.get("/marks", response=MarksOut)

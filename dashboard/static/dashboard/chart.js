@@ -319,9 +319,12 @@
 
   // ---- fetching
   const time = s => new Date(s * 1000).toISOString();
-  const get = async (chart, path, query) => {
+  const addressOf = (chart, path, query) => {
     const [since, until] = bounds();
-    const address = `${chart.panel.dataset.charts}${path}?${query}&since=${time(since)}&until=${time(until)}`;
+    return `${chart.panel.dataset.charts}${path}?${query}&since=${time(since)}&until=${time(until)}`;
+  };
+  const get = async (chart, path, query) => {
+    const address = addressOf(chart, path, query);
     const signal = AbortSignal.any([chart.stop.signal, AbortSignal.timeout(15_000)]);
     const answer = await fetch(address, { signal, headers: { Accept: "application/json" } });
     if (!answer.ok) throw new Error(`${answer.status}`);
@@ -379,6 +382,15 @@
       key.textContent = line.label;
       return key;
     }));
+    const file = $("a[download]", figure) || document.createElement("a");
+    file.className = "more";
+    file.download = "";
+    file.textContent = "CSV";
+    file.setAttribute("aria-label", `CSV of ${figure.querySelector("figcaption b").textContent}`);
+    const write = () => { file.href = `${addressOf(chart, "", figure.dataset.query)}&format=csv`; };
+    for (const moment of ["pointerdown", "focus", "click"]) file.addEventListener(moment, write);
+    write();
+    $("figcaption", figure).append(file);
     chart.resize = new ResizeObserver(() => {
       const width = chart.plot.clientWidth;
       if (chart.u && width) chart.u.setSize({ width: Math.max(200, width), height: 170 });

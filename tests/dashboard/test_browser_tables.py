@@ -1,0 +1,85 @@
+"""Tables in the browser: order and filter in the address, "Back", CSV of what is shown, copy, and print."""
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import becomes, is_live
+from fleet_rows import breaker, notify, put_server
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+def shown(page: Any, heading: str) -> list[str]:
+    rows = f"section[aria-labelledby={heading}] tbody tr:not([hidden])"
+    found: list[str] = page.locator(rows).evaluate_all(
+        "rows => rows.map(row => (row.querySelector('a') || row.cells[0]).textContent.trim())"
+    )
+    return found
+
+
+def downloaded(page: Any, heading: str) -> list[list[str]]:
+    with page.expect_download() as coming:
+        page.click(f"section[aria-labelledby={heading}] a.csv")
+    return list(csv.reader(io.StringIO(Path(coming.value.path()).read_text())))
+
+
+def test_back_undoes_the_order_of_a_table(sign_in: Any) -> None:
+    page = sign_in("ada")
+    page.goto("/tiers")
+    before = shown(page, "h-t")
+    page.get_by_role("button", name="Tier", exact=True).click()
+    page.wait_for_url("**/tiers?sort=tier")
+    assert shown(page, "h-t") == sorted(before) != before
+    assert [row[0].split()[0] for row in downloaded(page, "h-t")[1:]] == sorted(before)
+    page.go_back()
+    page.wait_for_url("**/tiers")
+    assert shown(page, "h-t") == before
+    page.goto("/tiers?sort=-tier")
+    assert shown(page, "h-t") == sorted(before, reverse=True)
+
+
+def test_the_filter_of_a_live_list_is_in_its_file(sign_in: Any) -> None:
+    page = sign_in("vera")
+    page.goto("/servers")
+    is_live(page)
+    page.fill("[data-filter]", "web-2")
+    put_server("web-4", breakers=[breaker("payments-api"), breaker("search")])
+    notify()
+    page.wait_for_selector("#srv-web-4", state="attached")
+    assert shown(page, "h-s") == ["web-2"]
+    assert [row[0] for row in downloaded(page, "h-s")[1:]] == ["web-2"]
+    page.get_by_role("button", name="Silent", exact=True).click()
+    page.wait_for_url(re.compile("state=silent"))
+    page.go_back()
+    becomes(page, "!location.search.includes('state')")
+    assert shown(page, "h-s") == ["web-2"]
+
+
+def test_a_name_is_copied_from_its_row(sign_in: Any) -> None:
+    page = sign_in("vera")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto("/breakers")
+    page.focus("#row-payments-api a")
+    page.keyboard.press("c")
+    becomes(page, "document.querySelector('#announce').textContent === 'Copied: payments-api'")
+    assert page.evaluate("navigator.clipboard.readText()") == "payments-api"
+    page.hover("#row-search td.strong")
+    page.click("#row-search .copy")
+    becomes(page, "document.querySelector('.copy[data-done]')")
+    assert page.evaluate("navigator.clipboard.readText()") == "search"
+
+
+def test_a_printed_page_has_its_tables_and_no_controls(sign_in: Any) -> None:
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    page.emulate_media(media="print")
+    assert page.is_visible("#h-tr")
+    for hidden in ("#nav", ".bar", "#override", ".chart-tools button", "a.csv"):
+        assert page.locator(f"{hidden} >> visible=true").count() == 0, hidden
+    colours = "getComputedStyle(document.body)"
+    found = page.evaluate(f"[{colours}.backgroundColor, {colours}.color]")
+    assert found == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
