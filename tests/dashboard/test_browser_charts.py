@@ -100,6 +100,31 @@ def test_zoom_and_range_are_in_the_address_for_all_charts(production: Any, sign_
     becomes(page, "new URL(location.href).searchParams.get('since') === null")
 
 
+def test_a_range_can_be_typed(production: Any, sign_in: Any) -> None:
+    start = seed()
+    page = sign_in("vera")
+    page.goto("/breakers/payments-api")
+    drawn(page)
+    page.click("#chart-dates summary")
+    typed = "[...document.querySelectorAll('[data-dates] input')].map(field => field.value)"
+    assert all(page.evaluate(typed)), "the fields have the range that is drawn"
+    page.fill("[name=since]", (start + timedelta(minutes=30)).strftime("%Y-%m-%dT%H:%M"))
+    page.fill("[name=until]", (start + timedelta(minutes=30)).strftime("%Y-%m-%dT%H:%M"))
+    page.click("[data-dates] button")
+    wrong = page.evaluate("document.querySelector('[data-dates] [name=until]').validationMessage")
+    assert wrong == "Enter an end at least a minute after the start, and a start in the past."
+    page.fill("[name=until]", (start + timedelta(minutes=40)).strftime("%Y-%m-%dT%H:%M"))
+    page.click("[data-dates] button")
+    becomes(page, "Number(new URL(location.href).searchParams.get('since')) > 0")
+    since, until = page.evaluate(
+        "['since', 'until'].map(name => Number(new URL(location.href).searchParams.get(name)))"
+    )
+    begins = (start + timedelta(minutes=30)).replace(second=0)
+    assert (since, until) == (begins.timestamp(), begins.timestamp() + 600)
+    assert page.get_attribute("#chart-dates", "open") is None
+    assert " to " in page.inner_text("[data-chart-span]")
+
+
 def test_the_table_has_the_same_figures(production: Any, sign_in: Any) -> None:
     seed()
     page = sign_in("vera")

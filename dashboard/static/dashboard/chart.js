@@ -430,6 +430,26 @@
     else if (button.dataset.zoom === "back") setRange({});
     else zoom(button.dataset.zoom === "in" ? 0.5 : 2);
   });
+  const typed = field => Date.parse(`${field.value}Z`) / 1000; // the fields are in UTC
+  const filled = s => new Date(s * 1000).toISOString().slice(0, 16);
+  document.addEventListener("toggle", e => { // a capture: it does not bubble
+    const form = e.target.open && $("[data-dates]", e.target);
+    if (form) [form.since.value, form.until.value] = bounds().map(filled);
+  }, true);
+  document.addEventListener("input", e => {
+    if (e.target.form?.matches("[data-dates]")) e.target.form.until.setCustomValidity("");
+  });
+  document.addEventListener("submit", e => {
+    if (!e.target.matches("[data-dates]")) return;
+    e.preventDefault();
+    const { since, until } = e.target, [begin, end] = [typed(since), Math.min(typed(until), now())];
+    until.setCustomValidity(end - begin < SHORTEST
+      ? "Enter an end at least a minute after the start, and a start in the past."
+      : end - begin > LONGEST ? "Enter a range of at most 400 days." : "");
+    if (!e.target.reportValidity()) return;
+    setRange({ since: Math.round(begin), until: Math.round(end) });
+    e.target.closest("details").open = false;
+  });
   new MutationObserver(look).observe(document.body,
     { childList: true, subtree: true, attributes: true, attributeFilter: ["data-query"] });
   const redraw = () => { for (const chart of charts.values()) chart.u?.redraw(false); };
