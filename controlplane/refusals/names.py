@@ -14,6 +14,8 @@ from controlplane.refusals.tokens import GenuineToken
 CAUSES = ("suspended", "queue", "latency", "pressure", "")
 #: The name that agents count all invalid tenant ids under.
 INVALID_TENANT = "(invalid)"
+#: What stands for a tenant where there is none.
+NO_TENANT = ("", INVALID_TENANT)
 #: Pods of the last 30 days that are tried.
 _MOST_PODS = 100_000
 

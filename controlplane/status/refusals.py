@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 
+from controlplane.policies.models import Environment, Tenant
 from controlplane.refusals.models import RefusalSample
+from controlplane.refusals.names import NO_TENANT
 from controlplane.series.kinds import FLEET, POD, RULE, TENANT, Kind
 from controlplane.series.reading import read
 
@@ -31,6 +33,8 @@ class Filter:
     server: str = ""
     reason: str = ""
     dependency: str = ""
+    #: Of its present tenants; of the default tier also callers that are not registered.
+    tier: str = ""
 
     @property
     def set(self) -> dict[str, str]:
@@ -74,8 +78,20 @@ class Breakdown:
 
 def samples_of(environment: str, wanted: Filter, start: datetime, end: datetime) -> QuerySet[RefusalSample]:
     """The samples that the filter finds, newest first."""
-    rows = RefusalSample.objects.filter(environment=environment, at__gte=start, at__lt=end, **wanted.set)
+    columns = wanted.set
+    tier = columns.pop("tier", "")
+    rows = RefusalSample.objects.filter(environment=environment, at__gte=start, at__lt=end, **columns)
+    if tier:
+        rows = rows.filter(_of_tier(environment, tier))
     return rows.order_by("-at", "-id")
+
+
+def _of_tier(environment: str, tier: str) -> Q:
+    tenants = Tenant.objects.filter(environment=environment, deleted=False)
+    found = Q(tenant__in=tenants.filter(tier__name=tier).values("key"))
+    if Environment.objects.filter(pk=environment, default_tier__name=tier).exists():
+        found |= ~Q(tenant__in=NO_TENANT) & ~Q(tenant__in=tenants.values("key"))
+    return found
 
 
 def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) -> Breakdown:

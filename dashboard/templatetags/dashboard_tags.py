@@ -140,6 +140,18 @@ def tenant_url(key: str, quota: str = "") -> str:
 
 
 @register.simple_tag
+def refusals_url(**which: str) -> str:
+    """The page of refusals with these filters: each figure of refusals leads there."""
+    return f"{reverse('refusals')}?{urlencode(which, quote_via=quote, safe='')}"
+
+
+@register.simple_tag
+def refused_link(rate: float, unit: str = "", **which: str) -> SafeString:
+    """A figure of refusals, which leads to them."""
+    return format_html('<a href="{}">{}{}</a>', refusals_url(**which), number(rate), unit)
+
+
+@register.simple_tag
 def alert_url(subject: Subject) -> str:
     """The page where the subject of an alert is displayed."""
     return link_of(subject)

@@ -21,15 +21,16 @@ from fuseboard.contract.words import Reason
 RANGES = (("15m", "Last 15 minutes"), ("1h", "Last hour"), ("6h", "Last 6 hours"), ("24h", "Last 24 hours"))
 _MINUTES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1440}
 #: Samples on the page, and in a file.
-_SHOWN, _IN_FILE = 60, 10_000
+_SHOWN, _IN_FILE = 25, 10_000
 #: Parameter -> its dimension, and the heading of its table.
-_NAMES = {
+FILTERS = {
     "tenant": ("tenant", "Tenant"),
     "rule": ("rule", "Rule"),
     "endpoint": ("endpoint", "Endpoint"),
     "pod": ("server", "Pod"),
     "reason": ("reason", "Reason"),
     "dependency": ("dependency", "Dependency"),
+    "tier": ("tier", "Tier"),
 }
 _COLUMNS = (
     *("at", "service", "server", "dependency", "rule", "reason", "mode", "tenant", "endpoint"),
@@ -64,10 +65,8 @@ def refusals(request: HttpRequest) -> HttpResponse:
         ranges=RANGES,
         chosen=chosen,
         given=given,
-        filters=[
-            (name, heading, given.get(name, ""), _here({**given, name: ""}))
-            for name, (_, heading) in _NAMES.items()
-        ],
+        filters=[(name, heading, given.get(name, "")) for name, (_, heading) in FILTERS.items()],
+        more=bool(given.keys() - {"range", *list(FILTERS)[:2]}),
         found=found,
         percent=_percent(found.counted),
         partial=found.counted is not None and found.counted.known_s < (end - start).total_seconds() - 60,
@@ -81,25 +80,24 @@ def refusals(request: HttpRequest) -> HttpResponse:
                 ],
                 any(line.counted is not None for line in found.lines[dimension]),
             )
-            for name, (dimension, heading) in _NAMES.items()
-            if name not in given and any(line.value for line in found.lines[dimension])
+            for name, (dimension, heading) in FILTERS.items()
+            if name not in given and any(line.value for line in found.lines.get(dimension, ()))
         ],
         rows=rows,
         file=_here({**given, "format": "csv"}),
-        here=_here(given),
     )
     return render(request, "dashboard/refusals.html", context)
 
 
 def _given(request: HttpRequest) -> dict[str, str]:
-    given = {name: text_parameter(request, name, most=300).strip() for name in _NAMES}
+    given = {name: text_parameter(request, name, most=300).strip() for name in FILTERS}
     chosen = text_parameter(request, "range")
     given["range"] = chosen if chosen in _MINUTES else ""
     return {name: value for name, value in given.items() if value}
 
 
 def _filter(given: dict[str, str]) -> Filter:
-    return Filter(**{dimension: given.get(name, "") for name, (dimension, _) in _NAMES.items()})
+    return Filter(**{dimension: given.get(name, "") for name, (dimension, _) in FILTERS.items()})
 
 
 def _here(given: dict[str, str]) -> str:

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from browsing import Clicks, becomes
 from fleet_rows import put_server
+from refused_samples import FIRST, put_samples
 
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
+from controlplane.refusals.samples import token_of
 from fuseboard.contract.words import OverrideMode
 from tests.people import BOB, OLGA
 from tests.waiting import wait_until
@@ -114,3 +116,24 @@ def test_an_admin_reverts_a_change_in_two_clicks(sign_in: Any, production: str) 
     page.wait_for_url("**/tenant?key=acme-retail*")
     assert clicks.count == 2
     assert not TenantQuota.objects.exists()
+
+
+def test_a_429_is_explained_in_two_clicks_from_its_figure(sign_in: Any, production: str) -> None:
+    put_samples()
+    clicks = Clicks(sign_in("vera"))
+    clicks.on("#kpi-refused")
+    clicks.on(f"a[href='/explain/{FIRST}']")
+    clicks.page.wait_for_selector("#explained")
+    assert clicks.count == 2
+    assert "Tenant acme-retail, in tier pro then." in clicks.page.inner_text("#explained")
+
+
+def test_a_429_is_explained_in_two_clicks_from_its_token(sign_in: Any, production: str) -> None:
+    token = token_of(put_samples()[0])
+    clicks = Clicks(sign_in("vera"))
+    clicks.on("nav a:has-text('Explain a refusal')")
+    clicks.page.fill("[name=token]", token)
+    clicks.on("#explain-form button")
+    clicks.page.wait_for_selector("#explained")
+    assert clicks.count == 2
+    assert "Asking again was possible after 12.4 s." in clicks.page.inner_text("#explained")

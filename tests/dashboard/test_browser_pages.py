@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fleet_rows import breaker, put_server
+from refused_samples import FIRST, put_samples
 
 from tests.people import BOB, OLGA, PASSWORD
 
@@ -46,6 +47,7 @@ PAGES = {
     "receivers": "/alerts/receivers",
     "audit": "/audit",
     "explain": "/explain",
+    "explain_sample": f"/explain/{FIRST}",
     "refusals": "/refusals",
     "runbooks": "/runbooks",
     "runbook": "/runbooks/payment-provider-timeouts",
@@ -64,7 +66,6 @@ NO_PAGES = {
         "dependency_preview",
         "edit_preview",
         "edit_replay",
-        "explain_sample",
         "rollout",
         "undo",
         "pod_protection_preview",
@@ -127,6 +128,7 @@ def something_everywhere(production: Any) -> None:
         gateway="g1", environment="production", dependency="payments-api", document=document
     )
     common = {"environment": "production", "reason": "CHG-4822 a new contract"}
+    put_samples()
     values = {"limit": 100, "window_s": 60, "burst": 20}
     edits.set_template(template="contract", expected_version=0, actor=BOB, **values, **common)
     set_approvals(needed=1, actor=BOB, **common)
