@@ -49,6 +49,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "retries": "/retries",
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
+    "hot_keys": "/hot-keys",
     "revisions": "/revisions",
     "revision": ("/revisions?only=changes", "tbody .strong a"),
     "revert": ("/revisions?only=changes", "tbody a[href$=revert]"),

@@ -51,6 +51,9 @@ class RuleFigures:
     refused_per_s: float
     #: Let through as a shadow, and otherwise refused.
     shadow_per_s: float
+    #: Spent from fleet leases, without a question to Redis; and since when some are.
+    leased_per_s: float = 0.0
+    leased_since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -296,13 +299,21 @@ def _add_tenants(documents: list[dict[str, Any]]) -> list[TenantFigures]:
 
 
 def _add_rules(documents: list[dict[str, Any]]) -> list[RuleFigures]:
-    found: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    names = ("asked_per_s", "refused_per_s", "shadow_per_s", "leased_per_s")
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(names))
+    since: dict[tuple[str, str], float] = {}
     for document in documents:
         for row in document.get("rules", []):
-            rates = found[row["tenant"], row["rule"]]
-            for place, name in enumerate(("asked_per_s", "refused_per_s", "shadow_per_s")):
-                rates[place] += row[name]
-    return [RuleFigures(tenant, rule, *rates) for (tenant, rule), rates in sorted(found.items())]
+            key = row["tenant"], row["rule"]
+            for place, name in enumerate(names):
+                # A gateway of an older version reports no leased requests.
+                found[key][place] += row.get(name, 0.0)
+            if row.get("leased_since") is not None:
+                since[key] = min(since.get(key, row["leased_since"]), row["leased_since"])
+    return [
+        RuleFigures(tenant, rule, *rates, leased_since=since.get((tenant, rule)))
+        for (tenant, rule), rates in sorted(found.items())
+    ]
 
 
 def _add_dependencies(documents: list[dict[str, Any]]) -> dict[str, DependencyFigures]:

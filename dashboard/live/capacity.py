@@ -9,11 +9,14 @@ from controlplane.policies.models import Tenant
 from controlplane.status.facts import Facts
 from dashboard.rate_words import rate_words
 from fuseboard.contract.limit_fields import BY_NAME
+from fuseboard.contract.policy import HOT_PER_S
 
 #: A limit is near when this part of it is used.
 NEAR = 0.8
 #: The longest window whose use follows from the rate of the last seconds.
 _SHORT_S = 60
+#: Keys that the page of hot keys lists.
+MOST_HOT = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,14 @@ class LimitRow:
     asked_per_s: float
     refused_per_s: float
     shadow_per_s: float
+    leased_per_s: float
+    leased_since: float | None
+    #: Above how many requests per second of the fleet, or of one pod, pods lease calls; ``None`` for never.
+    leases_above: str | None
+
+    @property
+    def leased_percent(self) -> float:
+        return min(100.0, 100 * self.leased_per_s / self.asked_per_s) if self.asked_per_s else 0.0
 
     @property
     def share(self) -> float | None:
@@ -155,7 +166,24 @@ def _limit_row(rule: RuleFigures, columns: dict[str, Any] | None) -> LimitRow:
         asked_per_s=rule.asked_per_s,
         refused_per_s=rule.refused_per_s,
         shadow_per_s=rule.shadow_per_s,
+        leased_per_s=rule.leased_per_s,
+        leased_since=rule.leased_since,
+        leases_above=_leases_above(columns),
     )
+
+
+def hot_rows(facts: Facts) -> list[LimitRow]:
+    """The same, those that are asked for most first."""
+    rows = limit_rows(facts)
+    return sorted(rows, key=lambda row: (-row.asked_per_s, row.tenant, row.rule))[:MOST_HOT]
+
+
+def _leases_above(columns: dict[str, Any] | None) -> str | None:
+    if columns is None or columns["algorithm"] == "concurrency" or columns["shadow"]:
+        return None
+    if columns["lease_above"]:
+        return f"{columns['lease_above']:,}/s of one pod"
+    return None if columns["algorithm"] == "sliding_window" else f"{HOT_PER_S:,}/s of the fleet"
 
 
 def _limits(environment: str, tenants: set[str]) -> dict[tuple[str, str], dict[str, Any]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dashboard.live.breaker_detail import agreement_of, failures_of
 from dashboard.live.breaker_page import past
-from dashboard.live.capacity import bulkhead_rows, limit_rows, retry_rows
+from dashboard.live.capacity import bulkhead_rows, hot_rows, limit_rows, retry_rows
 from dashboard.live.edited import theirs_of
 from dashboard.live.history import History
 from dashboard.live.overview import Live
@@ -54,6 +54,8 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["rows"] = retry_rows(live.facts)
         case "limits":
             context["rows"] = limit_rows(live.facts)
+        case "hot_keys":
+            context["rows"] = hot_rows(live.facts)
         case "edit" if reader.administers:
             context["theirs"] = theirs_of(topic.key, live.facts)
         case "audit":

@@ -131,6 +131,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "bulkheads": _rows,
     "retries": _rows,
     "limits": _rows,
+    "hot_keys": _rows,
 }
 #: Pages of which only the frame is live.
 _FRAME_ONLY = (

@@ -139,6 +139,7 @@ _PAGES = (
     ("bulkheads", "Bulkheads", "slots concurrency queue"),
     ("retries", "Retries", "budget"),
     ("limits", "Rate limits", "quota near shadow"),
+    ("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
     ("servers", "Pods", "fallback redis heartbeat instances"),
     ("tenants", "Tenants", "customers"),
     ("tiers", "Tiers", "plans quota"),

@@ -96,6 +96,9 @@ async def test_every_leased_call_is_counted(limits: redis.Redis, redis_url: str)
             calls += 1
             await asyncio.sleep(0.0005)
     assert server.counters.requests == calls
+    (acme,) = server.counters.wire().tenants
+    (rule,) = acme.rules
+    assert 0 < rule.leased < calls, "the first calls ask Redis"
 
 
 async def test_what_is_unused_goes_back(limits: redis.Redis, redis_url: str):

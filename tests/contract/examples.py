@@ -61,7 +61,7 @@ from fuseboard.contract.words import (
     WhenFull,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import DIGEST_KEY, REFUSAL_KEY, SAMPLES, TIMED
+from tests.contract.sample_examples import DIGEST_KEY, LEASED, REFUSAL_KEY, SAMPLES, TIMED
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
 STRICT = Limit(
@@ -392,6 +392,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_response.5.json": KEYED_RESPONSE,
     "sync_request.7.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=SAMPLES),
     "sync_request.9.json": msgspec.structs.replace(SMALLEST_REQUEST, failures=FAILURES),
+    "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_response.6.json": DIGESTING_RESPONSE,
     "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,

@@ -2,7 +2,7 @@
 
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
-from fuseboard.contract.sync import Counters, DependencyCounters
+from fuseboard.contract.sync import Counters, DependencyCounters, RuleCounters, TenantCounters
 from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
@@ -27,4 +27,11 @@ SAMPLES = (
 )
 TIMED = Counters(
     dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
+)
+LEASED = Counters(
+    requests=9_000,
+    tenants=(
+        TenantCounters(tenant="acme", allowed=9_000, rules=(RuleCounters(rule="requests", leased=8_800),)),
+    ),
+    rules=(RuleCounters(rule="requests", asked=9_000, leased=8_800),),
 )

@@ -199,6 +199,36 @@ def test_rules_have_rates_for_the_busiest_tenants_and_for_all_together(fleet, cl
     assert ("late", "requests", 2.0, 0.0, 0.0) in [tuple(row.values()) for row in figures(fleet)["rules"]]
 
 
+def test_rules_report_what_is_spent_from_fleet_leases_and_since_when(fleet, clock):
+    def counted(n, leased):
+        rule = RuleCounters(rule="requests", leased=leased)
+        acme = TenantCounters(tenant="acme", allowed=n * 100, rules=(rule,))
+        return Counters(requests=n * 100, tenants=(acme,))
+
+    def seen():
+        (row,) = (row for row in figures(fleet)["rules"] if row["tenant"] == "acme")
+        return row.get("leased_per_s"), row.get("leased_since")
+
+    fleet.absorb(beat(counters=counted(1, 0)))
+    clock.turn(5.0)
+    fleet.absorb(beat(counters=counted(2, 0)))
+    assert seen() == (None, None)
+    clock.turn(5.0)
+    fleet.absorb(beat(counters=counted(3, 80)))
+    began = clock.wall()
+    rate, since = seen()
+    assert (rate > 0, since) == (True, began)
+    for n in range(4, 10):
+        clock.turn(5.0)
+        fleet.absorb(beat(counters=counted(n, 80)))
+    # A moment without leased calls ends nothing: pods keep a lease for a minute.
+    assert seen() == (0.0, began)
+    for n in range(10, 24):
+        clock.turn(5.0)
+        fleet.absorb(beat(counters=counted(n, 80)))
+    assert seen() == (None, None)
+
+
 @pytest.mark.parametrize(("listed", "rate"), [(True, 20.0), (False, 0.0)])
 def test_a_tenant_listed_for_the_first_time_counts_when_the_list_was_complete(fleet, clock, listed, rate):
     others = (TenantCounters(tenant="acme", allowed=100),)

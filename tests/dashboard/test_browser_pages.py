@@ -35,6 +35,7 @@ PAGES = {
     "retries": "/retries",
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
+    "hot_keys": "/hot-keys",
     "edit": "/edit/tier?key=pro",
     "revisions": "/revisions",
     "revision": "/revisions/2",

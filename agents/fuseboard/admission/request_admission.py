@@ -194,7 +194,7 @@ class RequestAdmission:
 
         def count(calls: int) -> None:
             for tally in (demand.tally, *demand.above):
-                tally.allowed += calls
+                tally.allow_leased(calls)
             if not lane.known:
                 self.counters.unknown_tenant(calls)
 

@@ -19,11 +19,9 @@ from fuseboard.batching.batch import Batcher
 from fuseboard.batching.demand import Demand, most_at_once
 from fuseboard.batching.redis_question import ADMITS, Answer, Domain
 from fuseboard.batching.settlements import Settlements
-from fuseboard.contract.policy import lease_length_ms
+from fuseboard.contract.policy import HOT_PER_S, lease_length_ms
 from fuseboard.decision import Decision
 
-#: Decisions per second across the fleet above which a key is hot, unless the limit sets a threshold.
-HOT_PER_S = 5_000
 #: A key stays leased until it has been below this part of its threshold for this time.
 COOL_BELOW = 0.4
 COOL_AFTER_S = 60.0

@@ -86,6 +86,10 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reserved_percent: Annotated[int, Meta(ge=-1, le=100)] = -1
 
 
+#: Decisions per second across the fleet above which a key is hot, unless the limit sets a threshold.
+HOT_PER_S = 5_000
+
+
 def lease_length_ms(limit: Limit) -> int:
     """How long leased calls may be held: half a second, or a twentieth of a shorter window."""
     return max(1, min(LEASE_MS, limit.window_ms // 20))

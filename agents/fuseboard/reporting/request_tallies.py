@@ -16,7 +16,7 @@ MOST_OF_TENANT, MOST_OF_ALL = 5, 50
 class RequestTally:
     """Requests of one tenant that the same rules apply to. Kept with the demand of like requests."""
 
-    __slots__ = ("allowed", "below", "refused", "refused_by", "rules", "shadow", "tenant")
+    __slots__ = ("allowed", "below", "leased", "refused", "refused_by", "rules", "shadow", "tenant")
 
     def __init__(self, tenant: str, rules: tuple[str, ...], *, below: bool = False) -> None:
         self.tenant = tenant
@@ -25,6 +25,8 @@ class RequestTally:
         self.rules = rules
         self.allowed = 0
         self.refused = 0
+        #: Of the allowed ones, those from a fleet lease.
+        self.leased = 0
         #: Rule -> requests it refused; and for shadow rules, calls it would have refused.
         self.refused_by: dict[str, int] = {}
         self.shadow: dict[str, int] = {}
@@ -32,6 +34,10 @@ class RequestTally:
     @property
     def asked(self) -> int:
         return self.allowed + self.refused
+
+    def allow_leased(self, calls: int) -> None:
+        self.allowed += calls
+        self.leased += calls
 
     def refuse(self, rule: str) -> None:
         self.refused += 1
@@ -116,14 +122,20 @@ def _rule_counters(tallies: Iterable[RequestTally], *, most: int, whole: bool) -
     asked: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     shadow: Counter[str] = Counter()
+    leased: Counter[str] = Counter()
     for tally in tallies:
         for rule in tally.rules:
             asked[rule] += tally.asked
+            leased[rule] += tally.leased
         refused.update(tally.refused_by.copy())
         shadow.update(tally.shadow.copy())
     return tuple(
         RuleCounters(
-            rule=rule, asked=None if whole else asked[rule], refused=refused[rule], shadow=shadow[rule]
+            rule=rule,
+            asked=None if whole else asked[rule],
+            refused=refused[rule],
+            shadow=shadow[rule],
+            leased=leased[rule],
         )
         for rule in sorted(asked)[:most]
     )

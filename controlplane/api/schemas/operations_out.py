@@ -49,6 +49,20 @@ class DependencyFiguresOut(Schema):
     refused_per_s: float
 
 
+class RuleFiguresOut(Schema):
+    """What one quota bound, of one tenant; of all together when `tenant` is empty."""
+
+    tenant: str
+    rule: str
+    asked_per_s: float
+    refused_per_s: float
+    #: Let through as a shadow, and otherwise refused.
+    shadow_per_s: float
+    #: Spent from fleet leases, without a question to Redis; and since when (unix seconds).
+    leased_per_s: float = 0.0
+    leased_since: float | None = None
+
+
 class StoreFiguresOut(Schema):
     p50_us: int | None
     p99_us: int | None
@@ -70,6 +84,8 @@ class FleetOut(Schema):
     unknown_tenants_per_s: float
     #: The busiest tenants.
     tenants: list[TenantFiguresOut]
+    #: Quotas of the busiest tenants, and how many of their requests are spent from fleet leases.
+    rules: list[RuleFiguresOut] = []  # noqa: RUF012
     dependencies: dict[str, DependencyFiguresOut]
     store: StoreFiguresOut
     #: Whether silent pods are not marked offline, because many went silent at once.

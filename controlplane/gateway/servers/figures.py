@@ -7,6 +7,7 @@ from typing import Any
 from controlplane.fleet.live import TOP_TENANTS
 from controlplane.gateway.servers.call_figures import call_figures
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.gateway.servers.leased_keys import LeasedKeys
 from controlplane.gateway.servers.rates import Key, pair, percentile_us
 
 #: Tenants whose demand is kept, see ``controlplane.usage``: as many as a server lists.
@@ -35,7 +36,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "refused_by_reason": reasons,
         "tenants": busiest[:TOP_TENANTS],
         "usage": busiest,
-        "rules": _rules(milli),
+        "rules": _rules(milli, fleet.leased),
         "dependencies": _dependencies(milli),
         "protection": call_figures(milli, fleet.protection.protected),
         "store": {
@@ -74,7 +75,7 @@ def _tenants(milli: dict[Key, int], *, most: int) -> list[dict[str, Any]]:
     ]
 
 
-def _rules(milli: dict[Key, int]) -> list[dict[str, Any]]:
+def _rules(milli: dict[Key, int], leased: LeasedKeys) -> list[dict[str, Any]]:
     """What rules bound: of all tenants together, then of the busiest."""
     every = (
         (tenant != "", -asked, rule, tenant)
@@ -82,7 +83,7 @@ def _rules(milli: dict[Key, int]) -> list[dict[str, Any]]:
         if kind == "rule_asked"
         for rule, _, tenant in (name.partition("\x1f"),)
     )
-    return [
+    rows = [
         {
             "tenant": tenant,
             "rule": rule,
@@ -92,6 +93,17 @@ def _rules(milli: dict[Key, int]) -> list[dict[str, Any]]:
         }
         for _, asked, rule, tenant in nsmallest(USAGE_RULES, every)
     ]
+    rates = {key: milli.get(("rule_leased", pair(*key)), 0) / 1000 for key in map(_key, rows)}
+    leased.note(key for key, rate in rates.items() if rate)
+    # Few keys are leased: the others have no fields for it.
+    for row in rows:
+        if since := leased.since(_key(row)):
+            row |= {"leased_per_s": rates[_key(row)], "leased_since": since}
+    return rows
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["tenant"], row["rule"]
 
 
 def _dependencies(milli: dict[Key, int]) -> dict[str, dict[str, float]]:

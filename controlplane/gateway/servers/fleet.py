@@ -11,6 +11,7 @@ from controlplane.gateway.servers.divisors import divisor
 from controlplane.gateway.servers.duplicates import MOST_RIVALS, SPARSE_RIVALS
 from controlplane.gateway.servers.failed_calls import FailedCalls
 from controlplane.gateway.servers.kept import Kept
+from controlplane.gateway.servers.leased_keys import LeasedKeys
 from controlplane.gateway.servers.liveness import (
     ASLEEP_S,
     FROZEN_AT_MOST_S,
@@ -56,6 +57,7 @@ class Fleet:
         self.urgent: dict[str, KnownServer] = {}
         self.totals = Totals()
         self.kept, self.series, self.failed_calls = Kept(), FleetSeries(), FailedCalls()
+        self.leased = LeasedKeys(clock)
         self.preservation = SelfPreservation()
         self.protection = FleetProtection(environment, clock.monotonic())
         self.stale_beats = 0
@@ -66,16 +68,14 @@ class Fleet:
         #: Pods that may be spending, over all gateways: the most of the last ten minutes, at least 1.
         self.live_servers = 1
         self._clock = clock
-        self._beat_ms = beat_ms
-        self._beats_per_s = beats_per_s
+        self._beat_ms, self._beats_per_s = beat_ms, beats_per_s
         self.refused_names = RefusedNames()
         self._room = Room()
         #: Pods that were dropped for a new one.
         self.dropped = 0
         self._most = RecentMaximum()
         #: Of this process: pods that send heartbeats, and those of them that may be spending.
-        self._here = 0
-        self._spending_here = 0
+        self._here = self._spending_here = 0
         self._everywhere = self._present_everywhere = 0
         self._swept = clock.monotonic()
 

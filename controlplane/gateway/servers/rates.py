@@ -312,6 +312,7 @@ def _add_rules(
             ("rule_asked", _asked(was, base), _asked(now, after)),
             ("rule_refused", was.refused, now.refused),
             ("rule_shadow", was.shadow, now.shadow),
+            ("rule_leased", was.leased, now.leased),
         ):
             if count > before:
                 found[kind, name] = int((count - before) * milli)

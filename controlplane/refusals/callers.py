@@ -1,0 +1,51 @@
+"""Which callers are refused most, by the digests in samples of refusals. No address or key is stored."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Max, Sum
+
+from controlplane.refusals.models import RefusalSample
+
+#: Column of a sample -> what it is a digest of.
+KINDS = {"ip": "address", "user": "login", "api_key": "API key"}
+#: Callers of each kind.
+MOST = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedCaller:
+    kind: str
+    digest: str
+    tenant: str
+    rule: str
+    #: Estimated from the samples, each of which stands for several refusals.
+    refused: float
+    samples: int
+    last: datetime
+
+
+def refused_callers(environment: str, start: datetime, end: datetime) -> list[RefusedCaller]:
+    """Those that are refused most first. With the tenant and the rule that refused them."""
+    rows = RefusalSample.objects.filter(environment=environment, at__gte=start, at__lt=end)
+    found: list[RefusedCaller] = []
+    for column, kind in KINDS.items():
+        groups = (
+            rows.exclude(**{column: ""})
+            .values(column, "tenant", "rule")
+            .annotate(part=Sum("weight"), number=Count("id"), last=Max("at"))
+            .order_by("-part")
+        )
+        found += [
+            RefusedCaller(
+                kind=kind,
+                digest=group[column],
+                tenant=group["tenant"],
+                rule=group["rule"],
+                refused=group["part"],
+                samples=group["number"],
+                last=group["last"],
+            )
+            for group in groups[:MOST]
+        ]
+    return sorted(found, key=lambda caller: -caller.refused)
