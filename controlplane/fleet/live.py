@@ -311,8 +311,8 @@ def _add_rules(documents: list[dict[str, Any]]) -> list[RuleFigures]:
             if row.get("leased_since") is not None:
                 since[key] = min(since.get(key, row["leased_since"]), row["leased_since"])
     return [
-        RuleFigures(tenant, rule, *rates, leased_since=since.get((tenant, rule)))
-        for (tenant, rule), rates in sorted(found.items())
+        RuleFigures(tenant, rule, asked, refused, shadow, leased, since.get((tenant, rule)))
+        for (tenant, rule), (asked, refused, shadow, leased) in sorted(found.items())
     ]
 
 

@@ -171,19 +171,20 @@ def read_transitions(
     rows = TransitionRow.objects.filter(dependency__environment=environment).select_related("dependency")
     if dependency:
         rows = rows.filter(dependency__name=dependency)
-    return tuple(
-        Transition(
-            dependency=row.dependency.name,
-            at=row.at.timestamp(),
-            before=row.from_state,
-            after=row.to_state,
-            cause=row.cause,
-            actor=row.actor,
-            server=row.server,
-            generation=row.generation,
-            figures=TripFigures(**row.figures) if row.figures else None,
-        )
-        for row in rows.order_by("-at", "-generation")[:count]
+    return tuple(transition_of(row) for row in rows.order_by("-at", "-generation")[:count])
+
+
+def transition_of(row: TransitionRow) -> Transition:
+    return Transition(
+        dependency=row.dependency.name,
+        at=row.at.timestamp(),
+        before=row.from_state,
+        after=row.to_state,
+        cause=row.cause,
+        actor=row.actor,
+        server=row.server,
+        generation=row.generation,
+        figures=TripFigures(**row.figures) if row.figures else None,
     )
 
 

@@ -137,6 +137,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
 _FRAME_ONLY = (
     "account",
     "bulk",
+    "changes",
     "dependency",
     "drills",
     "import",

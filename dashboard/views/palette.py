@@ -145,6 +145,7 @@ _PAGES = (
     ("tiers", "Tiers", "plans quota"),
     ("templates", "Templates", "limits"),
     ("defaults", "Current defaults", "presets"),
+    ("changes", "Changes", "what happened incident timeline history revert edits deploys"),
     ("revisions", "Revisions", "history revert undo restore changes"),
     ("requests", "Change requests", "approve approval proposals"),
     ("schedules", "Schedules", "planned later"),

@@ -18,6 +18,7 @@ from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.fields import Fields, different
 from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision
+from dashboard.happenings import undone_by
 from dashboard.hub import hub
 from dashboard.labels import action_words
 from dashboard.reader import actor_of
@@ -51,7 +52,7 @@ def revisions(request: HttpRequest) -> HttpResponse:
     most = rows_drawn(request, _PER_PAGE)
     found = list(rows.order_by("-number")[: most + 1])
     shown = found[:most]
-    undone = _undone_by([row.number for row in shown])
+    undone = undone_by(SHOWN, [row.number for row in shown])
     context = context_of(
         request,
         "revisions",
@@ -115,7 +116,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         request_made=asked_for,
         approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
-        undone_by=_undone_by([row.number]).get(row.number),
+        undone_by=undone_by(SHOWN, [row.number]).get(row.number),
         things=[changed_item_of(change) for change in changes[start : start + most]],
         previous=number - 1 if number > 1 else None,
         next=number + 1 if row.changed > start + most else None,
@@ -128,12 +129,6 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         **extra,
     )
     return render(request, "dashboard/revision.html", context, status=status)
-
-
-def _undone_by(numbers: list[int]) -> dict[int, int]:
-    """Return revision -> the newest revert of it."""
-    rows = Revision.objects.filter(environment=SHOWN, reverts__in=numbers).order_by("number")
-    return {reverts: number for reverts, number in rows.values_list("reverts", "number") if reverts}
 
 
 def changed_item_of(change: Any) -> ChangedItem:

@@ -1,7 +1,6 @@
 """What every golden file says, as the objects it must decode to.
 
-A golden file is written once. A change of the contract adds a file and an example; it never
-touches an old one, because pods that speak the old form live on.
+A change of the contract adds a file and an example; it never touches an old one: such pods live on.
 """
 
 from typing import Any

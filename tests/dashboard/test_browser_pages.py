@@ -37,6 +37,7 @@ PAGES = {
     "limits": "/limits",
     "hot_keys": "/hot-keys",
     "edit": "/edit/tier?key=pro",
+    "changes": "/changes",
     "revisions": "/revisions",
     "revision": "/revisions/2",
     "revert": "/revisions/2/revert",

@@ -1,0 +1,200 @@
+"""The page of changes: what could explain an incident, from every source (issue 13, part 4)."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from shown import text_of
+
+from controlplane.alerts.models import Alert
+from controlplane.breakers.models import Transition
+from controlplane.breakers.overrides import override_breaker
+from controlplane.editing import edits
+from controlplane.fleet.models import Event
+from controlplane.policies.models import Dependency
+from controlplane.schedules.edits import schedule_change
+from fuseboard.contract.words import OverrideMode
+from tests.people import ADA, BOB, OLGA
+
+WHY = "CHG-77 asked for by sales"
+NOW = "%Y-%m-%dT%H:%M:%S.%f"
+
+
+def page(log_in: Any, query: str = "", name: str = "vera") -> str:
+    answer = log_in(name).get(f"/changes{query}")
+    assert answer.status_code == 200
+    return str(answer.content.decode())
+
+
+def lines(html: str) -> list[str]:
+    return [text_of(row) for row in re.findall(r"<tr data-row.*?</tr>", html, re.DOTALL)]
+
+
+@pytest.fixture
+def moved(production: str) -> int:
+    number: int = edits.change_tier(
+        environment=production,
+        tenant="acme-retail",
+        tier="free",
+        expected_version=None,
+        reason=WHY,
+        actor=ADA,
+    )
+    return number
+
+
+def put_transition(
+    after: str = "open", *, seconds: float = 30.0, generation: int = 5, **columns: Any
+) -> None:
+    dependency = Dependency.objects.get(name="search")
+    at = datetime.now(UTC) - timedelta(seconds=seconds)
+    Transition.objects.create(
+        dependency=dependency,
+        generation=generation,
+        at=at,
+        from_state="closed",
+        to_state=after,
+        **{"cause": "consecutive", "server": "web-2"} | columns,
+    )
+
+
+def put_alert(**columns: Any) -> None:
+    now = datetime.now(UTC)
+    usual = {
+        "environment": "production",
+        "key": "open:search",
+        "level": 3,
+        "severity": "critical",
+        "worst": "critical",
+        "state": "firing",
+        "true_since": now - timedelta(minutes=5),
+        "level_since": now - timedelta(minutes=5),
+        "fired_at": now - timedelta(minutes=4),
+        "text": "search is open",
+        "subject_kind": "breaker",
+        "subject_name": "search",
+    }
+    Alert.objects.create(**{**usual, **columns})
+
+
+def override(production: str) -> None:
+    override_breaker(
+        environment=production,
+        dependency="payments-api",
+        mode=OverrideMode.FORCED_OPEN,
+        reason="vendor maintenance",
+        expires_at=datetime.now(UTC) + timedelta(hours=1),
+        actor=OLGA,
+    )
+
+
+def test_an_edit_says_what_changed_by_whom_and_why_and_can_be_reverted(log_in: Any, moved: int) -> None:
+    html = page(log_in, name="ada")
+    (line,) = (one for one in lines(html) if WHY in one)
+    assert re.search(r"Changed tenant acme-retail *: Tier pro → free ada", line), line
+    assert f'href="/revisions/{moved}/revert"' in html
+    assert f'href="/revisions/{moved}"' in html
+    assert "/revert" not in page(log_in)
+    common: dict[str, Any] = {"environment": "production", "expected_revision": None}
+    number = edits.revert(**common, number=moved, reason=WHY, actor=BOB).revision
+    html = page(log_in, name="ada")
+    assert f'href="/revisions/{moved}/revert"' not in html
+    assert f'Reverted by <a href="/revisions/{number}">' in html
+
+
+def test_overrides_breakers_alerts_and_pods_are_in_one_list_by_time(
+    log_in: Any, production: str, moved: int
+) -> None:
+    put_transition()
+    put_alert(resolved_at=datetime.now(UTC) - timedelta(minutes=1), state="resolved")
+    override(production)
+    for number in range(4):
+        Event.objects.create(
+            environment=production,
+            server=f"web-{number}",
+            boot="b",
+            kind="mode",
+            detail=f"shared -> local: cause {number}",
+            at=datetime(2026, 1, 1, tzinfo=UTC) if number == 3 else datetime.now(UTC),
+        )
+    found = lines(page(log_in))
+    text = " | ".join(found)
+    assert "vendor maintenance" in text
+    assert re.search(r"Breaker opened search", text), text
+    assert "on web-2" in text
+    assert re.search(r"Override set payments-api forced open, until \d\d:\d\d olga vendor", text), text
+    assert "Alert search is open" in text
+    assert "Alert resolved after 3 min search is open" in text
+    assert "Mode changed 3 pods" in text or "Mode changed 2 pods" in text
+    assert text.index("vendor maintenance") < text.index("Breaker opened") < text.index("Alert resolved")
+
+
+def test_filters_are_in_the_address(log_in: Any, production: str, moved: int) -> None:
+    put_transition()
+    put_alert()
+    override(production)
+    only = {
+        "?kind=override": "vendor maintenance",
+        "?kind=alert": "search is open",
+        "?kind=breaker": "Breaker opened",
+        "?thing=acme-retail&kind=edit": WHY,
+        f"?actor={ADA.name}&kind=edit": WHY,
+    }
+    every = {"vendor maintenance", "search is open", "Breaker opened", WHY}
+    for query, said in only.items():
+        text = " ".join(lines(page(log_in, query)))
+        assert said in text, query
+        for other in every - {said}:
+            assert other not in text, (query, other)
+    assert "Nothing matches these filters" in page(log_in, "?actor=nobody")
+    assert "search" in " ".join(lines(page(log_in, "?thing=search")))
+
+
+def test_the_range_ends_where_it_is_asked_to(log_in: Any, production: str) -> None:
+    put_transition(seconds=2 * 3600)
+    put_transition("closed", seconds=600, generation=6)
+    assert len(lines(page(log_in, "?kind=breaker&period=1h"))) == 1
+    to = (datetime.now(UTC) - timedelta(hours=1)).strftime(NOW[:14])
+    assert "Breaker opened" in page(log_in, f"?kind=breaker&period=6h&to={to}")
+    assert "Breaker closed" not in page(log_in, f"?kind=breaker&period=6h&to={to}")
+    assert "enter a date and a time" in page(log_in, "?to=yesterday")
+    assert "ranges of up to 24 hours" in page(log_in, "?period=7d")
+    assert page(log_in, "?period=99y&kind=nonsense&before=x")
+
+
+def test_a_schedule_is_listed(log_in: Any, production: str) -> None:
+    schedule_change(
+        environment=production,
+        document={"tenants": {"acme-retail": {"tier": "free"}}},
+        due_at=datetime.now(UTC) + timedelta(days=1),
+        reason=WHY,
+        actor=ADA,
+    )
+    (line,) = (one for one in lines(page(log_in, "?kind=other")) if WHY in one)
+    assert "ada" in line
+
+
+def test_older_lines_are_on_further_pages_and_none_is_repeated(log_in: Any, production: str) -> None:
+    for number in range(130):
+        put_alert(
+            key=f"open:d{number}",
+            text=f"alert number {number}.",
+            fired_at=datetime.now(UTC) - timedelta(minutes=number),
+        )
+    seen: list[str] = []
+    query = "?kind=alert"
+    for _ in range(3):
+        html = page(log_in, query)
+        seen += re.findall(r"alert number \d+\.", html)
+        if (older := re.search(r'rel="next" href="/changes(\?[^"]+)"', html)) is None:
+            break
+        query = older[1].replace("&amp;", "&")
+    assert seen == [f"alert number {number}." for number in range(130)]
+
+
+def test_a_breaker_that_flaps_is_one_line(log_in: Any, production: str) -> None:
+    for number in range(20):
+        put_transition("closed" if number % 2 else "open", seconds=400 - number * 10, generation=number)
+    (line,) = lines(page(log_in, "?kind=breaker"))
+    assert "opened 10 times" in line
