@@ -30,7 +30,12 @@ MOST_ROWS, _PIECE = 200_000, 500
 _LISTED = 10_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.IGNORECASE)
 #: Where the whole list is more than one page tells: all customers, and the history of all changes.
-_NEEDS = {"tenants": "export_configuration", "revisions": "export_audit", "audit": "export_audit"}
+_NEEDS = {
+    "tenants": "export_configuration",
+    "revisions": "export_audit",
+    "audit": "export_audit",
+    "changes": "export_audit",
+}
 #: One piece of any file at a time in a process, so that files leave most of it to live pages.
 _turn = threading.Lock()
 
