@@ -129,6 +129,7 @@ def test_every_document_has_a_valid_example() -> None:
     } - EXAMPLES.keys()
     assert without - parts <= {
         "TenantFiguresOut",
+        "RuleFiguresOut",
         "DependencyFiguresOut",
         "StoreFiguresOut",
         "TripFiguresOut",

@@ -86,16 +86,22 @@ def test_a_filtered_list_stays_filtered_while_its_rows_change(sign_in: Any) -> N
     assert page.input_value("[data-filter]") == "search"
 
 
-def test_a_page_whose_socket_is_closed_by_a_restart_shows_what_happened_meanwhile(
-    page: Any, sign_in: Any
-) -> None:
-    sockets: list[Any] = []
+@pytest.fixture
+def sockets(page: Any) -> list[Any]:
+    """The live sockets of the page, in order, each relayed to the server."""
+    relayed: list[Any] = []
 
     def relay(socket: Any) -> None:
         socket.connect_to_server()
-        sockets.append(socket)
+        relayed.append(socket)
 
     page.route_web_socket(re.compile("/ws/live"), relay)
+    return relayed
+
+
+def test_a_page_whose_socket_is_closed_by_a_restart_shows_what_happened_meanwhile(
+    page: Any, sign_in: Any, sockets: list[Any]
+) -> None:
     sign_in("vera")
     is_live(page)
     page.evaluate("window.watching = true")
@@ -106,6 +112,30 @@ def test_a_page_whose_socket_is_closed_by_a_restart_shows_what_happened_meanwhil
     is_live(page)
     assert len(sockets) > seen
     assert page.evaluate("window.watching"), "the page was loaded again"
+
+
+def test_sort_again_is_not_lost_while_the_page_reconnects(
+    page: Any, sign_in: Any, sockets: list[Any]
+) -> None:
+    """A click between two connections did nothing, and the rows kept their order."""
+    sign_in("vera")
+    page.goto("/breakers")
+    is_live(page)
+    page.focus("#row-payments-api a")
+    for number in (1, 2, 3):
+        views = [breaker("payments-api"), breaker("search", "open", generation=9, window_failures=31)]
+        put_server(f"web-{number}", breakers=views)
+    notify()
+    page.wait_for_selector("#row-search.st-open")
+    assert page.evaluate("document.querySelector('#rows tr').id") == "row-payments-api"
+    page.evaluate(
+        """document.addEventListener(
+            'htmx:ws:close', () => document.querySelector('[data-resort]').click(), { once: true }
+        )"""
+    )
+    sockets[-1].close(code=1012, reason="restart")
+    becomes(page, "document.querySelector('#rows tr').id === 'row-search'")
+    assert page.is_hidden("[data-resort]")
 
 
 def tab_to(page: Any, script: str) -> None:

@@ -344,6 +344,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "decided_locally_per_s": 0.0,
         "unknown_tenants_per_s": 0.5,
         "tenants": [{"tenant": "acme", "requests_per_s": 31.5, "refused_per_s": 3.5}],
+        "rules": [
+            {
+                "tenant": "acme",
+                "rule": "requests",
+                "asked_per_s": 31.5,
+                "refused_per_s": 3.5,
+                "shadow_per_s": 0.0,
+                "leased_per_s": 20.0,
+                "leased_since": 1790000000.0,
+            }
+        ],
         "dependencies": {
             "payments-api": {
                 "calls_per_s": 120.0,

@@ -234,7 +234,7 @@
     if (button.dataset.open && button.dataset.open !== "palette") $("#" + button.dataset.open).showModal();
     if (button.hasAttribute("data-theme-toggle")) setTheme(root.dataset.theme === "dark" ? "light" : "dark");
     if (button.hasAttribute("data-pause")) setPaused(!paused);
-    if (button.hasAttribute("data-resort")) sorting = reconnect();
+    if (button.hasAttribute("data-resort")) { sorting = true; reconnect(); } // a page that reconnects sorts then
     if (button.hasAttribute("data-reload") && !reconnect()) location.reload();
     if (button.matches(".chip[data-kind]")) {
       for (const chip of $$(".chip", button.parentElement)) chip.setAttribute("aria-pressed", chip === button);
