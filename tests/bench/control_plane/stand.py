@@ -41,7 +41,7 @@ class Bars:
         say(f"FIGURE {name} {value:,.2f} {unit}")
 
     def at_most(self, name, value, bar, unit):
-        say(f"FIGURE {name} {value:,.1f} {unit} (bar <= {bar:,} {unit})")
+        say(f"FIGURE {name} {value:,.{2 if value < 10 else 1}f} {unit} (bar <= {bar:,} {unit})")
 
     def skipped(self, name, reason):
         say(f"RATIO {name} skipped: {reason}")
