@@ -31,3 +31,10 @@ def ends_words(columns: Fields) -> str:
     after = columns.get("returns_to")
     then = rate_words(after) if after else "the quota of its tier applies"
     return f"ends {datetime.fromisoformat(columns['expires_at']):%-d %b %H:%M} UTC, then {then}"
+
+
+def amount_words(amount: int, measure: str) -> str:
+    """``1,200 calls``, ``12.50 USD``, ``34,000 tokens``."""
+    if measure == "micro_usd":
+        return f"{amount / 1_000_000:,.2f} USD"
+    return f"{amount:,} {measure.replace('_', ' ')}"

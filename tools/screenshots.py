@@ -50,6 +50,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
     "hot_keys": "/hot-keys",
+    "budgets": "/budgets",
     "changes": "/changes",
     "revisions": "/revisions",
     "revision": ("/revisions?only=changes", "tbody .strong a"),

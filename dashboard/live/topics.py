@@ -136,6 +136,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
 #: Pages of which only the frame is live.
 _FRAME_ONLY = (
     "account",
+    "budgets",
     "bulk",
     "changes",
     "dependency",

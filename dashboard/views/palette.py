@@ -142,6 +142,7 @@ _PAGES = (
     ("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
     ("servers", "Pods", "fallback redis heartbeat instances"),
     ("tenants", "Tenants", "customers"),
+    ("budgets", "Costs and budgets", "spent money tokens usage projected month"),
     ("tiers", "Tiers", "plans quota"),
     ("templates", "Templates", "limits"),
     ("defaults", "Current defaults", "presets"),

@@ -2,7 +2,7 @@
 
 import redis
 
-from fuseboard.batching.calendar_period import period_around
+from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
 from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.scripts import Group, Store

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fuseboard.batching.calendar_period import period_around
+from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Period
 from fuseboard.without_redis import local_counters

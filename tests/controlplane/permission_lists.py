@@ -205,6 +205,7 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/retries", None, "viewer"),
     ("GET", "/limits", None, "viewer"),
     ("GET", "/hot-keys", None, "viewer"),
+    ("GET", "/budgets", None, "viewer"),
     ("GET", "/changes", None, "viewer"),
     ("GET", "/tiers", None, "viewer"),
     ("GET", "/edit/tier?key=pro", None, "admin"),

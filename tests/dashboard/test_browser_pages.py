@@ -36,6 +36,7 @@ PAGES = {
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
     "hot_keys": "/hot-keys",
+    "budgets": "/budgets",
     "edit": "/edit/tier?key=pro",
     "changes": "/changes",
     "revisions": "/revisions",

@@ -1,7 +1,7 @@
 """What one call asks of Redis: an amount of each limit that applies to it."""
 
-from fuseboard.batching.calendar_period import period_around
 from fuseboard.batching.encoding import GroupText
+from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy

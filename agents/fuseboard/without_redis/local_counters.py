@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import time
 from typing import NamedTuple, Protocol
 
-from fuseboard.batching.calendar_period import period_around
+from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Period
 

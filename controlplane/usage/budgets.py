@@ -1,0 +1,195 @@
+"""Budgets: what is spent of quotas and vendor limits with a calendar period, read from Redis.
+
+Redis has the exact number, in the unit of the limit and with settled costs. Rates of pods are calls, and
+stored series start later than a month.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from controlplane.policies.models import Tenant, TenantQuota, TierQuota, VendorLimit
+from controlplane.redis.scripts import PROMPT_S, limits
+from fuseboard.contract import keys
+from fuseboard.contract.calendar_period import period_around
+from fuseboard.contract.words import Period
+
+#: Quotas of tenants that are listed; those of tiers are listed for some tenants only.
+MOST = 2_000
+WARN_PERCENT = 80
+#: Before this part of a period has passed, a projection says nothing.
+_TOO_EARLY = 0.02
+_UNREAD = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    #: Empty for a limit of a dependency on all tenants together.
+    tenant: str
+    #: Empty for requests to the service itself.
+    dependency: str
+    name: str
+    #: ``tenant``, ``tier`` or ``vendor``, and the name of the tier.
+    source: str
+    tier: str
+    measure: str
+    limit: int
+    period: str
+    time_zone: str
+    shadow: bool
+    #: In unix seconds.
+    began: float
+    ends: float
+    #: ``None`` while Redis does not answer.
+    spent: int | None
+    #: Spent at the end of the period if it continues like this; ``None`` if it is too early to say.
+    projected: int | None
+
+    @property
+    def percent(self) -> float | None:
+        if self.spent is None:
+            return None
+        return 100 * self.spent / self.limit if self.limit else 100.0
+
+    @property
+    def state(self) -> str:
+        """One of ``over``, ``warn``, ``will_be_over``, ``ok`` and ``unknown``."""
+        if self.percent is None:
+            return "unknown"
+        if self.percent >= 100:
+            return "over"
+        if self.percent >= WARN_PERCENT:
+            return "warn"
+        return "will_be_over" if (self.projected or 0) > self.limit else "ok"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    rows: list[Budget]
+    #: Whether Redis answered.
+    known: bool
+    #: Whether there are more than ``MOST``.
+    cut: bool
+
+
+@dataclass(frozen=True)
+class _Counter:
+    key: str
+    tenant: str
+    source: str
+    tier: str
+    row: Any
+
+
+def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) -> Budgets:
+    """The most spent first. ``busy``: tenants and quotas whose tier's budgets are listed too.
+
+    Quotas that count each user or address separately have no one number, and are left out.
+    """
+    counters = [*_of_tenants(environment), *_of_tiers(environment, busy), *_of_vendors(environment)]
+    chosen = counters[:MOST]
+    texts = _texts([counter.key for counter in chosen])
+    rows = [_budget(one, _UNREAD if texts is None else texts[one.key], now) for one in chosen]
+    rows.sort(key=lambda row: (-(row.percent or 0.0), row.tenant, row.dependency, row.name))
+    return Budgets(rows=rows, known=texts is not None, cut=len(counters) > MOST)
+
+
+def _of_tenants(environment: str) -> Iterable[_Counter]:
+    rows = TenantQuota.objects.filter(
+        tenant__environment=environment, tenant__deleted=False, per=[], algorithm="fixed_window"
+    )
+    found = list(rows.select_related("tenant", "tenant__tier").order_by("pk")[: MOST + 1])
+    yield from _quotas(environment, [(row.tenant, row, "tenant") for row in found])
+
+
+def _of_tiers(environment: str, busy: Collection[tuple[str, str]]) -> Iterable[_Counter]:
+    rows = Tenant.objects.filter(
+        environment=environment, deleted=False, key__in={tenant for tenant, _ in busy}
+    )
+    tenants = list(rows.select_related("tier").prefetch_related("quotas"))
+    of_tier: dict[int, list[TierQuota]] = {}
+    wanted = TierQuota.objects.filter(
+        tier__in={tenant.tier_id for tenant in tenants}, per=[], algorithm="fixed_window"
+    )
+    for quota in wanted.order_by("name"):
+        of_tier.setdefault(quota.tier_id, []).append(quota)
+    found = []
+    for tenant in tenants:
+        own = {quota.name for quota in tenant.quotas.all()}
+        found += [
+            (tenant, quota, "tier") for quota in of_tier.get(tenant.tier_id, []) if quota.name not in own
+        ]
+    yield from _quotas(environment, found)
+
+
+def _quotas(environment: str, found: list[tuple[Tenant, Any, str]]) -> Iterable[_Counter]:
+    parents = {tenant.parent for tenant, *_ in found} - {""}
+    rows = Tenant.objects.filter(environment=environment, key__in=parents, deleted=False)
+    above = dict(rows.values_list("key", "parent"))
+    for tenant, quota, source in found:
+        if quota.dependency:
+            key = keys.dependency_quota(environment, quota.dependency, tenant.key, quota.name)
+        elif tenant.parent in above:
+            root = above[tenant.parent] or tenant.parent
+            key = keys.member_quota(environment, root, tenant.key, quota.name)
+        else:
+            key = keys.tenant_quota(environment, tenant.key, quota.name)
+        yield _Counter(key, tenant.key, source, tenant.tier.name, quota)
+
+
+def _of_vendors(environment: str) -> Iterable[_Counter]:
+    rows = VendorLimit.objects.filter(
+        dependency__environment=environment, per=[], algorithm="fixed_window"
+    ).select_related("dependency")
+    for row in rows.order_by("pk")[:MOST]:
+        yield _Counter(keys.vendor_limit(environment, row.dependency.name, row.name), "", "vendor", "", row)
+
+
+def _texts(names: list[str]) -> dict[str, Any] | None:
+    """Key -> what Redis has; ``None`` when Redis does not answer."""
+    if not names:
+        return {}
+    try:
+        with limits(deadline_s=PROMPT_S).pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.get(name)
+            return dict(zip(names, pipeline.execute(raise_on_error=False), strict=True))
+    except redis.RedisError:
+        return None
+
+
+def _budget(counter: _Counter, text: Any, now: float) -> Budget:
+    row = counter.row
+    began_us, ends_us = period_around(int(now * 1_000_000), Period(row.period), row.time_zone)
+    spent = None if text is _UNREAD else _spent(text, began_us)
+    began, ends = began_us / 1_000_000, ends_us / 1_000_000
+    passed = (now - began) / (ends - began)
+    is_vendor = counter.source == "vendor"
+    return Budget(
+        tenant=counter.tenant,
+        dependency=row.dependency.name if is_vendor else row.dependency,
+        name=row.name,
+        source=counter.source,
+        tier=counter.tier,
+        measure=row.measure,
+        limit=row.limit,
+        period=row.period,
+        time_zone=row.time_zone,
+        shadow=row.shadow,
+        began=began,
+        ends=ends,
+        spent=spent,
+        projected=None if spent is None or passed < _TOO_EARLY else round(spent / passed),
+    )
+
+
+def _spent(text: Any, began_us: int) -> int | None:
+    """What ``limits.lua`` writes: the beginning of a period, and what is spent of it."""
+    if text is None:
+        return 0
+    parts = text.split(" ") if isinstance(text, str) else []
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        return None
+    return int(parts[1]) if int(parts[0]) == began_us else 0
