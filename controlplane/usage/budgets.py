@@ -54,6 +54,11 @@ class Budget:
         return 100 * self.spent / self.limit if self.limit else 100.0
 
     @property
+    def whole_percent(self) -> int:
+        """Rounded down, so that "80 %" is 80 % or more."""
+        return int(self.percent or 0)
+
+    @property
     def state(self) -> str:
         """One of ``over``, ``warn``, ``will_be_over``, ``ok`` and ``unknown``."""
         if self.percent is None:

@@ -1,9 +1,11 @@
 """The page of costs and budgets: what is spent of calendar quotas, in their unit (issue 13, part 4)."""
 
+import asyncio
 import re
 import time
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from fleet_rows import put_figures
@@ -13,7 +15,9 @@ from controlplane.editing import edits
 from controlplane.usage import budgets as module
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
-from fuseboard.contract.words import Period
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import Algorithm, Period
+from tests.agents.servers import PATIENT, POLICY, configured, running
 from tests.people import ADA
 
 USUAL: dict[str, Any] = {
@@ -66,6 +70,29 @@ def test_a_budget_warns_at_80_percent_and_at_its_end(
     spend(limits, own, spent)
     (row,) = rows(log_in)
     assert word in row
+
+
+def test_what_a_real_pod_spends_is_on_the_page(log_in: Any, own: str, redis_url: str) -> None:
+    """The page reads what the script of the agent writes."""
+    quota = Limit(
+        name="spend",
+        limit=50_000_000,
+        window_ms=31 * 86_400_000,
+        algorithm=Algorithm.FIXED_WINDOW,
+        period=Period.MONTH,
+        measure="micro_usd",
+    )
+    tier = msgspec.structs.replace(POLICY.tiers[0], quotas=(quota,))
+    policy = msgspec.structs.replace(POLICY, tiers=(tier, POLICY.tiers[1]), tuning=PATIENT)
+
+    async def spend_some() -> None:
+        async with running(redis_url, configuration=configured(policy)) as pod:
+            for _ in range(3):
+                await pod.admission.admit_request("acme-retail", costs={"micro_usd": 1_250_000})
+
+    asyncio.run(spend_some())
+    (row,) = rows(log_in)
+    assert "3.75 USD, 7 %" in row
 
 
 def test_what_was_spent_in_an_earlier_period_does_not_count(log_in: Any, own: str, limits: Any) -> None:
