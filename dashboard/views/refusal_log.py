@@ -11,17 +11,17 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import SHOWN, require
-from controlplane.refusals.models import RefusalSample
+from controlplane.refusals.samples import IN_FILE, samples_as_csv
 from controlplane.refusals.words import REASONS
 from controlplane.status.refusals import CountedRefusals, Filter, Line, breakdown, samples_of
-from dashboard.table_files import as_csv, rows_listed
+from dashboard.table_files import rows_listed
 from dashboard.views.page import context_of, text_parameter
 from fuseboard.contract.words import Reason
 
 RANGES = (("15m", "Last 15 minutes"), ("1h", "Last hour"), ("6h", "Last 6 hours"), ("24h", "Last 24 hours"))
 _MINUTES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1440}
-#: Samples on the page, and in a file.
-_SHOWN, _IN_FILE = 25, 10_000
+#: Samples on the page.
+_SHOWN = 25
 #: Parameter -> its dimension, and the heading of its table.
 FILTERS = {
     "tenant": ("tenant", "Tenant"),
@@ -32,10 +32,6 @@ FILTERS = {
     "dependency": ("dependency", "Dependency"),
     "tier": ("tier", "Tier"),
 }
-_COLUMNS = (
-    *("at", "service", "server", "dependency", "rule", "reason", "mode", "tenant", "endpoint"),
-    *("revision", "retry_after_ms", "weight"),
-)
 
 
 @dataclass(frozen=True)
@@ -117,10 +113,6 @@ def _words(name: str, value: str) -> str:
 
 
 def _file(wanted: Filter, start: datetime, end: datetime) -> HttpResponse:
-    rows: list[RefusalSample] = list(samples_of(SHOWN, wanted, start, end)[:_IN_FILE])
-    cells = [[row.at.isoformat(), *(getattr(row, column) for column in _COLUMNS[1:])] for row in rows]
-    cut = [[f"cut: only the newest {_IN_FILE} samples"]] if len(rows) == _IN_FILE else []
+    text = samples_as_csv(samples_of(SHOWN, wanted, start, end)[: IN_FILE + 1])
     headers = {"Content-Disposition": f'attachment; filename="refusals-{end:%Y-%m-%d}.csv"'}
-    return HttpResponse(
-        as_csv([list(_COLUMNS), *cells, *cut]), content_type="text/csv; charset=utf-8", headers=headers
-    )
+    return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)

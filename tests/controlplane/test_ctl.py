@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.editing import edits
 from controlplane.policies.models import Environment, TenantQuota
+from controlplane.refusals.models import RefusalSample, RefusalService
+from controlplane.refusals.samples import token_of as token_of_sample
 from controlplane.usage.models import Demand
 from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
@@ -181,6 +184,46 @@ def test_an_invalid_plan_names_its_lines_and_applies_nothing(ctl: Any, tmp_path:
     assert (code, said, revision()) == (Exit.REFUSED, "", before)
     assert "Line 4" in errors
     assert ctl("plan", str(tmp_path / "missing.yaml"))[0] == Exit.USAGE
+
+
+def test_a_refusal_is_listed_and_explained_by_its_token_or_number(ctl: Any, monkeypatch: Any) -> None:
+    now = timezone.now()
+    RefusalService.objects.create(environment="production", service="shop", last_on=now.date())
+    sample = RefusalSample.objects.create(
+        environment="production",
+        at=now - timedelta(minutes=2),
+        service="shop",
+        server="web-1",
+        rule="requests",
+        reason="quota",
+        mode="shared",
+        tenant="acme",
+        endpoint="POST /v1/\x1b[31morders",
+        revision=1,
+        retry_after_ms=12_400,
+        weight=30.0,
+    )
+    code, said, _ = ctl("refusals", "--tenant", "acme", role="viewer")
+    assert code == 0
+    assert "Pods do not count this combination. Samples: 1." in said
+    assert "web-1  100 %" in said
+    assert "\x1b" not in said
+    assert str(sample.pk) in said
+    for given in (str(sample.pk), token_of_sample(sample)):
+        code, said, _ = ctl("explain", given, role="viewer")
+        assert code == 0
+        assert "Asking again was possible after 12.4 s." in said
+    while not token_of_sample(sample).endswith("-"):
+        sample.retry_after_ms += 1
+    code, said, _ = ctl("explain", token_of_sample(sample), role="viewer")
+    assert code == 0, "the last letter is part of the token"
+    monkeypatch.setattr("sys.stdin", StringIO(f"{token_of_sample(sample)}\n"))
+    code, said, _ = ctl("explain", "-", "--json", role="viewer")
+    assert json.loads(said)["tenant"] == "acme"
+    code, said, _ = ctl("refusals", "--pod", "web-9", "--json")
+    assert json.loads(said)["samples"] == []
+    code, _, wrong = ctl("explain", "fr1.nothing")
+    assert (code, "not a token of this installation" in wrong) == (Exit.REFUSED, True)
 
 
 def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> None:

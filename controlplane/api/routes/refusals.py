@@ -1,25 +1,142 @@
-"""Explains refused requests by their tokens."""
+"""Refused requests and calls: how many, samples of them, and what one of them means."""
 
-from django.http import HttpRequest
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Router
+from pydantic import AfterValidator, Field
 
 from controlplane.api.http.auth import caller_of
 from controlplane.api.http.idempotency import changes_nothing
-from controlplane.api.schemas.edits_in import Environment
+from controlplane.api.schemas.edits_in import Environment, PageSize, RowId, printable
 from controlplane.api.schemas.refusals import (
     ChangeSinceOut,
     ExplainedOut,
     ExplainIn,
+    RefusalCountsOut,
+    RefusalOut,
+    RefusalPage,
     RefusalRuleOut,
     ThenOrNowOut,
     TransitionThenOut,
 )
+from controlplane.api.time_range import Since, Until, range_of
+from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.refusals.explain import Explanation, explain
+from controlplane.refusals.models import RefusalSample
+from controlplane.refusals.samples import IN_FILE, samples_as_csv, token_of
 from controlplane.refusals.tries import take_try
+from controlplane.status.refusals import Filter, breakdown, samples_of
 
 router = Router()
+
+
+def _matching(what: str) -> Any:
+    return Field(max_length=300, description=f"{what} Empty for any.")
+
+
+Text = AfterValidator(printable)
+Tenant = Annotated[str, Text, _matching("A tenant, or a caller that is not registered.")]
+RuleName = Annotated[str, Text, _matching("A quota, or another limit.")]
+Endpoint = Annotated[str, Text, _matching("The template of a route, such as `POST /v1/orders`.")]
+Pod = Annotated[str, Text, _matching("A pod.")]
+Reason = Annotated[str, Text, _matching("A reason, such as `quota` or `breaker_open`.")]
+Dependency = Annotated[str, Text, _matching("A dependency.")]
+Tier = Annotated[str, Text, _matching("A tier: its present tenants.")]
+
+
+@router.get(
+    "",
+    response=RefusalPage,
+    openapi_extra={"responses": {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}},
+)
+def list_refusals(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Tenant = "",
+    rule: RuleName = "",
+    endpoint: Endpoint = "",
+    pod: Pod = "",
+    reason: Reason = "",
+    dependency: Dependency = "",
+    tier: Tier = "",
+    since: Since = None,
+    until: Until = None,
+    before: RowId | None = None,
+    limit: PageSize = 100,
+    format: Literal["json", "csv"] = "json",  # noqa: A002
+) -> Any:
+    """Samples of refusals, the newest first; `next` is the `before` of the next page.
+
+    Samples are kept for a day by default. With `format=csv`, a file of at most 10,000 samples.
+    """
+    start, end = range_of(since, until)
+    wanted = Filter(
+        tenant=tenant,
+        rule=rule,
+        endpoint=endpoint,
+        server=pod,
+        reason=reason,
+        dependency=dependency,
+        tier=tier,
+    )
+    rows = samples_of(environment_of(environment).slug, wanted, start, end).order_by("-id")
+    if before is not None:
+        rows = rows.filter(id__lt=before)
+    if format == "csv":
+        headers = {"Content-Disposition": f'attachment; filename="refusals-{end:%Y-%m-%d}.csv"'}
+        text = samples_as_csv(rows[: IN_FILE + 1])
+        return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)
+    found = list(rows[: limit + 1])
+    items = [_sample(row) for row in found[:limit]]
+    return RefusalPage(items=items, next=items[-1].id if len(found) > limit else None)
+
+
+@router.get("/counts", response=RefusalCountsOut)
+def count_refusals(
+    request: HttpRequest,
+    environment: Environment,
+    tenant: Tenant = "",
+    rule: RuleName = "",
+    endpoint: Endpoint = "",
+    pod: Pod = "",
+    reason: Reason = "",
+    dependency: Dependency = "",
+    tier: Tier = "",
+    since: Since = None,
+    until: Until = None,
+) -> Any:
+    """How many were refused, and by tenant, rule, endpoint, pod, reason and dependency, the most first.
+
+    `counted` is what pods counted. `percent` is an estimate from samples, and never a count.
+    """
+    start, end = range_of(since, until)
+    wanted = Filter(
+        tenant=tenant,
+        rule=rule,
+        endpoint=endpoint,
+        server=pod,
+        reason=reason,
+        dependency=dependency,
+        tier=tier,
+    )
+    found = asdict(breakdown(environment_of(environment).slug, wanted, start, end))
+    lines = found.pop("lines")
+    return found | lines | {"pod": lines["server"]}
+
+
+@router.get("/samples/{number}", response=ExplainedOut)
+def explain_sample(request: HttpRequest, environment: Environment, number: RowId) -> ExplainedOut:
+    """Explain a sample, as its token would be explained. Counts as one of the 20 tries per minute."""
+    slug = environment_of(environment).slug
+    sample = RefusalSample.objects.filter(environment=slug, pk=number).first()
+    if sample is None:
+        raise NotFound("sample", str(number))
+    take_try(caller_of(request))
+    return _out(explain(token_of(sample), {slug}, timezone.now(), tenant=sample.tenant))
 
 
 @router.post("/explain", response=ExplainedOut)
@@ -32,6 +149,24 @@ def explain_refusal(request: HttpRequest, environment: Environment, values: Expl
     slug = environment_of(environment).slug
     take_try(caller_of(request))
     return _out(explain(values.token, {slug}, timezone.now(), tenant=values.tenant))
+
+
+def _sample(row: RefusalSample) -> RefusalOut:
+    return RefusalOut(
+        id=row.pk,
+        at=row.at,
+        service=row.service,
+        pod=row.server,
+        dependency=row.dependency,
+        rule=row.rule,
+        reason=row.reason,
+        mode=row.mode,
+        tenant=row.tenant,
+        endpoint=row.endpoint,
+        revision=row.revision,
+        retry_after_ms=row.retry_after_ms,
+        weight=row.weight,
+    )
 
 
 def _out(found: Explanation) -> ExplainedOut:

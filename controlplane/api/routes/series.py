@@ -1,21 +1,21 @@
 """Figures over time."""
 
 import csv
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from io import StringIO
 from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
-from django.utils import timezone
 from ninja import Query, Router, Schema
 from pydantic import ConfigDict, Field
 
-from controlplane.api.schemas.edits_in import Environment, Moment
+from controlplane.api.schemas.edits_in import Environment
+from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.series.kinds import BY_NAME
 from controlplane.series.marks import marks_of
-from controlplane.series.reading import MOST, Answer, read
+from controlplane.series.reading import Answer, read
 
 router = Router()
 
@@ -36,8 +36,6 @@ Fields = Annotated[
         description=f"Names with commas between them, at most {MOST_FIELDS}. See docs/history.md.",
     ),
 ]
-Since = Annotated[Moment | None, Query(description="By default an hour before `until`.")]
-Until = Annotated[Moment | None, Query(description="By default now.")]
 
 
 class PartialOut(Schema):
@@ -136,7 +134,7 @@ def get_series(
     Points are of 10 s up to 6 hours, of minutes up to 8 days, and of hours otherwise; at most 2,200.
     With `format=csv`, one row per point: when it begins, `known_s`, and the fields, empty if unknown.
     """
-    start, end = _range(since, until)
+    start, end = range_of(since, until)
     names = list(dict.fromkeys(fields.split(",")))
     if len(names) > MOST_FIELDS:
         raise InvalidEdit({"fields": [f"Ask for at most {MOST_FIELDS} fields."]})
@@ -171,17 +169,7 @@ def get_marks(
     until: Until = None,
 ) -> Any:
     """Transitions, overrides, changes, and events of pods in a range, at most 40."""
-    start, end = _range(since, until)
+    start, end = range_of(since, until)
     slug = environment_of(environment).slug
     marks, earlier = marks_of(slug, BY_NAME[kind], name, start=start, end=end)
     return {"marks": marks, "earlier": earlier}
-
-
-def _range(since: Moment | None, until: Moment | None) -> tuple[Any, Any]:
-    end = until or timezone.now()
-    start = since or end - timedelta(hours=1)
-    if start >= end:
-        raise InvalidEdit({"since": ["Enter a time before the end of the range."]})
-    if end - start > MOST:
-        raise InvalidEdit({"since": [f"Ask for at most {MOST.days} days."]})
-    return start, end

@@ -16,6 +16,27 @@ _CHANGE = {
     "name": "free",
     "fields": {"quotas.requests.limit": [600, 900]},
 }
+_SAMPLE = {
+    "id": 4711,
+    "at": "2026-11-23T09:32:03.412Z",
+    "service": "shop",
+    "pod": "shop-2",
+    "dependency": "",
+    "rule": "requests",
+    "reason": "quota",
+    "mode": "shared",
+    "tenant": "acme",
+    "endpoint": "POST /v1/orders",
+    "revision": 4211,
+    "retry_after_ms": 12400,
+    "weight": 36.5,
+}
+_COUNTED = {"refused": 4310, "asked": 51200, "known_s": 3600}
+
+
+def _line(value: str, percent: float, counted: dict[str, int] | None = None) -> dict[str, Any]:
+    return {"value": value, "samples": 118, "percent": percent, "counted": counted}
+
 
 REFUSAL_EXAMPLES: dict[str, dict[str, Any]] = {
     "ExplainIn": {"token": "fr1.USwAAQIDAaIHv4vUAQIDAAAAEHMAADBwAADgyLca9owwst0rAmDcVc7IU4Yh25e-QKrkGesw"},
@@ -47,5 +68,19 @@ REFUSAL_EXAMPLES: dict[str, dict[str, Any]] = {
         "to_state": "open",
         "cause": "ratio",
         "actor": "",
+    },
+    "RefusalOut": _SAMPLE,
+    "RefusalPage": {"items": [_SAMPLE], "next": 4711},
+    "CountedRefusalsOut": _COUNTED,
+    "RefusalLineOut": _line("requests", 90.5, _COUNTED | {"refused": 3902}),
+    "RefusalCountsOut": {
+        "counted": _COUNTED,
+        "samples": 120,
+        "tenant": [_line("acme", 90.5, _COUNTED | {"refused": 3902})],
+        "rule": [_line("requests", 90.5, _COUNTED | {"refused": 3902})],
+        "endpoint": [_line("POST /v1/orders", 71.0)],
+        "pod": [_line("shop-2", 34.5, _COUNTED | {"refused": 1480})],
+        "reason": [_line("quota", 95.0)],
+        "dependency": [_line("", 100.0)],
     },
 }

@@ -88,3 +88,62 @@ class ExplainedOut(Schema):
     headline: str
     #: The explanation in words.
     sentences: list[str]
+
+
+class RefusalOut(Schema):
+    """A sample: one of many refusals. Who asked is not in it, not even as a digest."""
+
+    id: int
+    at: datetime
+    service: str
+    pod: str
+    #: Empty for a refusal of a request.
+    dependency: str
+    rule: str
+    reason: str
+    mode: str
+    #: Empty if the caller had none.
+    tenant: str
+    #: The template of a route; empty if the service reports none.
+    endpoint: str
+    revision: int
+    retry_after_ms: int
+    #: How many refusals it stands for: an estimate.
+    weight: float
+
+
+class RefusalPage(Schema):
+    items: list[RefusalOut]
+    #: The ``before`` of the next page; null for the last one.
+    next: int | None
+
+
+class CountedRefusalsOut(Schema):
+    """What pods counted in the measured part of the range."""
+
+    refused: int
+    #: Null where nothing counts it.
+    asked: int | None
+    known_s: int
+
+
+class RefusalLineOut(Schema):
+    value: str
+    samples: int
+    #: Of all refusals that the filter finds: an estimate from the samples.
+    percent: float
+    #: Null if pods do not count this combination, or nothing is stored of it.
+    counted: CountedRefusalsOut | None
+
+
+class RefusalCountsOut(Schema):
+    """A count and an estimate are never mixed."""
+
+    counted: CountedRefusalsOut | None
+    samples: int
+    tenant: list[RefusalLineOut]
+    rule: list[RefusalLineOut]
+    endpoint: list[RefusalLineOut]
+    pod: list[RefusalLineOut]
+    reason: list[RefusalLineOut]
+    dependency: list[RefusalLineOut]

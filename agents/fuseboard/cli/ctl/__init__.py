@@ -23,6 +23,7 @@ from fuseboard.cli.ctl import (
     limit_templates,
     plans,
     protection,
+    refusals,
     tenants,
 )
 from fuseboard.cli.ctl.client import Client
@@ -312,11 +313,33 @@ def _add_fleet(wanted: Commands) -> None:
     _command(wanted, "pods", fleet.pods, says)
     _command(wanted, "servers", fleet.pods, says, use="pods")
     why = _command(
-        wanted, "explain", fleet.explain, "print the limits of a tenant, or the reason why a breaker refuses"
+        wanted,
+        "explain",
+        fleet.explain,
+        "print why a request was refused, the limits of a tenant, or the reason why a breaker refuses",
     )
     about = why.add_mutually_exclusive_group(required=True)
+    about.add_argument(
+        "token", nargs="?", default="", help="the token of a refusal, or the number of a sample; - reads it"
+    )
     about.add_argument("--tenant", default="")
     about.add_argument("--dependency", default="")
+    refused = _command(
+        wanted,
+        "refusals",
+        refusals.listing,
+        "print how many requests were refused, by what, and samples of them",
+    )
+    for name in refusals.FILTERS:
+        refused.add_argument(f"--{name}", default="", help=f"only of this {name}")
+    refused.add_argument(
+        "--last",
+        type=breakers.duration,
+        default=3600,
+        metavar="TIME",
+        help="how far to look back, such as 15m or 6h (default: 1h)",
+    )
+    refused.add_argument("--limit", type=int, default=20, help="the most samples to print (default: 20)")
     follow = _command(
         wanted, "tail", fleet.tail, "print edits and changes of breakers as they happen, until Ctrl-C"
     )

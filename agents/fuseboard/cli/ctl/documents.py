@@ -120,6 +120,73 @@ class TransitionPage(Struct, frozen=True):
     next: int | None
 
 
+class Refusal(Struct, frozen=True):
+    """A sample: one of many."""
+
+    id: int
+    at: datetime
+    service: str
+    pod: str
+    dependency: str
+    rule: str
+    reason: str
+    mode: str
+    tenant: str
+    endpoint: str
+    revision: int
+    retry_after_ms: int
+    weight: float
+
+
+class RefusalPage(Struct, frozen=True):
+    items: tuple[Refusal, ...]
+    next: int | None
+
+
+class CountedRefusals(Struct, frozen=True):
+    refused: int
+    asked: int | None
+    known_s: int
+
+
+class RefusalLine(Struct, frozen=True):
+    value: str
+    samples: int
+    percent: float
+    counted: CountedRefusals | None
+
+
+class RefusalCounts(Struct, frozen=True):
+    counted: CountedRefusals | None
+    samples: int
+    tenant: tuple[RefusalLine, ...]
+    rule: tuple[RefusalLine, ...]
+    endpoint: tuple[RefusalLine, ...]
+    pod: tuple[RefusalLine, ...]
+    reason: tuple[RefusalLine, ...]
+    dependency: tuple[RefusalLine, ...]
+
+
+class ExplainedRefusal(Struct, frozen=True):
+    environment: str
+    service: str
+    at: datetime
+    reason: str | None
+    mode: str | None
+    retry_after_ms: int
+    rule: dict[str, str] | None
+    tenant: str
+    tenant_state: str
+    pod: str
+    then: dict[str, Any]
+    now: dict[str, Any]
+    known_revision: bool
+    changes: tuple[dict[str, Any], ...]
+    transition: dict[str, Any] | None
+    headline: str
+    sentences: tuple[str, ...]
+
+
 class NewRevision(Struct, frozen=True):
     """The revision that an edit made."""
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fuseboard.cli.ctl import breakers, tenants
+from fuseboard.cli.ctl import breakers, refusals, tenants
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import Breaker, Entry, EntryPage, Fleet, Server, Transition, TransitionPage
 from fuseboard.cli.ctl.output import clean, say, say_json, table
@@ -38,6 +38,9 @@ def pods(client: Client, given: argparse.Namespace) -> None:
 
 
 def explain(client: Client, given: argparse.Namespace) -> None:
+    if given.token:
+        refusals.explain(client, given)
+        return
     if given.dependency:
         found = client.get(f"breakers/{part(given.dependency)}", Breaker)
         if given.json:
