@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from controlplane.gateway.servers.calls import CallTrack, slot_key
+from controlplane.gateway.servers.calls import SPARSE_POINT_BYTES, CallTrack, slot_key
 from fuseboard.contract.load import CallLoad, TierLoad
 
 
@@ -39,3 +39,12 @@ def test_slots_that_start_again_have_rates_after_two_reports() -> None:
         slots = (TierLoad(limit=4, active=0, queued=0, entered=entered, full=0, timed_out=0),) * 3
         track.add(at, report(0, tiers=slots))
     assert track.counts()["slots_entered", slot_key("llm", "critical")] == 2_000
+
+
+def test_in_a_full_environment_two_points_are_kept_and_rates_go_on() -> None:
+    track = CallTrack()
+    for turn in range(20):
+        track.add(5.0 * turn, report(50 * turn), most=SPARSE_POINT_BYTES)
+        assert len(track._points) <= 2
+        if turn:
+            assert track.counts()["first_calls", "llm"] == 10_000

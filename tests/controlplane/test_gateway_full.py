@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.fleet.models import ServerState
-from controlplane.gateway.postgres.flush import Flusher
+from controlplane.gateway.postgres.flush import MOST_AT_ONCE, Flusher
 from controlplane.gateway.servers.fleet import Fleet, FleetFull
 from fuseboard.contract.sync import BreakerView, Counters
 from tests.controlplane.gateway import TurnedClock, beat, ready_gateway
@@ -151,3 +151,23 @@ def test_a_pod_that_is_heard_makes_those_leave_that_were_only_read_back(
         fleet.absorb(beat(f"shop-{n}"), token="real")
     assert {f"shop-{n}" for n in range(5)} <= fleet.servers.keys()
     assert len(fleet.servers) == 10
+
+
+async def test_a_batch_is_bounded_and_what_was_not_written_comes_after_the_others() -> None:
+    """Every second, all waiting rows were prepared again, although Postgres took only a part of them."""
+    ready = ready_gateway()
+    fleet = ready.fleet("production")
+    flusher = Flusher(ready.fleets, ready.settings, ready.counts, ready.clock)
+    for n in range(2 * MOST_AT_ONCE + 1):
+        fleet.absorb(beat(f"shop-{n}"))
+    seen = []
+    for _ in range(3):
+        [batch] = flusher._take(every=False)
+        assert len(await flusher._rows([batch])) <= MOST_AT_ONCE
+        seen += batch.names
+        batch.put_back_rows()
+    assert len(set(seen)) == 2 * MOST_AT_ONCE + 1
+    assert len(fleet.dirty) == len(fleet.urgent) == 2 * MOST_AT_ONCE + 1
+    [last] = flusher._take(every=True)
+    assert len(last.servers) == 2 * MOST_AT_ONCE + 1
+    assert (fleet.dirty, fleet.urgent) == ({}, {})

@@ -1,11 +1,14 @@
 """What a gateway keeps of heartbeats is bounded per pod, per token, and per environment (finding 5)."""
 
+import gc
 import http.client
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 
 import httpx
@@ -15,6 +18,7 @@ from controlplane.embedded.postgres import Postgres
 from controlplane.gateway.servers import kept
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.kept import Kept
+from fuseboard.contract.load import MAX_CALL_LOADS
 from fuseboard.contract.sync import (
     MAX_BODY_BYTES,
     SYNC_PATH,
@@ -27,9 +31,10 @@ from fuseboard.contract.sync import (
     TenantCounters,
     encode,
 )
-from fuseboard.contract.words import BreakerState, Reason
+from fuseboard.contract.words import BreakerState, LoadLevel, Reason
 from tests import migrated
 from tests.controlplane.gateway import TOKEN, TurnedClock, beat
+from tests.controlplane.gateway_crowd import ANYONE, Crowd, named, pressed, protected, small
 from tests.controlplane.test_gateway_process import SEED, answers, manage
 from tests.memory import most_memory
 from tests.waiting import wait_until
@@ -205,16 +210,79 @@ def test_processes_under_the_name_of_a_pod_count_and_are_few_in_a_full_environme
     assert len(rivals) == 1
 
 
+async def test_pods_that_left_free_what_a_gateway_kept_of_their_load_and_protection(clock: TurnedClock):
+    crowd, pods = Crowd(clock), 2_000
+    crowd.gateway.fleet("production").kept = Kept(token_bytes=2_000_000, environment_bytes=2_000_000)
+    await crowd.send(1, 0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await crowd.send(pods, 1)
+        kept_now = crowd.left().keys()
+        assert kept_now >= {"pods", "services with unready pods", "series of pods", "things of spans"}
+        gc.collect()
+        there = tracemalloc.get_traced_memory()[0]
+        await crowd.leave(pods)
+        # Names that were checked before are remembered: at most 200,000 of all pods.
+        crowd.gateway.names._known.clear()
+        gc.collect()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    sys.stderr.write(f"bytes per pod: {there // pods} present, {left // pods} after it left\n")
+    assert crowd.left() == {}
+    assert there < 9_000 * pods
+    assert left < 0.25 * there
+
+
+def test_a_crowded_environment_keeps_hardly_more_than_the_totals_of_a_pod(fleet: Fleet):
+    fleet.kept = Kept(token_bytes=0, environment_bytes=0)
+    fleet.absorb(small("pod-1"), token="sel1")
+    fleet.absorb(small("pod-2"), token="sel1")
+    server = fleet.servers["pod-2"]
+    assert len(server.beat.breakers) == kept.CROWDED_BREAKERS
+    assert server.beat.load is not None
+    assert (server.beat.load.cause, server.beat.load.level) == ("", LoadLevel.SHED_HARD)
+    assert server.calls.size <= 1
+    assert server.track.newest.requests == 30
+    assert fleet.kept.cut_beats == 1
+
+
+def test_third_plane_l12_a_heartbeat_with_too_long_a_protection_counts_as_cut(fleet: Fleet):
+    calls = protected("a-rather-long-name-of-a-dependency-of-a-service", 100)
+    fleet.absorb(beat("pod-1", protection=calls), token="sel1")
+    assert fleet.servers["pod-1"].calls.cut
+    assert fleet.kept.cut_beats == 1
+    fleet.absorb(beat("pod-1", protection=calls[:10]), token="sel1")
+    assert fleet.kept.cut_beats == 1
+
+
 #: Made-up pods, of which so many send heartbeats of a quarter of a megabyte, several times.
 PODS, LARGE = 50_000, 600
-#: The name in a heartbeat, until it is sent.
-ANYONE = "pod-xxxxx"
+#: What a gateway takes for Django, Postgres, and HTTP, before the first heartbeat: measured, rounded up.
+IDLE_BYTES = 130 * 1024 * 1024
+#: Pods of the crowd that come over HTTP.
+OVER_HTTP = 5_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_fifty_thousand_made_up_pods_with_load_and_protection_fit_and_leave():
+    """In a process of its own, without HTTP: 200,000 heartbeats of 10 KB over HTTP take half an hour."""
+    command = [sys.executable, "-m", "tests.controlplane.gateway_crowd", str(PODS)]
+    done = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True)
+    found = json.loads(done.stdout)
+    each = (found["most"] - found["idle"]) / PODS
+    figures = f"{each:.0f} bytes per pod, {found['most'] >> 20} MiB at most, idle {found['idle'] >> 20} MiB"
+    sys.stderr.write(figures + "\n")
+    assert found["left"] == {}
+    assert IDLE_BYTES + PODS * each < CONTAINER_BYTES, figures
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_finding_5_fifty_thousand_made_up_pods_fit_into_the_container(redis_url: str, tmp_path: Path):
-    """With the usual number of new names per minute, they need 100 minutes; this test has no such limit."""
+def test_finding_5_large_heartbeats_of_made_up_pods_fit_into_the_container(redis_url: str, tmp_path: Path):
+    """With the usual number of new names per minute, they need 10 minutes; this test has no such limit."""
     migrated.copy_into(tmp_path)
     postgres = Postgres(tmp_path, durable=False)
     postgres.start()
@@ -247,32 +315,18 @@ def attack(port: int, pid: int) -> None:
         wait_until(lambda: answers(client, "/readyz"))
     idle = most_memory(pid)
     for number in range(3):
-        together(port, range(LARGE), large(ANYONE, number=number))
+        calls = protected(ANYONE, MAX_CALL_LOADS, number=number)
+        together(port, range(LARGE), large(ANYONE, number=number, load=pressed(ANYONE), protection=calls))
     loud = most_memory(pid)
-    together(port, range(LARGE, PODS), small(ANYONE))
+    together(port, range(LARGE, OVER_HTTP), small(ANYONE))
     full = most_memory(pid)
-    figures = f"MiB at most: idle {idle >> 20}, {LARGE} large pods {loud >> 20}, {PODS} pods {full >> 20}"
-    sys.stderr.write(figures + "\n")
-    assert full < CONTAINER_BYTES, figures
-
-
-def small(server: str) -> SyncRequest:
-    """As the heartbeat of an ordinary pod: 2 KB, in which no name is like that of another pod.
-
-    It says that the pod has just started, so that all it counted is in the figures at once.
-    """
-    return beat(
-        server,
-        up_ms=5_000,
-        breakers=tuple(
-            BreakerView(dependency=f"{server}-{n}", state=BreakerState.OPEN, generation=10**15, for_ms=10**6)
-            for n in range(kept.SPARSE_BREAKERS)
-        ),
-        counters=Counters(
-            requests=30,
-            tenants=tuple(TenantCounters(tenant=f"{server}-{n}", allowed=1) for n in range(30)),
-        ),
+    found = ", ".join(
+        f"{name} {most >> 20}" for name, most in (("idle", idle), ("loud", loud), ("full", full))
     )
+    figures = f"MiB at most, {LARGE} loud pods of {OVER_HTTP}: {found}"
+    sys.stderr.write(figures + "\n")
+    assert idle < IDLE_BYTES, figures
+    assert full < 0.75 * CONTAINER_BYTES, figures
 
 
 def together(port: int, numbers: range, heartbeat: SyncRequest) -> None:
@@ -284,8 +338,7 @@ def together(port: int, numbers: range, heartbeat: SyncRequest) -> None:
         headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         for number in numbers[first::4]:
-            named = body.replace(ANYONE.encode(), f"pod-{number:05}".encode())
-            connection.request("POST", SYNC_PATH, named, headers)
+            connection.request("POST", SYNC_PATH, named(body, number), headers)
             answer = connection.getresponse()
             text = answer.read()
             if answer.status != 200:

@@ -226,3 +226,13 @@ def test_l7_nothing_is_kept_of_pods_that_asked_and_fell_silent(fleet: Fleet, clo
         clock.turn(LEASE_S)
         fleet.sweep()
     assert fleet.protection.unready._by_service == {}
+
+
+def test_services_without_a_place_are_not_put_in_order(fleet: Fleet, clock: TurnedClock) -> None:
+    """Each pod can name a service of its own. 50,000 of them were put in order every second."""
+    for n in range(50):
+        fleet.absorb(beat(f"pod-{n}", service=f"service-{n}", load=ASKS))
+        assert lease(fleet, f"pod-{n}", service=f"service-{n}") == 0
+    clock.turn(2.0)
+    assert lease(fleet, "pod-0", service="service-0") == 0
+    assert {known._ranked for known in fleet.protection.unready._by_service.values()} == {0}

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
+from controlplane.gateway.servers import series_spans
 from controlplane.gateway.servers.series_counts import THE_FLEET, pod_of
 from controlplane.gateway.servers.series_spans import (
     KEPT_SPANS,
@@ -192,7 +193,7 @@ def test_a_young_pod_counts_from_its_start_and_an_old_one_from_its_first_heartbe
     hear(series, heartbeat(Counters(requests=8), 2, pod="pod-3", up_ms=9_000), 1_000.0)
     collect(series, 1_000.0)
     assert total(series, THE_FLEET, "requests") == 8
-    assert max(len(span.heard) for span in series.spans.values()) == 1
+    assert max(span.heard for span in series.spans.values()) == 1
 
 
 def test_a_restarted_pod_loses_nothing_of_its_last_heartbeat():
@@ -354,3 +355,36 @@ def test_percentiles_of_calls_are_of_all_points_together():
     assert calls_ms(answer) == {50: 10.0, 95: 20.0, 99: 60_000}
     nothing = replace(answer, fields={field: [None, None] for field in CALL_FIELDS})
     assert calls_ms(nothing) == {50: None, 95: None, 99: None}
+
+
+def test_pods_are_counted_once_per_span_also_without_their_names():
+    """Their names were kept for 5 minutes: 50,000 pods needed 100 MB."""
+    series = FleetSeries()
+    for sequence in range(1, 14):
+        hear(series, heartbeat(Counters(requests=sequence), sequence), 1_000.0 + 7 * sequence)
+        if sequence not in (9, 10, 11):
+            collect(series, 1_000.0 + 7 * sequence)
+    # A silence is filled later, in spans without names.
+    hear(series, heartbeat(Counters(requests=20), 14), 1_190.0)
+    collect(series, 1_190.0)
+    inner = [span for span in series.spans.values() if 1_010 <= span.at - TO_WALL <= 1_180]
+    assert {span.heard for span in inner} == {1}
+    assert all(not span.heard_names for span in inner if span.chosen)
+
+
+def test_a_span_keeps_a_bounded_number_of_pods_and_dependencies(monkeypatch):
+    monkeypatch.setattr(series_spans, "MOST_PODS", 5)
+    monkeypatch.setattr(series_spans, "TOP_DEPENDENCIES", 7)
+    series = FleetSeries()
+    for n in range(20):
+        calls = (DependencyCounters(dependency=f"llm-{n:02}", ok=n + 1),)
+        counters = Counters(requests=1, dependencies=calls)
+        hear(series, heartbeat(counters, 1, pod=f"pod-{n}", up_ms=5_000), 1_000.0)
+    collect(series, 1_000.0)
+    collect(series, 1_060.0)
+    [span] = [span for span in series.spans.values() if span.heard]
+    assert span.heard == 20
+    assert sum(thing[0] is POD for thing in span.counted) == 5
+    dependencies = {thing[1] for thing in span.counted if thing[0] is DEPENDENCY}
+    assert dependencies == {f"llm-{n}" for n in range(13, 20)}
+    assert total(series, THE_FLEET, "requests") == 20

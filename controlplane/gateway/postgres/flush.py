@@ -6,6 +6,7 @@ row is written as the pod is then, not as it was.
 
 import asyncio
 import json
+from itertools import chain, islice
 from operator import attrgetter
 
 import structlog
@@ -22,7 +23,6 @@ from controlplane.gateway.postgres.upsert import UPSERT, encode_rows
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.rows import Row, row_of
-from controlplane.gateway.servers.server import KnownServer
 from controlplane.gateway.settings import GatewaySettings
 
 #: Pods named in one notification. A reader looks at all pods if it needs more.
@@ -33,6 +33,10 @@ GATHER_S = 0.03
 
 #: For a pod without news, one row per heartbeat is enough: this part of its interval lies between two.
 CALM_SHARE = 0.6
+
+#: Pods of one batch. Rows that are prepared and not written in time are prepared again: without this bound,
+#: a Postgres that is slower than the fleet made each batch longer than the one before it.
+MOST_AT_ONCE = 2_000
 
 #: Rows prepared before other tasks run.
 _CHUNK = 50
@@ -134,7 +138,11 @@ class Flusher:
     def _take(self, *, every: bool) -> list["_Dirty"]:
         self._urgent.clear()
         now = float("inf") if every else self._clock.monotonic()
-        return [_Dirty(fleet, now) for fleet in self._fleets.values()]
+        most = None if every else MOST_AT_ONCE
+        batch = [_Dirty(fleet, now, most) for fleet in self._fleets.values()]
+        if any(dirty.left for dirty in batch):
+            self._urgent.set()
+        return batch
 
     async def _rows(self, batch: list["_Dirty"]) -> list[Row]:
         rows: list[Row] = []
@@ -247,38 +255,36 @@ class Flusher:
 
 
 class _Dirty:
-    """What one fleet has to write at the monotonic time ``now``."""
+    """What one fleet has to write at the monotonic time ``now``: at most ``most`` pods, urgent ones first."""
 
-    def __init__(self, fleet: Fleet, now: float) -> None:
+    def __init__(self, fleet: Fleet, now: float, most: int | None = None) -> None:
         self.fleet = fleet
-        self._urgent = fleet.urgent
-        self._dirty = {
-            name: server
-            for name, server in fleet.dirty.items()
-            if name in self._urgent or now - server.written >= server.next_s * CALM_SHARE
-        }
+        urgent, dirty = fleet.urgent, fleet.dirty
+        calm = (
+            name
+            for name, server in dirty.items()
+            if name not in urgent and now - server.written >= server.next_s * CALM_SHARE
+        )
+        names = list(islice(chain((name for name in urgent if name in dirty), calm), most))
+        #: Whether pods with news wait for the next batch.
+        self.left = len(names) == most
+        self._dirty = {name: dirty.pop(name) for name in names}
+        self._urgent = {name: urgent.pop(name) for name in names if name in urgent}
         self.servers = list(self._dirty.values())
         #: The urgent ones first.
-        self.names = list(dict.fromkeys([*self._urgent, *self._dirty]))
-        fleet.urgent = {}
-        if len(self._dirty) == len(fleet.dirty):
-            fleet.dirty = {}
-        else:
-            fleet.dirty = {name: held for name, held in fleet.dirty.items() if name not in self._dirty}
+        self.names = names
 
     def written(self, name: str, now: float) -> None:
         self._dirty.pop(name).written = now
 
     def put_back(self) -> None:
-        """Make it dirty again. What became dirty in the meantime is newer."""
-        self.fleet.urgent = _kept(self._urgent) | self.fleet.urgent
-        self.fleet.dirty = _kept(self._dirty) | self.fleet.dirty
+        """Make it dirty again, after those that wait. What became dirty in the meantime is newer."""
+        for waiting, kept in ((self.fleet.urgent, self._urgent), (self.fleet.dirty, self._dirty)):
+            for name, server in kept.items():
+                if not server.handed_over:
+                    waiting.setdefault(name, server)
 
     def put_back_rows(self) -> None:
         """Make those dirty again that were not written."""
         self._urgent = {name: server for name, server in self._urgent.items() if name in self._dirty}
         self.put_back()
-
-
-def _kept(servers: dict[str, KnownServer]) -> dict[str, KnownServer]:
-    return {name: server for name, server in servers.items() if not server.handed_over}

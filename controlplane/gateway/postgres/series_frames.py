@@ -173,9 +173,7 @@ class SeriesWriter:
             await connection.execute(_DROP, (writer, at))
             async with connection.cursor() as cursor:
                 await cursor.executemany(_FRAME, [(at, writer, *part) for part in parts])
-            await connection.execute(
-                _SPAN, (at, writer, span.covered_ms, len(span.heard), span.known, span.floor)
-            )
+            await connection.execute(_SPAN, (at, writer, span.covered_ms, span.heard, span.known, span.floor))
         # Only now: until the commit, a new number can be lost.
         self._ids[environment].update(ids)
 

@@ -84,9 +84,11 @@ def slot_key(dependency: str, tier: str) -> str:
 class CallTrack:
     """The protection of one process's calls, as far back as a rate needs."""
 
-    __slots__ = ("_points",)
+    __slots__ = ("_points", "cut")
 
     def __init__(self) -> None:
+        #: Whether something of the last heartbeat was left out.
+        self.cut = False
         # A deque takes 600 bytes even without points.
         self._points: list[_Point] = []
 
@@ -99,19 +101,26 @@ class CallTrack:
     def newest_size(self) -> int:
         return len(self._points[-1].packed) if self._points else 0
 
-    def add(self, at: float, calls: tuple[CallLoad, ...], *, most: int = POINT_BYTES) -> bool:
-        """Add what a heartbeat reported, in at most ``most`` bytes. Returns whether something was cut."""
+    def add(self, at: float, calls: tuple[CallLoad, ...], *, most: int = POINT_BYTES) -> None:
+        """Add what a heartbeat reported, in at most ``most`` bytes."""
         points = self._points
+        self.cut = False
         if not calls and not points:
-            return False
-        kept, cut = _packed(calls, most)
-        if len(points) > 1 and at - points[-2].at < SPACING_S:
-            points.pop()
+            return
+        kept, self.cut = _packed(calls, most)
+        if len(points) > 1:
+            if most <= SPARSE_POINT_BYTES:
+                # Two points are enough for a rate.
+                if at - points[0].at >= WINDOW_S:
+                    del points[:-1]
+                else:
+                    del points[1:]
+            elif at - points[-2].at < SPACING_S:
+                points.pop()
         points.append(_Point(at, kept))
         # The oldest stays until another one is old enough to take its place.
         while len(points) > 2 and at - points[1].at >= WINDOW_S:
             del points[0]
-        return cut
 
     def counts(self) -> dict[Key, int]:
         """Slots as numbers, rates in thousandths per second."""

@@ -12,12 +12,7 @@ from controlplane.gateway.servers.duplicates import MOST_RIVALS, SPARSE_RIVALS
 from controlplane.gateway.servers.failed_calls import FailedCalls
 from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.leased_keys import LeasedKeys
-from controlplane.gateway.servers.liveness import (
-    ASLEEP_S,
-    FROZEN_AT_MOST_S,
-    RecentMaximum,
-    SelfPreservation,
-)
+from controlplane.gateway.servers.liveness import ASLEEP_S, FROZEN_AT_MOST_S, RecentMaximum, SelfPreservation
 from controlplane.gateway.servers.new_names import RefusedNames
 from controlplane.gateway.servers.protection import FleetProtection
 from controlplane.gateway.servers.rates import NOTHING, Totals
@@ -108,11 +103,12 @@ class Fleet:
             news = False
         before, last = server.spending, server.beat
         beat, packed = self.kept.cut(beat, token)
-        most = self.kept.call_bytes(token)
         self.series.hear(beat, packed, now)
         self.failed_calls.hear(last, beat, wall, first=server.adopted or server.track.empty)
-        news = server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most) or news
+        most = self.kept.call_bytes(token)
+        news |= server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most)
         server.token, server.address = token, address
+        self.kept.note_calls(cut=server.calls.cut)
         self.protection.log.note_load(last, beat, now)
         self._room.leave(server)
         self.kept.note(server, token)

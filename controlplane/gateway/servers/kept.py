@@ -24,6 +24,10 @@ SPARSE_POINT_BYTES = 256
 #: Breakers of one pod that are kept.
 MOST_BREAKERS = 500
 SPARSE_BREAKERS = 4
+#: In an environment that keeps this many percent of its bound, a pod keeps one breaker, no cause of its
+#: pressure, and nothing of what protects its calls. So 50,000 pods fit into the container of the gateway.
+CROWDED_PERCENT = 125
+CROWDED_BREAKERS = 1
 
 #: What the pods of one token, and of one environment, may keep. Both are estimates of memory.
 TOKEN_BYTES = 96 * 1024 * 1024
@@ -50,6 +54,7 @@ class Kept:
         self.bytes = 0
         #: Heartbeats of which something was left out, by the pod that sent it or here.
         self.cut_beats = 0
+        self._was_cut = False
         self._by_token: dict[str, int] = {}
         self._token_bytes = token_bytes
         self._environment_bytes = environment_bytes
@@ -57,10 +62,14 @@ class Kept:
     def cut(self, beat: SyncRequest, token: str) -> tuple[SyncRequest, bytes]:
         """What is kept of a heartbeat, and its counters, packed."""
         most, breakers = POINT_BYTES, MOST_BREAKERS
+        was_cut = beat.cut > 0
         if self.is_full(token):
             most, breakers = SPARSE_POINT_BYTES, SPARSE_BREAKERS
+        if self.is_crowded:
+            breakers = CROWDED_BREAKERS
+            if beat.load is not None and beat.load.cause:
+                beat, was_cut = replace(beat, load=replace(beat.load, cause="")), True
         packed = _pack(beat.counters)
-        was_cut = beat.cut > 0
         if len(packed) > most:
             # Only the counters are in these bytes: to leave out anything else would not make them fewer.
             counters = replace(beat, want=(), protection=(), breakers=(), failures=())
@@ -71,11 +80,22 @@ class Kept:
         if len(beat.breakers) > breakers:
             beat, was_cut = keep_breakers(beat, breakers), True
         self.cut_beats += was_cut
+        self._was_cut = was_cut
         return beat, packed
+
+    def note_calls(self, *, cut: bool) -> None:
+        """Whether the part about calls of the heartbeat that was cut last was too long, too."""
+        self.cut_beats += cut and not self._was_cut
 
     def call_bytes(self, token: str) -> int:
         """How much is kept of what protects the calls of one heartbeat."""
+        if self.is_crowded:
+            return 0
         return calls.SPARSE_POINT_BYTES if self.is_full(token) else calls.POINT_BYTES
+
+    @property
+    def is_crowded(self) -> bool:
+        return self.bytes * 100 > CROWDED_PERCENT * self._environment_bytes
 
     def is_full(self, token: str) -> bool:
         return self.bytes > self._environment_bytes or self._by_token.get(token, 0) > self._token_bytes

@@ -79,7 +79,8 @@ class RefusalLog:
         pod = (beat.environment, beat.server)
         used = self._by_pod.get(pod, 0)
         taken = beat.refusals[: max(0, PER_POD - used)]
-        self._by_pod[pod] = used + len(taken)
+        if taken:
+            self._by_pod[pod] = used + len(taken)
         environment = self._environments.get(beat.environment)
         if environment is None:
             environment = self._environments[beat.environment] = _Environment()

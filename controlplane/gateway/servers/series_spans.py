@@ -19,7 +19,7 @@ from controlplane.gateway.servers.series_counts import (
     difference,
     pod_of,
 )
-from controlplane.series.kinds import FLEET, POD, RULE, SPAN_S, TENANT, How
+from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, SPAN_S, TENANT, How
 from fuseboard.contract.sync import Counters, SyncRequest
 from fuseboard.contract.words import Mode
 
@@ -30,10 +30,14 @@ KEPT_S = KEPT_SPANS * SPAN_S
 #: Listed of each span, the busiest. The others are below the floor of the span.
 TOP_TENANTS = 200
 TOP_RULES = 600
+#: Kept of each span. More are invented, or a list of an attacker.
+TOP_DEPENDENCIES = 1_000
 #: Things of one span before the busiest are chosen.
 MOST_THINGS = 20_000
 #: Pods with a series, of one gateway and environment. The totals contain all pods.
 MOST_PODS = 2_000
+#: Things of one span after the busiest are chosen: this many are in memory for 30 spans.
+MOST_CHOSEN = 1 + TOP_TENANTS + TOP_RULES + TOP_DEPENDENCIES + MOST_PODS
 
 #: A process this young is counted from its start if it is heard for the first time.
 YOUNG_MS = 15_000
@@ -53,8 +57,14 @@ class Span:
 
     at: int
     counted: Counted = field(default_factory=dict)
-    heard: set[str] = field(default_factory=set)
-    local: set[str] = field(default_factory=set)
+    #: How many pods were heard, and how many of them were in a local mode.
+    heard: int = 0
+    local: int = 0
+    #: Their names, until the busiest are chosen: 30 spans of 50,000 pods would need 100 MB.
+    heard_names: set[str] = field(default_factory=set)
+    local_names: set[str] = field(default_factory=set)
+    #: Pods with a series.
+    pods: int = 0
     known: int = 0
     covered_ms: int = 0
     #: 0 if all tenants are listed. Otherwise what the busiest of the others asked, as far as it is known.
@@ -63,6 +73,21 @@ class Span:
     chosen: bool = False
     #: Postgres does not have it like this.
     dirty: bool = True
+
+    def hear(self, name: str, *, local: bool, began_before: bool) -> None:
+        """A pod counted in this span. ``began_before``: its earlier heartbeat was before the span.
+
+        Without names, a pod whose earlier heartbeat was in the span is already in the numbers.
+        """
+        if self.chosen:
+            self.heard += began_before
+            self.local += local and began_before
+            return
+        self.heard_names.add(name)
+        self.heard = len(self.heard_names)
+        if local:
+            self.local_names.add(name)
+            self.local = len(self.local_names)
 
 
 @dataclass(slots=True)
@@ -237,10 +262,8 @@ class FleetSeries:
         for at, ms in parts:
             span = self._span(at)
             self._add_part(span, counted, before_ms, before_ms + ms, length_ms)
+            span.hear(piece.name, local=piece.mode is not Mode.SHARED, began_before=before_ms > 0)
             before_ms += ms
-            span.heard.add(piece.name)
-            if piece.mode is not Mode.SHARED:
-                span.local.add(piece.name)
             if not listed:
                 span.floor = max(span.floor, 1)
             self._add_gauges(span, piece)
@@ -265,7 +288,14 @@ class FleetSeries:
                     kept[place] = kept.get(place, 0) + part
 
     def _room(self, span: Span, thing: Thing) -> bool:
-        if len(span.counted) < MOST_THINGS or thing == THE_FLEET:
+        if thing[0] is POD:
+            # The totals contain the others.
+            if span.pods >= MOST_PODS:
+                return False
+            span.pods += 1
+            return True
+        most = MOST_CHOSEN if span.chosen else MOST_THINGS
+        if len(span.counted) < most or thing == THE_FLEET:
             return True
         span.floor = max(span.floor, 1)
         return False
@@ -302,15 +332,19 @@ def _parts(began: float, ended: float, to_wall: float) -> list[tuple[int, int]]:
 
 
 def _choose(span: Span) -> None:
-    """Keep the busiest tenants, and their rules."""
+    """Keep the busiest tenants, their rules, and the busiest dependencies."""
     span.chosen = True
+    span.heard_names, span.local_names = set(), set()
     _keep_busiest(span, TENANT, TOP_TENANTS)
     _keep_busiest(span, RULE, TOP_RULES)
+    _keep_busiest(span, DEPENDENCY, TOP_DEPENDENCIES)
 
 
 def _keep_busiest(span: Span, kind: object, most: int) -> None:
     asked = [
-        (fields.get(0, 0), thing) for thing, fields in span.counted.items() if thing[0] is kind and thing[1]
+        (sum(fields.values()) if kind is DEPENDENCY else fields.get(0, 0), thing)
+        for thing, fields in span.counted.items()
+        if thing[0] is kind and thing[1]
     ]
     if len(asked) <= most:
         return
@@ -324,17 +358,12 @@ def _keep_busiest(span: Span, kind: object, most: int) -> None:
 def values(span: Span) -> dict[Thing, list[int | None]]:
     """The fields of everything in a span, in the order of its kind; ``None`` where nothing is measured."""
     found: dict[Thing, list[int | None]] = {}
-    pods = 0
     for thing, counted in span.counted.items():
         kind = thing[0]
-        if kind is POD:
-            pods += 1
-            if pods > MOST_PODS:
-                continue
         found[thing] = [
             counted.get(place, None if one.how is How.PEAK else 0) for place, one in enumerate(kind.fields)
         ]
     if span.heard:
         fleet = found.setdefault(THE_FLEET, [0] * FLEET.width)
-        fleet[_PODS_LOCAL] = len(span.local)
+        fleet[_PODS_LOCAL] = span.local
     return found
