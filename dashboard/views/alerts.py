@@ -15,11 +15,13 @@ from controlplane.alerts.reading import past_alerts, stored
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub
+from dashboard.list_filters import PERIODS, given_filters, having, in_period
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn
 from dashboard.views.page import bounded_text, context_of, text_parameter
 
 _ROWS = 50
+_SEVERITIES = ("critical", "warning")
 
 
 @require_http_methods(["GET", "POST"])
@@ -52,11 +54,19 @@ def _act(request: HttpRequest) -> HttpResponse:
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "alerts", **extra)
-    pages = Paginator(past_alerts(SHOWN), rows_drawn(request, _ROWS))
+    filters = given_filters(request, "q", "period", "severity")
+    rows = in_period(past_alerts(SHOWN), filters, "resolved_at")
+    rows = having(rows, filters.get("q", ""), ("text", "detail", "acknowledged_by", "key"))
+    if filters.get("severity") in _SEVERITIES:
+        rows = rows.filter(severity=filters["severity"])
+    pages = Paginator(rows, rows_drawn(request, _ROWS))
     shown = pages.get_page(text_parameter(request, "page"))
     context |= {
         "past": [stored(row) for row in shown.object_list],
         "count": pages.count,
+        "filters": filters,
+        "periods": PERIODS,
+        "severities": (("", "Any severity"), *((name, name.capitalize()) for name in _SEVERITIES)),
         "previous": shown.previous_page_number() if shown.has_previous() else None,
         "next": shown.next_page_number() if shown.has_next() else None,
     }

@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import groupby
 from urllib.parse import urlencode
 
@@ -15,12 +15,11 @@ from controlplane.accounts.permissions import SHOWN, may, require, require_role
 from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
 from controlplane.status.read_facts import change_of
+from dashboard.list_filters import PERIODS, given_filters, in_period
 from dashboard.live.change_lines import ChangeLine, line_of
-from dashboard.views.page import context_of, text_parameter
+from dashboard.views.page import context_of
 
 _PER_PAGE = 60
-_PERIODS = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"), ("", "All time"))
-_HOURS = {"1h": 1, "24h": 24, "7d": 168}
 _KINDS = ("dependency", "tenant", "tier", "environment", "token", "user")
 _MAKERS = (("", "All"), ("people", "People"), ("programs", "API and system"), ("sql", "Direct SQL"))
 _ORIGINS = (("", "Any source"), ("form", "Dashboard"), ("api", "API"), ("command", "Command line"))
@@ -51,7 +50,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         "days": _days(entries),
         "query": filters.get("q", ""),
         "period": filters.get("period", ""),
-        "periods": _PERIODS,
+        "periods": PERIODS,
         "kind": filters.get("kind", ""),
         "kinds": _KINDS,
         "by": filters.get("by", ""),
@@ -89,11 +88,7 @@ def _links(filters: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _filters(request: HttpRequest) -> dict[str, str]:
-    asked = {
-        name: text_parameter(request, name).strip()
-        for name in ("q", "period", "kind", "by", "origin", "actor")
-    }
-    return {name: value for name, value in asked.items() if value}
+    return given_filters(request, "q", "period", "kind", "by", "origin", "actor")
 
 
 def _with(filters: dict[str, str], **changed: str) -> str:
@@ -115,8 +110,7 @@ def _filtered(filters: dict[str, str]) -> QuerySet[Entry]:
             | Q(action__icontains=query)
             | Q(**{"after__override.ticket__icontains": query})
         )
-    if hours := _HOURS.get(filters.get("period", "")):
-        rows = rows.filter(at__gte=datetime.now(UTC) - timedelta(hours=hours))
+    rows = in_period(rows, filters, "at")
     for name, column in (("kind", "target_kind"), ("origin", "origin"), ("actor", "actor")):
         if name in filters:
             rows = rows.filter(**{column: filters[name]})

@@ -21,12 +21,16 @@ from controlplane.policies.models import Environment, Revision
 from dashboard.happenings import undone_by
 from dashboard.hub import hub
 from dashboard.labels import action_words
+from dashboard.list_filters import PERIODS, as_query, given_filters, having, in_period
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn
 from dashboard.views.page import context_of, not_found
 
 _PER_PAGE = 50
 _THINGS_PER_PAGE = 100
+
+
+_SEARCHED = ("actor", "target", "reason", "action")
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,18 @@ class ChangedItem:
 @require_GET
 @require_role("viewer")
 def revisions(request: HttpRequest) -> HttpResponse:
-    rows = Revision.objects.filter(environment=SHOWN)
+    filters = given_filters(request, "q", "period", "only", "sort")
+    rows = having(Revision.objects.filter(environment=SHOWN), filters.get("q", ""), _SEARCHED)
+    rows = in_period(rows, filters, "at")
+    oldest_first = filters.get("sort") == "revision"
     before = request.GET.get("before", "")
     if before.isascii() and before.isdigit() and len(before) < 19:
-        rows = rows.filter(number__lt=int(before))
-    only = request.GET.get("only", "") == "changes"
+        rows = rows.filter(**{f"number__{'gt' if oldest_first else 'lt'}": int(before)})
+    only = filters.get("only") == "changes"
     if only:
         rows = rows.filter(changed__gt=0)
     most = rows_drawn(request, _PER_PAGE)
-    found = list(rows.order_by("-number")[: most + 1])
+    found = list(rows.order_by("number" if oldest_first else "-number")[: most + 1])
     shown = found[:most]
     undone = undone_by(SHOWN, [row.number for row in shown])
     context = context_of(
@@ -60,8 +67,14 @@ def revisions(request: HttpRequest) -> HttpResponse:
             {"row": row, "words": action_words(row.action), "undone_by": undone.get(row.number)}
             for row in shown
         ],
-        older=shown[-1].number if len(found) > most else None,
+        older=as_query(filters, before=str(shown[-1].number)) if len(found) > most else "",
         only=only,
+        filters=filters,
+        periods=PERIODS,
+        oldest_first=oldest_first,
+        all_link=as_query(filters, only=""),
+        changes_link=as_query(filters, only="changes"),
+        order_link=as_query(filters, sort="" if oldest_first else "revision"),
     )
     return render(request, "dashboard/revisions.html", context)
 

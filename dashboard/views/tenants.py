@@ -10,11 +10,12 @@ from controlplane.accounts.permissions import SHOWN, require_role
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies.models import Environment, Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
+from dashboard.list_filters import as_query
 from dashboard.table_files import rows_drawn
 from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
 
 _PER_PAGE = 50
-_SHADOW = {"yes": True, "no": False}
+_STATES = (("", "Any state"), ("active", "Active"), ("suspended", "Suspended"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +39,31 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
     rows = rows.filter(tier__name=tier) if tier else rows
     parent = text_parameter(request, "parent")
     rows = rows.filter(parent=parent) if parent else rows
+    state = text_parameter(request, "state", most=16)
+    rows = rows.filter(suspended=state == "suspended") if state in dict(_STATES) and state else rows
+    down = text_parameter(request, "sort", most=16) == "-tenant"
     after, before = (text_parameter(request, name) for name in ("after", "before"))
-    shown, earlier, later = _part(rows, after, before, rows_drawn(request, _PER_PAGE))
+    shown, earlier, later = _part(rows, after, before, rows_drawn(request, _PER_PAGE), down=down)
     context = context_of(request, "tenants")
     traffic = {row.tenant: row for row in context["live"].facts.figures.tenants}
-    kept = {name: value for name, value in (("q", query), ("tier", tier), ("parent", parent)) if value}
+    given = (("q", query), ("tier", tier), ("parent", parent), ("state", state))
+    filters = {name: value for name, value in given if value}
+    kept = filters | ({"sort": "-tenant"} if down else {})
     default = Environment.objects.filter(slug=SHOWN).values_list("default_tier__name", flat=True).first()
     context |= {
         "rows": [_line(row, traffic) for row in shown],
         "query": query,
         "tier": tier,
         "parent": parent,
+        "state": state,
+        "states": _STATES,
+        "filtered": bool(filters),
+        "down": down,
+        "order_link": as_query(filters, sort="" if down else "-tenant"),
         "tiers": list(Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)),
         "default_tier": default or "none",
         # Counting costs as much as searching, so count only when nothing is searched for.
-        "total": None if kept else everybody.count(),
+        "total": None if filters else everybody.count(),
         "earlier": shown[0].key if shown and earlier else "",
         "later": shown[-1].key if shown and later else "",
         "whole": not (earlier or later),
@@ -61,15 +72,19 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
     return render(request, "dashboard/tenants.html", context)
 
 
-def _part(rows: QuerySet[Tenant], after: str, before: str, most: int) -> tuple[list[Tenant], bool, bool]:
+def _part(
+    rows: QuerySet[Tenant], after: str, before: str, most: int, *, down: bool
+) -> tuple[list[Tenant], bool, bool]:
     """One page after or before an id, and whether there are earlier and later ones.
 
     By id, not by number: so the last page of 100,000 tenants costs as much as the first.
     """
+    later, earlier = ("lt", "gt") if down else ("gt", "lt")
+    order, back = ("-key", "key") if down else ("key", "-key")
     if before:
-        found = _first(rows.filter(key__lt=before), "-key", most)
+        found = _first(rows.filter(**{f"key__{earlier}": before}), back, most)
         return found[:most][::-1], len(found) > most, True
-    found = _first(rows.filter(key__gt=after) if after else rows, "key", most)
+    found = _first(rows.filter(**{f"key__{later}": after}) if after else rows, order, most)
     return found[:most], bool(after), len(found) > most
 
 
