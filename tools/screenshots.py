@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -128,22 +129,28 @@ def _arguments() -> argparse.Namespace:
 
 @contextmanager
 def _demo() -> Iterator[tuple[str, str]]:
-    """Run a demo, and yield its address and the password of its admin."""
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "demo"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        url = password = ""
-        while not (url and password):
-            line = process.stdout.readline() if process.stdout else ""
-            if not line:
-                raise SystemExit("the demo did not start; or pass PASSWORD=... of one that runs")
-            url = url or "".join(re.findall(r"^\s+(http://\S+?)/?(?:\x1b|\s*$)", line))
-            password = "".join(re.findall(r"^\s+admin\s+(\S+)$", line))
-        yield url, password
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+    """Run a demo with data of its own, and yield its address and the password of its admin."""
+    # Its lists are empty at first, also when an earlier run ended in the middle.
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "demo"],
+            cwd=ROOT,
+            env=os.environ | {"FUSEBOARD_DATA_DIR": folder},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            url = password = ""
+            while not (url and password):
+                line = process.stdout.readline() if process.stdout else ""
+                if not line:
+                    raise SystemExit("the demo did not start; or pass PASSWORD=... of one that runs")
+                url = url or "".join(re.findall(r"^\s+(http://\S+?)/?(?:\x1b|\s*$)", line))
+                password = "".join(re.findall(r"^\s+admin\s+(\S+)$", line))
+            yield url, password
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
 
 
 def _fill(browser: Browser, given: argparse.Namespace) -> None:
@@ -166,11 +173,10 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     page.fill("[name=starts]", time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() + 86400)))
     page.click("button[value=save]")
     page.wait_for_load_state()
-    page.goto("/tenant?key=initech&quota=requests")
-    page.fill("#editor [name=limit]", "45")
-    page.fill("#editor [name=reason]", "CAP-771 Black Friday")
-    page.click("#editor form button[type=submit]")
-    page.wait_for_selector("#editor .notice")
+    page.goto("/edit/tenant?key=initech&limit.requests.limit=45")
+    page.fill("[name=reason]", "CAP-771 Black Friday")
+    page.click("button[value=save]")
+    page.wait_for_url("**/tenant?key=initech&saved=*")
     page.goto("/import")
     plan = b"tenants:\n  globex:\n    tier: pro\n"
     page.set_input_files(

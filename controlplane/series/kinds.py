@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
+from fuseboard.contract.words import CallTier
 
 #: Length of the shortest span, and the number of them in an hour.
 SPAN_S = 10
@@ -73,6 +74,9 @@ def _counts(*names: str) -> tuple[Field, ...]:
 LATENCY_FIELDS = (*(f"redis_to_{edge}_us" for edge in LATENCY_EDGES_US), "redis_longer")
 #: Calls to a dependency by time, in milliseconds.
 CALL_FIELDS = (*(f"took_to_{edge}_ms" for edge in CALL_EDGES_MS), "took_longer")
+#: Calls that a tier of a bulkhead refused: its slots and its queue were full, or they waited too long.
+FULL_FIELDS = tuple(f"{tier.value}_full" for tier in CallTier)
+TIMED_OUT_FIELDS = tuple(f"{tier.value}_timed_out" for tier in CallTier)
 
 FLEET = Kind(
     1,
@@ -87,7 +91,10 @@ FLEET = Kind(
 DEPENDENCY = Kind(
     2,
     "dependency",
-    _counts("ok", "failures", "slow", "neutral", "blocked", "over_limit", "refused_else", *CALL_FIELDS),
+    _counts(
+        *("ok", "failures", "slow", "neutral", "blocked", "over_limit", "refused_else", *CALL_FIELDS),
+        *(*FULL_FIELDS, *TIMED_OUT_FIELDS),
+    ),
     complete=True,
 )
 POD = Kind(

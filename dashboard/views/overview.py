@@ -1,10 +1,14 @@
 from typing import Any
 
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import SHOWN, may, require_role
-from dashboard.views.page import show
+from controlplane.status.bulkhead_refusals import refused_lately
+from dashboard.views.page import context_of, show
 
 
 @require_GET
@@ -38,7 +42,14 @@ def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> Ht
 @require_GET
 @require_role("viewer")
 def bulkheads(request: HttpRequest) -> HttpResponse:
-    return show(request, "bulkheads", "bulkheads.html")
+    context = context_of(request, "bulkheads")
+    names = [row.dependency for row in context["rows"]]
+    try:
+        context["lately"] = refused_lately(SHOWN, names, timezone.now())
+    except (OperationalError, InterfaceError):
+        # What is live comes from the gateways, and is displayed all the same.
+        context["lately"] = None
+    return render(request, "dashboard/bulkheads.html", context)
 
 
 @require_GET

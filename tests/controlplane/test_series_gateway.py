@@ -1,14 +1,18 @@
 """Gateways and a real Postgres: what is counted is written once, through restarts and outages."""
 
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
+from asgiref.sync import sync_to_async
 
 from controlplane.gateway.postgres import series_frames
 from controlplane.gateway.postgres.series_frames import SeriesWriter
 from controlplane.series.kinds import BY_NUMBER, FLEET, POD
+from controlplane.status.bulkhead_refusals import refused_lately
+from fuseboard.contract.load import CallLoad, TierLoad
 from fuseboard.contract.sync import Counters, TenantCounters
 from tests.controlplane.gateway import NOON, TurnedClock, beat, ready_gateway
 
@@ -79,6 +83,53 @@ async def test_a_span_is_written_once_its_heartbeats_have_arrived(setting, datab
         await database.execute("SELECT pods_heard, pods_known, covered_ms FROM series_span")
     ).fetchall()
     assert spans == [(1, 1, 5_001)]  # the gateway looked for the first time at second 5
+
+
+def slots(full: int, timed_out: int = 0) -> tuple[CallLoad, ...]:
+    """A bulkhead that refused so many calls of its second tier since the pod started."""
+    tiers = (TierLoad(limit=5), TierLoad(limit=3, full=full, timed_out=timed_out), TierLoad(limit=2))
+    return (CallLoad(dependency="payments-api", tiers=tiers),)
+
+
+async def refused_by_payments_api(setting: Setting) -> dict[str, tuple[int | None, int | None]]:
+    now = datetime.fromtimestamp(setting.clock.wall(), UTC)
+    [found] = await sync_to_async(refused_lately)("production", ["payments-api"], now)
+    return {tier.tier: (tier.full, tier.timed_out) for tier in found.tiers}
+
+
+async def test_the_refusals_of_a_bulkhead_are_stored_by_tier(setting):
+    gateway, writer = setting.gateway("g1")
+    setting.beat(gateway, 1, protection=slots(100))
+    for full, timed_out in ((130, 2), (130, 2), (170, 5)):
+        setting.clock.turn(5)
+        setting.beat(gateway, 1, protection=slots(full, timed_out))
+        await setting.write(writer)
+    # A new process counts from zero, and so does its bulkhead.
+    setting.clock.turn(5)
+    setting.beat(gateway, 1, protection=slots(7), boot="boot-0002", up_ms=4_000)
+    await setting.write(writer)
+    setting.clock.turn(20)
+    await setting.write(writer)
+    assert await refused_by_payments_api(setting) == {
+        "critical": (0, 0),
+        "standard": (77, 5),
+        "optional": (0, 0),
+    }
+
+
+async def test_two_gateways_count_what_a_bulkhead_refused_once(setting):
+    (one, first), (two, second) = setting.gateway("g1"), setting.gateway("g2")
+    heard = 0
+    for number, gateway in enumerate([one, one, one, two, two, two, one, one], start=1):
+        setting.clock.turn(5)
+        setting.beat(gateway, 10, protection=slots(100 * number))
+        heard += number not in (1, 4, 7)  # the first heartbeat after a move
+        await setting.write(first)
+        await setting.write(second)
+    setting.clock.turn(1)
+    for writer in (first, second, first):
+        await writer.finish()
+    assert (await refused_by_payments_api(setting))["standard"] == (100 * heard, 0)
 
 
 async def test_a_span_that_grows_is_replaced_and_not_added(setting, database, monkeypatch):

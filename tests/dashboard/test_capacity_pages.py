@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from fleet_rows import put_figures, put_server
 
 from controlplane.editing import edits
+from controlplane.status.bulkhead_refusals import BulkheadRefusals, TierRefusals
+from dashboard.views import overview
 from tests.dashboard.shown import text_of
 from tests.people import ADA
 
@@ -74,6 +77,28 @@ def test_the_bulkhead_that_refuses_comes_first(log_in: Any) -> None:
     shown = page(log_in("vera"), "/bulkheads")
     assert shown.index("payments-api") < shown.index("search")
     assert "Standard 17 of 17 9 2.5/s 1/s" in shown
+
+
+@pytest.mark.usefixtures("fleet")
+def test_refusals_of_bulkheads_in_the_last_hour_lead_to_them(log_in: Any, monkeypatch: Any) -> None:
+    client = log_in("vera")
+    shown = page(client, "/bulkheads").partition("Refused in the last hour")[2]
+    assert "payments-api Standard unknown unknown" in shown
+
+    def lately(environment: str, names: list[str], now: Any) -> list[BulkheadRefusals]:
+        tiers = (TierRefusals(tier="standard", full=1_204, timed_out=0),)
+        return [BulkheadRefusals(dependency=name, known_s=3_590, tiers=tiers) for name in names]
+
+    monkeypatch.setattr(overview, "refused_lately", lately)
+    html = client.get("/bulkheads").content.decode().partition("Refused in the last hour")[2]
+    assert "search Standard 1,204 0" in text_of(html)
+    assert 'href="/refusals?dependency=search&amp;reason=bulkhead_full">1,204</a>' in html
+
+    def fails(*given: Any) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(overview, "refused_lately", fails)
+    assert "Postgres does not answer." in page(client, "/bulkheads")
 
 
 @pytest.mark.usefixtures("fleet")

@@ -122,6 +122,12 @@ class CallTrack:
         while len(points) > 2 and at - points[1].at >= WINDOW_S:
             del points[0]
 
+    def slots(self) -> dict[str, tuple[_Slots, ...]]:
+        """The slots of the newest point, by dependency."""
+        if not self._points:
+            return {}
+        return {calls.dependency: calls.slots for calls in _unpack(self._points[-1].packed)}
+
     def counts(self) -> dict[Key, int]:
         """Slots as numbers, rates in thousandths per second."""
         found: dict[Key, int] = {}

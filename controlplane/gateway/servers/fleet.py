@@ -103,7 +103,7 @@ class Fleet:
             news = False
         before, last = server.spending, server.beat
         beat, packed = self.kept.cut(beat, token)
-        self.series.hear(beat, packed, now)
+        self.series.hear(beat, packed, now, calls=server.calls)
         self.failed_calls.hear(last, beat, wall, first=server.adopted or server.track.empty)
         most = self.kept.call_bytes(token)
         news |= server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most)

@@ -1,8 +1,22 @@
 """What a pod counted between two heartbeats, as fields of series."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Protocol
 
-from controlplane.series.kinds import CALL_FIELDS, DEPENDENCY, FLEET, LATENCY_FIELDS, POD, RULE, TENANT, Kind
+from controlplane.series.kinds import (
+    CALL_FIELDS,
+    DEPENDENCY,
+    FLEET,
+    FULL_FIELDS,
+    LATENCY_FIELDS,
+    POD,
+    RULE,
+    TENANT,
+    TIMED_OUT_FIELDS,
+    Kind,
+)
+from fuseboard.contract.load import CallLoad
 from fuseboard.contract.sync import Counters, DependencyCounters, RuleCounters, TenantCounters
 from fuseboard.contract.words import Reason
 
@@ -130,6 +144,42 @@ def _dependencies(found: Counted, was: Counters, now: Counters, *, cut: bool) ->
             counts |= _latency(CALL_FIELDS, base.latency, after.latency)
         _add(found, (DEPENDENCY, after.dependency, ""), counts)
     return calls, failures, blocked
+
+
+class Slots(Protocol):
+    """Totals of one tier of a bulkhead."""
+
+    @property
+    def full(self) -> int: ...
+    @property
+    def timed_out(self) -> int: ...
+
+
+def refused_by_slots(was: Mapping[str, Sequence[Slots]], now: Iterable[CallLoad], *, cut: bool) -> Counted:
+    """What bulkheads refused since the earlier heartbeat.
+
+    With ``cut``, the earlier list is not complete, so what is new in it counts from its next heartbeat.
+    """
+    found: Counted = {}
+    for call in now:
+        before = was.get(call.dependency, call.tiers if cut else ())
+        counts = {}
+        for tier, full, timed_out, base in zip_longest(call.tiers, FULL_FIELDS, TIMED_OUT_FIELDS, before):
+            if tier is not None:
+                counts[full] = _rise(base.full if base else 0, tier.full)
+                counts[timed_out] = _rise(base.timed_out if base else 0, tier.timed_out)
+        if any(counts.values()):
+            _add(found, (DEPENDENCY, call.dependency, ""), counts)
+    return found
+
+
+def add_up(kept: Counted, counted: Counted, *, most: int) -> None:
+    """Add ``counted`` to ``kept``, which has at most ``most`` things."""
+    for thing, fields in counted.items():
+        if thing in kept or len(kept) < most:
+            sums = kept.setdefault(thing, {})
+            for place, count in fields.items():
+                sums[place] = sums.get(place, 0) + count
 
 
 def _tenants(found: Counted, was: Counters, now: Counters) -> None:

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 
 from msgspec import msgpack
 
+from controlplane.gateway.servers.calls import CallTrack
 from controlplane.gateway.servers.series_counts import (
     THE_FLEET,
     Counted,
     Thing,
+    add_up,
     all_tenants_listed,
     difference,
     pod_of,
+    refused_by_slots,
 )
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, SPAN_S, TENANT, How
 from fuseboard.contract.sync import Counters, SyncRequest
@@ -134,12 +137,19 @@ class FleetSeries:
         self._doubted: set[str] = set()
         #: Pieces of processes that were replaced, and those before a doubt.
         self._ended: list[_Piece] = []
+        #: What bulkheads refused since the last look. It counts when it is heard: an hour needs no more.
+        self._refused_by_slots: Counted = {}
         self._began: float | None = None
 
-    def hear(self, beat: SyncRequest, packed: bytes, now: float) -> None:
-        """A heartbeat that is not stale; ``packed`` are its counters. Only notes it: this is in its path."""
+    def hear(self, beat: SyncRequest, packed: bytes, now: float, *, calls: CallTrack | None = None) -> None:
+        """A heartbeat that is not stale. Only notes it: this is in its path.
+
+        ``packed`` are its counters, and ``calls`` what its pod reported of calls until then.
+        """
         name, pod = beat.server, self._pods.get(beat.server)
         known = pod is not None and pod.boot == beat.boot
+        if beat.protection and calls is not None:
+            self._hear_slots(beat, calls, pod if known else None)
         if pod is None or not known:
             if pod is not None:
                 self._end(pod)
@@ -151,6 +161,18 @@ class FleetSeries:
         if known:
             self._add(beat, pod, packed, now)
         pod.sequence, pod.at, pod.packed, pod.cut = beat.sequence, now, packed, beat.cut > 0
+
+    def _hear_slots(self, beat: SyncRequest, calls: CallTrack, pod: _Pod | None) -> None:
+        if pod is None:
+            # Another gateway may have counted what an older process refused.
+            if beat.up_ms > YOUNG_MS:
+                return
+            counted = refused_by_slots({}, beat.protection, cut=False)
+        elif self.alone or beat.sequence == pod.sequence + 1:
+            counted = refused_by_slots(calls.slots(), beat.protection, cut=calls.cut)
+        else:
+            return
+        add_up(self._refused_by_slots, counted, most=TOP_DEPENDENCIES)
 
     def _add(self, beat: SyncRequest, pod: _Pod, packed: bytes, now: float) -> None:
         name, piece = beat.server, pod.piece
@@ -198,12 +220,18 @@ class FleetSeries:
             self._take(piece, wall - now)
             if number % _CHUNK == 0:
                 yield
+        self._take_slots(int(wall) // SPAN_S * SPAN_S)
         names = present()
         for name in [name for name in self._pods if name not in names and name not in self._heard]:
             self._drop_doubt(name, self._pods.pop(name))
         for span in self.spans.values():
             if not span.chosen and span.at + 2 * SPAN_S <= wall:
                 _choose(span)
+
+    def _take_slots(self, at: int) -> None:
+        counted, self._refused_by_slots = self._refused_by_slots, {}
+        if counted:
+            self._add_part(self._span(at), counted, 0, 1, 1)
 
     def _pieces(self) -> list[_Piece]:
         """What can be counted now."""
