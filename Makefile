@@ -43,7 +43,7 @@ test-full: environment agent-environment chromium curl nginx ## every test howev
 	@$(PY) -m pytest -m ""
 
 screenshots: environment chromium ## pictures of every page of a demo of its own; PASSWORD=... URL=... takes a running one
-	@$(PY) tools/screenshots.py $(if $(URL),--url $(URL)) $(if $(ONLY),--only $(ONLY))
+	@$(PY) tools/screenshots.py $(if $(README),--readme) $(if $(URL),--url $(URL)) $(if $(ONLY),--only $(ONLY))
 
 soak: environment ## the 10- and 30-minute runs
 	@$(PY) -m pytest -m soak --timeout 3600 -s

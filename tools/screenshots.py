@@ -86,6 +86,14 @@ OUTSIDE = {
     "account_signup": "/login/closed",
     "account_inactive": "/login/off",
 }
+#: For the README: name of the file -> path.
+BEST = {
+    "overview": "/",
+    "breaker": "/breakers/payments-api",
+    "edit": "/edit/tier?key=enterprise&limit.requests.limit=90",
+    "refusals": "/refusals",
+}
+_BEST_SIZE = {"width": 1280, "height": 860}
 #: Photographed while a breaker is open: the demo's vendor fails for 25 s in every 90 s.
 INCIDENT = ("overview", "breakers", "breaker")
 _INCIDENT_S = 100.0
@@ -98,16 +106,17 @@ def main() -> int:
         sys.stderr.write("needs Chromium: install it with `apt-get install chromium`\n")
         return 2
     given.out.mkdir(parents=True, exist_ok=True)
+    photograph = _photograph_best if given.readme else _photograph_all
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         if given.password:
             if given.fill:
                 _fill(browser, given)
-            count = _photograph_all(browser, given)
+            count = photograph(browser, given)
         else:
             with _demo() as (given.url, given.password):
                 _fill(browser, given)
-                count = _photograph_all(browser, given)
+                count = photograph(browser, given)
         browser.close()
     sys.stdout.write(f"{count} pictures in {given.out}\n")
     return 0
@@ -121,8 +130,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--themes", nargs="+", default=["dark", "light"])
     parser.add_argument("--widths", nargs="+", type=int, default=[1440, 1920, 390])
     parser.add_argument("--fill", action="store_true", help="first give every list of this demo an entry")
+    parser.add_argument(
+        "--readme", action="store_true", help="only the pictures of the README, into docs/pictures"
+    )
     parser.add_argument("--only", nargs="+", default=[], help="names of pages")
     given = parser.parse_args()
+    if given.readme:
+        given.out = ROOT / "docs" / "pictures"
     given.password = os.environ.get("PASSWORD", "")
     return given
 
@@ -206,6 +220,19 @@ def _log_in(context: BrowserContext, given: argparse.Namespace) -> Page:
     return page
 
 
+def _photograph_best(browser: Browser, given: argparse.Namespace) -> int:
+    """The pictures of the README, as large as a screen."""
+    page = _log_in(browser.new_context(base_url=given.url, viewport=_BEST_SIZE), given)
+    # Until there are refusals to display.
+    page.wait_for_timeout(60_000)
+    for name, address in BEST.items():
+        if name in INCIDENT:
+            _await_incident(page)
+        page.goto(address)
+        _shoot(page, given.out / f"{name}.png", full_page=False)
+    return len(BEST)
+
+
 def _photograph_all(browser: Browser, given: argparse.Namespace) -> int:
     first = browser.new_context(base_url=given.url, viewport={"width": 1440, "height": 900})
     watcher = _log_in(first, given)
@@ -262,7 +289,7 @@ def _await_incident(page: Page) -> None:
         page.wait_for_timeout(200)
 
 
-def _shoot(page: Page, file: Path) -> None:
+def _shoot(page: Page, file: Path, *, full_page: bool = True) -> None:
     # Until the first message of the socket and the points of the charts; Playwright's own wait needs eval,
     # which the policy of the page forbids.
     ends = time.monotonic() + 3.0
@@ -270,7 +297,7 @@ def _shoot(page: Page, file: Path) -> None:
     while page.locator(waiting).count() and time.monotonic() < ends:
         page.wait_for_timeout(50)
     page.wait_for_timeout(200)
-    page.screenshot(path=file, full_page=True)
+    page.screenshot(path=file, full_page=full_page)
     if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth + 1"):
         sys.stderr.write(f"{file.name}: wider than its window\n")
 

@@ -25,7 +25,7 @@ import fuseboard
 from controlplane.demo.scenario import DEPENDENCIES
 from fuseboard import Cached, Default
 from fuseboard.contract.words import CallTier
-from fuseboard.integrations.asgi import FuseboardMiddleware
+from fuseboard.integrations.asgi import FuseboardMiddleware, subject_of
 from fuseboard.integrations.httpx import GuardedTransport
 
 #: The fallback answer while the vendor is not called.
@@ -39,6 +39,11 @@ def tenant_of(scope: MutableMapping[str, Any]) -> str | None:
     if scope["path"] in ("/healthz", "/strain"):
         return None
     return str(dict(scope["headers"]).get(b"x-tenant", b"").decode("latin-1"))
+
+
+def customer_of(scope: MutableMapping[str, Any]) -> fuseboard.Subject | None:
+    """Who asks and for what, so that the page of refusals displays endpoints; not of health checks."""
+    return None if tenant_of(scope) is None else subject_of(scope)
 
 
 def application(vendor_url: str) -> FastAPI:
@@ -75,7 +80,7 @@ def application(vendor_url: str) -> FastAPI:
             task.cancel()
 
     app = FastAPI(lifespan=running, openapi_url=None)
-    app.add_middleware(FuseboardMiddleware, agent=agent, tenant=tenant_of)
+    app.add_middleware(FuseboardMiddleware, agent=agent, tenant=tenant_of, subject=customer_of)
 
     @app.middleware("http")
     async def say_who_decided(request: Request, call_next: RequestResponseEndpoint) -> Response:

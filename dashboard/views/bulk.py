@@ -30,6 +30,9 @@ ACTS = (
 )
 #: What the page calls the fields of the edit function.
 _LABELS = {"scale_percent": "Percent", "window_s": "Window"}
+#: Tenants that can be selected in the list and edited together: those of one page.
+MOST_SELECTED = 50
+_LONGEST_KEY = 200
 _FLAGS = {"yes": True, "no": False}
 
 
@@ -82,6 +85,7 @@ def _page(request: HttpRequest, *, preview: Any = None, status: int = 200, **ext
         request,
         "bulk",
         typed=typed,
+        selected=_selected(typed),
         tiers=list(tiers),
         quota_names=list(quotas.values_list("name", flat=True).distinct()),
         acts=ACTS,
@@ -101,8 +105,15 @@ def _filter(typed: Any) -> TenantFilter:
         has_quota=_FLAGS.get(typed.get("has_quota", "")),
         suspended=_FLAGS.get(typed.get("suspended", "")),
         parent=_key(typed, "parent"),
+        keys=_selected(typed),
         everybody=typed.get("everybody") == "1",
     )
+
+
+def _selected(typed: Any) -> tuple[str, ...]:
+    """Tenants that were selected in the list."""
+    given = dict.fromkeys(key[:_LONGEST_KEY].replace("\x00", "") for key in typed.getlist("b"))
+    return tuple(key for key in given if key)[:MOST_SELECTED]
 
 
 def _change(typed: Any) -> TenantChange:

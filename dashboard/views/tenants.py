@@ -12,6 +12,7 @@ from controlplane.policies.models import Environment, Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
 from dashboard.list_filters import as_query
 from dashboard.table_files import rows_drawn
+from dashboard.views.bulk import MOST_SELECTED
 from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
 
 _PER_PAGE = 50
@@ -57,6 +58,7 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
         "parent": parent,
         "state": state,
         "states": _STATES,
+        "most_selected": MOST_SELECTED,
         "filtered": bool(filters),
         "down": down,
         "order_link": as_query(filters, sort="" if down else "-tenant"),

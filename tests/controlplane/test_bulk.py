@@ -65,6 +65,8 @@ def bulk(ada: Any, who: TenantFilter, what: TenantChange, expected: int | None =
         (TenantFilter(quota="uploads", has_quota=False), ["acme", "eu-1", "eu-2", "us-1"]),
         (TenantFilter(suspended=True), ["us-1"]),
         (TenantFilter(tier="free", suspended=False, prefix="eu"), ["eu-1", "eu-2"]),
+        (TenantFilter(keys=("us-2", "acme", "no-such-tenant")), ["acme", "us-2"]),
+        (TenantFilter(keys=("us-2", "acme"), suspended=True), []),
         (TenantFilter(everybody=True), ["acme", "eu-1", "eu-2", "us-1", "us-2"]),
     ],
 )

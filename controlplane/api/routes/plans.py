@@ -154,7 +154,9 @@ def preview_many(request: HttpRequest, environment: Environment, values: BulkIn)
 def _bulk(values: BulkIn) -> dict[str, Any]:
     change = values.change.model_dump()
     change["remove_quotas"] = tuple(change["remove_quotas"])
-    return {"filter": TenantFilter(**values.filter.model_dump()), "change": TenantChange(**change)}
+    chosen = values.filter.model_dump()
+    chosen["keys"] = tuple(chosen["keys"])
+    return {"filter": TenantFilter(**chosen), "change": TenantChange(**change)}
 
 
 def _planned(found: Difference) -> PlannedOut:

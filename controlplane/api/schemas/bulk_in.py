@@ -62,6 +62,7 @@ class BulkFilter(Strict):
     quota: Slug | Literal[""] = ""
     suspended: bool | None = None
     parent: Subject | Literal[""] = ""
+    keys: Annotated[list[Subject], Field(max_length=1_000, description="Ids of tenants; empty for any.")] = []  # noqa: RUF012
     everybody: bool = False
 
 

@@ -35,6 +35,8 @@ class TenantFilter:
     suspended: bool | None = None
     #: The tenant they belong to.
     parent: str = ""
+    #: These tenants, by their ids; empty for any.
+    keys: tuple[str, ...] = ()
     everybody: bool = False
 
     def rows(self, environment: str) -> QuerySet[Tenant]:
@@ -47,6 +49,8 @@ class TenantFilter:
             rows = rows.filter(suspended=self.suspended)
         if self.parent:
             rows = rows.filter(parent=self.parent)
+        if self.keys:
+            rows = rows.filter(key__in=self.keys)
         if self.has_quota is not None or self.quota:
             own = rows.filter(quotas__name=self.quota) if self.quota else rows.filter(quotas__isnull=False)
             keys = own.values("pk")
@@ -55,9 +59,8 @@ class TenantFilter:
 
     @property
     def says_something(self) -> bool:
-        return bool(self.tier or self.prefix or self.quota or self.parent or self.everybody) or (
-            self.has_quota is not None or self.suspended is not None
-        )
+        words = self.tier or self.prefix or self.quota or self.parent or self.keys
+        return bool(words or self.everybody) or self.has_quota is not None or self.suspended is not None
 
 
 @dataclass(frozen=True, kw_only=True)

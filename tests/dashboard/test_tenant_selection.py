@@ -1,0 +1,65 @@
+"""Tenants that are selected in the list are edited together, as one revision (issue 13, part 1)."""
+
+import re
+from typing import Any
+
+import pytest
+
+from controlplane.policies.models import Revision, Tenant
+from dashboard.views.bulk import MOST_SELECTED
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def many(production: str) -> list[str]:
+    one = Tenant.objects.get(key="acme-retail")
+    keys = [f"shop-{number}" for number in range(4)]
+    Tenant.objects.bulk_create(
+        Tenant(environment=one.environment, key=key, tier=one.tier, changed_revision=1) for key in keys
+    )
+    return keys
+
+
+def test_only_what_was_selected_changes(log_in: Any, many: list[str]) -> None:
+    client = log_in("ada")
+    shown = client.get("/tenants/bulk", {"b": ["shop-1", "shop-2"]}).content.decode()
+    assert "2 selected" in shown
+    assert "Id starts with" not in shown
+    typed = {"b": ["shop-1", "shop-2"], "what": "suspend", "act": "preview"}
+    shown = client.post("/tenants/bulk", typed).content.decode()
+    assert "2 tenants would change" in shown
+    seen = re.search(r'name="seen" value="(\d+)"', shown)
+    assert seen is not None
+    # An address or a form with other conditions does not widen what was selected.
+    saving = typed | {"act": "save", "seen": seen[1], "reason": "CHG-4821", "everybody": "1"}
+    assert client.post("/tenants/bulk", saving).status_code == 302
+    assert set(Tenant.objects.filter(suspended=True).values_list("key", flat=True)) == {"shop-1", "shop-2"}
+    assert Revision.objects.order_by("-number")[0].changed == 2
+
+
+def test_a_selection_is_bounded_and_needs_the_right(log_in: Any, many: list[str]) -> None:
+    client = log_in("ada")
+    shown = client.get("/tenants/bulk", {"b": [f"x{n}" for n in range(MOST_SELECTED + 5)]})
+    assert f"{MOST_SELECTED} selected" in shown.content.decode()
+    client = log_in("olga")
+    assert "bulk-selected" not in client.get("/tenants").content.decode()
+    assert client.get("/tenants/bulk", {"b": "shop-1"}).status_code == 403
+
+
+@pytest.mark.browser
+def test_tenants_are_selected_and_edited_in_the_browser(sign_in: Any, many: list[str]) -> None:
+    page = sign_in("ada")
+    page.goto("/tenants?q=shop")
+    page.check("[name=b][value=shop-1]")
+    page.check("[name=b][value=shop-3]")
+    assert page.inner_text("#bulk-selected [data-count]") == "2 selected"
+    page.click("text=Edit selected tenants")
+    page.select_option("[name=what]", "tier")
+    page.select_option("[name=to_tier]", "free")
+    page.click("text=Preview changes")
+    page.fill("[name=reason]", "CRM-5581")
+    page.click("text=Change 2 tenants")
+    page.wait_for_url("**/revisions/*")
+    moved = Tenant.objects.filter(tier__name="free").values_list("key", flat=True)
+    assert set(moved) == {"shop-1", "shop-3"}
