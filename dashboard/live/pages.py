@@ -23,11 +23,19 @@ class Page:
     context: Context
 
 
+def _section(topic: Topic) -> str:
+    """The page that the navigation marks: an editor belongs to the list of what it edits."""
+    if topic.page != "edit":
+        return topic.page
+    return {"tenant": "tenants", "dependency": "breakers"}.get(topic.key.partition(" ")[0], "tiers")
+
+
 def page_of(topic: Topic, live: Live, history: History) -> Page:
     reader = Reader(name="", role=topic.role)
     context: Context = {
         "live": live,
         "page": topic.page,
+        "section": _section(topic),
         "is_live": topic.page in LIVE_PAGES,
         "operates": reader.operates,
         "administers": reader.administers,

@@ -288,7 +288,7 @@ def _page(
     context = context_of(
         request,
         "edit",
-        key="" if new else edited_key(kind, name, base),
+        key=kind if new else edited_key(kind, name, base),
         kind=kind,
         word=KINDS[kind].word,
         name=name,

@@ -41,6 +41,21 @@ def ada(log_in: Any, production: str) -> Any:
     return log_in("ada")
 
 
+@pytest.mark.parametrize(
+    ("address", "marked"),
+    [
+        ("/edit/tier?key=pro", "Tiers"),
+        ("/edit/environment", "Tiers"),
+        ("/edit/tenant?key=acme-retail", "Tenants"),
+        ("/edit/tenant?new", "Tenants"),
+    ],
+)
+def test_the_navigation_marks_the_list_of_what_is_edited(ada: Any, address: str, marked: str) -> None:
+    """A tenant was edited under "Tiers"."""
+    shown = ada.get(address).content.decode()
+    assert re.findall(r'aria-current="page">\s*([A-Z][a-z]+)', shown) == [marked]
+
+
 def test_a_quota_of_a_tier_is_changed_in_three_clicks(ada: Any) -> None:
     assert f'href="{PRO}"' in page(ada.get("/tiers"))
     shown = page(ada.get(PRO))
