@@ -104,7 +104,7 @@ class RuleCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     refused: Total = 0
     #: Calls that a shadow rule would have refused, where Redis decided.
     shadow: Total = 0
-    #: Those that were spent from a fleet lease, without a question to Redis.
+    #: Calls that were spent from a fleet lease, without a question to Redis.
     leased: Total = 0
 
 
