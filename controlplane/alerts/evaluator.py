@@ -52,10 +52,20 @@ class Change:
 
 
 def evaluate_all() -> list[Change]:
-    """Evaluate every environment. One that another process evaluates at this moment is left out."""
+    """Evaluate every environment. One that another process evaluates at this moment is left out.
+
+    An environment that fails keeps none of the others from its alerts: the errors are raised at the end.
+    """
     changes: list[Change] = []
-    for environment in Environment.objects.order_by("slug").values_list("slug", flat=True):
-        changes += evaluate_environment(environment)
+    errors: list[Exception] = []
+    for environment in list(Environment.objects.order_by("slug").values_list("slug", flat=True)):
+        try:
+            changes += evaluate_environment(environment)
+        except Exception as error:
+            log.exception("alerts.not_evaluated", environment=environment)
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("the alerts of some environments were not evaluated", errors)
     return changes
 
 

@@ -40,6 +40,8 @@ _OF_RULE = {
     "unhealthy": Timing(level=1, for_s=60, keep_s=120),
     "unknown-revision": Timing(level=2, for_s=30, keep_s=60),
 }
+#: Of a rule that this version does not know: another version stored its alert, and it is resolved here.
+_UNKNOWN = Timing(level=1, for_s=0, keep_s=60)
 #: Rules that see Postgres only. The others see nothing while no gateway reports.
 NEEDS_NO_GATEWAY = frozenset(("ahead", "observing", "overdue", "override", "schedules"))
 #: What a page displays, but what is no news to a person who is called: it was planned.
@@ -48,7 +50,7 @@ NOT_ALERTS = frozenset(("soon",))
 
 def timing_of(key: str) -> Timing:
     """The timing of an alert by its key: ``open:payments-api`` has that of ``open``."""
-    return _OF_RULE[rule_of(key)]
+    return _OF_RULE.get(rule_of(key), _UNKNOWN)
 
 
 def rule_of(key: str) -> str:

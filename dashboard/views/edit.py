@@ -20,6 +20,7 @@ from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import Preview, ThingEdit, UnitConflict, thing_as_of
 from controlplane.editing.plans import plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.fleet.live import divisor
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import limits_in
@@ -40,6 +41,7 @@ from dashboard.setting_lines import wrong_lines
 from dashboard.thing_form import Typed, choices_of_kinds, groups_of, placed, typed_in
 from dashboard.undo import saved_at
 from dashboard.views.edit_request import KINDS, base_in, edit_of, inherited, name_in, number_in, typed_of
+from dashboard.views.outage import outage_words
 from dashboard.views.page import context_of, not_found
 from dashboard.views.quotas import peak_at
 
@@ -216,6 +218,7 @@ def _preview(made: ThingEdit, typed: Typed) -> dict[str, Any]:
         "others": len(changes) - len(mine),
         "advice": found.difference.advice,
         "temporary": _temporary(made, found),
+        "outages": _outages(made, found),
         **_reach(made, found),
     }
 
@@ -248,6 +251,19 @@ def _temporary(made: ThingEdit, found: Preview) -> list[str]:
         for name, columns in limits_in("quotas", found.after or {}).items()
         if name in changed and columns.get("expires_at")
     ]
+
+
+def _outages(made: ThingEdit, found: Preview) -> list[tuple[str, str]]:
+    """What each changed quota allows while Redis is down."""
+    if made.kind not in ("tier", "tenant") or made.removed or not found.difference:
+        return []
+    changed = limits_in("quotas", found.after or {}).items() if made.typed.get("quotas") else ()
+    before, pods = limits_in("quotas", found.before or {}), divisor(SHOWN)
+    return [
+        (name, outage_words(columns, pods=pods))
+        for name, columns in changed
+        if name in made.typed["quotas"] and columns != before.get(name)
+    ][:_MOST]
 
 
 def _reach(made: ThingEdit, found: Preview) -> dict[str, Any]:

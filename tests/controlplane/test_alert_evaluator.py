@@ -10,6 +10,7 @@ from django.db import connection, connections, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
+from controlplane.alerts import evaluator
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.evaluator import Change, evaluate_environment, forget
 from controlplane.alerts.lifecycle import AlertState, News
@@ -17,6 +18,7 @@ from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.reading import open_alerts, past_alerts, stored_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
+from controlplane.editing.edits import create_environment
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.models import Figures
 
@@ -63,6 +65,8 @@ def fire() -> Alert:
     measure(5.0)
     assert evaluate() == []
     let_pass(120)
+    # Again, so that a pause of this machine does not make the figures too old.
+    measure(5.0)
     assert evaluate() == [("429", News.FIRED)]
     return Alert.objects.get()
 
@@ -84,6 +88,34 @@ def test_an_alert_is_pending_fires_recovers_and_is_resolved() -> None:
     assert past.resolved_at is not None
     assert past.text == "5.0 % of requests are refused", "the last text is kept"
     assert evaluate() == []
+
+
+def test_an_alert_of_a_rule_that_this_version_does_not_know_is_resolved() -> None:
+    """During an upgrade, or after a rule was removed: the evaluation failed for every rule."""
+    row = fire()
+    Alert.objects.filter(pk=row.pk).update(key="removed-rule:payments-api")
+    measure(0.0)
+    assert evaluate() == []
+    let_pass(60)
+    assert evaluate() == [("removed-rule:payments-api", News.RESOLVED)]
+
+
+def test_an_environment_that_fails_keeps_no_other_from_its_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("aaa", "production"):
+        create_environment(environment=name, reason="for a test", actor=ADA)
+    fire()
+    measure(0.0)
+    read = evaluator.read_facts
+
+    def fails_for_one(environment: str) -> Any:
+        if environment == "aaa":
+            raise ValueError("a stored document of another version")
+        return read(environment)
+
+    monkeypatch.setattr(evaluator, "read_facts", fails_for_one)
+    with pytest.raises(ExceptionGroup, match="some environments"):
+        evaluator.evaluate_all()
+    assert Alert.objects.get().state == AlertState.RECOVERING
 
 
 def test_a_pending_alert_that_ends_leaves_no_row() -> None:

@@ -87,3 +87,26 @@ def test_m12_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> 
     assert ada.post(ACME, {"base": head(), named: "", "reason": WHY}).status_code == 302
     row = acme_requests()
     assert (row.limit, row.expires_at, row.returns_to) == (60, None, None)
+
+
+def test_13_1_the_preview_says_what_a_changed_quota_allows_without_redis(ada: Any) -> None:
+    quota(600, failure_policy="local_share")
+    acme_quota(60, failure_policy="local_share")
+    typed = {"base": head(), "limit.requests.limit": "30", "limit.requests.burst": "7", "reason": WHY}
+    for address in ("tenant/preview?key=acme-retail", "tier/preview?key=pro"):
+        preview = text_of(page(ada.post(f"/edit/{address}", typed)))
+        assert "requests without Redis: Each of 3 pods allows 10 of 30." in preview
+    unchanged = {"base": head(), "reason": WHY}
+    assert "without Redis" not in text_of(page(ada.post("/edit/tenant/preview?key=acme-retail", unchanged)))
+    typed = {"base": head(), "keep.requests": "remove", "reason": WHY}
+    assert "without Redis" not in text_of(page(ada.post("/edit/tenant/preview?key=acme-retail", typed)))
+
+
+def test_13_1_the_preview_of_a_temporary_quota_says_what_it_allows_without_redis(ada: Any) -> None:
+    acme_quota(60, failure_policy="fail_closed")
+    ends = timezone.now() + timedelta(days=1)
+    typed = {"limit.requests.limit": "90", "limit.requests.expires_at": f"{ends:%Y-%m-%dT%H:%M}"}
+    preview = text_of(
+        page(ada.post("/edit/tenant/preview?key=acme-retail", {**typed, "base": head(), "reason": WHY}))
+    )
+    assert "requests without Redis:" in preview
