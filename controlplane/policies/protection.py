@@ -73,6 +73,15 @@ def pod_protection(document: Mapping[str, Any]) -> PodProtection | None:
     return msgspec.convert(document, PodProtection) if document else None
 
 
+def completed(document: Mapping[str, Any], shape: Shape) -> Document:
+    """The document with every setting: one that a later version added is not in older rows."""
+    found = _defaults(shape, "") | dict(document)
+    for group in shape.groups:
+        if group in document:
+            found[group] = _defaults(shape, group) | dict(document[group])
+    return found
+
+
 def flat_protection(document: Mapping[str, Any]) -> dict[str, Any]:
     """``{"bulkhead": {"borrow": true}}`` to ``{"protection.bulkhead.borrow": True}``."""
     found: dict[str, Any] = {}

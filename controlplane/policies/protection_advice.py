@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controlplane.policies.protection import protection_in
+from controlplane.policies.protection import CALL, completed, protection_in
 from fuseboard.contract.protection_fields import TIERS
 
 #: Connections of an httpx client unless it sets limits.
@@ -14,7 +14,7 @@ _MANY_PERCENT = 20
 
 def protection_advice(fields: Mapping[str, Any]) -> list[str]:
     """Warnings about the protection of a dependency, from its fields as a revision stores them."""
-    document = protection_in(fields)
+    document = completed(protection_in(fields), CALL)
     timeout_ms = fields["timeout_ms"]
     found = []
     if document.get("sla_ms", 0) > timeout_ms:

@@ -28,6 +28,7 @@ from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.models import Runbook
 from controlplane.policies.older_defaults import DifferingRows, differing_rows
+from controlplane.policies.protection import POD, completed
 
 router = Router()
 runbooks = Router()
@@ -46,7 +47,7 @@ def get_configuration(
         revision=row.revision,
         default_tier=row.default_tier.name,
         tuning=to_builtins(tuning_of(row)),
-        protection=PodProtectionOut(**row.protection) if row.protection else None,
+        protection=PodProtectionOut(**completed(row.protection, POD)) if row.protection else None,
     )
 
 

@@ -21,6 +21,7 @@ from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit
+from controlplane.policies.protection import CALL, completed
 
 router = Router()
 
@@ -154,7 +155,7 @@ def _out(row: Dependency) -> DependencyOut:
         timeout_ms=row.timeout_ms,
         wait_ms=row.wait_ms,
         breaker={column: getattr(row, column) for column in BREAKER_RANGES},
-        protection=CallProtectionOut(**row.protection) if row.protection else None,
+        protection=CallProtectionOut(**completed(row.protection, CALL)) if row.protection else None,
         vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
         version=row.version,
         advice=advice_about(dependency_fields(row)),
