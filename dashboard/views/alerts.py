@@ -22,6 +22,8 @@ from dashboard.views.page import bounded_text, context_of, text_parameter
 
 _ROWS = 50
 _SEVERITIES = ("critical", "warning")
+#: No resolved alert is older.
+_PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 
 
 @require_http_methods(["GET", "POST"])
@@ -49,7 +51,8 @@ def _act(request: HttpRequest) -> HttpResponse:
     hub.nudge()
     done = "Acknowledged" if row.acknowledged_by else "Acknowledgement withdrawn"
     messages.success(request, f"{done}: {row.text}.")
-    return redirect("alerts")
+    # The filter stays.
+    return redirect(request.get_full_path())
 
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
@@ -65,7 +68,8 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "past": [stored(row) for row in shown.object_list],
         "count": pages.count,
         "filters": filters,
-        "periods": PERIODS,
+        "periods": _PERIODS,
+        "span": dict(_PERIODS).get(filters.get("period", ""), _PERIODS[-1][1]),
         "severities": (("", "Any severity"), *((name, name.capitalize()) for name in _SEVERITIES)),
         "previous": shown.previous_page_number() if shown.has_previous() else None,
         "next": shown.next_page_number() if shown.has_next() else None,

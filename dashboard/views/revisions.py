@@ -28,8 +28,6 @@ from dashboard.views.page import context_of, not_found
 
 _PER_PAGE = 50
 _THINGS_PER_PAGE = 100
-
-
 _SEARCHED = ("actor", "target", "reason", "action")
 
 
@@ -73,6 +71,7 @@ def revisions(request: HttpRequest) -> HttpResponse:
         periods=PERIODS,
         oldest_first=oldest_first,
         all_link=as_query(filters, only=""),
+        clear_link=as_query(filters, q="", period=""),
         changes_link=as_query(filters, only="changes"),
         order_link=as_query(filters, sort="" if oldest_first else "revision"),
     )

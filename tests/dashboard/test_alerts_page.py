@@ -105,7 +105,7 @@ def test_resolved_alerts_have_pages(log_in: Any) -> None:
     assert "dep-0 is open" in first
     assert "dep-50 is open" not in first
     assert "dep-50 is open" in second
-    assert "51 in 90 days" in first
+    assert "51, last 90 days" in first
 
 
 def test_missing_figures_are_named(log_in: Any) -> None:

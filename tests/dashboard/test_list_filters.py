@@ -61,13 +61,21 @@ def test_past_alerts_are_found_and_their_pages_keep_the_filter(log_in, productio
     )
     client = log_in("vera")
     shown = page(client, "/alerts?severity=critical")
-    assert "1 found in 90 days" in shown
+    assert "1 found, last 90 days" in shown
     assert "warned" not in shown
     shown = page(client, "/alerts?q=WARNED&period=7d")
-    assert "60 found in 90 days" in shown
+    assert "60 found, last 7 days" in shown
     assert 'rel="next" href="?q=WARNED&amp;period=7d&amp;page=2"' in shown
     assert "No resolved alert matches." in page(client, "/alerts?severity=critical&period=24h")
     assert 'rel="next" href="?page=2"' in page(client, "/alerts")
+
+
+def test_the_filter_stays_when_an_alert_is_acknowledged(log_in, production):
+    firing = resolved("open", "critical", 0)
+    firing.state, firing.resolved_at = "firing", None
+    firing.save()
+    answer = log_in("olga").post("/alerts?q=open&period=7d", {"acknowledge": firing.pk, "note": ""})
+    assert answer["Location"] == "/alerts?q=open&period=7d"
 
 
 def test_tenants_are_ordered_backwards_in_pages_and_found_by_state(log_in, production):
