@@ -104,14 +104,23 @@ def token(production: str) -> Any:
 
 
 @pytest.fixture
-async def gateway(token: Any) -> AsyncIterator[Gateway]:
+async def gateway(token: Any, thread_connections: None) -> AsyncIterator[Gateway]:
     """A gateway as ``manage.py gateway`` runs it, on this test's event loop."""
     started = Gateway(GatewaySettings(gateway="test"))
     started.start()
     await eventually(lambda: started.ready)
     yield started
     await started.stop()
-    # The thread in which these tests ask Django has a separate connection.
+
+
+@pytest.fixture
+async def thread_connections() -> AsyncIterator[None]:
+    """Closes the connections of the thread in which ``sync_to_async`` runs Django.
+
+    All tests of a process share that thread. A connection that stays open makes a later test fail
+    that has no database: Django looks whether it is still usable.
+    """
+    yield
     await sync_to_async(connections.close_all)()
 
 

@@ -103,7 +103,7 @@ def test_a_row_is_written_at_most_every_two_seconds_and_again_if_postgres_refuse
     assert [name for name, _ in kept.due(14.0)] == ["llm"]
 
 
-@pytest.mark.usefixtures("token")
+@pytest.mark.usefixtures("token", "thread_connections")
 async def test_two_gateways_write_them_and_a_page_reads_them_together(database: Any) -> None:
     from asgiref.sync import sync_to_async
 

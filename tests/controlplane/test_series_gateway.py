@@ -16,7 +16,7 @@ from fuseboard.contract.load import CallLoad, TierLoad
 from fuseboard.contract.sync import Counters, TenantCounters
 from tests.controlplane.gateway import NOON, TurnedClock, beat, ready_gateway
 
-pytestmark = pytest.mark.usefixtures("token")
+pytestmark = pytest.mark.usefixtures("token", "thread_connections")
 
 
 class Setting:
