@@ -8,11 +8,12 @@ from urllib.parse import parse_qs
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from controlplane.accounts import sockets
-from controlplane.accounts.permissions import SHOWN, role_of
+from controlplane.accounts.permissions import role_of
 from dashboard.hub import hub
 from dashboard.live.drawing import Drawing
 from dashboard.live.timeline import RANGES
 from dashboard.live.topics import PAGES, Topic
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 #: The browser reloads, which leads to the login page or to the page for the new role.
 LOGIN_AGAIN = 4401
@@ -34,7 +35,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         # Accept first in any case: a refused handshake shows the browser no code.
         await self.accept()
-        role = role_of(self.scope["user"], SHOWN)
+        role = role_of(self.scope["user"], DEFAULT_ENVIRONMENT)
         if not role:
             await self.close(code=LOGIN_AGAIN)
             return
@@ -98,7 +99,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 async with asyncio.timeout(RECHECK_S):
                     await self._doubt.wait()
             self._doubt.clear()
-            if role_of(await sockets.user_of(self.scope), SHOWN) != role:
+            if role_of(await sockets.user_of(self.scope), DEFAULT_ENVIRONMENT) != role:
                 with contextlib.suppress(RuntimeError):  # it has closed meanwhile
                     await self.close(code=LOGIN_AGAIN)
                 return

@@ -1,11 +1,10 @@
 """The person who looks at a page, as far as drawing it depends on them."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.http import HttpRequest
 
-from controlplane.accounts.permissions import SHOWN, may, role_of
+from controlplane.accounts.permissions import environment_in, may, role_of
 from controlplane.audit.actor import Actor
 
 
@@ -31,16 +30,16 @@ class Reader:
         return may(self, "edit_quota")
 
 
-def reader_of(user: Any) -> Reader | None:
-    role = role_of(user, SHOWN)
-    return Reader(name=user.get_username(), role=role) if role else None
+def reader_of(request: HttpRequest) -> Reader | None:
+    role = role_of(request.user, environment_in(request))
+    return Reader(name=request.user.get_username(), role=role) if role else None
 
 
 def actor_of(request: HttpRequest) -> Actor:
     """The person whom the audit names for a form."""
     return Actor(
         name=request.user.get_username(),
-        role=role_of(request.user, SHOWN),
+        role=role_of(request.user, environment_in(request)),
         origin="form",
         address=request.META.get("REMOTE_ADDR", ""),
     )

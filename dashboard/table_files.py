@@ -20,7 +20,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from controlplane.accounts.permissions import SHOWN, may
+from controlplane.accounts.permissions import environment_in, may
 from controlplane.audit.export import harmless_cell
 from dashboard.drawn_table import DrawnTable, drawn_table
 
@@ -82,7 +82,7 @@ def table_file(request: HttpRequest, page: Callable[[HttpRequest], HttpResponseB
         return first
     match = request.resolver_match
     needed = _NEEDS.get(match.url_name or "" if match else "")
-    if needed and not may(request.user, needed, SHOWN):
+    if needed and not may(request.user, needed, environment_in(request)):
         raise PermissionDenied("The whole list as a file needs the role admin.")
     if not first.headers.get("Content-Type", "").startswith("text/html"):
         return _missing()

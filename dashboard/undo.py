@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 from django.http import HttpRequest, QueryDict
 from django.utils import timezone
 
-from controlplane.accounts.permissions import SHOWN
+from controlplane.accounts.permissions import environment_in
 from controlplane.policies.models import Revision
 
 #: An address with a saved revision can be a bookmark. After this, it shows no notice.
@@ -27,7 +27,7 @@ def just_saved(request: HttpRequest) -> Revision | None:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         return None
     recent = timezone.now() - _RECENT
-    rows = Revision.objects.filter(environment=SHOWN, number=int(text), at__gte=recent)
+    rows = Revision.objects.filter(environment=environment_in(request), number=int(text), at__gte=recent)
     return rows.filter(actor=request.user.get_username(), origin="form").first()
 
 

@@ -14,9 +14,6 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 _RANK = {Role.VIEWER.value: 1, Role.OPERATOR.value: 2, Role.ADMIN.value: 3}
 
-#: The environment that pages show. Code that draws or edits for a page uses this name.
-SHOWN = DEFAULT_ENVIRONMENT
-
 #: Action -> the lowest role that may do it.
 ACTIONS: dict[str, Role] = {
     "view": Role.VIEWER,
@@ -93,23 +90,30 @@ def may(user: Any, action: str, environment: str = "") -> bool:
     return has_role(user, ACTIONS[action], where)
 
 
+def environment_in(request: HttpRequest) -> str:
+    """The environment that a page shows and edits."""
+    return DEFAULT_ENVIRONMENT
+
+
 View = Callable[..., HttpResponseBase]
 
 
-def require_role(role: str, environment: str = SHOWN) -> Callable[[View], View]:
+def require_role(role: str) -> Callable[[View], View]:
     """Redirect anonymous visitors to the login page; answer 403 to users whose role is too low."""
     if role not in _RANK:
         raise ValueError(f"There is no role {role!r}")
-    return _require(lambda user: has_role(user, role, environment), f"This needs the role {role}.")
+    return _require(
+        lambda user, environment: has_role(user, role, environment), f"This needs the role {role}."
+    )
 
 
-def require(action: str, environment: str = SHOWN) -> Callable[[View], View]:
+def require(action: str) -> Callable[[View], View]:
     """As ``require_role``, for users who may do ``action``."""
     least = ACTIONS[action].value
-    return _require(lambda user: may(user, action, environment), f"This needs the role {least}.")
+    return _require(lambda user, environment: may(user, action, environment), f"This needs the role {least}.")
 
 
-def _require(allowed: Callable[[Any], bool], otherwise: str) -> Callable[[View], View]:
+def _require(allowed: Callable[[Any, str], bool], otherwise: str) -> Callable[[View], View]:
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -117,7 +121,7 @@ def _require(allowed: Callable[[Any], bool], otherwise: str) -> Callable[[View],
                 return redirect("mfa_activate_totp")
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
-            if not allowed(request.user):
+            if not allowed(request.user, environment_in(request)):
                 raise PermissionDenied(otherwise)
             return view(request, *args, **kwargs)
 

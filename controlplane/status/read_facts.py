@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from controlplane.accounts.models import Role
-from controlplane.accounts.permissions import SHOWN
 from controlplane.approvals.gate import needed_in, pending_in
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override as OverrideRow
@@ -21,6 +20,7 @@ from controlplane.status import scheduled_changes
 from controlplane.status.facts import Change, Dependency, Facts, Override, PodEvent, Transition, TripFigures
 from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 #: Enough for six hours of a breaker that flaps.
 _TRANSITIONS = 400
@@ -29,7 +29,7 @@ _PEOPLE = frozenset(Role.values)
 _MACHINES = frozenset(("celery", "command"))
 
 
-def read_facts(environment: str = SHOWN) -> Facts:
+def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
     """The facts of now. Raises ``OperationalError`` while Postgres is unavailable."""
     found = Environment.objects.filter(slug=environment).first() or Environment(epoch=0)
     changes = read_changes(environment)

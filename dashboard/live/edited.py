@@ -2,7 +2,6 @@
 
 from functools import lru_cache
 
-from controlplane.accounts.permissions import SHOWN
 from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import Theirs, ThingEdit
 from controlplane.errors import InvalidEdit, NotFound
@@ -22,12 +21,12 @@ def theirs_of(key: str, facts: Facts) -> tuple[Theirs, ...]:
         return ()
     # With its time: after a restored backup, the same number names another revision.
     newest = facts.revisions[-1] if facts.revisions else (facts.revision, facts.now)
-    return _read(kind, name, int(base), newest)
+    return _read(facts.environment, kind, name, int(base), newest)
 
 
 @lru_cache(maxsize=256)
-def _read(kind: str, name: str, base: int, newest: tuple[int, float]) -> tuple[Theirs, ...]:
-    made = ThingEdit(environment=SHOWN, kind=kind, name=name, typed={}, base=base)
+def _read(environment: str, kind: str, name: str, base: int, newest: tuple[int, float]) -> tuple[Theirs, ...]:
+    made = ThingEdit(environment=environment, kind=kind, name=name, typed={}, base=base)
     try:
         return tuple(edits.preview_edit(made).theirs)
     except (InvalidEdit, NotFound, KeyError):

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, may, require
+from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.reading import past_alerts, stored
 from controlplane.errors import InvalidEdit, NotFound
@@ -33,13 +33,13 @@ def alerts(request: HttpRequest) -> HttpResponse:
 
 
 def _act(request: HttpRequest) -> HttpResponse:
-    if not may(request.user, "acknowledge_alert", SHOWN):
+    if not may(request.user, "acknowledge_alert", environment_in(request)):
         raise PermissionDenied("This needs the role operator.")
     releases = "release" in request.POST
     change = release_alert if releases else acknowledge_alert
     try:
         row = change(
-            environment=SHOWN,
+            environment=environment_in(request),
             number=whole(request.POST.get("release" if releases else "acknowledge", ""), "alert"),
             note=bounded_text(request.POST, "note", most=500),
             actor=actor_of(request),
@@ -58,7 +58,7 @@ def _act(request: HttpRequest) -> HttpResponse:
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "alerts", **extra)
     filters = given_filters(request, "q", "period", "severity")
-    rows = in_period(past_alerts(SHOWN), filters, "resolved_at")
+    rows = in_period(past_alerts(environment_in(request)), filters, "resolved_at")
     rows = having(rows, filters.get("q", ""), ("text", "detail", "acknowledged_by", "key"))
     if filters.get("severity") in _SEVERITIES:
         rows = rows.filter(severity=filters["severity"])

@@ -14,7 +14,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.breakers.overrides import override_breaker
 from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
 from controlplane.breakers.tickets import ticket_problem
@@ -113,7 +113,7 @@ def _open_one(
         return Result(name, False, f"Not changed: {who} since this page was loaded.")
     try:
         revision = override_breaker(
-            environment=SHOWN,
+            environment=environment_in(request),
             dependency=name,
             mode=OverrideMode.FORCED_OPEN,
             reason=data["reason"],

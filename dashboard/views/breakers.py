@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.alerts.rules import GENERAL_RUNBOOK
 from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
@@ -60,7 +60,7 @@ def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
 @require_role("operator")
 def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
     """What the form would do, in words; nothing is done."""
-    found = current_live().breaker(name)
+    found = current_live(environment_in(request)).breaker(name)
     if found is None:
         return HttpResponse(status=204)
     context = {"preview": preview(found, request.POST)}
@@ -68,7 +68,7 @@ def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
 
 
 def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
-    found = current_live().breaker(name)
+    found = current_live(environment_in(request)).breaker(name)
     if found is None:
         return _unknown(request, name)
     form = _form(found, request.POST)
@@ -97,7 +97,7 @@ def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
     """Apply the form, and return what was done."""
     data = form.cleaned_data
     common: dict[str, Any] = {
-        "environment": SHOWN,
+        "environment": environment_in(request),
         "dependency": name,
         "reason": data["reason"],
         "actor": actor_of(request),

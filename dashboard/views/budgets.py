@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.usage.budgets import MOST, WARN_PERCENT, Budget, budgets
 from dashboard.rate_words import amount_words
 from dashboard.views.page import current_facts, show
@@ -40,9 +40,9 @@ class BudgetRow:
 @require_GET
 @require_role("viewer")
 def budgets_page(request: HttpRequest) -> HttpResponse:
-    rules = current_facts().figures.rules
+    rules = current_facts(environment_in(request)).figures.rules
     busy = {(rule.tenant, rule.rule) for rule in rules if rule.tenant}
-    found = budgets(SHOWN, busy, now=timezone.now().timestamp())
+    found = budgets(environment_in(request), busy, now=timezone.now().timestamp())
     rows = [_row(one) for one in found.rows]
     states = [row.budget.state for row in rows]
     return show(

@@ -8,7 +8,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing import edits
 from controlplane.editing.edits import TenantChange, TenantFilter
 from controlplane.errors import EditConflict, InvalidEdit
@@ -48,7 +48,7 @@ def bulk(request: HttpRequest) -> HttpResponseBase:
         if typed.get("act") == "save":
             seen = typed.get("seen", "")
             revision = edits.bulk_edit(
-                environment=SHOWN,
+                environment=environment_in(request),
                 filter=who,
                 change=what,
                 reason=typed.get("reason", ""),
@@ -58,28 +58,32 @@ def bulk(request: HttpRequest) -> HttpResponseBase:
             hub.nudge()
             messages.success(request, f"Saved as revision {revision}.")
             return redirect("revision", number=revision)
-        found = edits.preview_bulk_edit(environment=SHOWN, filter=who, change=what)
+        found = edits.preview_bulk_edit(environment=environment_in(request), filter=who, change=what)
     except InvalidEdit as error:
         errors = {_LABELS.get(field, field.capitalize()): said for field, said in error.errors.items()}
-        return _page(request, errors=errors, preview=_preview(typed), status=422)
+        return _page(request, errors=errors, preview=_preview(environment_in(request), typed), status=422)
     except EditConflict as conflict:
-        return _page(request, conflict=conflict, preview=_preview(typed), status=409)
+        return _page(request, conflict=conflict, preview=_preview(environment_in(request), typed), status=409)
     return _page(request, preview=found)
 
 
-def _preview(typed: Any) -> Any:
+def _preview(environment: str, typed: Any) -> Any:
     """The preview that stays beside an error; ``None`` when the form itself is wrong."""
     if typed.get("act") != "save":
         return None
     try:
-        return edits.preview_bulk_edit(environment=SHOWN, filter=_filter(typed), change=_change(typed))
+        return edits.preview_bulk_edit(environment=environment, filter=_filter(typed), change=_change(typed))
     except InvalidEdit:
         return None
 
 
 def _page(request: HttpRequest, *, preview: Any = None, status: int = 200, **extra: Any) -> HttpResponse:
-    tiers = Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
-    quotas = TierQuota.objects.filter(tier__environment=SHOWN).order_by("name")
+    tiers = (
+        Tier.objects.filter(environment=environment_in(request))
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
+    quotas = TierQuota.objects.filter(tier__environment=environment_in(request)).order_by("name")
     typed = request.POST if request.method == "POST" else request.GET
     context = context_of(
         request,

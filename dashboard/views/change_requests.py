@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals import gate, rules
 from controlplane.approvals.models import MOST_NEEDED, PENDING, Approval, ChangeRequest
 from controlplane.change_requests import conflicts, decide
@@ -67,7 +67,7 @@ def _set_rule(request: HttpRequest) -> HttpResponse:
     typed = request.POST.get("needed", "")
     try:
         needed = rules.set_approvals(
-            environment=SHOWN,
+            environment=environment_in(request),
             needed=int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 3 else -1,
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
@@ -76,14 +76,19 @@ def _set_rule(request: HttpRequest) -> HttpResponse:
         return _list(request, errors=error.errors, status=422)
     hub.nudge()
     messages.success(
-        request, f"Every edit of {SHOWN} needs {needed} approval{'s' * (needed != 1)} from now on."
+        request,
+        f"Every edit of {environment_in(request)} needs {needed} approval{'s' * (needed != 1)} from now on.",
     )
     return redirect("requests")
 
 
 def _act(request: HttpRequest, number: int, act: str) -> HttpResponse:
     typed = request.POST
-    given: dict[str, Any] = {"environment": SHOWN, "request": number, "actor": actor_of(request)}
+    given: dict[str, Any] = {
+        "environment": environment_in(request),
+        "request": number,
+        "actor": actor_of(request),
+    }
     version = typed.get("version", "")
     try:
         if act == "approve":
@@ -121,7 +126,7 @@ def _applied(request: HttpRequest, row: ChangeRequest) -> HttpResponse:
 
 
 def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
-    rows = ChangeRequest.objects.filter(environment=SHOWN)
+    rows = ChangeRequest.objects.filter(environment=environment_in(request))
     pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MOST)]
     past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[: rows_listed(request, _PAST)]
     context = context_of(
@@ -129,9 +134,9 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "requests",
         pending=[_line(row) for row in pending],
         past=[{"row": row, "words": proposal_words(row.action)} for row in past],
-        needed=gate.needed_in(SHOWN),
+        needed=gate.needed_in(environment_in(request)),
         choices=range(MOST_NEEDED + 1),
-        approvers=rules.approvers(SHOWN),
+        approvers=rules.approvers(environment_in(request)),
         typed=request.POST,
         **extra,
     )
@@ -149,7 +154,7 @@ def _line(row: ChangeRequest) -> dict[str, Any]:
 
 
 def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any) -> HttpResponse:
-    row = ChangeRequest.objects.filter(environment=SHOWN, pk=number).first()
+    row = ChangeRequest.objects.filter(environment=environment_in(request), pk=number).first()
     if row is None:
         return not_found(request, "No such request", "There is no change request with this number.")
     asked = request.GET.get("page", "1")

@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from dashboard.happenings import KINDS, PODS_WITHIN, Wanted, happenings
 from dashboard.moments import moment_of
 from dashboard.views.page import context_of, text_parameter
@@ -32,7 +32,7 @@ def changes(request: HttpRequest) -> HttpResponse:
     # A page ends where the next one begins; the range stays.
     before, _ = _moment(text_parameter(request, "before"))
     wanted = Wanted(
-        environment=SHOWN,
+        environment=environment_in(request),
         start=start,
         end=min(before, end) if before else end,
         most=_PER_PAGE,

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.edits.dependency_settings import preview_dependency, set_dependency
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.breaker_advice import advice_about
@@ -28,7 +28,7 @@ _MOST = 30
 @require_http_methods(["GET", "POST"])
 @require("edit_breaker_policy")
 def dependency(request: HttpRequest, name: str) -> HttpResponse:
-    row = Dependency.objects.filter(environment_id=SHOWN, name=name).first()
+    row = Dependency.objects.filter(environment_id=environment_in(request), name=name).first()
     if row is None:
         return not_found(request, "No such dependency", "There is no dependency with this name.")
     if request.method != "POST":
@@ -36,7 +36,7 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
         return _page(request, row, values=values_of(row, chosen))
     try:
         revision = set_dependency(
-            environment=SHOWN,
+            environment=environment_in(request),
             dependency=name,
             settings=typed_settings(request.POST),
             expected_version=whole(request.POST.get("version", ""), "version"),
@@ -59,12 +59,16 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
 @require("edit_breaker_policy")
 def dependency_preview(request: HttpRequest, name: str) -> HttpResponse:
     """What saving would change, and advice about it; nothing is written."""
-    return render(request, "dashboard/setting_preview.html", _preview(name, request.POST))
+    return render(
+        request, "dashboard/setting_preview.html", _preview(environment_in(request), name, request.POST)
+    )
 
 
-def _preview(name: str, data: Mapping[str, str]) -> dict[str, Any]:
+def _preview(environment: str, name: str, data: Mapping[str, str]) -> dict[str, Any]:
     try:
-        before, after = preview_dependency(environment=SHOWN, dependency=name, settings=typed_settings(data))
+        before, after = preview_dependency(
+            environment=environment, dependency=name, settings=typed_settings(data)
+        )
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
     except NotFound as missing:
@@ -97,6 +101,6 @@ def _page(
         conflict=conflict,
         version=based_on or row.version,
         reason=request.POST.get("reason", ""),
-        **_preview(row.name, typed),
+        **_preview(environment_in(request), row.name, typed),
     )
     return render(request, "dashboard/dependency.html", context, status=status)

@@ -9,7 +9,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.drills.edits import LONGEST_MINUTES, Chosen, begin_drill, end_drill, under_way
 from controlplane.drills.models import Drill
 from controlplane.errors import InvalidEdit, NotFound
@@ -32,7 +32,7 @@ def drills(request: HttpRequest) -> HttpResponseBase:
 def _act(request: HttpRequest) -> HttpResponse:
     typed = request.POST
     common: dict[str, Any] = {
-        "environment": SHOWN,
+        "environment": environment_in(request),
         "reason": typed.get("reason", ""),
         "actor": actor_of(request),
     }
@@ -70,11 +70,11 @@ def _chosen(request: HttpRequest) -> Chosen:
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "drills", **extra)
     modes = {server.name: server.mode for server in context["live"].facts.servers}
-    going = list(under_way(SHOWN))
+    going = list(under_way(environment_in(request)))
     rows = [server for server in context["live"].facts.servers if server.live]
     context |= {
         "going": [(drill, sum(modes.get(name) == "drill" for name in drill.servers)) for drill in going],
-        "past": Drill.objects.filter(environment=SHOWN)
+        "past": Drill.objects.filter(environment=environment_in(request))
         .exclude(pk__in=[drill.pk for drill in going])
         .order_by("-pk")[:_PAST],
         "servers": sorted(rows, key=lambda server: server.name)[:500],

@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import Preview, ThingEdit, UnitConflict, thing_as_of
 from controlplane.editing.plans import plan_from_document
@@ -128,7 +128,7 @@ def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpRespons
     )
     try:
         schedule_change(
-            environment=SHOWN,
+            environment=environment_in(request),
             due_at=due_at,
             document=made.document,
             reason=request.POST.get("reason", ""),
@@ -147,7 +147,7 @@ def _remove(request: HttpRequest, kind: str, name: str) -> HttpResponse:
         if request.POST.get("confirm", "").strip() != name:
             raise InvalidEdit({"confirm": [f"Type {name} exactly: {KINDS[kind].word} {name} is deleted."]})
         revision = edits.remove_thing(
-            environment=SHOWN,
+            environment=environment_in(request),
             kind=kind,
             name=name,
             reason=request.POST.get("reason", ""),
@@ -183,7 +183,7 @@ def _replay_fragment(request: HttpRequest, kind: str) -> HttpResponse:
     if not typed.errors and made.name:
         try:
             with alone(one_at_a_time_as(request)):
-                replayed = what_if(SHOWN, plan_from_document(made.document))
+                replayed = what_if(environment_in(request), plan_from_document(made.document))
             context |= {"whatif": replayed, "peak_at": peak_at(replayed)}
         except StillRunning:
             context |= {"replays": True, "still_runs": True}
@@ -230,7 +230,7 @@ def _beside_the_tier(change: Changed, made: ThingEdit) -> Changed:
         return change
     if before["tier"] != after["tier"]:
         return change
-    tier = limits_in("quotas", thing_as_of(SHOWN, made.base, "tier", after["tier"]) or {})
+    tier = limits_in("quotas", thing_as_of(made.environment, made.base, "tier", after["tier"]) or {})
     own = limits_in("quotas", before).keys() ^ limits_in("quotas", after).keys()
     of_tier = {
         f"quotas.{name}.{column}": value
@@ -258,9 +258,9 @@ def _outages(made: ThingEdit, found: Preview) -> list[tuple[str, str]]:
     if made.kind not in ("tier", "tenant") or made.removed or not found.difference:
         return []
     changed = limits_in("quotas", found.after or {}).items() if made.typed.get("quotas") else ()
-    before, pods = limits_in("quotas", found.before or {}), divisor(SHOWN)
+    before, pods = limits_in("quotas", found.before or {}), divisor(made.environment)
     return [
-        (name, outage_words(columns, pods=pods))
+        (name, outage_words(made.environment, columns, pods=pods))
         for name, columns in changed
         if name in made.typed["quotas"] and columns != before.get(name)
     ][:_MOST]
@@ -272,7 +272,7 @@ def _reach(made: ThingEdit, found: Preview) -> dict[str, Any]:
         return {}
     context: dict[str, Any] = {}
     if made.kind == "tier":
-        rows = Tenant.objects.filter(environment=SHOWN, deleted=False, tier__name=made.name)
+        rows = Tenant.objects.filter(environment=made.environment, deleted=False, tier__name=made.name)
         quotas = list(made.typed.get("quotas", {}))
         own = rows.filter(quotas__name__in=quotas).distinct() if quotas else rows.none()
         context |= {"followers": rows.count(), "own": own.count()}
@@ -291,16 +291,19 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     posted = request.method == "POST" and not removing
-    head = environment_of(SHOWN).revision
+    environment = environment_in(request)
+    head = environment_of(environment).revision
     base = base_in(request.POST) if posted and not new else head
-    shown = None if new else thing_as_of(SHOWN, base, kind, name)
+    shown = None if new else thing_as_of(environment, base, kind, name)
     if shown is None and not new:
         return not_found(request, f"No such {KINDS[kind].word}", f"There is no {KINDS[kind].word} {name}.")
     errors = errors or {}
     # What the address names is typed already: a link can open the form filled in.
     typed = request.POST if posted else request.GET
-    of_tier = inherited(kind, shown, base)
-    groups = groups_of(kind, shown, data=typed, errors=errors, choices=_choices(kind), inherited=of_tier)
+    of_tier = inherited(environment, kind, shown, base)
+    groups = groups_of(
+        kind, shown, data=typed, errors=errors, choices=_choices(environment, kind), inherited=of_tier
+    )
     context = context_of(
         request,
         "edit",
@@ -319,14 +322,14 @@ def _page(
         removable=KINDS[kind].removable and not new,
         removing=removing,
         back=_list_address(kind) if new else _address(kind, name),
-        **_counts(kind, name),
+        **_counts(environment, kind, name),
     )
     if posted or typed:
         found = typed_in(kind, typed, shown, of_tier)
         if posted:
             found.drop(request.POST.getlist("drop"))
         made = ThingEdit(
-            environment=SHOWN,
+            environment=environment,
             kind=kind,
             name=name,
             typed=found.fields,
@@ -342,21 +345,21 @@ def _at_end(errors: Mapping[str, list[str]]) -> list[str]:
     return [text for field in ("reason", "starts", "confirm", "name") for text in errors.get(field, ())]
 
 
-def _counts(kind: str, name: str) -> dict[str, Any]:
+def _counts(environment: str, kind: str, name: str) -> dict[str, Any]:
     if kind != "tier":
         return {}
-    return {"tenants": Tenant.objects.filter(environment=SHOWN, deleted=False, tier__name=name).count()}
+    return {"tenants": Tenant.objects.filter(environment=environment, deleted=False, tier__name=name).count()}
 
 
-def _choices(kind: str) -> dict[str, list[tuple[str, str]]]:
+def _choices(environment: str, kind: str) -> dict[str, list[tuple[str, str]]]:
     def named(rows: Any, column: str = "name") -> list[tuple[str, str]]:
         return [(one, one) for one in rows.order_by(column).values_list(column, flat=True)]
 
-    found = {"templates": named(Template.objects.filter(environment=SHOWN))}
+    found = {"templates": named(Template.objects.filter(environment=environment))}
     if kind in ("tenant", "environment"):
-        found["tiers"] = named(Tier.objects.filter(environment=SHOWN))
+        found["tiers"] = named(Tier.objects.filter(environment=environment))
     if kind in ("tenant", "tier"):
-        found["dependencies"] = named(Dependency.objects.filter(environment=SHOWN))
+        found["dependencies"] = named(Dependency.objects.filter(environment=environment))
     if kind == "dependency":
         found["runbooks"] = [("", "None"), *Runbook.objects.order_by("title").values_list("slug", "title")]
         found["kinds"] = choices_of_kinds()

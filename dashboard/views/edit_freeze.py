@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.freeze import end_freeze, freeze_edits
 from controlplane.errors import InvalidEdit
 from dashboard.forms import MOMENT
@@ -24,11 +24,11 @@ def edit_freeze(request: HttpRequest) -> HttpResponse:
     reason, actor = request.POST.get("reason", ""), actor_of(request)
     try:
         if request.POST.get("act") == "end":
-            end_freeze(environment=SHOWN, reason=reason, actor=actor)
+            end_freeze(environment=environment_in(request), reason=reason, actor=actor)
             said = "Edits are possible again."
         else:
             until = _moment(request.POST.get("until", ""))
-            freeze_edits(environment=SHOWN, until=until, reason=reason, actor=actor)
+            freeze_edits(environment=environment_in(request), until=until, reason=reason, actor=actor)
             said = f"Edits are frozen until {until:%-d %B %H:%M} UTC."
     except InvalidEdit as error:
         return _page(request, errors=error.errors, status=422)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from django.http import HttpRequest
 
-from controlplane.accounts.permissions import SHOWN
+from controlplane.accounts.permissions import environment_in
 from controlplane.editing.edits.edit_thing import ThingEdit, thing_as_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import ALONE
@@ -33,7 +33,7 @@ KINDS = {
 
 def name_in(request: HttpRequest, kind: str) -> str:
     if kind == "environment":
-        return SHOWN
+        return environment_in(request)
     if "new" in request.GET:
         return bounded_text(request.POST, "name").strip()
     return text_parameter(request, "key")
@@ -49,8 +49,9 @@ def number_in(text: str) -> int:
 
 
 def typed_of(request: HttpRequest, kind: str, name: str, *, new: bool) -> Typed:
-    shown = None if new else thing_as_of(SHOWN, base_in(request.POST), kind, name)
-    typed = typed_in(kind, request.POST, shown, inherited(kind, shown, base_in(request.POST)))
+    environment, base = environment_in(request), base_in(request.POST)
+    shown = None if new else thing_as_of(environment, base, kind, name)
+    typed = typed_in(kind, request.POST, shown, inherited(environment, kind, shown, base))
     # Where another person's value is taken, what was typed for this unit is left out.
     typed.drop(request.POST.getlist("drop"))
     if new and not name:
@@ -60,7 +61,7 @@ def typed_of(request: HttpRequest, kind: str, name: str, *, new: bool) -> Typed:
 
 def edit_of(request: HttpRequest, kind: str, name: str, typed: Typed, *, new: bool) -> ThingEdit:
     return ThingEdit(
-        environment=SHOWN,
+        environment=environment_in(request),
         kind=kind,
         name=name,
         typed=typed.fields,
@@ -69,11 +70,11 @@ def edit_of(request: HttpRequest, kind: str, name: str, typed: Typed, *, new: bo
     )
 
 
-def inherited(kind: str, shown: Fields | None, base: int) -> dict[str, Fields]:
+def inherited(environment: str, kind: str, shown: Fields | None, base: int) -> dict[str, Fields]:
     """Return the quotas of a tenant that come from its tier, as of the revision that the page showed."""
     if kind != "tenant" or shown is None:
         return {}
-    tier = thing_as_of(SHOWN, base, "tier", shown["tier"]) or {}
+    tier = thing_as_of(environment, base, "tier", shown["tier"]) or {}
     own = limits_in("quotas", shown)
     return {
         name: {column: value for column, value in columns.items() if column not in ALONE}

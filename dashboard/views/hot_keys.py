@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.refusals.callers import refused_callers
 from dashboard.views.page import show
 
@@ -18,4 +18,9 @@ _LAST = timedelta(hours=1)
 @require_role("viewer")
 def hot_keys(request: HttpRequest) -> HttpResponse:
     end = timezone.now()
-    return show(request, "hot_keys", "hot_keys.html", callers=refused_callers(SHOWN, end - _LAST, end))
+    return show(
+        request,
+        "hot_keys",
+        "hot_keys.html",
+        callers=refused_callers(environment_in(request), end - _LAST, end),
+    )

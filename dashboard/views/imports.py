@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.plans import MAX_BYTES, MAX_ROWS, drafting, export_csv, export_plan
 from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit
@@ -37,7 +37,7 @@ def start(request: HtmxHttpRequest) -> HttpResponseBase:
         else:
             try:
                 draft = drafting.upload(
-                    environment=SHOWN,
+                    environment=environment_in(request),
                     filename=file.name or "",
                     stream=file,
                     prune=request.POST.get("prune") == "1",
@@ -46,7 +46,7 @@ def start(request: HtmxHttpRequest) -> HttpResponseBase:
                 return redirect("draft", draft.pk)
             except InvalidEdit as error:
                 errors = error.errors
-    rows = Draft.objects.filter(environment=SHOWN).defer("content", "difference", "errors")
+    rows = Draft.objects.filter(environment=environment_in(request)).defer("content", "difference", "errors")
     context = context_of(
         request,
         "import",
@@ -61,7 +61,7 @@ def start(request: HtmxHttpRequest) -> HttpResponseBase:
 @require_http_methods(["GET", "POST"])
 @require("edit_quota")
 def draft(request: HtmxHttpRequest, draft: UUID) -> HttpResponseBase:
-    row = Draft.objects.filter(pk=draft, environment=SHOWN).first()
+    row = Draft.objects.filter(pk=draft, environment=environment_in(request)).first()
     if row is None:
         return not_found(request, "No such file", "Uploaded files are kept for a week.")
     if request.method != "POST":
@@ -103,9 +103,11 @@ def _thing(change: dict[str, Any]) -> ChangedItem:
 @require("export_configuration")
 def export(request: HtmxHttpRequest, form: str) -> HttpResponseBase:
     """The whole configuration as YAML, or its tenants as CSV."""
-    parts = export_csv(SHOWN) if form == "csv" else export_plan(SHOWN)
+    parts = export_csv(environment_in(request)) if form == "csv" else export_plan(environment_in(request))
     kind = "text/csv; charset=utf-8" if form == "csv" else "application/yaml; charset=utf-8"
     answer = StreamingHttpResponse(list(parts), content_type=kind)
-    answer["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'quotas-{SHOWN}.{form}')}"
+    answer["Content-Disposition"] = (
+        f"attachment; filename*=UTF-8''{quote(f'quotas-{environment_in(request)}.{form}')}"
+    )
     answer["Cache-Control"] = "no-store"
     return answer

@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers, template_plan
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
@@ -65,7 +65,7 @@ def template(request: HttpRequest, name: str) -> HttpResponseBase:
     """One template, the limits that follow it, and the forms to change it, apply it and delete it."""
     if request.method == "POST":
         return require("edit_quota")(_edit)(request, name)
-    row = _find(name)
+    row = _find(environment_in(request), name)
     return _page(request, row) if row else _missing(request)
 
 
@@ -73,7 +73,11 @@ def template(request: HttpRequest, name: str) -> HttpResponseBase:
 @require("edit_quota")
 def template_preview(request: HttpRequest, name: str) -> HttpResponse:
     """What saving would change, and where; nothing is written."""
-    return render(request, "dashboard/template.html#reach", _reach(name, TemplateForm(request.POST)))
+    return render(
+        request,
+        "dashboard/template.html#reach",
+        _reach(environment_in(request), name, TemplateForm(request.POST)),
+    )
 
 
 @require_POST
@@ -84,7 +88,7 @@ def tenant_follows(request: HttpRequest) -> HttpResponse:
     chosen, quota = bounded_text(typed, "template", most=64), bounded_text(typed, "quota", most=64)
     try:
         revision = edits.set_tenant_quota(
-            environment=SHOWN,
+            environment=environment_in(request),
             tenant=key,
             quota=quota,
             template=chosen,
@@ -110,7 +114,7 @@ def _missing(request: HttpRequest) -> HttpResponse:
 
 
 def _edit(request: HttpRequest, name: str) -> HttpResponse:
-    row = _find(name)
+    row = _find(environment_in(request), name)
     if row is None:
         return _missing(request)
     act, typed = request.POST.get("act", ""), request.POST
@@ -138,7 +142,7 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
 
 def _save(request: HttpRequest, name: str, form: TemplateForm, *, version: int) -> int:
     revision = edits.set_template(
-        environment=SHOWN,
+        environment=environment_in(request),
         template=name,
         expected_version=version,
         reason=form.cleaned_data["reason"],
@@ -152,7 +156,7 @@ def _save(request: HttpRequest, name: str, form: TemplateForm, *, version: int) 
 def _remove(request: HttpRequest, row: Template) -> HttpResponse:
     then = request.POST.get("then", "")
     revision = edits.remove_template(
-        environment=SHOWN,
+        environment=environment_in(request),
         template=row.name,
         expected_version=_whole(request.POST.get("version")),
         reason=request.POST.get("reason", ""),
@@ -168,7 +172,7 @@ def _remove(request: HttpRequest, row: Template) -> HttpResponse:
 def _follow(request: HttpRequest, row: Template) -> HttpResponse:
     kind, _, owner = request.POST.get("owner", "").partition(":")
     common: dict[str, Any] = {
-        "environment": SHOWN,
+        "environment": environment_in(request),
         "template": row.name,
         "expected_version": None,
         "reason": request.POST.get("reason", ""),
@@ -187,8 +191,8 @@ def _follow(request: HttpRequest, row: Template) -> HttpResponse:
 
 
 def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int = 200) -> HttpResponse:
-    who = count_followers(SHOWN)
-    rows = Template.objects.filter(environment=SHOWN).order_by("name")
+    who = count_followers(environment_in(request))
+    rows = Template.objects.filter(environment=environment_in(request)).order_by("name")
     shown = [(row, window_words(row.window_s), who.get(row.name, Followers())) for row in rows]
     context = context_of(
         request,
@@ -216,11 +220,19 @@ def _page(
     status: int = 200,
     **extra: Any,
 ) -> HttpResponse:
-    tiers = Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
-    vendors = Dependency.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
-    others = Template.objects.filter(environment=SHOWN).exclude(pk=row.pk).order_by("name")
-    following = followers(SHOWN, row.name, most=_SHOWN)
-    count = count_followers(SHOWN).get(row.name, Followers())
+    tiers = (
+        Tier.objects.filter(environment=environment_in(request))
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
+    vendors = (
+        Dependency.objects.filter(environment=environment_in(request))
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
+    others = Template.objects.filter(environment=environment_in(request)).exclude(pk=row.pk).order_by("name")
+    following = followers(environment_in(request), row.name, most=_SHOWN)
+    count = count_followers(environment_in(request)).get(row.name, Followers())
     context = context_of(
         request,
         "templates",
@@ -242,22 +254,22 @@ def _page(
         **{"errors": {}, "act": "", **extra},
     )
     if form is not None and conflict is not None:
-        context |= _reach(row.name, form)
+        context |= _reach(environment_in(request), row.name, form)
     return render(request, "dashboard/template.html", context, status=status)
 
 
-def _reach(name: str, form: TemplateForm) -> dict[str, Any]:
+def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:
     """The limits that would change, and a replay of the last days with the new values."""
     form.fields["reason"].required = False
     if not form.is_valid():
         # The form reports it when it is sent. An incomplete number is not a mistake yet.
         return {"reach": None}
     try:
-        found = edits.preview_template(environment=SHOWN, template=name, **form.values())
-        replayed = what_if(SHOWN, template_plan(name, **form.values()))
+        found = edits.preview_template(environment=environment, template=name, **form.values())
+        replayed = what_if(environment, template_plan(name, **form.values()))
     except InvalidEdit as error:
         return {"reach": None, "wrong": [text for texts in error.errors.values() for text in texts][:3]}
-    outage = outage_words(form.columns(), pods=divisor(SHOWN))
+    outage = outage_words(environment, form.columns(), pods=divisor(environment))
     changes = [change for change in found.changes if change.kind != "template"]
     return {
         "outage": outage,
@@ -279,8 +291,8 @@ def _with_errors(form: TemplateForm, error: InvalidEdit) -> TemplateForm:
     return form
 
 
-def _find(name: str) -> Template | None:
-    return Template.objects.filter(environment=SHOWN, name=name[:64].replace("\x00", "")).first()
+def _find(environment: str, name: str) -> Template | None:
+    return Template.objects.filter(environment=environment, name=name[:64].replace("\x00", "")).first()
 
 
 def _whole(text: str | None) -> int:

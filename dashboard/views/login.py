@@ -38,7 +38,7 @@ def account(request: HttpRequest) -> HttpResponse:
     if request.user.pk is None:
         raise Http404  # Only the claims in the cookie are known, and nothing of the account can be read now.
     # Who has no role here, or must add a second factor first, sees no frame: its links lead nowhere for them.
-    framed = reader_of(request.user) is not None
+    framed = reader_of(request) is not None
     logins = LoginRow.objects.filter(user_id=request.user.pk, ended_at__isnull=True).order_by("-created_at")
     return render(
         request,

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controlplane.accounts.permissions import SHOWN
 from controlplane.policies.document import environment_of, limit_of, tuning_of
 from controlplane.policies.limits import full_columns
 from controlplane.policies.models import TenantQuota
 from controlplane.policies.without_redis import without_redis
 
 
-def outage_words(columns: Mapping[str, Any], *, pods: int) -> str:
+def outage_words(environment: str, columns: Mapping[str, Any], *, pods: int) -> str:
     limit = limit_of(TenantQuota(name="limit", **full_columns(columns)))
-    return without_redis(limit, pods=pods, tuning=tuning_of(environment_of(SHOWN)))
+    return without_redis(limit, pods=pods, tuning=tuning_of(environment_of(environment)))

@@ -6,7 +6,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, may, require_role
+from controlplane.accounts.permissions import environment_in, may, require_role
 from controlplane.status.bulkhead_refusals import refused_lately
 from dashboard.views.page import context_of, show
 
@@ -34,7 +34,7 @@ def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> Ht
         ("unhealthy", "Unhealthy"),
         ("shared", "Shared"),
     )
-    may_lift = may(request.user, "lift_freeze", SHOWN)
+    may_lift = may(request.user, "lift_freeze", environment_in(request))
     extra |= {"kinds": kinds, "may_lift": may_lift, "typed": request.POST}
     return show(request, "servers", "servers.html", status=status, **extra)
 
@@ -45,7 +45,7 @@ def bulkheads(request: HttpRequest) -> HttpResponse:
     context = context_of(request, "bulkheads")
     names = [row.dependency for row in context["rows"]]
     try:
-        context["lately"] = refused_lately(SHOWN, names, timezone.now())
+        context["lately"] = refused_lately(environment_in(request), names, timezone.now())
     except (OperationalError, InterfaceError):
         # What is live comes from the gateways, and is displayed all the same.
         context["lately"] = None

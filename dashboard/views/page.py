@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
+from controlplane.accounts.permissions import environment_in
 from controlplane.alerts.reading import stored_alerts
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
@@ -40,18 +41,18 @@ def bounded_text(values: QueryDict, name: str, *, most: int = 200) -> str:
     return values.get(name, "")[:most].replace("\x00", "")
 
 
-def current_facts() -> Facts:
+def current_facts(environment: str) -> Facts:
     """From Postgres, so that a page displays the edit just made; otherwise what the hub and gateways know."""
     try:
-        return hub.without_postgres.until_recorded(read_facts())
+        return hub.without_postgres.until_recorded(read_facts(environment))
     except (OperationalError, InterfaceError):
         if hub.facts is None:
             raise
         return hub.without_postgres.facts(hub.facts)
 
 
-def current_live() -> Live:
-    facts = current_facts()
+def current_live(environment: str) -> Live:
+    facts = current_facts(environment)
     try:
         stored = stored_alerts(facts.environment)
     except (OperationalError, InterfaceError):
@@ -68,10 +69,10 @@ def context_of(
     request: HttpRequest, page: str, *, key: str = "", span: str = "1h", **extra: Any
 ) -> dict[str, Any]:
     """The context of a page and of the fragments that its socket will send."""
-    reader = reader_of(request.user) or Reader(name="", role="")
+    reader = reader_of(request) or Reader(name="", role="")
     topic = Topic(page=page, role=reader.role, key=key, range=span)
     address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
-    live = current_live()
+    live = current_live(environment_in(request))
     return {
         **page_of(topic, live, hub.history).context,
         **charts_of(topic, live),
@@ -96,7 +97,7 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """For an address that no page has. Who is logged in keeps the frame, with its links and counts."""
     heading, text = "Page not found", "The address may be outdated or mistyped."
     try:
-        if reader_of(request.user) is not None:
+        if reader_of(request) is not None:
             return not_found(request, heading, text)
     except (OperationalError, InterfaceError) as error:
         log.warning("page.frame_not_drawn", error=str(error).splitlines()[0])

@@ -12,7 +12,7 @@ from django.http import HttpRequest, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, may, require_role
+from controlplane.accounts.permissions import environment_in, may, require_role
 from controlplane.policies.models import Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
 from dashboard.forms import OverrideForm
@@ -37,7 +37,7 @@ def palette(request: HttpRequest) -> JsonResponse:
     if "tenants" in request.GET:
         found = _tenants(request, text_parameter(request, "tenants").strip())
         return JsonResponse({"entries": found})
-    live = current_live()
+    live = current_live(environment_in(request))
     entries = [
         *(_breaker(row) for row in live.breakers),
         *_pages(request),
@@ -92,9 +92,9 @@ def _verbs(request: HttpRequest) -> list[Entry]:
             "lasts": _lasts(act),
         }
         for act, word in OverrideForm.ACTS
-        if may(request.user, able.get(act, "override_breaker"), SHOWN)
+        if may(request.user, able.get(act, "override_breaker"), environment_in(request))
     ]
-    if may(request.user, "edit_breaker_policy", SHOWN):
+    if may(request.user, "edit_breaker_policy", environment_in(request)):
         verbs.append(
             {
                 "id": "settings",
@@ -125,7 +125,11 @@ _ALSO = {
 
 
 def _pages(request: HttpRequest) -> list[Entry]:
-    asked = (page for page, permission in _PAGES_ON_REQUEST if may(request.user, permission, SHOWN))
+    asked = (
+        page
+        for page, permission in _PAGES_ON_REQUEST
+        if may(request.user, permission, environment_in(request))
+    )
     return [
         _entry(f"page:{view}", name, "Page", reverse(view), also=also)
         for view, name, also in (*_PAGES, ("account", "Your account", "password second factor"), *asked)
@@ -191,7 +195,7 @@ def _commands(request: HttpRequest) -> list[Entry]:
             ),
             ("freeze", "Freeze edits", "stop changes lock", reverse("edit_freeze"), "freeze_edits"),
         )
-        if may(request.user, permission, SHOWN)
+        if may(request.user, permission, environment_in(request))
     ]
     return [*ui, *forms]
 
@@ -211,10 +215,14 @@ def _pods(live: Live) -> list[Entry]:
 
 
 def _tiers(request: HttpRequest) -> list[Entry]:
-    if not may(request.user, "edit_quota", SHOWN):
+    if not may(request.user, "edit_quota", environment_in(request)):
         return []
     address = reverse("edit", args=["tier"])
-    names = Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)
+    names = (
+        Tier.objects.filter(environment=environment_in(request))
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
     try:
         return [
             _entry(
@@ -234,7 +242,7 @@ def _tiers(request: HttpRequest) -> list[Entry]:
 def _tenants(request: HttpRequest, query: str) -> list[Entry]:
     if len(query) < _SHORTEST_SEARCH:
         return []
-    rows = search_tenants(Tenant.objects.filter(environment=SHOWN, deleted=False), query)
+    rows = search_tenants(Tenant.objects.filter(environment=environment_in(request), deleted=False), query)
     editor, page = reverse("edit", args=["tenant"]), reverse("tenant")
     entries = []
     try:
@@ -253,7 +261,7 @@ def _tenants(request: HttpRequest, query: str) -> list[Entry]:
                 also=row.title,
             )
         )
-        if may(request.user, "edit_tenant", SHOWN):
+        if may(request.user, "edit_tenant", environment_in(request)):
             act, value = ("Resume", "no") if row.suspended else ("Suspend", "yes")
             for name, rest in (("Edit", ""), (act, f"&own.suspended={value}")):
                 entries.append(

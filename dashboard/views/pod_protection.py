@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.edits.pod_protection import preview_pod_protection, set_pod_protection
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
@@ -29,11 +29,11 @@ _MOST = 30
 @require("edit_breaker_policy")
 def pod_protection(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
-        return _page(request, typed=values_of(environment_of(SHOWN)))
+        return _page(request, typed=values_of(environment_of(environment_in(request))))
     try:
         settings = typed_settings(request.POST)
         revision = set_pod_protection(
-            environment=SHOWN,
+            environment=environment_in(request),
             protection=settings.protection,
             observe_for_s=settings.observe_for_s,
             expected_revision=whole(request.POST.get("base", ""), "base"),
@@ -54,14 +54,14 @@ def pod_protection(request: HttpRequest) -> HttpResponse:
 @require("edit_breaker_policy")
 def pod_protection_preview(request: HttpRequest) -> HttpResponse:
     """What saving would change; nothing is written."""
-    return render(request, "dashboard/setting_preview.html", _preview(request.POST))
+    return render(request, "dashboard/setting_preview.html", _preview(environment_in(request), request.POST))
 
 
-def _preview(data: Mapping[str, str]) -> dict[str, Any]:
+def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
     try:
         settings = typed_settings(data)
         before, after = preview_pod_protection(
-            environment=SHOWN, protection=settings.protection, observe_for_s=settings.observe_for_s
+            environment=environment, protection=settings.protection, observe_for_s=settings.observe_for_s
         )
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
@@ -79,7 +79,7 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     """``base`` is the revision that the form was drawn at. After a conflict it is the present one."""
-    row, errors = environment_of(SHOWN), errors or {}
+    row, errors = environment_of(environment_in(request)), errors or {}
     found = groups(row, typed, errors, datetime.now(UTC))
     context = context_of(
         request,
@@ -91,6 +91,6 @@ def _page(
         conflict=conflict,
         base=base or row.revision,
         reason=request.POST.get("reason", ""),
-        **_preview(typed),
+        **_preview(environment_in(request), typed),
     )
     return render(request, "dashboard/pod_protection.html", context, status=status)

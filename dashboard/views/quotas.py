@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.editing.plans import plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
@@ -52,11 +52,11 @@ def quota_preview(request: HtmxHttpRequest) -> HttpResponse:
     if not any(each.name in form.errors for each in form.described):
         try:
             document = quota_document(key, request.POST.get("quota", ""), form.columns())
-            found = what_if(SHOWN, plan_from_document(document))
+            found = what_if(environment_in(request), plan_from_document(document))
         except InvalidEdit:
             found = None
         else:
-            outage = _outage_of(key, request.POST.get("quota", ""), form.columns())
+            outage = _outage_of(environment_in(request), key, request.POST.get("quota", ""), form.columns())
     context = {"whatif": found, "peak_at": peak_at(found) if found else None, "outage": outage}
     return render(request, "dashboard/quota_form.html#whatif_text", context)
 
@@ -66,15 +66,21 @@ def quota_preview(request: HtmxHttpRequest) -> HttpResponse:
 def effective_values(request: HtmxHttpRequest) -> HttpResponse:
     """Show every value that decides about a tenant's requests, and where it comes from."""
     key = text_parameter(request, "key")
-    context = context_of(request, "tenants", key=key, tenant_key=key, values=effective(SHOWN, key))
+    context = context_of(
+        request, "tenants", key=key, tenant_key=key, values=effective(environment_in(request), key)
+    )
     return render(request, "dashboard/effective.html", context)
 
 
-def _outage_of(key: str, quota: str, typed: dict[str, Any]) -> str | None:
+def _outage_of(environment: str, key: str, quota: str, typed: dict[str, Any]) -> str | None:
     """What the quota in the form allows while Redis is down."""
-    row = find_tenant(SHOWN, key)
+    row = find_tenant(environment, key)
     current = next((each for each in quota_rows(row, {}) if each.name == quota), None) if row else None
-    return outage_words({**current.columns, **typed}, pods=divisor(SHOWN)) if current else None
+    return (
+        outage_words(environment, {**current.columns, **typed}, pods=divisor(environment))
+        if current
+        else None
+    )
 
 
 def quota_document(key: str, quota: str, columns: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +121,9 @@ def _edit(request: HtmxHttpRequest) -> HttpResponse:
 def _save(request: HtmxHttpRequest, form: QuotaForm) -> HttpResponse:
     common = _common(request, form)
     revision = edits.set_tenant_quota(
-        **_columns(common["tenant"], form), expires_at=form.cleaned_data["ends"], **common
+        **_columns(environment_in(request), common["tenant"], form),
+        expires_at=form.cleaned_data["ends"],
+        **common,
     )
     return _saved(request, f"{common['quota']} is saved as revision {revision}.", _address(common))
 
@@ -130,12 +138,12 @@ def _remove(request: HtmxHttpRequest, form: QuotaForm) -> HttpResponse:
 def _schedule(request: HtmxHttpRequest, form: QuotaForm) -> HttpResponse:
     """Make the same edit later. It is checked now and again when it is due."""
     data, key = form.cleaned_data, text_parameter(request, "key")
-    columns = _columns(key, form)
+    columns = _columns(environment_in(request), key, form)
     if data["ends"]:
         columns["expires_at"] = data["ends"].isoformat()
     try:
         schedule_change(
-            environment=SHOWN,
+            environment=environment_in(request),
             due_at=data["starts"],
             document=quota_document(key, data["quota"], columns),
             reason=data["reason"],
@@ -151,7 +159,7 @@ def _schedule(request: HtmxHttpRequest, form: QuotaForm) -> HttpResponse:
 def _common(request: HtmxHttpRequest, form: QuotaForm) -> dict[str, Any]:
     data = form.cleaned_data
     return {
-        "environment": SHOWN,
+        "environment": environment_in(request),
         "tenant": text_parameter(request, "key"),
         "quota": data["quota"],
         "expected_version": data["version"],
@@ -160,13 +168,13 @@ def _common(request: HtmxHttpRequest, form: QuotaForm) -> dict[str, Any]:
     }
 
 
-def _columns(key: str, form: QuotaForm) -> dict[str, Any]:
+def _columns(environment: str, key: str, form: QuotaForm) -> dict[str, Any]:
     """Return what was typed. In a quota that follows a template, only values that differ from the present.
 
     So only these override the template.
     """
     typed, quota = form.columns(), form.cleaned_data["quota"]
-    rows = TenantQuota.objects.filter(tenant__environment=SHOWN, tenant__key=key, name=quota)
+    rows = TenantQuota.objects.filter(tenant__environment=environment, tenant__key=key, name=quota)
     row = rows.exclude(template="").first()
     return {name: value for name, value in typed.items() if row is None or getattr(row, name) != value}
 
@@ -218,7 +226,7 @@ def _chosen(quotas: list[QuotaRow], name: str) -> QuotaRow | None:
 
 def _editor(row: Tenant, current: QuotaRow, form: QuotaForm, facts: Facts) -> dict[str, Any]:
     """Return what the form of one quota shows."""
-    templates = Template.objects.filter(environment=SHOWN).order_by("name")
+    templates = Template.objects.filter(environment=row.environment_id).order_by("name")
     ends = [own.expires_at for own in row.quotas.all() if own.name == current.name]
     return {
         "form": form,
@@ -227,6 +235,6 @@ def _editor(row: Tenant, current: QuotaRow, form: QuotaForm, facts: Facts) -> di
         "fields": quota_fields(form, current),
         "templates": list(templates.values_list("name", flat=True)),
         "ends_at": ends[0] if ends else None,
-        "outage": outage_words(current.columns, pods=facts.divisor),
-        "promotion": what_if_shadow(SHOWN, row.key, current.name) if current.shadow else None,
+        "outage": outage_words(row.environment_id, current.columns, pods=facts.divisor),
+        "promotion": what_if_shadow(row.environment_id, row.key, current.name) if current.shadow else None,
     }

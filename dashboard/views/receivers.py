@@ -9,7 +9,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.delivery import receivers as edits
 from controlplane.alerts.models import Delivery, Receiver
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
@@ -44,7 +44,11 @@ def receivers(request: HttpRequest) -> HttpResponseBase:
 def _act(request: HttpRequest) -> HttpResponse:
     typed = request.POST
     name, reason = bounded_text(typed, "name", most=64).strip(), typed.get("reason", "")
-    common: dict[str, Any] = {"environment": SHOWN, "name": name, "actor": actor_of(request)}
+    common: dict[str, Any] = {
+        "environment": environment_in(request),
+        "name": name,
+        "actor": actor_of(request),
+    }
     match typed.get("act", ""):
         case "add":
             row, secret = edits.add_receiver(
@@ -77,8 +81,10 @@ def _level(text: str) -> int:
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "receivers", **extra)
-    rows = Receiver.objects.filter(environment=SHOWN).order_by("name")
-    sent = Delivery.objects.filter(receiver__environment=SHOWN).select_related("receiver", "alert")
+    rows = Receiver.objects.filter(environment=environment_in(request)).order_by("name")
+    sent = Delivery.objects.filter(receiver__environment=environment_in(request)).select_related(
+        "receiver", "alert"
+    )
     context |= {
         "rows": [(row, edits.address_of(row.url)) for row in rows],
         "deliveries": sent.order_by("-created_at")[: rows_listed(request, _DELIVERIES)],

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.refusals.samples import IN_FILE, samples_as_csv
 from controlplane.refusals.words import REASONS
 from controlplane.status.refusals import CountedRefusals, Filter, Line, breakdown, samples_of
@@ -52,9 +52,9 @@ def refusals(request: HttpRequest) -> HttpResponse:
     start = end - timedelta(minutes=_MINUTES[chosen])
     wanted = _filter(given)
     if request.GET.get("format") == "csv":
-        return _file(wanted, start, end)
-    found = breakdown(SHOWN, wanted, start, end)
-    rows = list(samples_of(SHOWN, wanted, start, end)[: rows_listed(request, _SHOWN)])
+        return _file(environment_in(request), wanted, start, end)
+    found = breakdown(environment_in(request), wanted, start, end)
+    rows = list(samples_of(environment_in(request), wanted, start, end)[: rows_listed(request, _SHOWN)])
     context = context_of(
         request,
         "refusals",
@@ -112,7 +112,7 @@ def _words(name: str, value: str) -> str:
     return value or "none"
 
 
-def _file(wanted: Filter, start: datetime, end: datetime) -> HttpResponse:
-    text = samples_as_csv(samples_of(SHOWN, wanted, start, end)[: IN_FILE + 1])
+def _file(environment: str, wanted: Filter, start: datetime, end: datetime) -> HttpResponse:
+    text = samples_as_csv(samples_of(environment, wanted, start, end)[: IN_FILE + 1])
     headers = {"Content-Disposition": f'attachment; filename="refusals-{end:%Y-%m-%d}.csv"'}
     return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)

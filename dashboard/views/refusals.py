@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, may, require
+from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.refusals.explain import ChangeSince, Explanation, ThenOrNow, explain
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.samples import token_of
@@ -52,7 +52,9 @@ def explain_token(request: HttpRequest) -> HttpResponse:
 @require("view")
 def explain_sample(request: HttpRequest, number: int) -> HttpResponse:
     """What a sample of the log means: as its token would be explained."""
-    sample = RefusalSample.objects.filter(environment=SHOWN, pk=min(number, 2**63 - 1)).first()
+    sample = RefusalSample.objects.filter(
+        environment=environment_in(request), pk=min(number, 2**63 - 1)
+    ).first()
     if sample is None:
         raise Http404("There is no such sample. Samples are deleted after a day.")
     return _explained(request, token_of(sample), sample.tenant)
@@ -61,7 +63,7 @@ def explain_sample(request: HttpRequest, number: int) -> HttpResponse:
 def _explained(request: HttpRequest, token: str, tenant: str) -> HttpResponse:
     try:
         take_try(f"user:{request.user.get_username()}")
-        found = explain(token, {SHOWN}, timezone.now(), tenant=tenant)
+        found = explain(token, {environment_in(request)}, timezone.now(), tenant=tenant)
     except (NotOurToken, ExpiredToken, TooManyTries) as error:
         return _page(request, status=_STATUS[type(error)], errors=[str(error)], token=token, tenant=tenant)
     return _page(
@@ -116,7 +118,7 @@ def _place_of(request: HttpRequest, at: ThenOrNow) -> str:
     if at.kind == "dependency":
         return reverse("breaker", args=[at.name])
     if at.kind == "tier":
-        edits = may(request.user, "edit_quota", SHOWN)
+        edits = may(request.user, "edit_quota", environment_in(request))
         return (
             f"{reverse('edit', args=['tier'])}?{urlencode({'key': at.name})}" if edits else reverse("tiers")
         )

@@ -9,7 +9,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing import edits
 from controlplane.editing.edits.revert import Chosen, Reverted
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
@@ -43,7 +43,7 @@ class _Preview:
 @require("edit_quota")
 def revert(request: HttpRequest, number: int) -> HttpResponseBase:
     """Preview the revert of a revision, or of one thing that it changed; with POST, make it."""
-    row = Revision.objects.filter(environment=SHOWN, number=number).first()
+    row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return not_found(request, "No such revision", "There is no revision with this number.")
     if request.method == "POST":
@@ -58,9 +58,9 @@ def _revert(request: HttpRequest, row: Revision) -> HttpResponse:
     try:
         with alone(one_at_a_time_as(request)):
             if chosen and anyway:
-                chosen = _with(row.number, chosen, anyway)
+                chosen = _with(environment_in(request), row.number, chosen, anyway)
             made = edits.revert(
-                environment=SHOWN,
+                environment=environment_in(request),
                 number=row.number,
                 things=chosen,
                 on_conflict="overwrite" if anyway else "keep",
@@ -84,9 +84,9 @@ def _revert(request: HttpRequest, row: Revision) -> HttpResponse:
     return redirect(_back_to(chosen) or reverse("revision", args=[made.revision]))
 
 
-def _with(number: int, chosen: Chosen, anyway: list[str]) -> Chosen:
+def _with(environment: str, number: int, chosen: Chosen, anyway: list[str]) -> Chosen:
     """Add units that another edit has changed to those that the revert restores by itself."""
-    found = edits.preview_revert(environment=SHOWN, number=number, things=chosen)
+    found = edits.preview_revert(environment=environment, number=number, things=chosen)
     thing = next(iter(chosen))
     return {thing: [*(unit.unit for unit in found.reverted), *anyway]}
 
@@ -106,10 +106,12 @@ def _back_to(chosen: Chosen | None) -> str | None:
 
 def _preview(request: HttpRequest, row: Revision) -> _Preview:
     if row.changed > _PREVIEWED and not _chosen(request):
-        return _Preview(large=environment_of(SHOWN).revision)
+        return _Preview(large=environment_of(environment_in(request)).revision)
     try:
         with alone(one_at_a_time_as(request)):
-            found = edits.preview_revert(environment=SHOWN, number=row.number, things=_chosen(request))
+            found = edits.preview_revert(
+                environment=environment_in(request), number=row.number, things=_chosen(request)
+            )
         return _Preview(found)
     except StillRunning:
         return _Preview(errors={"revision": [_RUNNING]})

@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals.models import ChangeRequest
 from controlplane.editing import edits
 from controlplane.editing.edits.rollback import changes_back
@@ -45,7 +45,9 @@ class ChangedItem:
 @require_role("viewer")
 def revisions(request: HttpRequest) -> HttpResponse:
     filters = given_filters(request, "q", "period", "only", "sort")
-    rows = having(Revision.objects.filter(environment=SHOWN), filters.get("q", ""), _SEARCHED)
+    rows = having(
+        Revision.objects.filter(environment=environment_in(request)), filters.get("q", ""), _SEARCHED
+    )
     rows = in_period(rows, filters, "at")
     oldest_first = filters.get("sort") == "revision"
     before = request.GET.get("before", "")
@@ -57,7 +59,7 @@ def revisions(request: HttpRequest) -> HttpResponse:
     most = rows_drawn(request, _PER_PAGE)
     found = list(rows.order_by("number" if oldest_first else "-number")[: most + 1])
     shown = found[:most]
-    undone = undone_by(SHOWN, [row.number for row in shown])
+    undone = undone_by(environment_in(request), [row.number for row in shown])
     context = context_of(
         request,
         "revisions",
@@ -82,7 +84,7 @@ def revisions(request: HttpRequest) -> HttpResponse:
 @require_role("viewer")
 def revision(request: HttpRequest, number: int) -> HttpResponseBase:
     """The difference that one revision made; with ``back``, what a rollback to it would change."""
-    row = Revision.objects.filter(environment=SHOWN, number=number).first()
+    row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return not_found(request, "No such revision", "There is no revision with this number.")
     if request.method == "POST":
@@ -94,7 +96,7 @@ def _roll_back(request: HttpRequest, row: Revision) -> HttpResponse:
     seen = request.POST.get("seen", "")
     try:
         made = edits.rollback(
-            environment=SHOWN,
+            environment=environment_in(request),
             to_revision=row.number,
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
@@ -110,17 +112,21 @@ def _roll_back(request: HttpRequest, row: Revision) -> HttpResponse:
 
 
 def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: Any) -> HttpResponse:
-    head = Environment.objects.values_list("revision", flat=True).get(pk=SHOWN)
+    head = Environment.objects.values_list("revision", flat=True).get(pk=environment_in(request))
     changes = row.changes.order_by("kind", "name")
     asked = request.GET.get("page", "1")
     number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
     most = rows_drawn(request, _THINGS_PER_PAGE)
     start = (max(1, number) - 1) * most
-    first = first_recorded(SHOWN) or 0
+    first = first_recorded(environment_in(request)) or 0
     possible = first <= row.number < head
     wants_back = possible and ("back" in request.GET or request.method == "POST")
-    back = Difference(SHOWN, head, changes_back(SHOWN, row.number)) if wants_back else None
-    asked_for = ChangeRequest.objects.filter(environment=SHOWN, revision=row.number).first()
+    back = (
+        Difference(environment_in(request), head, changes_back(environment_in(request), row.number))
+        if wants_back
+        else None
+    )
+    asked_for = ChangeRequest.objects.filter(environment=environment_in(request), revision=row.number).first()
     context = context_of(
         request,
         "revisions",
@@ -128,7 +134,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         request_made=asked_for,
         approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
-        undone_by=undone_by(SHOWN, [row.number]).get(row.number),
+        undone_by=undone_by(environment_in(request), [row.number]).get(row.number),
         things=[changed_item_of(change) for change in changes[start : start + most]],
         previous=number - 1 if number > 1 else None,
         next=number + 1 if row.changed > start + most else None,

@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.alerts.texts import count
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.errors import InvalidEdit, NotFound
@@ -74,7 +74,7 @@ def _act(request: HttpRequest) -> HttpResponse:
     typed = request.POST
     number = typed.get("schedule", "")
     common: dict[str, Any] = {
-        "environment": SHOWN,
+        "environment": environment_in(request),
         "reason": typed.get("reason", ""),
         "actor": actor_of(request),
     }
@@ -140,9 +140,9 @@ def _nested(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
-    rows, most = Schedule.objects.filter(environment=SHOWN), rows_listed(request, _MOST)
-    ending = TenantQuota.objects.filter(tenant__environment=SHOWN, expires_at__isnull=False)
-    tenant = Tenant.objects.filter(environment=SHOWN, deleted=False).order_by("key").first()
+    rows, most = Schedule.objects.filter(environment=environment_in(request)), rows_listed(request, _MOST)
+    ending = TenantQuota.objects.filter(tenant__environment=environment_in(request), expires_at__isnull=False)
+    tenant = Tenant.objects.filter(environment=environment_in(request), deleted=False).order_by("key").first()
     context = context_of(
         request,
         "schedules",

@@ -5,7 +5,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from controlplane.accounts.permissions import SHOWN, may, require, require_role
+from controlplane.accounts.permissions import environment_in, may, require, require_role
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet import live
 from controlplane.fleet.edits import forget_pod, lift_freeze
@@ -32,13 +32,13 @@ def _page(
     errors: dict[str, list[str]] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    row = Server.objects.filter(environment=SHOWN, name=name).first()
+    row = Server.objects.filter(environment=environment_in(request), name=name).first()
     if row is None:
         return not_found(request, "No such pod", "It never reported, or not for more than a day.")
     context = context_of(request, "server", key=row.name)
     facts = context["live"].facts
     # As the gateways answer it: without a request yet, a pod is in no divisor and divides by all pods.
-    divisor = facts.divisor if row.spending else max(facts.divisor, live.present(SHOWN))
+    divisor = facts.divisor if row.spending else max(facts.divisor, live.present(environment_in(request)))
     piece, reported = piece_of(row), reported_piece(row)
     # A gateway of an older version does not store what the pod says, and not the token either.
     seen = reported if row.token else piece
@@ -50,9 +50,9 @@ def _page(
         "piece": seen,
         "granted": piece,
         "divisor": divisor,
-        "events": live.events(SHOWN, row.name),
-        "may_forget": may(request.user, "forget_pod", SHOWN),
-        "may_drill": may(request.user, "run_drills", SHOWN),
+        "events": live.events(environment_in(request), row.name),
+        "may_forget": may(request.user, "forget_pod", environment_in(request)),
+        "may_drill": may(request.user, "run_drills", environment_in(request)),
         "errors": errors or {},
         "typed": request.POST,
     }
@@ -64,7 +64,7 @@ def _page(
 def forget(request: HttpRequest, name: str) -> HttpResponse:
     reason = request.POST.get("reason", "")
     try:
-        forget_pod(environment=SHOWN, server=name, reason=reason, actor=actor_of(request))
+        forget_pod(environment=environment_in(request), server=name, reason=reason, actor=actor_of(request))
     except InvalidEdit as error:
         return _page(request, name, errors=error.errors, status=422)
     except NotFound:
@@ -78,7 +78,11 @@ def forget(request: HttpRequest, name: str) -> HttpResponse:
 @require("lift_freeze")
 def lift(request: HttpRequest) -> HttpResponse:
     try:
-        lift_freeze(environment=SHOWN, reason=request.POST.get("reason", ""), actor=actor_of(request))
+        lift_freeze(
+            environment=environment_in(request),
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+        )
     except InvalidEdit as error:
         return servers_page(request, lift_errors=error.errors, status=422)
     except NotFound:

@@ -6,7 +6,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies.models import Environment, Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
@@ -35,7 +35,7 @@ class TenantLine:
 def tenants(request: HtmxHttpRequest) -> HttpResponse:
     """A page of tenants, searched and paged by Postgres: there may be 100,000."""
     query, tier = text_parameter(request, "q").strip(), text_parameter(request, "tier", most=64)
-    everybody = Tenant.objects.filter(environment=SHOWN, deleted=False)
+    everybody = Tenant.objects.filter(environment=environment_in(request), deleted=False)
     rows = search_tenants(everybody, query) if query else everybody
     rows = rows.filter(tier__name=tier) if tier else rows
     parent = text_parameter(request, "parent")
@@ -50,7 +50,11 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
     given = (("q", query), ("tier", tier), ("parent", parent), ("state", state))
     filters = {name: value for name, value in given if value}
     kept = filters | ({"sort": "-tenant"} if down else {})
-    default = Environment.objects.filter(slug=SHOWN).values_list("default_tier__name", flat=True).first()
+    default = (
+        Environment.objects.filter(slug=environment_in(request))
+        .values_list("default_tier__name", flat=True)
+        .first()
+    )
     context |= {
         "rows": [_line(row, traffic) for row in shown],
         "query": query,
@@ -62,7 +66,11 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
         "filtered": bool(filters),
         "down": down,
         "order_link": as_query(filters, sort="" if down else "-tenant"),
-        "tiers": list(Tier.objects.filter(environment=SHOWN).order_by("name").values_list("name", flat=True)),
+        "tiers": list(
+            Tier.objects.filter(environment=environment_in(request))
+            .order_by("name")
+            .values_list("name", flat=True)
+        ),
         "default_tier": default or "none",
         # Counting costs as much as searching, so count only when nothing is searched for.
         "total": None if filters else everybody.count(),

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import SHOWN, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import Environment, Tier
 from dashboard.rate_words import rate_words
@@ -28,9 +28,13 @@ class TierLine:
 @require_GET
 @require_role("viewer")
 def tiers(request: HttpRequest) -> HttpResponse:
-    default = Environment.objects.values_list("default_tier__name", flat=True).get(pk=SHOWN)
+    default = Environment.objects.values_list("default_tier__name", flat=True).get(pk=environment_in(request))
     living = Count("tenants", filter=Q(tenants__deleted=False))
-    rows = Tier.objects.filter(environment=SHOWN).annotate(living=living).prefetch_related("quotas")
+    rows = (
+        Tier.objects.filter(environment=environment_in(request))
+        .annotate(living=living)
+        .prefetch_related("quotas")
+    )
     lines = [
         TierLine(
             name=row.name,

@@ -6,7 +6,7 @@ from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
-from controlplane.accounts.permissions import SHOWN, require, require_role
+from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.one_at_a_time import StillRunning, alone
@@ -22,10 +22,10 @@ from dashboard.views.page import bounded_text, current_live
 @require_role("viewer")
 def rollout(request: HttpRequest, number: int) -> HttpResponse:
     """How many pods have applied a revision, as a fragment that is asked for until all have."""
-    row = Revision.objects.filter(environment=SHOWN, number=number).first()
+    row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return HttpResponse(status=404)
-    found = tenants.rollout(current_live(), number)
+    found = tenants.rollout(current_live(environment_in(request)), number)
     return render(request, "dashboard/saved.html#rollout", {"rollout": found})
 
 
@@ -41,7 +41,7 @@ def undo(request: HttpRequest, number: int) -> HttpResponse:
     try:
         with alone(one_at_a_time_as(request)):
             made = edits.revert(
-                environment=SHOWN,
+                environment=environment_in(request),
                 number=number,
                 reason=f"Undo of revision {number}",
                 actor=actor_of(request),

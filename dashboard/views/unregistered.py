@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
-from controlplane.accounts.permissions import SHOWN
+from controlplane.accounts.permissions import environment_in
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import Environment, Tenant
 from controlplane.usage.rollups import Counted, counted_by_rule
@@ -27,12 +27,14 @@ class _Quota:
 
 def unregistered_page(request: HttpRequest, key: str, *, status: int = 200) -> HttpResponse:
     """404 for a text that can be the id of no tenant."""
-    environment = Environment.objects.select_related("default_tier").filter(pk=SHOWN).first()
+    environment = (
+        Environment.objects.select_related("default_tier").filter(pk=environment_in(request)).first()
+    )
     if environment is None or not is_subject(key):
         return not_found(request, "No such tenant", "No tenant can have this id.")
-    removed = Tenant.objects.filter(environment=SHOWN, key=key, deleted=True).exists()
+    removed = Tenant.objects.filter(environment=environment_in(request), key=key, deleted=True).exists()
     tier = environment.default_tier
-    weeks = counted_by_rule(SHOWN, key, since=timezone.now() - timedelta(days=DAYS))
+    weeks = counted_by_rule(environment_in(request), key, since=timezone.now() - timedelta(days=DAYS))
     quotas = [
         _Quota(name=quota.name, limit=rate_words(columns_of(quota)), week=weeks.get(quota.name))
         for quota in tier.quotas.order_by("name")

@@ -12,7 +12,7 @@ import redis
 from django.http import HttpRequest
 from django.utils import timezone
 
-from controlplane.accounts.permissions import SHOWN
+from controlplane.accounts.permissions import environment_in
 from controlplane.breakers import override_in_gateways, override_in_redis
 from controlplane.errors import InvalidEdit
 from controlplane.status.without_postgres import confirming
@@ -39,7 +39,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             expires_at = _earlier(data["expires_at"], override_in_redis.LONGEST)
             try:
                 override_in_redis.force_open_without_postgres(
-                    environment=SHOWN,
+                    environment=environment_in(request),
                     dependency=name,
                     reason=data["reason"],
                     expires_at=expires_at,
@@ -61,9 +61,12 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             raise InvalidEdit(
                 {"confirm": [f"Postgres is unavailable. Type {name} to reset the breaker anyway."]}
             )
-        _refuse_what_gateways_hold(name)
+        _refuse_what_gateways_hold(environment_in(request), name)
         override_in_redis.reset_without_postgres(
-            environment=SHOWN, dependency=name, reason=data["reason"], actor=actor_of(request)
+            environment=environment_in(request),
+            dependency=name,
+            reason=data["reason"],
+            actor=actor_of(request),
         )
     except redis.RedisError as error:
         raise InvalidEdit(
@@ -77,9 +80,9 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
     return f"{name} was reset through Redis only. Postgres is unavailable; it records the reset later."
 
 
-def _refuse_what_gateways_hold(name: str) -> None:
+def _refuse_what_gateways_hold(environment: str, name: str) -> None:
     """Refuse while gateways force it open: they do so until its time, whatever Redis says now."""
-    override = hub.without_postgres.gateways.ask(SHOWN, fresh=True).overrides.get(name)
+    override = hub.without_postgres.gateways.ask(environment, fresh=True).overrides.get(name)
     if override is not None:
         until = datetime.fromtimestamp(override["expires_at_us"] / 1_000_000, UTC)
         raise InvalidEdit(
@@ -95,7 +98,7 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
     reason = data["reason"] + ticket if len(data["reason"] + ticket) <= LONGEST_REASON else data["reason"]
     try:
         took, there = override_in_gateways.hand_over(
-            environment=SHOWN,
+            environment=environment_in(request),
             dependency=name,
             reason=reason,
             expires_at=expires_at,

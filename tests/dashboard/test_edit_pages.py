@@ -108,11 +108,11 @@ def test_two_admins_edit_different_quotas_of_one_tier(ada: Any) -> None:
     )
     key = edited_key("tier", "pro", int(base_of(shown)))
     topic = Topic(page="edit", role="admin", key=key)
-    drawn = draw(page_of(topic, current_live(), hub.history), SentFragments(), rev=1, announce="")
+    drawn = draw(page_of(topic, current_live("production"), hub.history), SentFragments(), rev=1, announce="")
     assert "<b>bob</b> changed" in drawn.changed
     assert "uploads are slow" in drawn.changed
     for other in (replace(topic, role="viewer"), replace(topic, key="x 1 y"), replace(topic, key="tier 0")):
-        assert not page_of(other, current_live(), hub.history).context.get("theirs")
+        assert not page_of(other, current_live("production"), hub.history).context.get("theirs")
     assert f"key=tier+{base_of(shown)}+pro" in shown
     assert '<div id="theirs" aria-live="polite"></div>' in shown
     answer = ada.post(PRO, {"base": base_of(shown), "limit.requests.limit": "900", "reason": WHY})

@@ -377,7 +377,7 @@ def test_without_postgres_pages_display_what_was_last_known(log_in, monkeypatch,
     client = log_in("vera")
     monkeypatch.setattr(hub, "facts", read_facts())
 
-    def unavailable():
+    def unavailable(environment):
         raise OperationalError("connection refused")
 
     monkeypatch.setattr("dashboard.views.page.read_facts", unavailable)

@@ -65,7 +65,7 @@ def set_shadow() -> None:
 def test_a_page_reads_the_fleet_once_and_a_preview_only_its_divisor(log_in: Any, monkeypatch: Any) -> None:
     """Both read everything, the page twice, for one number."""
     read, client = [], log_in("ada")
-    monkeypatch.setattr(views, "read_facts", lambda: read.append(1) or read_facts())
+    monkeypatch.setattr(views, "read_facts", lambda environment: read.append(1) or read_facts(environment))
     assert "Pods allow every call" in page(client.get(PATH))
     assert len(read) == 1
     assert "Pods allow every call" in page(client.post(f"/tenant/preview?{PATH.partition('?')[2]}", form()))
