@@ -8,6 +8,7 @@ from tests.agents.guarded_pods import (
     admitted,
     answer_all,
     decision,
+    permit_of,
     reason,
     slots,
     tokens,
@@ -112,6 +113,20 @@ class TestRefusals:
         waiting = pod.call(until=pod.time.now + 1.0)
         pod.pass_time(1.0)
         assert reason(waiting) is Reason.QUEUE_TIMEOUT
+
+    def test_a_slot_that_comes_after_the_deadline_is_not_used(self, make_pod: Make):
+        """The call gets the slot in time, but the event loop is busy until the deadline has passed."""
+        pod = make_pod()
+        ending = admitted(pod)
+        waiting = pod.call(until=pod.time.now + 1.0)
+
+        def frees_the_slot() -> None:
+            pod.admission.report(permit_of(ending), Outcome.OK)
+            pod.time.now += 1.5
+
+        pod.run(frees_the_slot)
+        assert reason(waiting) is Reason.QUEUE_TIMEOUT
+        assert slots(pod) == 0
 
     def test_the_local_rate_refuses_at_once_and_says_when(self, make_pod: Make):
         protection = CallProtection(local_rate=LocalRate(limit=2, window_ms=60_000))

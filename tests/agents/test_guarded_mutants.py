@@ -168,6 +168,10 @@ def test_every_mutant_of_the_guard_is_noticed(mutant: Mutant, monkeypatch: pytes
     assert noticed()
 
 
-def test_without_a_bug_nothing_is_noticed():
+@pytest.mark.parametrize(("name", "module"), [("GuardedCalls", guarded_calls), ("CallGuards", call_guard)])
+def test_without_a_bug_nothing_is_noticed(
+    name: str, module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    use(monkeypatch, name, mutated(module, Mutant("no bug", f"class {name}", f"class {name}")))
     assert len(examples()) > 20
     run_examples()
