@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Case, Count, F, Func, Max, Min, Q, TextField, Value, When
+from django.db.models import Case, Count, F, Func, Max, Min, Prefetch, Q, TextField, Value, When
 from django.db.models.functions import TruncMinute
 from django.urls import reverse
 
@@ -65,12 +65,12 @@ _POD_KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Empty for any. ``end`` is excluded, so that the last line of a page is the end of the next."""
+    """Empty for any. ``end`` is excluded."""
 
     environment: str
     start: datetime
     end: datetime
-    #: Lines of one page.
+    #: Lines, counted from the newest.
     most: int
     kind: str = ""
     actor: str = ""
@@ -109,7 +109,7 @@ class Happening:
 
 
 def happenings(wanted: Wanted) -> list[Happening]:
-    """The newest first, one more than a page has if there are more."""
+    """The newest first, one more than ``most`` if there are more. Lines of one moment keep their order."""
     sources: dict[str, Callable[[Wanted], Iterable[Happening]]] = {
         "revision": _revisions,
         "entry": _entries,
@@ -134,11 +134,14 @@ def _revisions(wanted: Wanted) -> Iterable[Happening]:
     if wanted.thing:
         named = Change.objects.filter(name=wanted.thing, revision__environment=wanted.environment)
         rows = rows.filter(Q(target=wanted.thing) | Q(pk__in=named.values("revision")))
+    # A bulk edit has up to 100,000 things: a few are read of each edit.
+    few = Change.objects.order_by("kind", "name")[:_THINGS]
+    rows = rows.prefetch_related(Prefetch("changes", queryset=few, to_attr="few"))
     shown = list(rows.order_by("-number")[: wanted.most + 1])
     undone = undone_by(wanted.environment, [row.number for row in shown])
     entries = _entries_of(wanted.environment, [row for row in shown if not row.changed])
     for row in shown:
-        yield _revision(row, entries.get(row.number), undone.get(row.number))
+        yield _revision(row, row.few, entries.get(row.number), undone.get(row.number))
 
 
 def undone_by(environment: str, numbers: list[int]) -> dict[int, int]:
@@ -147,10 +150,10 @@ def undone_by(environment: str, numbers: list[int]) -> dict[int, int]:
     return {reverts: number for reverts, number in rows.values_list("reverts", "number") if reverts}
 
 
-def _revision(row: Revision, entry: Entry | None, reverted_by: int | None) -> Happening:
+def _revision(
+    row: Revision, changes: list[Change], entry: Entry | None, reverted_by: int | None
+) -> Happening:
     is_override = row.action.startswith("breaker.")
-    # A bulk edit has up to 100,000 things: a few are read of each edit.
-    changes = list(row.changes.order_by("kind", "name")[:_THINGS]) if row.changed else []
     said = line_of(change_of(entry)) if entry is not None else None
     return Happening(
         at=row.at,
@@ -262,7 +265,7 @@ def _alerts(wanted: Wanted) -> Iterable[Happening]:
         every = every.filter(subject_name=wanted.thing)
     for column in ("fired_at", "resolved_at"):
         ranged = every.filter(**{f"{column}__gte": wanted.start, f"{column}__lt": wanted.end})
-        for row in ranged.order_by(f"-{column}")[: wanted.most + 1]:
+        for row in ranged.order_by(f"-{column}", "-pk")[: wanted.most + 1]:
             yield _alert(row, getattr(row, column), resolved=column == "resolved_at")
 
 
@@ -303,7 +306,7 @@ def _pods(wanted: Wanted) -> Iterable[Happening]:
         rows.annotate(minute=TruncMinute("at"), change=change)
         .values("minute", "kind", "change")
         .annotate(pods=Count("server", distinct=True), last=Max("at"), one=Min("server"), said=Min("detail"))
-        .order_by("-last")[: wanted.most + 1]
+        .order_by("-last", "kind", "change")[: wanted.most + 1]
     )
     for group in groups:
         alone = group["pods"] == 1

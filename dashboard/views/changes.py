@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
-from dashboard.happenings import KINDS, PODS_WITHIN, Wanted, happenings
+from dashboard.happenings import KINDS, PODS_WITHIN, Happening, Wanted, happenings
 from dashboard.moments import moment_of
 from dashboard.views.page import context_of, text_parameter
 
@@ -18,6 +18,9 @@ _PER_PAGE = 60
 _PERIODS = (("1h", "1 hour"), ("6h", "6 hours"), ("24h", "24 hours"), ("7d", "7 days"))
 _HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
 _USUAL = "24h"
+_MOST_OF_A_MOMENT = 2_000
+#: Of a time in Postgres.
+_RESOLUTION = timedelta(microseconds=1)
 
 
 @require_GET
@@ -29,18 +32,20 @@ def changes(request: HttpRequest) -> HttpResponse:
     to, wrong = _moment(filters.get("to", ""))
     end = min(to or now, now + timedelta(minutes=1))
     start = end - timedelta(hours=_HOURS[filters.get("period", _USUAL)])
-    # A page ends where the next one begins; the range stays.
+    # The range stays. A further page begins at the moment where the page before it ended, of which
+    # that page has displayed some lines: one evaluation fires many alerts at once.
     before, _ = _moment(text_parameter(request, "before"))
+    displayed = _whole(text_parameter(request, "displayed")) if before else 0
     wanted = Wanted(
         environment=environment_in(request),
         start=start,
-        end=min(before, end) if before else end,
-        most=_PER_PAGE,
+        end=min(before + _RESOLUTION, end) if before else end,
+        most=_PER_PAGE + displayed,
         kind=filters.get("kind", ""),
         actor=filters.get("actor", ""),
         thing=filters.get("thing", ""),
     )
-    found = happenings(wanted)
+    found = happenings(wanted)[displayed:]
     shown = found[:_PER_PAGE]
     more = len(found) > _PER_PAGE
     context = context_of(request, "changes")
@@ -56,7 +61,7 @@ def changes(request: HttpRequest) -> HttpResponse:
         "errors": {"to": [wrong]} if wrong else {},
         # Which pods did what is counted over a day at most.
         "without_pods": wanted.kind in ("", "pod") and end - start > PODS_WITHIN,
-        "older": _with({**filters, "to": filters.get("to") or end.isoformat()}, shown[-1].at) if more else "",
+        "older": _older(filters, end, shown, before, displayed) if more else "",
     }
     return render(request, "dashboard/changes.html", context)
 
@@ -68,8 +73,19 @@ def _filters(request: HttpRequest) -> dict[str, str]:
     return {name: value for name, value in asked.items() if value and value in known.get(name, (value,))}
 
 
-def _with(filters: dict[str, str], before: datetime) -> str:
-    return f"{reverse('changes')}?{urlencode({**filters, 'before': before.isoformat()})}"
+def _older(
+    filters: dict[str, str], end: datetime, shown: list[Happening], before: datetime | None, displayed: int
+) -> str:
+    """The address of the next page, which begins within the last moment of this one."""
+    last = shown[-1].at
+    displayed = sum(line.at == last for line in shown) + (displayed if last == before else 0)
+    place = {"before": last.isoformat(), "displayed": displayed}
+    return f"{reverse('changes')}?{urlencode({'to': end.isoformat(), **filters, **place})}"
+
+
+def _whole(text: str) -> int:
+    """Lines of one moment, at most as many as this page can be asked to read."""
+    return min(int(text), _MOST_OF_A_MOMENT) if text.isascii() and text.isdigit() else 0
 
 
 def _moment(text: str) -> tuple[datetime | None, str]:

@@ -182,15 +182,54 @@ def test_older_lines_are_on_further_pages_and_none_is_repeated(log_in: Any, prod
             text=f"alert number {number}.",
             fired_at=datetime.now(UTC) - timedelta(minutes=number),
         )
+    assert pages_of_alerts(log_in) == [f"alert number {number}." for number in range(130)]
+
+
+def test_no_line_is_lost_between_pages_when_many_have_one_time(log_in: Any, production: str) -> None:
+    """One evaluation fires an alert for each of 150 breakers."""
+    together = datetime.now(UTC) - timedelta(minutes=5)
+    for number in range(170):
+        put_alert(
+            key=f"open:d{number}",
+            text=f"alert number {number}.",
+            fired_at=together - timedelta(minutes=max(0, number - 149)),
+        )
+    seen = pages_of_alerts(log_in)
+    assert len(seen) == len(set(seen)) == 170
+    assert seen[150:] == [f"alert number {number}." for number in range(150, 170)]
+    assert page(log_in, "?before=2026-01-01T00:00&displayed=99999999999999999999")
+
+
+def pages_of_alerts(log_in: Any) -> list[str]:
+    """The alerts of all pages, in order."""
     seen: list[str] = []
     query = "?kind=alert"
-    for _ in range(3):
+    for _ in range(4):
         html = page(log_in, query)
         seen += re.findall(r"alert number \d+\.", html)
         if (older := re.search(r'rel="next" href="/changes(\?[^"]+)"', html)) is None:
-            break
+            return seen
         query = older[1].replace("&amp;", "&")
-    assert seen == [f"alert number {number}." for number in range(130)]
+    raise AssertionError(f"more pages than expected: {query}")
+
+
+def test_the_number_of_queries_does_not_grow_with_the_edits(
+    log_in: Any, moved: int, django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(40) as of_one:
+        page(log_in, "?kind=edit")
+    for tier in ("pro", "free", "pro", "free"):
+        edits.change_tier(
+            environment="production",
+            tenant="acme-retail",
+            tier=tier,
+            expected_version=None,
+            reason=WHY,
+            actor=ADA,
+        )
+    before = len(of_one)
+    with django_assert_max_num_queries(before):
+        assert len(lines(page(log_in, "?kind=edit"))) >= 5
 
 
 def test_a_breaker_that_flaps_is_one_line(log_in: Any, production: str) -> None:
