@@ -66,6 +66,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "audit": "/audit?only=people",
     "explain": "/explain",
     "refusals": "/refusals",
+    "erase": "/refusals/erase",
     "explain_sample": ("/refusals", "td a[href^='/explain/']"),
     "runbooks": "/runbooks",
     "runbook": ("/runbooks", "tbody a"),

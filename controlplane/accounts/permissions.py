@@ -39,6 +39,7 @@ ACTIONS: dict[str, Role] = {
     "approve_change": Role.OPERATOR,
     "set_approvals": Role.ADMIN,
     "freeze_edits": Role.ADMIN,
+    "erase": Role.ADMIN,
 }
 #: These belong to no environment, so only the role for all environments counts.
 EVERYWHERE = frozenset({"manage_people"})

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.accounts.permissions import environment_in, may, require_role
 from controlplane.refusals.callers import refused_callers
 from dashboard.views.page import show
 
@@ -23,4 +23,5 @@ def hot_keys(request: HttpRequest) -> HttpResponse:
         "hot_keys",
         "hot_keys.html",
         callers=refused_callers(environment_in(request), end - _LAST, end),
+        may_erase=may(request.user, "erase", environment_in(request)),
     )

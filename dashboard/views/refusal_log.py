@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.refusals.samples import IN_FILE, samples_as_csv
 from controlplane.refusals.words import REASONS
 from controlplane.status.refusals import CountedRefusals, Filter, Line, breakdown, samples_of
@@ -81,6 +81,7 @@ def refusals(request: HttpRequest) -> HttpResponse:
         ],
         rows=rows,
         file=_here({**given, "format": "csv"}),
+        may_erase=may(request.user, "erase", environment_in(request)),
     )
     return render(request, "dashboard/refusals.html", context)
 

@@ -52,6 +52,7 @@ PAGES = {
     "explain": "/explain",
     "explain_sample": f"/explain/{FIRST}",
     "refusals": "/refusals",
+    "erase": "/refusals/erase",
     "runbooks": "/runbooks",
     "runbook": "/runbooks/payment-provider-timeouts",
     "drills": "/drills",

@@ -1,0 +1,52 @@
+"""Erases what is stored about one caller."""
+
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from pydantic import ConfigDict, Field
+
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.edits_in import Environment, ReasonIn, Subject
+from controlplane.erasure import erase
+
+router = Router(auth=needs("erase"))
+
+
+class EraseIn(ReasonIn):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"kind": "ip", "value": "203.0.113.7", "reason": "ticket PRIV-12"}}
+    )
+
+    kind: Annotated[
+        Literal["ip", "user", "api_key", "tenant"],
+        Field(description="`tenant` is also for a caller that is not registered."),
+    ]
+    value: Annotated[Subject, Field(description="As the service passes it.")]
+
+
+class ErasedOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": {"samples": 12, "series": 0, "demand": 0}})
+
+    #: Samples of refusals; then, of a tenant, its series and the rows of its demand.
+    samples: int
+    series: int
+    demand: int
+
+
+@router.post("", response=ErasedOut)
+def erase_caller(request: HttpRequest, environment: Environment, values: EraseIn) -> ErasedOut:
+    """Delete what is stored about an address, a login, an API key, or a tenant.
+
+    These are samples of refusals; of a tenant, also its figures over time and the demand of what-if. The
+    configuration and the audit stay. The audit gets an entry that does not name the caller.
+    """
+    erased = erase(
+        environment=environment,
+        kind=values.kind,
+        value=values.value,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return ErasedOut(**asdict(erased))

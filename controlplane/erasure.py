@@ -1,0 +1,81 @@
+"""Erases what is stored about one caller, in one transaction with its audit entry.
+
+The entry says what was erased and why, but not about whom: the audit is never deleted.
+"""
+
+import re
+from dataclasses import asdict, dataclass
+
+from django.db import transaction
+
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.policies.document import environment_of
+from controlplane.refusals.erasure import erase_caller
+from controlplane.refusals.erasure import erase_tenant as erase_samples
+from controlplane.series.erasure import erase_tenant as erase_series
+from controlplane.usage.rollups import erase_tenant as erase_demand
+from controlplane.validation import Problems
+
+TENANT = "tenant"
+#: What can be erased -> in words, as in the audit. All but the tenant are subjects of limits.
+KINDS = {"ip": "an address", "user": "a login", "api_key": "an API key", TENANT: "a tenant"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erased:
+    """How many rows were deleted."""
+
+    #: Samples of refusals.
+    samples: int
+    #: Of a tenant: its charts, and the rows that what-if reads.
+    series: int = 0
+    demand: int = 0
+
+    @property
+    def words(self) -> str:
+        parts = [f"{self.samples:,} sample{'' if self.samples == 1 else 's'} of refusals"]
+        if self.series or self.demand:
+            parts += [f"{self.series:,} series", f"{self.demand:,} rows of demand"]
+        return ", ".join(parts)
+
+
+def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor) -> Erased:
+    """Delete everything that is stored about a subject or a tenant. The configuration and the audit stay.
+
+    Raises ``InvalidEdit`` or ``NotFound``.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    if kind not in KINDS:
+        problems.add("kind", f"Choose one of: {', '.join(KINDS)}.")
+    problems.subject("value", value)
+    if value and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", reason, re.IGNORECASE):
+        problems.add("reason", "Leave the caller out of the reason: the audit keeps it forever.")
+    problems.settle()
+    slug = environment_of(environment).slug
+    with transaction.atomic():
+        if kind == TENANT:
+            erased = Erased(
+                samples=erase_samples(slug, value),
+                series=erase_series(slug, value),
+                demand=erase_demand(slug, value),
+            )
+        else:
+            erased = Erased(samples=erase_caller(slug, kind, value))
+        _record(slug, kind, erased, reason, actor)
+    return erased
+
+
+def _record(environment: str, kind: str, erased: Erased, reason: str, actor: Actor) -> None:
+    action = "history.erased" if kind == TENANT else "subject.erased"
+    record(
+        actor=actor,
+        action=action,
+        target_kind="history" if kind == TENANT else "subject",
+        target_name=KINDS[kind],
+        before=None,
+        after={name: count for name, count in asdict(erased).items() if count or name == "samples"},
+        reason=reason,
+        environment=environment,
+    )

@@ -1,0 +1,39 @@
+"""What the commands that erase have in common."""
+
+import sys
+from typing import Any
+
+import structlog
+from django.core.management.base import CommandError, CommandParser
+
+from controlplane.audit.actor import Actor
+from controlplane.erasure import erase
+from controlplane.errors import EditError
+
+log = structlog.get_logger(__name__)
+
+
+def add_reason(parser: CommandParser) -> None:
+    parser.add_argument("--reason", default="Erased on the command line.", help="recorded in the audit")
+
+
+def erase_or_fail(*, kind: str, value: str, options: dict[str, Any]) -> str:
+    """Erase, and return what was erased in words. ``-`` reads the caller from the input.
+
+    Raises ``CommandError``.
+    """
+    if value == "-":
+        value = sys.stdin.readline()
+    try:
+        erased = erase(
+            environment=options["environment"],
+            kind=kind,
+            value=value.strip(),
+            reason=options["reason"],
+            actor=Actor(name="command line", role="admin", origin="command"),
+        )
+    except EditError as error:
+        raise CommandError(str(error)) from error
+    # Without the caller: the log would keep what is erased here.
+    log.info("erasure.done", environment=options["environment"], kind=kind, erased=erased.words)
+    return f"Erased {erased.words}. Samples of the last minute are written later: erase it again then."

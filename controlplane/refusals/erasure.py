@@ -1,0 +1,41 @@
+"""Deletes the samples of one caller: an address, a login, an API key, or a tenant.
+
+A sample has digests of its caller, so a caller is found by the digests that the keys of the last days give
+for it. Without its key, a digest belongs to no caller.
+"""
+
+import re
+from ipaddress import IPv6Address, ip_address
+
+from django.db.models import Q
+
+from controlplane.refusals.models import DigestKey, RefusalSample
+from fuseboard.contract.refusal_samples import digest_of
+
+
+def erase_caller(environment: str, subject: str, value: str) -> int:
+    """Delete the samples of an ``ip``, a ``user`` or an ``api_key``; returns their number."""
+    keys = DigestKey.objects.filter(environment=environment).values_list("key", flat=True)
+    digests = {digest_of(bytes(key), subject, text) for key in keys for text in spellings(subject, value)}
+    rows = RefusalSample.objects.filter(environment=environment, **{f"{subject}__in": digests})
+    return rows.delete()[0]
+
+
+def erase_tenant(environment: str, tenant: str) -> int:
+    """Delete the samples of a tenant, and those that name it as the owner of an inherited quota."""
+    inherited = Q(rule__regex=f"^{re.escape(tenant)}/[^/]+$")
+    rows = RefusalSample.objects.filter(Q(tenant=tenant) | inherited, environment=environment)
+    return rows.delete()[0]
+
+
+def spellings(subject: str, value: str) -> set[str]:
+    """How services write this caller. One server writes an IPv4 address as it is, another as IPv6."""
+    if subject != "ip":
+        return {value}
+    try:
+        address = ip_address(value.strip())
+    except ValueError:
+        return {value}
+    plain = (address.ipv4_mapped if isinstance(address, IPv6Address) else None) or address
+    found = {value, str(plain), plain.exploded, str(plain).upper()}
+    return found if plain.version == 6 else found | {f"::ffff:{plain}", f"::FFFF:{plain}"}
