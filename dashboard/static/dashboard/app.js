@@ -159,7 +159,8 @@
   };
 
   // ---- order of a list does not change under the pointer: its rows do, and the new order comes after leaving it
-  const BUSY = "[data-ordered]:is(:hover, :focus-within)";
+  // with the keyboard, also on the way from a row to "Sort again"
+  const BUSY = "[data-ordered]:is(:hover, :focus-within), section:has(:focus-visible) [data-ordered]";
   let owed = false, sorting = false;
   const worse = new Set(); // rows that may be off the screen, where they stay for now
   const rowOf = (list, row) => $(`:scope > #${CSS.escape(row.id)}`, list);
