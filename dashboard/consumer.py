@@ -44,7 +44,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await self.close(code=NO_SUCH_PAGE)
             return
         self.topic = topic
-        self._pending: str | None = None
+        self._pending: bytes | None = None
         self._needs_whole = True
         self._latest: Drawing | None = None
         self._news = asyncio.Event()
@@ -72,7 +72,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     def offer(self, drawing: Drawing) -> None:
         """Called by the hub. At most one message waits; a slower socket gets the whole page next time."""
         self._latest = drawing
-        if self._pending is not None:
+        if self._pending is not None or drawing.changed is None:
             self._needs_whole = True
         self._pending = drawing.changed
         self._news.set()
@@ -87,11 +87,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._news.clear()
             if self._latest is None:
                 continue
-            text = self._latest.whole if self._needs_whole else self._pending
+            message = self._latest.whole if self._needs_whole else self._pending
             # Cleared before sending, so that the message offered meanwhile can wait.
             self._pending, self._needs_whole = None, False
-            if text:
-                await self.send(text_data=text)
+            if message:
+                await self.send(bytes_data=message)
 
     async def _recheck(self, role: str) -> None:
         while not self._left:

@@ -31,14 +31,14 @@ class Topic:
 class Fragment:
     """An element with an id, and the partial that draws it.
 
-    ``items`` are its children that can be sent alone. The element itself is sent only when the list of
-    their ids has changed.
+    ``items`` are its children if they are sent alone. The markup around them is sent only when their order
+    has changed.
     """
 
     target: str
     template: str
     context: Context = field(default_factory=dict)
-    items: tuple["Fragment", ...] = ()
+    items: tuple["Fragment", ...] | None = None
 
     def html(self, shared: Context) -> str:
         drawn = get_template(f"dashboard/{self.template}").render({**shared, **self.context})

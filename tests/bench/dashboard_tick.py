@@ -147,11 +147,11 @@ def main():
             drawn = hub._tick(topics)
             cpu.append(time.process_time() - began)
             for topic, drawing in drawn.items():
-                size[topic.page].append(len(drawing.changed.encode()))
+                size[topic.page].append(len(drawing.changed))
         bars.figure("dashboard_tick_cpu", statistics.median(cpu) * 1000, "ms")
         for topic, drawing in first.items():
             name = f"dashboard_bytes_{topic.page}"
-            bars.figure(f"{name}_whole", len(drawing.whole.encode()) / 1024, "KiB")
+            bars.figure(f"{name}_whole", len(drawing.whole) / 1024, "KiB")
             bars.figure(f"{name}_tick", statistics.median(size[topic.page]) / 1024, "KiB")
         compare_reading(bars)
     return bars.status

@@ -82,7 +82,7 @@ def serve(way):
         while True:
             await asyncio.sleep(1 / PER_S)
             if way == "hub":
-                drawing = Drawing(changed=TEXT, whole=TEXT)
+                drawing = Drawing(changed=TEXT.encode(), page={})
                 for one in list(sockets):
                     one.offer(drawing)
             else:

@@ -14,7 +14,8 @@ from fleet_rows import breaker, notify, put_server
 import dashboard.hub
 from dashboard.consumer import LiveConsumer, topic_of
 from dashboard.hub import Hub
-from dashboard.live.drawing import Drawing, draw
+from dashboard.live.drawing import Drawing, draw, pack
+from tests.dashboard.live_page import LivePage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,10 +43,15 @@ def _close_connections():
 class Socket(ApplicationCommunicator):
     """The browser's side."""
 
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.page = LivePage()
+
     async def receive_from(self, timeout):
+        """The next message, as the markup that it swaps."""
         event = await self.receive_output(timeout)
         assert event["type"] == "websocket.send", event
-        return event["text"]
+        return self.page.take(event["bytes"])
 
 
 @contextlib.asynccontextmanager
@@ -273,8 +279,8 @@ async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
     consumer._news = asyncio.Event()
     sent, gate, twice = [], asyncio.Event(), asyncio.Event()
 
-    async def send(text_data):
-        sent.append(text_data)
+    async def send(bytes_data):
+        sent.append(bytes_data)
         if len(sent) == 2:
             twice.set()
         await gate.wait()
@@ -282,13 +288,13 @@ async def test_a_slow_socket_keeps_one_message_and_then_gets_the_whole(hub):
     consumer.send = send
     writer = asyncio.create_task(consumer._write())
     for number in range(1, 5):
-        consumer.offer(Drawing(changed=f"delta {number}", whole=f"whole {number}"))
+        consumer.offer(Drawing(changed=b"delta %d" % number, page={"whole": number}))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     gate.set()
     await asyncio.wait_for(twice.wait(), PATIENCE_S)
     writer.cancel()
-    assert sent == ["delta 1", "whole 4"]
+    assert sent == [b"delta 1", pack({"whole": 4})]
 
 
 async def the_end_of(socket):

@@ -104,7 +104,11 @@
   });
   document.addEventListener("htmx:ws:close", e => { if (e.detail.code === 4401) location.reload(); });
   document.addEventListener("htmx:ws:before:message:incoming", e => {
-    if (!paused) return;
+    const { message } = e.detail;
+    if (!paused) return e.detail.waitUntil(inflate(message.data).then(found => {
+      message.data = swapsOf(found);
+      e.detail.cancelled = !message.data;
+    }));
     heard = Date.now();
     missed += 1;
     e.preventDefault();
@@ -132,15 +136,32 @@
     showConnection();
   };
 
-  // ---- each tick carries the clock, the revision of the stream, the tab's title and what to announce
-  let rev = 0;
+  // ---- messages: what changed since the last one, by id; a list only says how its items moved
+  let rev = 0, kept = {}, lists = {};
+  const inflate = data => new Response(data.stream().pipeThrough(new DecompressionStream("deflate"))).json();
+  const swapsOf = ({ rev: next, whole, html, lists: moved }) => {
+    if (whole) { kept = {}; lists = {}; }
+    else if (next !== rev + 1) { rev = 0; reconnect(); return ""; } // a message was lost: ask for the whole
+    rev = next;
+    Object.assign(kept, html);
+    for (const [id, change] of Object.entries(moved)) {
+      const before = lists[id]?.order || [], list = lists[id] = { ...lists[id], ...change };
+      list.order = change.order.flatMap(part => part.trim ? part : before.slice(...part));
+      const gone = new Set(before);
+      for (const item of list.order) { gone.delete(item); delete html[item]; }
+      for (const item of gone) delete kept[item];
+      html[id] = list.head + list.order.map(item => kept[item]).join("\n") + list.tail;
+    }
+    return Object.entries(html).map(([id, text]) =>
+      // By attribute, because a name may contain dots, which end an id in a #selector.
+      `<hx-partial hx-target="[id='${id}']" hx-swap="outerMorph">${text}</hx-partial>`).join("");
+  };
+
+  // ---- each message carries a tick: the clock, the tab's title and what to announce
   const takeTick = () => {
     const tick = $("#tick");
-    if (!tick || tick.dataset.rev === String(rev)) return;
-    const next = Number(tick.dataset.rev), snapshot = tick.dataset.whole === "1";
-    if (rev && !snapshot && next !== rev + 1) { rev = 0; reconnect(); return; } // a delta was lost: ask for the whole
-    rev = next;
-    shownAt = Number(tick.dataset.now);
+    if (!tick) return;
+    shownAt = Number(tick.dataset.shown);
     const first = tick.dataset.now * 1000 - performance.now();
     ahead = fresh ? first : Math.max(ahead - 1, first); // 1 ms per message: the server's clock may step back
     fresh = false;
