@@ -11,6 +11,8 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
+from fuseboard.contract.refusal_token import PAGE
+
 _FLAGS = {
     "1": True,
     "true": True,
@@ -112,6 +114,17 @@ def link(name: str) -> str:
         raise ImproperlyConfigured(
             f"{name} must be an address that contains {{key}} once, such as"
             " https://tickets.example.com/browse/{key}"
+        )
+    return value
+
+
+def page(name: str) -> str:
+    """The address of a page, to which pods add a fragment; empty when it is not set."""
+    value = text(name)
+    if not re.match(PAGE, value):
+        raise ImproperlyConfigured(
+            f"{name} must be the address of a page without a fragment, such as"
+            " https://fuseboard.example.com/explain"
         )
     return value
 

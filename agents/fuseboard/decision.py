@@ -62,9 +62,11 @@ class Charge(Struct, frozen=True):
 
 
 class Signer(Protocol):
-    """Makes the token of a refusal; for the agent alone."""
+    """Makes the token of a refusal, and its address; for the agent alone."""
 
     def sign(self, decision: "Decision") -> str: ...
+
+    def explain_url(self, token: str) -> str: ...
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -102,6 +104,14 @@ class Decision(Struct, frozen=True, kw_only=True):
         call is allowed, or when the agent has no key: it gets one with its first heartbeat.
         """
         return "" if self.allowed or self.signer is None else self.signer.sign(self)
+
+    def explain_url(self, token: str = "") -> str:
+        """The address of the page that explains this refusal, with ``token`` or a new one as its fragment.
+
+        Empty without a token, and if the control plane has no ``FUSEBOARD_EXPLAIN_URL``.
+        """
+        token = token or self.refusal_token()
+        return self.signer.explain_url(token) if token and self.signer is not None else ""
 
     def explain(self) -> str:
         """One sentence for a log line or a support ticket: who, why, by which rule and counter, and where."""

@@ -245,7 +245,7 @@ class Runtime:
             self.admission.redis_fallback.share.take(response.share, asked=exchange.asked_s)
         self.inbound.grant(response.unready_ms, exchange.asked_ns / 1e9)
         self.retries.cap(response.retry_caps, valid_s=CAPS_BEATS * response.next_ms / 1000)
-        self.refusal_tokens.take(response.refusal_key)
+        self.refusal_tokens.take(response.refusal_key, response.explain_url)
         self.refusal_samples.take(response.digest_key)
         changed = offer is not None and configuration.apply(offer)
         configuration.apply_overrides(response.held)

@@ -10,6 +10,7 @@ import pytest
 from fuseboard import Agent, AgentSettings
 from fuseboard.contract.policy import Limit, Tier
 from fuseboard.contract.refusal_token import RefusalKey, read_token
+from fuseboard.contract.sync import decode_response, encode
 from fuseboard.contract.words import Algorithm, Mode, Reason
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
@@ -20,15 +21,16 @@ from fuseboard.reporting.refusal_tokens import RefusalTokens
 from tests.agents.published import publish
 from tests.agents.servers import POLICY
 from tests.agents.test_integrations_asgi import FakeAgent, hello, refused, tenant_of
+from tests.contract.examples import EXAMPLES
 
 KEY = RefusalKey(day=20_780, id=b"\1\2\3\4", key=b"k" * 32)
 NOW_MS = 1_795_426_323_412
 
 
-def signer(key=KEY):
+def signer(key=KEY, page=""):
     tokens = RefusalTokens()
     tokens.use_clock(lambda: NOW_MS * 1000 + 999)
-    tokens.take(key)
+    tokens.take(key, page)
     return tokens
 
 
@@ -153,3 +155,36 @@ def test_decisions_can_still_be_logged_compared_copied_and_encoded_without_the_k
         assert "kkkk" not in text
         assert "a2tr" not in text  # the same in base64
     assert msgspec.to_builtins(decision)["rule"] == "burst"
+
+
+def test_the_answer_names_the_page_that_explains_it_if_one_is_configured():
+    decision = signed(refused(Reason.QUOTA), signer(page="https://fuseboard.example.com/explain"))
+    _, headers, body = refusal(decision)
+    named = dict(headers)
+    page = f"https://fuseboard.example.com/explain#{named['fuseboard-refusal']}"
+    assert named["link"] == f'<{page}>; rel="help"'
+    assert msgspec.json.decode(body)["explain_url"] == page
+    assert decision.explain_url().startswith("https://fuseboard.example.com/explain#fr1.")
+    for silent in (signed(refused(Reason.QUOTA), signer()), refused(Reason.QUOTA)):
+        _, headers, body = refusal(silent)
+        assert "link" not in dict(headers)
+        assert "explain_url" not in msgspec.json.decode(body)
+        assert silent.explain_url() == ""
+    assert Decision(allowed=True, signer=decision.signer).explain_url() == ""
+
+
+def test_a_page_that_is_removed_is_named_no_more_and_a_silent_control_plane_changes_nothing():
+    tokens = signer(page="https://fuseboard.example.com/explain")
+    tokens.take(None)
+    assert tokens.explain_url("fr1.x") == "https://fuseboard.example.com/explain#fr1.x"
+    tokens.take(KEY)
+    assert tokens.explain_url("fr1.x") == ""
+
+
+@pytest.mark.parametrize(
+    "page", ["https://x/a#b", "ftp://x/", "https://x/>; rel=y", "https://x/\r\nA: b", "https://"]
+)
+def test_a_page_that_breaks_a_header_is_not_decoded(page):
+    response = msgspec.structs.replace(EXAMPLES["sync_response.5.json"], explain_url=page)
+    with pytest.raises(msgspec.ValidationError, match="explain_url"):
+        decode_response(encode(response))

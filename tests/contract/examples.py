@@ -359,6 +359,9 @@ NESTING_REQUEST = msgspec.structs.replace(
 )
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
 KEYED_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, refusal_key=REFUSAL_KEY)
+EXPLAINING_RESPONSE = msgspec.structs.replace(
+    KEYED_RESPONSE, explain_url="https://fuseboard.example.com/explain"
+)
 DIGESTING_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, digest_key=DIGEST_KEY)
 BY_CALLS_POLICY = Policy(
     environment="production",
@@ -393,6 +396,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.9.json": msgspec.structs.replace(SMALLEST_REQUEST, failures=FAILURES),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_response.6.json": DIGESTING_RESPONSE,
+    "sync_response.7.json": EXPLAINING_RESPONSE,
     "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),

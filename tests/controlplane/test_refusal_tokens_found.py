@@ -124,6 +124,14 @@ async def test_a_heartbeat_is_answered_with_the_key_of_its_service_and_the_next_
     assert later == key_of("production", "checkout", today + 1)
 
 
+async def test_a_heartbeat_names_the_page_of_tokens_if_one_is_configured(settings):
+    assert decode_response((await post(ready_gateway(TurnedClock()), beat())).content).explain_url == ""
+    settings.EXPLAIN_URL = "https://fuseboard.example.com/explain"
+    answer = decode_response((await post(ready_gateway(TurnedClock()), beat())).content)
+    assert answer.explain_url == "https://fuseboard.example.com/explain"
+    assert answer.refusal_key is not None
+
+
 def test_no_more_than_a_thousand_services_get_a_key():
     keys = RefusalKeys(TurnedClock())
     parts = [keys.part(beat(service=f"service-{number}")) for number in range(MOST_SERVICES + 5)]

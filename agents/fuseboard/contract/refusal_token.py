@@ -42,6 +42,10 @@ KEY_ID_BYTES, KEY_BYTES = 4, 32
 URN = "urn:fuseboard:refusal:"
 HEADER = "fuseboard-refusal"
 
+#: The address of a page, to which a token is added as the fragment. It stands in a header between < and >.
+PAGE = r"^(https?://[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]{1,480})?\Z"
+ExplainPage = Annotated[str, Meta(pattern=PAGE)]
+
 #: A place in these never changes its meaning; new words are added at the end.
 REASONS = (
     Reason.QUOTA,

@@ -15,7 +15,7 @@ from fuseboard.contract.failures import MOST_DEPENDENCIES, DependencyFailures
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
 from fuseboard.contract.refusal_samples import MAX_SAMPLES, DigestKey, RefusalSample
-from fuseboard.contract.refusal_token import RefusalKey
+from fuseboard.contract.refusal_token import ExplainPage, RefusalKey
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.words import (
     BreakerState,
@@ -218,6 +218,8 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unready_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
     #: What this pod signs the tokens of its refusals with; without one, it makes none.
     refusal_key: RefusalKey | None = None
+    #: With a key: the page that explains its tokens, which answers to refused requests name; empty for none.
+    explain_url: ExplainPage = ""
     #: What this pod makes digests of callers with, for samples of its refusals; without one, it sends none.
     digest_key: DigestKey | None = None
 

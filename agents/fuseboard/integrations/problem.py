@@ -1,6 +1,7 @@
 """A refusal in HTTP: status, headers and problem+json (RFC 9457).
 
-``Fuseboard-Refusal`` and ``instance`` carry the token that the control plane explains.
+``Fuseboard-Refusal`` and ``instance`` carry the token that the control plane explains; ``Link`` and
+``explain_url`` are the address of the page that does, where one is configured.
 ``RateLimit`` and ``RateLimit-Policy`` follow draft-ietf-httpapi-ratelimit-headers-10, and so do the two
 problem types that it registers.
 """
@@ -88,6 +89,9 @@ def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, 
     if token:
         headers.append((HEADER, token))
         details["instance"] = URN + token
+        if page := decision.explain_url(token):
+            headers.append(("link", f'<{page}>; rel="help"'))
+            details["explain_url"] = page
     if "retry_after" in details:
         headers.append(("retry-after", str(details["retry_after"])))
     body = json.dumps(details).encode()

@@ -20,15 +20,23 @@ class RefusalTokens(Struct, dict=True):
     def __post_init__(self) -> None:
         self._now_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self._key: RefusalKey | None = None
+        self._page = ""
 
     def use_clock(self, now_us: Callable[[], int]) -> None:
         """Use the clock of the control plane."""
         self._now_us = now_us
 
-    def take(self, key: RefusalKey | None) -> None:
-        """A control plane of an earlier release sends no key: then the last one remains."""
+    def take(self, key: RefusalKey | None, page: str = "") -> None:
+        """The key, and the page that explains its tokens.
+
+        A control plane of an earlier release sends no key: then the last one remains.
+        """
         if key is not None:
-            self._key = key
+            self._key, self._page = key, page
+
+    def explain_url(self, token: str) -> str:
+        """The token is the fragment: browsers do not send it, so that no proxy logs it."""
+        return f"{self._page}#{token}" if self._page else ""
 
     def sign(self, decision: Decision) -> str:
         """A new token; empty without a key. Costs a few microseconds, so it is made only for an answer."""

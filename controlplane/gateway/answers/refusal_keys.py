@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import structlog
+from django.conf import settings
 from psycopg import AsyncConnection
 
 from controlplane.gateway.clock import Clock
@@ -55,6 +56,8 @@ class RefusalKeys:
         self._per_environment[beat.environment] = known + 1
         key = key_of(beat.environment, beat.service, day)
         part = b',"refusal_key":' + msgspec.json.encode(key)
+        if settings.EXPLAIN_URL:
+            part += b',"explain_url":' + msgspec.json.encode(settings.EXPLAIN_URL)
         self._parts[beat.environment, beat.service] = part
         self._new[beat.environment, beat.service] = None
         return part
