@@ -52,6 +52,11 @@ class Group:
         return any(one.errors for one in self.more)
 
 
+def limit_field_id(limit: str) -> str:
+    """The id of the field for the size of a limit, in the editor of the thing that has it."""
+    return f"f-{_plain_id(f'limit.{limit}.limit')}"
+
+
 def _plain_id(name: str) -> str:
     """Return a name with dashes for dots, except for those in the name of a limit, which may have both."""
     group, _, rest = name.partition(".")

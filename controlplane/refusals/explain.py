@@ -16,6 +16,7 @@ from controlplane.refusals.words import (
     cause_words,
     limit_words,
     mode_words,
+    rate_of,
     reason_words,
     wait_words,
     window_words,
@@ -46,6 +47,8 @@ class ThenOrNow:
     name: str = ""
     tier: str = ""
     suspended: bool = False
+    #: Requests per second that a limit of requests allows in the long run; ``None`` for other rules.
+    per_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +223,7 @@ def _at(state: State, revision: int, rule: Rule | None, found: GenuineToken, who
         name=place[1],
         tier=tier,
         suspended=suspended,
+        per_s=rate_of(columns),
     )
 
 

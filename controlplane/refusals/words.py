@@ -32,6 +32,8 @@ _CAUSES = {
     "latency": "its answers took too long",
     "pressure": "it was under pressure",
 }
+#: Of a window that is longer, a line of its rate in a chart says nothing about when it is spent.
+_LONGEST_RATE_S = 3_600
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s"))
 
 
@@ -60,6 +62,15 @@ def limit_words(columns: dict[str, Any] | None) -> str:
         text = f"{count} per {full['period'] or window_words(full['window_s'])}"
         text += f", burst {full['burst']:,}" if full["burst"] != 1 else ""
     return f"{text}, only counted" if full["shadow"] else text
+
+
+def rate_of(columns: dict[str, Any] | None) -> float | None:
+    """Calls per second of a limit whose window is short enough for a rate to mean something."""
+    if not columns:
+        return None
+    full = full_columns(columns)
+    counts_rates = full["algorithm"] != "concurrency" and not full["period"] and full["measure"] == "calls"
+    return full["limit"] / full["window_s"] if counts_rates and full["window_s"] <= _LONGEST_RATE_S else None
 
 
 def window_words(seconds: int) -> str:

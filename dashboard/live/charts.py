@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from controlplane.alerts.thresholds import REFUSED_SHARE
 from controlplane.series.kinds import BY_NAME, CALL_FIELDS, LATENCY_FIELDS
+from controlplane.series.marks import Mark
 from dashboard.live.overview import Live
 from dashboard.live.topics import Context, Topic
 from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
@@ -55,6 +56,8 @@ class Chart:
     limit_label: str = ""
     #: Of the fields of a percentile, the upper edges in microseconds.
     edges: tuple[int, ...] = ()
+    #: Marks besides those of the API.
+    marks: tuple[Mark, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -83,6 +86,7 @@ class Chart:
                 "limit": self.limit,
                 "limit_label": self.limit_label,
                 "edges": self.edges,
+                "marks": [asdict(mark) for mark in self.marks],
             }
         )
 

@@ -18,6 +18,10 @@ from controlplane.refusals.samples import token_of
 from controlplane.refusals.tokens import ExpiredToken, NotOurToken
 from controlplane.refusals.tries import TooManyTries, take_try
 from dashboard.change_words import ChangeWords, change_words
+from dashboard.live.charts import SPANS
+from dashboard.live.refusal_charts import charts_of_refusal, range_around
+from dashboard.setting_controls import limit_field_id
+from dashboard.views.edit_request import KINDS
 from dashboard.views.page import bounded_text, context_of
 
 _STATUS = {NotOurToken: 404, ExpiredToken: 410, TooManyTries: 429}
@@ -87,6 +91,11 @@ def _explained(request: HttpRequest, token: str, tenant: str) -> HttpResponse:
             for change in found.changes
         ],
         rule_href=_rule_href(request, found),
+        edit_href=_edit_href(request, found),
+        charts=charts_of_refusal(found),
+        chart_spans=SPANS,
+        chart_home=[str(second) for second in range_around(found.at, timezone.now())],
+        charts_title="Around the refusal",
         became=found.transition.to_state.replace("_", "-") if found.transition else "",
     )
 
@@ -135,3 +144,14 @@ def _rule_href(request: HttpRequest, found: Explanation) -> str:
     if now.kind == "tenant" and rule.limit:
         return reverse("tenant", query={"key": now.name, "quota": rule.limit})
     return _place_of(request, now)
+
+
+def _edit_href(request: HttpRequest, found: Explanation) -> str:
+    """The field of the limit in the editor of the thing that has it now, for readers who can edit it."""
+    rule, now = found.rule, found.now
+    if rule is None or not rule.limit or now.kind not in KINDS:
+        return ""
+    if not may(request.user, KINDS[now.kind].permission, environment_in(request)):
+        return ""
+    query = {} if now.kind == "environment" else {"key": now.name}
+    return reverse("edit", args=[now.kind], query=query, fragment=limit_field_id(rule.limit))

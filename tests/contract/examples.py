@@ -60,7 +60,7 @@ from fuseboard.contract.words import (
     WhenFull,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import DIGEST_KEY, LEASED, REFUSAL_KEY, SAMPLES, TIMED
+from tests.contract.sample_examples import ANSWERS, LEASED, SAMPLES, TIMED
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
 STRICT = Limit(
@@ -358,11 +358,6 @@ NESTING_REQUEST = msgspec.structs.replace(
     SMALLEST_REQUEST, protection=(CallLoad(dependency="openai", reclaimed=2, nested=17),)
 )
 PROTECTING_RESPONSE = msgspec.structs.replace(HOLDING_RESPONSE, retry_caps={"openai": 250}, unready_ms=30_000)
-KEYED_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, refusal_key=REFUSAL_KEY)
-EXPLAINING_RESPONSE = msgspec.structs.replace(
-    KEYED_RESPONSE, explain_url="https://fuseboard.example.com/explain"
-)
-DIGESTING_RESPONSE = msgspec.structs.replace(SMALLEST_RESPONSE, digest_key=DIGEST_KEY)
 BY_CALLS_POLICY = Policy(
     environment="production",
     default_tier="free",
@@ -391,12 +386,10 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.6.json": NESTING_REQUEST,
     "sync_request.8.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=TIMED),
     "sync_response.4.json": PROTECTING_RESPONSE,
-    "sync_response.5.json": KEYED_RESPONSE,
     "sync_request.7.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=SAMPLES),
     "sync_request.9.json": msgspec.structs.replace(SMALLEST_REQUEST, failures=FAILURES),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
-    "sync_response.6.json": DIGESTING_RESPONSE,
-    "sync_response.7.json": EXPLAINING_RESPONSE,
+    **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),

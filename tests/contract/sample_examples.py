@@ -1,5 +1,7 @@
 """Parts of the golden files: keys and samples of refusals, and counted durations of calls."""
 
+from typing import Any
+
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
 from fuseboard.contract.sync import Counters, DependencyCounters, RuleCounters, TenantCounters
@@ -7,6 +9,15 @@ from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
 DIGEST_KEY = DigestKey(key=bytes(range(32)))
+#: File -> fields of an answer, besides those that each answer has.
+ANSWERS: dict[str, dict[str, Any]] = {
+    "sync_response.5.json": {"refusal_key": REFUSAL_KEY},
+    "sync_response.6.json": {"digest_key": DIGEST_KEY},
+    "sync_response.7.json": {
+        "refusal_key": REFUSAL_KEY,
+        "explain_url": "https://fuseboard.example.com/explain",
+    },
+}
 SAMPLES = (
     RefusalSample(
         ago_ms=1_200,

@@ -9,7 +9,9 @@
 
   // ---- the range, of all charts of the page
   const read = name => Number(new URL(location.href).searchParams.get(name)) || 0;
-  const range = { span: read("span") || DEFAULT_SPAN, since: read("since"), until: read("until") };
+  const moment = $("[data-charts][data-home-since]")?.dataset; // a page about one moment begins with the time around it
+  const home = moment && { since: Number(moment.homeSince), until: Number(moment.homeUntil) };
+  const range = { span: read("span") || DEFAULT_SPAN, since: read("since"), until: read("until"), ...home };
   const fixed = () => range.since && range.until > range.since;
   const now = () => Date.now() / 1000;
   const bounds = () => fixed() ? [range.since, range.until] : [now() - range.span, now()];
@@ -19,7 +21,7 @@
     for (const name of ["span", "since", "until"]) address.searchParams.delete(name);
     if (fixed()) { address.searchParams.set("since", range.since); address.searchParams.set("until", range.until); }
     if (range.span !== DEFAULT_SPAN) address.searchParams.set("span", range.span);
-    history.replaceState(history.state, "", address);
+    if (!home) history.replaceState(history.state, "", address); // there, the address is of another moment next time
     showTools();
     for (const chart of charts.values()) {
       chart.u?.setData(chart.data); // what is known of the new range, until the answer comes
@@ -148,7 +150,7 @@
       const x = u.valToPos(mark.at, "x", true);
       if (x < left || x > left + width) continue;
       ctx.strokeStyle = ctx.fillStyle = colour(mark.kind === "override" ? "--violet"
-        : mark.kind === "change" ? "--blue" : "--muted");
+        : mark.kind === "change" ? "--blue" : mark.kind === "refusal" ? "--red" : "--muted");
       ctx.setLineDash(mark.kind === "pod" ? [2 * ratio, 3 * ratio] : []);
       ctx.lineWidth = ratio;
       ctx.beginPath(); ctx.moveTo(x, top); ctx.lineTo(x, top + height); ctx.stroke();
@@ -275,6 +277,7 @@
     if (answer.made_up_until) {
       parts.push(`what is before ${clock(answer.made_up_until, answer.step_s)} is made up by the demo`);
     }
+    for (const mark of about.marks) parts.push(`${mark.text} at ${clock(mark.at, 10)}`);
     if (chart.earlier) parts.push(`${chart.earlier} earlier mark${chart.earlier > 1 ? "s" : ""} not shown`);
     return `${parts.join("; ")}. Points of ${length(answer.step_s)}.`;
   };
@@ -339,8 +342,9 @@
         get(chart, "", chart.figure.dataset.query),
         get(chart, "/marks", chart.figure.dataset.marks)]);
       if (stop.signal.aborted || !chart.figure.isConnected) return;
+      const all = [...marks.marks, ...chart.about.marks].sort((a, b) => a.at - b.at);
       Object.assign(chart, {
-        answer, marks: marks.marks, earlier: marks.earlier, data: points(chart, answer), loaded: Date.now() });
+        answer, marks: all, earlier: marks.earlier, data: points(chart, answer), loaded: Date.now() });
       draw(chart);
     } catch (error) {
       if (stop.signal.aborted) return;
@@ -418,7 +422,8 @@
     for (const button of $$("[data-span]")) {
       button.setAttribute("aria-pressed", String(!fixed() && Number(button.dataset.span) === range.span));
     }
-    for (const button of $$("[data-zoom=back]")) button.disabled = !fixed();
+    const there = home ? range.since === home.since && range.until === home.until : !fixed();
+    for (const button of $$("[data-zoom=back]")) button.disabled = there;
     const [since, until] = bounds();
     const shown = fixed() ? `${clock(since, 10)} to ${clock(until, 10)} UTC` : `last ${length(range.span)}`;
     for (const span of $$("[data-chart-span]")) write(span, shown);
@@ -427,7 +432,7 @@
     const button = e.target.closest("[data-span], [data-zoom]");
     if (!button) return;
     if (button.dataset.span) setRange({ span: Number(button.dataset.span) });
-    else if (button.dataset.zoom === "back") setRange({});
+    else if (button.dataset.zoom === "back") setRange(home || {});
     else zoom(button.dataset.zoom === "in" ? 0.5 : 2);
   });
   const typed = field => Date.parse(`${field.value}Z`) / 1000; // the fields are in UTC
@@ -459,7 +464,7 @@
   }
   setInterval(() => { // finer points change sooner
     const paused = $("[data-pause]")?.getAttribute("aria-pressed") === "true";
-    if (document.hidden || paused || fixed()) return;
+    if (document.hidden || paused || (fixed() && range.until < now() - 30)) return; // later, nothing is added
     for (const chart of charts.values()) {
       const every = Math.max(LIVE_MS, Math.min(300_000, range.span * 1000 / 360));
       if (Date.now() - (chart.loaded ?? 0) >= every - 500) load(chart);
