@@ -96,6 +96,11 @@ class LimitRow:
         return (self.share or 0) >= NEAR
 
     @property
+    def nearness(self) -> str:
+        """What follows the figures of its use."""
+        return ", over the limit" if (self.share or 0) > 1 else ", near the limit" if self.near else ""
+
+    @property
     def hot(self) -> bool:
         return self.refused_per_s >= 0.05
 

@@ -126,6 +126,13 @@ def test_limits_display_who_is_refused_and_who_is_near(log_in: Any) -> None:
     assert "unregistered" in shown
 
 
+def test_a_limit_that_is_exceeded_is_not_called_near(log_in: Any, production: str) -> None:
+    put_server()
+    rule = {"tenant": "acme-retail", "rule": "requests", "refused_per_s": 3.3, "shadow_per_s": 0.0}
+    put_figures(rules=[{**rule, "asked_per_s": 20.0}])
+    assert "1,200 of 1,000, over the limit" in page(log_in("vera"), "/limits")
+
+
 @pytest.mark.usefixtures("fleet")
 def test_l4_the_rate_of_now_is_not_displayed_as_the_use_of_a_day(log_in: Any) -> None:
     edits.set_tenant_quota(
