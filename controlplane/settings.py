@@ -140,6 +140,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "dashboard.environment_middleware.EnvironmentOfAddress",
     "dashboard.proposal_middleware.Proposals",
     "dashboard.table_files.TableFiles",
 ]
@@ -183,9 +184,10 @@ OIDC_ROLES = accounts.oidc_roles()
 OIDC_NAME = accounts.oidc_name()
 #: Counts failed logins; the cache has no other use.
 CACHES = {"default": {"BACKEND": "controlplane.accounts.cache.PostgresCache"}}
-LOGIN_URL = "login"
+# Without the environment of the page that needs a login: identity providers know one address only.
+LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
-LOGOUT_REDIRECT_URL = "login"
+LOGOUT_REDIRECT_URL = "/login"
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",

@@ -5,10 +5,13 @@ import contextlib
 from random import uniform
 from urllib.parse import parse_qs
 
+from asgiref.sync import sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import InterfaceError, OperationalError
 
 from controlplane.accounts import sockets
 from controlplane.accounts.permissions import role_of
+from dashboard.environments import is_environment
 from dashboard.hub import hub
 from dashboard.live.drawing import Drawing
 from dashboard.live.timeline import RANGES
@@ -35,12 +38,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         # Accept first in any case: a refused handshake shows the browser no code.
         await self.accept()
-        role = role_of(self.scope["user"], DEFAULT_ENVIRONMENT)
+        query = self.scope["query_string"].decode("ascii", "replace")
+        role = role_of(self.scope["user"], environment_of(query))
         if not role:
             await self.close(code=LOGIN_AGAIN)
             return
-        topic = topic_of(self.scope["query_string"].decode("ascii", "replace"), role)
-        if topic is None:
+        topic = topic_of(query, role)
+        if topic is None or not await _exists(topic.environment):
             await self.close(code=NO_SUCH_PAGE)
             return
         self.topic = topic
@@ -51,7 +55,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._doubt = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._write()),
-            asyncio.create_task(self._recheck(role)),
+            asyncio.create_task(self._recheck(role, topic.environment)),
             asyncio.create_task(self._end()),
         ]
         drawn = hub.join(topic, self)
@@ -93,13 +97,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
             if message:
                 await self.send(bytes_data=message)
 
-    async def _recheck(self, role: str) -> None:
+    async def _recheck(self, role: str, environment: str) -> None:
         while not self._left:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RECHECK_S):
                     await self._doubt.wait()
             self._doubt.clear()
-            if role_of(await sockets.user_of(self.scope), DEFAULT_ENVIRONMENT) != role:
+            if role_of(await sockets.user_of(self.scope), environment) != role:
                 with contextlib.suppress(RuntimeError):  # it has closed meanwhile
                     await self.close(code=LOGIN_AGAIN)
                 return
@@ -119,4 +123,18 @@ def topic_of(query: str, role: str) -> Topic | None:
     # No name has a NUL, and Postgres refuses it in a query.
     if page not in PAGES or span not in RANGES or "\0" in key:
         return None
-    return Topic(page=page, role=role, key=key, range=span)
+    return Topic(page=page, role=role, key=key, range=span, environment=environment_of(query))
+
+
+def environment_of(query: str) -> str:
+    return parse_qs(query).get("environment", [DEFAULT_ENVIRONMENT])[0]
+
+
+async def _exists(environment: str) -> bool:
+    # What is read of an environment stays in memory, so a socket cannot ask for names that it makes up.
+    if environment == DEFAULT_ENVIRONMENT or environment in hub.environments:
+        return True
+    try:
+        return await sync_to_async(is_environment)(environment)
+    except (OperationalError, InterfaceError):
+        return False

@@ -16,6 +16,8 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.alerts.evaluate import FirstSeen
 from controlplane.alerts.reading import StoredAlert, stored_alerts
+from controlplane.page_addresses import links_into
+from controlplane.policies.models import Environment
 from controlplane.shutdown import stop_tasks
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
@@ -26,6 +28,7 @@ from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.notices import listen
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 log = structlog.get_logger(__name__)
 
@@ -44,20 +47,31 @@ class Socket(Protocol):
     def recheck(self) -> None: ...
 
 
-class Hub:
+class Known:
+    """What this process knows of one environment."""
+
     def __init__(self) -> None:
         self.history = History()
         self.first_seen = FirstSeen()
         self.facts: Facts | None = None
         #: The alerts in Postgres, by key.
         self.alerts: dict[str, StoredAlert] = {}
+        self.live: Live | None = None
+        #: Of the last drawing. Browsers notice by it that they have missed one.
+        self.rev = 0
+
+
+class Hub:
+    def __init__(self) -> None:
+        #: All of them as of the last tick; empty before the first.
+        self.environments: tuple[str, ...] = ()
         self.without_postgres = WithoutPostgres()
-        self._live: Live | None = None
+        self._known: dict[str, Known] = {}
         self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
         self._sent: dict[Topic, SentFragments] = {}
         #: Of each topic that has sockets: the newest drawing, and when the hub began to read for it.
         self._drawn: dict[Topic, tuple[float, Drawing]] = {}
-        self._rev = 0
+        self._ticks = 0
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         # One thread, so that it keeps one connection and drawings never race each other.
@@ -76,6 +90,10 @@ class Hub:
             asyncio.create_task(self._run(), name="hub"),
             asyncio.create_task(listen(self._wake, self._doubt), name="hub-listen"),
         ]
+
+    def of(self, environment: str) -> Known:
+        """Ask only for environments that exist: what is known of each stays in memory."""
+        return self._known.setdefault(environment, Known())
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -136,39 +154,70 @@ class Hub:
 
     def _tick(self, topics: list[Topic]) -> dict[Topic, Drawing]:
         """In the hub's thread: read, build, draw."""
-        facts = self._read()
+        self._ticks += 1
+        drawn: dict[Topic, Drawing] = {}
+        for environment in self._to_read({topic.environment for topic in topics}):
+            shown = [topic for topic in topics if topic.environment == environment]
+            try:
+                with links_into(environment):
+                    drawn |= self._draw(environment, shown)
+            except Exception:
+                # One environment that cannot be read must not stop the others.
+                log.exception("hub.environment_not_drawn", environment=environment)
+        for topic in self._sent.keys() - set(topics):
+            del self._sent[topic]
+        return drawn
+
+    def _to_read(self, shown: set[str]) -> list[str]:
+        """Return the environments that pages show, and one other in turn, so that it has a history later."""
+        try:
+            close_old_connections()
+            self.environments = read_environments()
+        except (OperationalError, InterfaceError) as error:
+            log.warning("hub.database_unavailable", error=str(error).splitlines()[0])
+            close_old_connections()
+        others = [name for name in self.environments if name not in shown]
+        return [*shown, *([others[self._ticks % len(others)]] if others else [])]
+
+    def _draw(self, environment: str, topics: list[Topic]) -> dict[Topic, Drawing]:
+        known = self.of(environment)
+        facts = self._read(environment, known)
         if facts is None:
             return {}
-        before, self.facts = self._live, facts
-        self._live = live = build(facts, self.history, self.first_seen, stored=self.alerts)
-        self._rev += 1
+        before, known.facts = known.live, facts
+        known.live = live = build(facts, known.history, known.first_seen, stored=known.alerts)
+        known.rev += 1
         announce = announcement(before, live)
         drawn = {}
         for topic in topics:
             sent = self._sent.setdefault(topic, SentFragments())
             try:
-                drawn[topic] = draw(
-                    page_of(topic, live, self.history), sent, rev=self._rev, announce=announce
-                )
+                page = page_of(topic, live, known.history)
+                drawn[topic] = draw(page, sent, rev=known.rev, announce=announce)
             except Exception as error:
                 # No socket received what was drawn of it: the next drawing sends everything again.
                 del self._sent[topic]
-                known = isinstance(error, OperationalError | InterfaceError)
-                log.warning("hub.topic_not_drawn", page=topic.page, error=str(error), exc_info=not known)
-        for topic in self._sent.keys() - set(topics):
-            del self._sent[topic]
+                expected = isinstance(error, OperationalError | InterfaceError)
+                log.warning("hub.topic_not_drawn", page=topic.page, error=str(error), exc_info=not expected)
         return drawn
 
-    def _read(self) -> Facts | None:
+    def _read(self, environment: str, known: Known) -> Facts | None:
         try:
             close_old_connections()
-            found = read_facts()
-            self.alerts = stored_alerts(found.environment)
+            found = read_facts(environment)
+            known.alerts = stored_alerts(environment)
             return self.without_postgres.until_recorded(found)
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_unavailable", error=str(error).splitlines()[0])
             close_old_connections()
-            return self.without_postgres.facts(self.facts) if self.facts is not None else None
+            return self.without_postgres.facts(known.facts) if known.facts is not None else None
+
+
+def read_environments() -> tuple[str, ...]:
+    """Return the environments in the order of the switch: production first."""
+    names = Environment.objects.values_list("slug", flat=True)
+    ordered = sorted(names, key=lambda name: (name != DEFAULT_ENVIRONMENT, name))
+    return tuple(ordered) or (DEFAULT_ENVIRONMENT,)
 
 
 hub = Hub()

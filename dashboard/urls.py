@@ -37,6 +37,9 @@ from dashboard.views import (
     undo,
 )
 
+#: As in ``controlplane.urls``, for addresses of an environment, which have no pages but these.
+handler404 = "dashboard.views.page.page_not_found"
+
 urlpatterns = [
     path("", overview.overview, name="overview"),
     path("breakers", breakers.breakers, name="breakers"),

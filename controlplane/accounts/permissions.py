@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
 from controlplane.accounts.models import ApiToken, Role
-from fuseboard.contract.words import DEFAULT_ENVIRONMENT
+from controlplane.page_addresses import split_address
 
 _RANK = {Role.VIEWER.value: 1, Role.OPERATOR.value: 2, Role.ADMIN.value: 3}
 
@@ -92,8 +92,8 @@ def may(user: Any, action: str, environment: str = "") -> bool:
 
 
 def environment_in(request: HttpRequest) -> str:
-    """The environment that a page shows and edits."""
-    return DEFAULT_ENVIRONMENT
+    """Return the environment that a page shows and edits: its address alone decides."""
+    return split_address(request.path)[0]
 
 
 View = Callable[..., HttpResponseBase]

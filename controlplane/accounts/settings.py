@@ -74,7 +74,7 @@ def allauth(*, plain_http: bool) -> dict[str, Any]:
         "ACCOUNT_SIGNUP_FIELDS": ["username*", "password1*"],
         "ACCOUNT_EMAIL_VERIFICATION": "none",
         "ACCOUNT_SESSION_REMEMBER": True,
-        "ACCOUNT_LOGOUT_REDIRECT_URL": "login",
+        "ACCOUNT_LOGOUT_REDIRECT_URL": "/login",
         "ACCOUNT_DEFAULT_HTTP_PROTOCOL": "http" if plain_http else "https",
         # Only failures count: a correct password is never slowed down.
         # A correct code resets its count of an address, so there is another one: ``guesses``.

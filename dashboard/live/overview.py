@@ -18,6 +18,7 @@ from dashboard.live.pod_lines import PodLine, pod_lines
 from dashboard.live.servers import Fleet, fleet_of
 from dashboard.live.tiles import Tile, samples, server_tiles, tiles, why_not_exact
 from dashboard.live.verdict import Verdict, verdict_of
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 MAX_CARDS = 6
 #: A line of "Recent changes".
@@ -106,7 +107,7 @@ class Live:
 
     @property
     def title(self) -> str:
-        """For the tab: what is not normal, in as few words as possible."""
+        """For the tab: what is not normal, in as few words as possible, and an environment but production."""
         words = [
             f"{count} {face.word.lower()}"
             for face, count in self.counts
@@ -114,7 +115,8 @@ class Live:
         ]
         if self.fleet.local:
             words.append(f"{len(self.fleet.local)} local")
-        return ", ".join(words)
+        there = [] if self.facts.environment == DEFAULT_ENVIRONMENT else [self.facts.environment]
+        return ": ".join([*there, *filter(None, [", ".join(words)])])
 
     def breaker(self, name: str) -> Breaker | None:
         return next((breaker for breaker in self.breakers if breaker.name == name), None)

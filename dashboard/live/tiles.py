@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from controlplane.alerts.texts import allowed_alone, name_or_count, they
@@ -125,7 +126,7 @@ class _TileBuilder:
             "/s",
             f"{share * 100:.1f} % of {number(asked)}/s, limit {REFUSED_SHARE * 100:g} %",
             over=share > REFUSED_SHARE and asked > 1,
-            link="/refusals",
+            link=reverse("refusals"),
             limit=asked * REFUSED_SHARE or None,
         )
 
@@ -155,7 +156,7 @@ class _TileBuilder:
             f"of {total} pods",
             foot,
             over=bool(local) or self.fleet.decided_locally_per_s > 0,
-            link="/servers",
+            link=reverse("servers"),
         )
 
     def lag(self) -> Tile:
@@ -167,14 +168,16 @@ class _TileBuilder:
             "s",
             f"{server}, limit {LAG_WARN_S:.0f} s" if server else "all up to date",
             over=worst_s > LAG_WARN_S,
-            link="/servers",
+            link=reverse("servers"),
             limit=LAG_WARN_S,
         )
 
     def short(self) -> Tile:
         short = _short_circuited(self.facts)
         foot = "answered by fallbacks" if short else "no call blocked"
-        return self.tile("short", "Blocked, breaker open", number(short), "/s", foot, link="/breakers")
+        return self.tile(
+            "short", "Blocked, breaker open", number(short), "/s", foot, link=reverse("breakers")
+        )
 
     def failed(self) -> Tile:
         percent = _failed_percent(self.facts)
@@ -186,7 +189,7 @@ class _TileBuilder:
             "%",
             f"of {number(calls)} calls/s sent",
             over=percent > FAILED_WARN_PERCENT,
-            link="/breakers",
+            link=reverse("breakers"),
         )
 
     def store_errors(self) -> Tile:
@@ -205,7 +208,7 @@ def tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
     builder = _TileBuilder(facts, fleet, history)
     return [
         builder.refused(),
-        builder.p99(link="/servers"),
+        builder.p99(link=reverse("servers")),
         builder.local(),
         builder.lag(),
         builder.short(),

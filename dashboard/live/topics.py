@@ -8,6 +8,7 @@ from typing import Any
 from django.template.loader import get_template
 
 from dashboard.live.overview import Live
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 Context = dict[str, Any]
 
@@ -17,7 +18,7 @@ _INDENT = re.compile(r"\s*\n\s*")
 
 @dataclass(frozen=True)
 class Topic:
-    """Every socket with the same page, role and key gets the same bytes."""
+    """Every socket with the same environment, page, role and key gets the same bytes."""
 
     page: str
     role: str
@@ -25,6 +26,7 @@ class Topic:
     key: str = ""
     #: The time that a breaker's timeline covers.
     range: str = "1h"
+    environment: str = DEFAULT_ENVIRONMENT
 
 
 @dataclass(frozen=True)

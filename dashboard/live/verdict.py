@@ -136,7 +136,7 @@ def _stores(facts: Facts, fleet: Fleet) -> Iterator[Condition]:
         # Their rows stay as they were: no process notices that a pod is silent.
         yield Condition(
             key="gateways",
-            sentence=Sentence(subject="No gateway", verb="reporting", css="st-open", link="/servers"),
+            sentence=Sentence(subject="No gateway", verb="reporting", css="st-open", link=reverse("servers")),
             since=max(row.server.last_seen for row in fleet.rows),
         )
 
@@ -147,7 +147,7 @@ def _breakers(breakers: tuple[Breaker, ...]) -> Iterator[Condition]:
     for state, number_of in counts.items():
         face, own = FACES[state], [breaker for breaker in not_closed if breaker.effective == state]
         if number_of > _NAMED:
-            link = f"/breakers?state={face.kind}"
+            link = reverse("breakers", query={"state": face.kind})
             since = min((breaker.since for breaker in own if breaker.since is not None), default=None)
             sentence = Sentence(
                 subject=f"{number_of} breakers", join="are", verb=face.verb, css=face.css, link=link
@@ -156,7 +156,10 @@ def _breakers(breakers: tuple[Breaker, ...]) -> Iterator[Condition]:
             continue
         for breaker in own:
             sentence = Sentence(
-                subject=breaker.name, verb=face.verb, css=face.css, link=f"/breakers/{breaker.name}"
+                subject=breaker.name,
+                verb=face.verb,
+                css=face.css,
+                link=reverse("breaker", args=[breaker.name]),
             )
             yield Condition(key=state, sentence=sentence, since=breaker.since)
 
@@ -180,12 +183,12 @@ def _alerts(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
 def _figures(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
     if fleet.ramping:
         who, verb = name_or_count(fleet.ramping), "ramping up after an outage of Redis"
-        sentence = Sentence(subject=who, join=_is(fleet.ramping), verb=verb, link="/servers")
+        sentence = Sentence(subject=who, join=_is(fleet.ramping), verb=verb, link=reverse("servers"))
         yield Condition(key="ramping", sentence=sentence)
     explained = fleet.local or fleet.drill or fleet.ramping or any(map(_over_deadline, alerts))
     if fleet.decided_locally_per_s and not explained:
         subject, verb = f"{number(fleet.decided_locally_per_s)} decisions/s", "made without Redis"
-        sentence = Sentence(subject=subject, join="are", verb=verb, link="/servers")
+        sentence = Sentence(subject=subject, join="are", verb=verb, link=reverse("servers"))
         yield Condition(key="locally", sentence=sentence)
 
 

@@ -13,6 +13,7 @@ from controlplane.accounts.permissions import environment_in
 from controlplane.alerts.reading import stored_alerts
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
+from dashboard.environments import other_environments
 from dashboard.hub import hub
 from dashboard.live.charts import charts_of
 from dashboard.live.overview import Live, build
@@ -20,6 +21,7 @@ from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.reader import Reader, reader_of
 from dashboard.undo import just_saved, without_saved
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 log = structlog.get_logger(__name__)
 
@@ -46,18 +48,19 @@ def current_facts(environment: str) -> Facts:
     try:
         return hub.without_postgres.until_recorded(read_facts(environment))
     except (OperationalError, InterfaceError):
-        if hub.facts is None:
+        known = hub.of(environment).facts
+        if known is None:
             raise
-        return hub.without_postgres.facts(hub.facts)
+        return hub.without_postgres.facts(known)
 
 
 def current_live(environment: str) -> Live:
-    facts = current_facts(environment)
+    facts, known = current_facts(environment), hub.of(environment)
     try:
         stored = stored_alerts(facts.environment)
     except (OperationalError, InterfaceError):
-        stored = hub.alerts
-    return build(facts, hub.history, hub.first_seen, stored=stored, observe=False)
+        stored = known.alerts
+    return build(facts, known.history, known.first_seen, stored=stored, observe=False)
 
 
 def theme_of(request: HttpRequest) -> str:
@@ -70,13 +73,18 @@ def context_of(
 ) -> dict[str, Any]:
     """The context of a page and of the fragments that its socket will send."""
     reader = reader_of(request) or Reader(name="", role="")
-    topic = Topic(page=page, role=reader.role, key=key, range=span)
+    environment = environment_in(request)
+    topic = Topic(page=page, role=reader.role, key=key, range=span, environment=environment)
     address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
-    live = current_live(environment_in(request))
+    if environment != DEFAULT_ENVIRONMENT:
+        address["environment"] = environment
+    live = current_live(environment)
     return {
-        **page_of(topic, live, hub.history).context,
+        **page_of(topic, live, hub.of(environment).history).context,
         **charts_of(topic, live),
         "reader": reader,
+        "elsewhere": other_environments(request),
+        "is_production": environment == DEFAULT_ENVIRONMENT,
         "theme": theme_of(request),
         "saved": just_saved(request),
         "saved_back": without_saved(request),

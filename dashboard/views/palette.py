@@ -13,8 +13,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, may, require_role
+from controlplane.page_addresses import home_of
 from controlplane.policies.models import Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
+from dashboard.environments import environments_of
 from dashboard.forms import OverrideForm
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
@@ -197,7 +199,18 @@ def _commands(request: HttpRequest) -> list[Entry]:
         )
         if may(request.user, permission, environment_in(request))
     ]
-    return [*ui, *forms]
+    switch = [
+        _entry(
+            f"environment:{name}",
+            f"Switch to {name}",
+            "Environment",
+            home_of(name),
+            also="change environment",
+        )
+        for name in environments_of(request.user)
+        if name != environment_in(request)
+    ]
+    return [*ui, *switch, *forms]
 
 
 def _pods(live: Live) -> list[Entry]:

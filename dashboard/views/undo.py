@@ -3,6 +3,7 @@
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
@@ -37,7 +38,7 @@ def undo(request: HttpRequest, number: int) -> HttpResponse:
     # Also without characters that browsers or ``urlsplit`` leave out: "/\t//evil.example" is no path.
     plain = back.isprintable() and "\\" not in back
     if not (plain and back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)):
-        back = "/"
+        back = reverse("overview")
     try:
         with alone(one_at_a_time_as(request)):
             made = edits.revert(

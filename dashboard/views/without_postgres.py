@@ -51,7 +51,7 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             return (
                 f"{name} is forced open until {expires_at:%H:%M:%S} UTC, through Redis only. Postgres is "
                 "unavailable; the override is recorded when it is back. Pods apply it with their next call. "
-                f"{_confirmed(name, wait_s=CONFIRM_S)}"
+                f"{_confirmed(environment_in(request), name, wait_s=CONFIRM_S)}"
             )
         if data["act"] != "reset":
             raise InvalidEdit(
@@ -112,17 +112,18 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
         f"{name} is forced open until {expires_at:%H:%M:%S} UTC, in memory only: Postgres and Redis are "
         f"unavailable. {took} of {there} gateways have the override; a gateway loses it when it restarts. "
         "Pods receive it with their next heartbeat and apply it until it expires. A gateway that still has "
-        f"it records it when Postgres is back. {_confirmed(name, wait_s=0.0)}"
+        f"it records it when Postgres is back. {_confirmed(environment_in(request), name, wait_s=0.0)}"
     )
 
 
-def _confirmed(name: str, *, wait_s: float) -> str:
+def _confirmed(environment: str, name: str, *, wait_s: float) -> str:
     """How many pods refuse calls to it by now, as the gateways know."""
-    if hub.facts is None:
+    known = hub.of(environment).facts
+    if known is None:
         return "The number of pods that have confirmed it is not known here."
     until = time.monotonic() + wait_s
     while True:
-        facts = hub.without_postgres.facts(hub.facts, fresh=True)
+        facts = hub.without_postgres.facts(known, fresh=True)
         if not facts.gateways_reporting:
             return (
                 "No gateway reports how many pods have confirmed it; the count returns when Postgres is back."

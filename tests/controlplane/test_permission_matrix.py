@@ -107,6 +107,35 @@ def test_every_page_and_form_requires_its_role(clients: dict[str, Client]) -> No
     assert not wrong
 
 
+def test_a_role_in_one_environment_opens_no_page_and_form_of_another(
+    production: str, ada: Any, settings: Any
+) -> None:
+    settings.SECURE_SSL_REDIRECT = False
+    edits.create_environment(environment="staging", reason="for a test", actor=ada)
+    # A role of its own replaces the role for all environments, also where it is none.
+    create_person("olga", environment_roles={"production": "admin", "staging": ""})
+    create_person("otto", environment_roles={"production": "", "staging": "admin"})
+    wrong = []
+    for name, closed, open_ in (("olga", "/env/staging", ""), ("otto", "", "/env/staging")):
+        client = Client()
+        client.force_login(User.objects.get(username=name))
+        for method, path, data, _ in FORMS:
+            if (closed + path) == "/":
+                continue  # It leads to the environment of the person.
+            if (status := client.generic(method, closed + path, **_form(data)).status_code) != 403:
+                wrong.append((name, method, closed + path, status))
+            if method == "GET" and not path.startswith("/people"):
+                status = client.get(open_ + path).status_code
+                if status not in (200, 302, 400, 404):
+                    wrong.append((name, method, open_ + path, status))
+    assert not wrong
+
+
+def _form(data: dict[str, str] | None) -> dict[str, str]:
+    body = "&".join(f"{name}={value}" for name, value in (data or {}).items()).replace(" ", "+")
+    return {"data": body, "content_type": "application/x-www-form-urlencoded"}
+
+
 def test_the_matrix_misses_no_page() -> None:
     from dashboard import urls
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connection
 
 
-def put_server(name: str = "web-1", **fields: Any) -> None:
+def put_server(name: str = "web-1", *, environment: str = "production", **fields: Any) -> None:
     from controlplane.fleet.models import Server
 
     now = datetime.now(UTC)
@@ -31,7 +31,7 @@ def put_server(name: str = "web-1", **fields: Any) -> None:
         "redis_p99_us": 900,
         "breakers": [],
     }
-    Server.objects.update_or_create(environment="production", name=name, defaults=row | fields)
+    Server.objects.update_or_create(environment=environment, name=name, defaults=row | fields)
 
 
 def breaker(dependency: str = "payments-api", state: str = "closed", **fields: Any) -> dict[str, Any]:

@@ -108,13 +108,13 @@ def test_two_admins_edit_different_quotas_of_one_tier(ada: Any) -> None:
         actor=BOB,
     )
     key = edited_key("tier", "pro", int(base_of(shown)))
-    topic = Topic(page="edit", role="admin", key=key)
-    drawn = draw(page_of(topic, current_live("production"), hub.history), SentFragments(), rev=1, announce="")
-    theirs = LivePage().take(drawn.whole)
+    topic, history = Topic(page="edit", role="admin", key=key), hub.of("production").history
+    editor = page_of(topic, current_live("production"), history)
+    theirs = LivePage().take(draw(editor, SentFragments(), rev=1, announce="").whole)
     assert "<b>bob</b> changed" in theirs
     assert "uploads are slow" in theirs
     for other in (replace(topic, role="viewer"), replace(topic, key="x 1 y"), replace(topic, key="tier 0")):
-        assert not page_of(other, current_live("production"), hub.history).context.get("theirs")
+        assert not page_of(other, current_live("production"), history).context.get("theirs")
     assert f"key=tier+{base_of(shown)}+pro" in shown
     assert '<div id="theirs" aria-live="polite"></div>' in shown
     answer = ada.post(PRO, {"base": base_of(shown), "limit.requests.limit": "900", "reason": WHY})

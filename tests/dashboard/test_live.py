@@ -267,7 +267,9 @@ async def test_a_drawing_older_than_two_seconds_is_never_served(hub, monkeypatch
 async def test_the_hub_stops_although_a_notice_arrives_at_the_same_time(hub, monkeypatch):
     monkeypatch.setattr("dashboard.hub.TICK_S", 60.0)
     hub.start()
-    await eventually(lambda: hub.facts is not None and hub._wake._waiters, "the hub waits for a notice")
+    await eventually(
+        lambda: hub.of("production").facts is not None and hub._wake._waiters, "the hub waits for a notice"
+    )
     hub._wake.set()
     async with asyncio.timeout(PATIENCE_S):
         await hub.stop()
@@ -340,7 +342,7 @@ async def test_without_postgres_the_last_known_state_is_labelled(hub, monkeypatc
     async with opened("vera") as socket:
         await until(socket, 'data-whole="1"')
 
-        def unavailable():
+        def unavailable(environment):
             raise OperationalError("connection refused")
 
         monkeypatch.setattr("dashboard.hub.read_facts", unavailable)

@@ -375,13 +375,14 @@ def test_without_postgres_pages_display_what_was_last_known(log_in, monkeypatch,
     from dashboard.hub import hub
 
     client = log_in("vera")
-    monkeypatch.setattr(hub, "facts", read_facts())
+    known = hub.of("production")
+    monkeypatch.setattr(known, "facts", read_facts())
 
     def unavailable(environment):
         raise OperationalError("connection refused")
 
     monkeypatch.setattr("dashboard.views.page.read_facts", unavailable)
-    monkeypatch.setattr("controlplane.status.without_postgres.time.time", lambda: hub.facts.as_of + 60)
+    monkeypatch.setattr("controlplane.status.without_postgres.time.time", lambda: known.facts.as_of + 60)
     page = client.get(path)
     assert page.status_code == 200
     assert "Postgres is unavailable" in page.content.decode()

@@ -31,7 +31,7 @@ def operator(log_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Logged in before Postgres became unavailable; the page displays what it last knew."""
     client = log_in("olga")
     assert client.get(PAGE).status_code == 200  # This also renews the claims in the session.
-    monkeypatch.setattr(hub, "facts", read_facts())
+    monkeypatch.setattr(hub.of("production"), "facts", read_facts())
     # It remembers what it saw, and other tests have other stores.
     monkeypatch.setattr(hub, "without_postgres", WithoutPostgres())
 
@@ -167,8 +167,10 @@ def test_gateways_count_which_pods_confirm_an_override(
     operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = {"state": "open", "until": time.time() + 900}
-    assert hub.facts is not None
-    monkeypatch.setattr(hub, "facts", replace(hub.facts, as_of=time.time() - 60))
+    assert hub.of("production").facts is not None
+    monkeypatch.setattr(
+        hub.of("production"), "facts", replace(hub.of("production").facts, as_of=time.time() - 60)
+    )
     gateways_report(monkeypatch, opened, opened, {})
     monkeypatch.setattr("dashboard.views.without_postgres.CONFIRM_S", 0.0)
     held = REASON | {"act": "forced_open", "lasts": "15"}
@@ -231,10 +233,10 @@ def test_an_emergency_trip_reads_as_an_override_and_never_as_a_probe(
     held = REASON | {"act": "forced_open", "lasts": "15"}
     # No gateway reports: it is the note in Redis alone that says so.
     assert operator.post(PAGE, held, headers={"HX-Request": "true"}).status_code == 200
-    assert hub.facts is not None
+    assert hub.of("production").facts is not None
     opened = {"payments-api": BreakerSeen(state="open", generation=2, until=time.time() + 900)}
-    reporting = tuple(replace(server, breakers=opened) for server in hub.facts.servers)
-    monkeypatch.setattr(hub, "facts", replace(hub.facts, servers=reporting))
+    reporting = tuple(replace(server, breakers=opened) for server in hub.of("production").facts.servers)
+    monkeypatch.setattr(hub.of("production"), "facts", replace(hub.of("production").facts, servers=reporting))
     page = text_of(operator.get(PAGE).content.decode())
     assert "until the override ends" in page
     assert "until the next probe" not in page
@@ -248,7 +250,7 @@ def test_an_emergency_trip_stays_an_override_until_postgres_has_recorded_it(
     """Between the return of Postgres and the record, the page took it for a trip."""
     held = REASON | {"act": "forced_open", "lasts": "15"}
     assert operator.post(PAGE, held, headers={"HX-Request": "true"}).status_code == 200
-    known = hub.facts
+    known = hub.of("production").facts
     assert known is not None
     hub.without_postgres.facts(known)
     back = hub.without_postgres.until_recorded(known)

@@ -26,7 +26,7 @@ DRAINED_S = 5.0
 
 TOO_LARGE = (413, "The body is too large.")
 
-_PLANS = re.compile(r"/api/v1/[^/]+/(?:plan|apply|what-if)|/import")
+_PLANS = re.compile(r"/api/v1/[^/]+/(?:plan|apply|what-if)|(?:/env/[^/]+)?/import")
 
 
 class _TooLarge(Exception):

@@ -16,7 +16,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from controlplane.accounts import claims, tokens
 from controlplane.accounts.owned_tokens import TokenEnded
 from controlplane.accounts.permissions import may
-from fuseboard.contract.words import DEFAULT_ENVIRONMENT
+from controlplane.page_addresses import split_address
 
 #: Large bodies that one process reads at the same time, from all callers together.
 MOST_AT_ONCE = 2
@@ -105,4 +105,4 @@ def _user_of(request: ASGIRequest) -> Any:
 
 
 def _environment_in(path: str) -> str:
-    return path.split("/")[3] if path.startswith("/api/v1/") else DEFAULT_ENVIRONMENT
+    return path.split("/")[3] if path.startswith("/api/v1/") else split_address(path)[0]

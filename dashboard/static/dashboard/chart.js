@@ -249,7 +249,7 @@
     else if (e.key === "Enter") {
       const mark = marksAt(chart, here).find(m => m.revision);
       if (!mark) return;
-      location.href = `/revisions/${mark.revision}`;
+      location.href = document.getElementById("palette").dataset.revision.replace(/0$/, mark.revision);
     } else return;
     e.preventDefault();
     e.stopPropagation();

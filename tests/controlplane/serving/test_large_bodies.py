@@ -20,7 +20,11 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SIZE = 60 * MOST
-PATHS = ["/import", *(f"/api/v1/production/{name}" for name in ("plan", "apply", "what-if"))]
+PATHS = [
+    "/import",
+    "/env/staging/import",
+    *(f"/api/v1/production/{name}" for name in ("plan", "apply", "what-if")),
+]
 
 
 class Reader:
@@ -124,12 +128,14 @@ async def test_finding_11_who_may_not_edit_is_403_before_any_of_the_body_is_sent
         assert reader.begun == 0
 
 
-async def test_a_token_of_another_environment_is_403(production):
+async def test_a_role_in_another_environment_is_403(production):
     production_token = await bearer("admin", environment="production")
+    person = await cookie("ada", environment_roles={"staging": "operator"})
     async with reading() as (connect, reader):
-        connection = await connect()
-        connection.writer.write(head("/api/v1/staging/plan", production_token))
-        assert (await connection.answer())[0] == 403
+        for path, sender in (("/api/v1/staging/plan", production_token), ("/env/staging/import", person)):
+            connection = await connect()
+            connection.writer.write(head(path, sender))
+            assert (await connection.answer())[0] == 403
         assert reader.begun == 0
 
 
