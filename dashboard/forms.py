@@ -13,7 +13,7 @@ from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REA
 from dashboard.moments import WRONG, moment_of
 from fuseboard.contract.words import OverrideMode
 
-#: What a browser sends for a date and a time, which forms take as UTC. An offset is refused, not dropped.
+#: What a browser sends for a date and a time.
 MOMENT = "%Y-%m-%dT%H:%M"
 #: How long a breaker can be forced closed.
 CLOSED_MINUTES = int(LONGEST_CLOSED.total_seconds()) // 60

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.urls import reverse
+
 from controlplane.policies.fields import Fields
 from controlplane.policies.limit_fields import WORDS
 from dashboard.forms import MOMENT
@@ -47,6 +49,17 @@ def limit_controls(
     template = [("", "None"), *choices.get("templates", ())]
     found.append(control(f"{name}.template", "Template", columns.get("template", ""), choices=template))
     return found
+
+
+def quota_editor(key: str, quota: str, **typed: str) -> str:
+    """Return the address of the editor of a tenant, with the focus on one of its quotas.
+
+    ``typed`` fills in columns of the quota; the first of them gets the focus, otherwise the limit.
+    """
+    name = f"limit.{quota}"
+    filled_in = {f"{name}.{column}": value for column, value in typed.items()}
+    at = next(iter(filled_in), f"{name}.limit")
+    return reverse("edit", args=["tenant"], query={"key": key, **filled_in, "at": at})
 
 
 def ends_typed(columns: Fields) -> str:

@@ -1,68 +1,13 @@
-"""Forms with fields of a limit. ``controlplane.policies.limit_fields`` says which form shows which field."""
+"""The form of a template, and how a form shows the value of a field of a limit."""
 
-from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 
-from controlplane.policies.limit_fields import QUOTA, TEMPLATE, WORDS, shown_in
+from controlplane.policies.limit_fields import IN_TEMPLATE_FORM, WORDS
 from controlplane.validation import Problems
 from dashboard.forms import ReasonField, WholeNumberField
-from dashboard.moments import WRONG, moment_of
 from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
-
-
-class LimitForm(forms.Form):
-    #: The form's name in the description of the fields.
-    SHOWS: ClassVar[str]
-    #: Whether its choices must be sent. If not, one that is not sent stays as it is.
-    COMPLETE: ClassVar[bool]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.described = shown_in(self.SHOWS)
-        for each in self.described:
-            self.fields[each.name] = form_field(each, complete=self.COMPLETE)
-
-    @property
-    def limit_fields(self) -> list[forms.BoundField]:
-        return [self[each.name] for each in self.described]
-
-    def columns(self) -> dict[str, Any]:
-        """Return column -> typed value, as edits take them. A field that was not sent is left out."""
-        found = {each.name: self._column(each) for each in self.described if each.name in self.data}
-        return {name: value for name, value in found.items() if value is not None}
-
-    def _column(self, described: LimitField) -> Any:
-        typed = self.cleaned_data.get(described.name)
-        if isinstance(described, Flag):
-            return {"yes": True, "no": False}.get(str(typed))
-        return described.default if typed is None else typed
-
-
-def form_field(described: LimitField, *, complete: bool) -> forms.Field:
-    words = WORDS[described.name]
-    common: dict[str, Any] = {"label": words.label}
-    match described:
-        case Number():
-            if words.usual:
-                common |= {"required": False, "help_text": f"empty: {words.usual}"}
-            unit = " of seconds" if described.unit == "seconds" else ""
-            # A default below zero stands for a setting elsewhere. It is entered as nothing.
-            return WholeNumberField(max(0, described.least), described.most, unit=unit, **common)
-        case Choice() | Flag():
-            choices = list(words.choices.items())
-            if described.default == "":
-                choices.insert(0, ("", words.usual.capitalize()))
-            return forms.ChoiceField(
-                choices=choices,
-                required=complete and described.default != "",
-                initial=form_value(described, described.default),
-                help_text=words.hint,
-                **common,
-            )
-        case _:
-            raise TypeError(f"{described.name}: no form shows a field of this kind yet")
 
 
 def form_value(described: LimitField, value: Any) -> str:
@@ -84,49 +29,26 @@ def value_words(described: LimitField, value: Any) -> str:
     return words.choices.get(form_value(described, value), str(value))
 
 
-class QuotaForm(LimitForm):
-    """One quota of one tenant."""
-
-    SHOWS = QUOTA
-    COMPLETE = False
-
-    quota = forms.CharField(max_length=64)
-    #: In UTC or with an offset; empty for at once and never.
-    starts = forms.CharField(required=False, max_length=40)
-    ends = forms.CharField(required=False, max_length=40)
-    reason = ReasonField()
-    version = forms.IntegerField(min_value=0)
-
-    def clean_starts(self) -> datetime | None:
-        return self._moment("starts")
-
-    def clean_ends(self) -> datetime | None:
-        return self._moment("ends")
-
-    def _moment(self, name: str) -> datetime | None:
-        text = self.cleaned_data[name].strip()
-        if not text:
-            return None
-        try:
-            return moment_of(text)
-        except ValueError:
-            raise forms.ValidationError(WRONG) from None
-
-
-class TemplateForm(LimitForm):
+class TemplateForm(forms.Form):
     """The values of a template that people change by hand. Files and the API have all of them."""
-
-    SHOWS = TEMPLATE
-    COMPLETE = True
 
     name = forms.CharField(max_length=64, required=False)
     title = forms.CharField(max_length=200, required=False)
     reason = ReasonField()
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for each in IN_TEMPLATE_FORM:
+            self.fields[each.name] = _form_field(each)
+
     @classmethod
     def initial_of(cls, row: Any) -> dict[str, str]:
-        values = {each.name: form_value(each, getattr(row, each.name)) for each in shown_in(cls.SHOWS)}
+        values = {each.name: form_value(each, getattr(row, each.name)) for each in IN_TEMPLATE_FORM}
         return {"name": row.name, "title": row.title, **values}
+
+    @property
+    def limit_fields(self) -> list[forms.BoundField]:
+        return [self[each.name] for each in IN_TEMPLATE_FORM]
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
@@ -137,6 +59,42 @@ class TemplateForm(LimitForm):
             raise forms.ValidationError(problems.errors["name"])
         return name
 
+    def columns(self) -> dict[str, Any]:
+        """Return column -> typed value, as edits take them. A field that was not sent is left out."""
+        found = {each.name: self._column(each) for each in IN_TEMPLATE_FORM if each.name in self.data}
+        return {name: value for name, value in found.items() if value is not None}
+
     def values(self) -> dict[str, Any]:
         """Return what was typed, as ``set_template`` takes it."""
         return {"title": self.cleaned_data["title"], **self.columns()}
+
+    def _column(self, described: LimitField) -> Any:
+        typed = self.cleaned_data.get(described.name)
+        if isinstance(described, Flag):
+            return {"yes": True, "no": False}.get(str(typed))
+        return described.default if typed is None else typed
+
+
+def _form_field(described: LimitField) -> forms.Field:
+    words = WORDS[described.name]
+    common: dict[str, Any] = {"label": words.label}
+    match described:
+        case Number():
+            if words.usual:
+                common |= {"required": False, "help_text": f"empty: {words.usual}"}
+            unit = " of seconds" if described.unit == "seconds" else ""
+            # A default below zero stands for a setting elsewhere. It is entered as nothing.
+            return WholeNumberField(max(0, described.least), described.most, unit=unit, **common)
+        case Choice() | Flag():
+            choices = list(words.choices.items())
+            if described.default == "":
+                choices.insert(0, ("", words.usual.capitalize()))
+            return forms.ChoiceField(
+                choices=choices,
+                required=described.default != "",
+                initial=form_value(described, described.default),
+                help_text=words.hint,
+                **common,
+            )
+        case _:
+            raise TypeError(f"{described.name}: no form shows a field of this kind yet")

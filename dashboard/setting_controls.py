@@ -27,6 +27,8 @@ class Control:
     lines: int = 0
     #: Characters; 0 for a number.
     longest: int = 0
+    #: Whether the page opens with the focus here.
+    focus: bool = False
 
     @property
     def id(self) -> str:
@@ -48,8 +50,8 @@ class Group:
 
     @property
     def more_open(self) -> bool:
-        """A folded control must not hide an error."""
-        return any(one.errors for one in self.more)
+        """A folded control must not hide an error or the focus."""
+        return any(one.errors or one.focus for one in self.more)
 
 
 def limit_field_id(limit: str) -> str:

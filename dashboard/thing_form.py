@@ -5,7 +5,6 @@ What a value may be is checked by the plan that the typed values become.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.editing.plans.resolving import PREFIX
@@ -14,8 +13,9 @@ from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS, full_columns
 from controlplane.policies.merge import RATE
 from controlplane.policies.models import MAX_MS, Kind
-from dashboard.forms import MOMENT, whole
+from dashboard.forms import whole
 from dashboard.limit_controls import FIRST, ends_typed, limit_controls
+from dashboard.moments import WRONG, moment_of
 from dashboard.rate_words import ends_words
 from dashboard.setting_controls import YES_NO, Control, Group, range_words
 from fuseboard.contract.limit_fields import (
@@ -47,7 +47,6 @@ NEW: dict[str, Fields] = {
 _NEW_HELP = {
     "tenant": "leave the name empty to add none; to change a quota of its tier, type in that quota above"
 }
-_KEEP = (("keep", "Keep"), ("remove", "Remove"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,14 +177,21 @@ def typed_in(
     prefix = PREFIX[kind]
     limits: dict[str, Any] = {}
     for limit, columns in limits_in(prefix, shown or {}).items():
-        if data.get(f"keep.{limit}") == "remove":
+        keep = data.get(f"keep.{limit}")
+        if keep == "remove":
             typed.removed.append(limit)
-        elif found := _changed_columns(typed, f"limit.{limit}", data, full_columns(columns)):
+            continue
+        found = _changed_columns(typed, f"limit.{limit}", data, full_columns(columns))
+        if keep == "follow" and columns.get("own"):
+            # A template that is given again replaces the values that override it.
+            found = {"template": columns["template"]} | found
+        if found:
             limits[limit] = found
     for limit, columns in (inherited or {}).items():
         if found := _changed_columns(typed, f"limit.{limit}", data, full_columns(columns)):
-            # It becomes a quota of the tenant, which needs all its numbers.
-            limits[limit] = {name: columns[name] for name in NUMBERS if name in columns} | found
+            # It becomes a quota of the tenant, which needs all its numbers, unless a template has them.
+            numbers = {name: columns[name] for name in NUMBERS if name in columns}
+            limits[limit] = found if found.get("template") else numbers | found
     if new := data.get("new.name", "").strip():
         if new in limits_in(prefix, shown or {}) or new in (inherited or {}):
             typed.errors["new.name"] = [f"A {_LIMIT_WORD[kind]} with this name already exists."]
@@ -210,12 +216,17 @@ def groups_of(
     errors: Mapping[str, Sequence[str]],
     choices: Mapping[str, Sequence[tuple[str, str]]],
     inherited: Mapping[str, Fields] | None = None,
+    at: str = "",
 ) -> list[Group]:
-    """The form, with what was typed where ``data`` is given, and errors at their controls."""
+    """The form, with what was typed where ``data`` is given, and errors at their controls.
+
+    ``at`` is the name of the control that gets the focus.
+    """
 
     def control(name: str, label: str, value: str, **more: Any) -> Control:
         typed = data[name] if data is not None and name in data else value
-        return Control(name=name, label=label, value=typed, errors=errors.get(name, ()), **more)
+        wrong = errors.get(name, ())
+        return Control(name=name, label=label, value=typed, errors=wrong, focus=name == at, **more)
 
     fields = shown or {}
     own = [
@@ -231,7 +242,8 @@ def groups_of(
     first = len(FIRST) + (kind == "tenant")
     for limit, columns in sorted({**(inherited or {}), **own_limits}.items()):
         controls = limit_controls(control, kind, f"limit.{limit}", full_columns(columns), choices)
-        keep = control(f"keep.{limit}", f"Keep or remove {limit}", "keep", choices=_KEEP)
+        kept = _kept_choices(kind, columns)
+        keep = control(f"keep.{limit}", f"Keep or remove {limit}", "keep", choices=kept)
         found.append(
             Group(
                 title=f"{word.capitalize()} {limit}",
@@ -259,8 +271,19 @@ def _about(columns: Fields, tier: str) -> str:
         return f"of tier {tier}; a value that you type makes it a quota of this tenant"
     if columns.get("expires_at"):
         return f"temporary: {ends_words(columns)}"
-    follows = columns.get("template", "")
-    return f"follows template {follows}; typed values override it" if follows else ""
+    if not (follows := columns.get("template")):
+        return ""
+    override = f", except {', '.join(columns['own'])}" if columns["own"] else ""
+    return f"follows template {follows}{override}; typed values override it"
+
+
+def _kept_choices(kind: str, columns: Fields) -> list[tuple[str, str]]:
+    """Return what can become of a limit besides other values."""
+    found = [("keep", "Keep")]
+    if columns.get("own"):
+        found.append(("follow", f"Use every value of template {columns['template']}"))
+    remove = "Remove (use the tier quota, if there is one)" if kind == "tenant" else "Remove"
+    return [*found, ("remove", remove)]
 
 
 def placed(kind: str, name: str, section: str, errors: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -291,7 +314,7 @@ def _read(typed: Typed, name: str, read: Callable[[], Any]) -> Any:
 
 def _own_value(own: OwnField, text: str) -> Any:
     if own.flag:
-        return text == "yes"
+        return _flag(text)
     if own.default is None:
         return text or None
     return whole(text, own.name) if isinstance(own.default, int) else text.strip()
@@ -333,9 +356,16 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
 def _moment(text: str) -> str:
     """Return a typed time as plans have it; an empty one stands for no end."""
     try:
-        return datetime.strptime(text, MOMENT).replace(tzinfo=UTC).isoformat() if text.strip() else ""
+        return moment_of(text).isoformat() if text.strip() else ""
     except ValueError:
-        raise InvalidEdit({"expires_at": ["Enter a date and a time, in UTC."]}) from None
+        raise InvalidEdit({"expires_at": [WRONG]}) from None
+
+
+def _flag(text: str) -> bool:
+    """Return whether a flag is on. A wrong word must not turn a limit or a tenant on."""
+    if text not in ("yes", "no"):
+        raise InvalidEdit({"flag": ["Choose one of the values."]})
+    return text == "yes"
 
 
 def _column_value(described: LimitField, text: str) -> Any:
@@ -346,7 +376,7 @@ def _column_value(described: LimitField, text: str) -> Any:
                 return described.default
             return whole(text, described.name)
         case Flag():
-            return text == "yes"
+            return _flag(text)
         case Choices():
             return [word for word in text.replace(",", " ").split() if word]
         case Patterns():

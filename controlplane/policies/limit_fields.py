@@ -1,4 +1,4 @@
-"""What people read about the fields of a limit, and which forms show them.
+"""What people read about the fields of a limit, and which of them the form of a template shows.
 
 What a value may be is in ``fuseboard.contract.limit_fields``.
 """
@@ -10,9 +10,6 @@ from typing import TypedDict
 from fuseboard.contract.limit_fields import FIELDS, LimitField, allowed_values, scope
 from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy, Period
 
-#: The form of one tenant's quota, and the form of a template.
-QUOTA, TEMPLATE = "quota", "template"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
@@ -23,20 +20,21 @@ class Words:
     usual: str = ""
     #: Labels of the choices, where a form shows them.
     choices: Mapping[str, str] = field(default_factory=dict)
-    forms: tuple[str, ...] = ()
+    #: Whether the form of a template shows it. The editor of a limit shows every field.
+    in_template_form: bool = False
     #: What to know while choosing, under the input of a form.
     hint: str = ""
 
 
 WORDS: dict[str, Words] = {
-    "limit": Words(label="Limit", help="Calls per window; 0 refuses every call.", forms=(QUOTA, TEMPLATE)),
+    "limit": Words(label="Limit", help="Calls per window; 0 refuses every call.", in_template_form=True),
     "window_s": Words(
         label="Window, seconds",
         help="Length of the window. For concurrency, how long one call may hold a slot.",
-        forms=(QUOTA, TEMPLATE),
+        in_template_form=True,
     ),
     "burst": Words(
-        label="Burst", help="Calls that may be made at once.", usual="1 at once", forms=(QUOTA, TEMPLATE)
+        label="Burst", help="Calls that may be made at once.", usual="1 at once", in_template_form=True
     ),
     "algorithm": Words(
         label="Algorithm",
@@ -47,7 +45,7 @@ WORDS: dict[str, Words] = {
             "fixed_window": "Calendar window",
             "concurrency": "Concurrency",
         },
-        forms=(TEMPLATE,),
+        in_template_form=True,
         hint="Under full load, a strict sliding window admits 91 % of the limit.",
     ),
     "failure_policy": Words(
@@ -66,20 +64,20 @@ WORDS: dict[str, Words] = {
             "local_share": "Local share",
             "reserved": "Reserved share",
         },
-        forms=(TEMPLATE,),
+        in_template_form=True,
     ),
     "shadow": Words(
         label="Over the limit",
         help="Decide and count, but never refuse.",
         choices={"no": "Refuse", "yes": "Only count (shadow)"},
-        forms=(QUOTA, TEMPLATE),
+        in_template_form=True,
     ),
     "period": Words(
         label="Calendar period",
         help="Calendar period of a fixed window, required there; empty removes it.",
         usual="None",
         choices={"hour": "Hour", "day": "Day", "week": "Week", "month": "Month"},
-        forms=(TEMPLATE,),
+        in_template_form=True,
     ),
     "time_zone": Words(label="Time zone", help="Time zone in which a period begins, like Europe/Berlin."),
     "measure": Words(
@@ -96,7 +94,7 @@ WORDS: dict[str, Words] = {
         label="Warn at, percent",
         help="Add a warning to decisions when this much of the limit is spent; 0 for never.",
         usual="no warning",
-        forms=(TEMPLATE,),
+        in_template_form=True,
     ),
     "lease_above": Words(
         label="Lease above, calls per second",
@@ -107,9 +105,11 @@ WORDS: dict[str, Words] = {
         label="Spent without Redis, percent",
         help="For reserved limits: percent that pods may spend without Redis; -1 for the fleet default.",
         usual="the fleet default",
-        forms=(QUOTA,),
     ),
 }
+
+#: The fields that the form of a template shows, in order.
+IN_TEMPLATE_FORM: tuple[LimitField, ...] = tuple(each for each in FIELDS if WORDS[each.name].in_template_form)
 
 
 class LimitValues(TypedDict, total=False):
@@ -139,11 +139,6 @@ class LimitOptions(LimitValues, total=False):
 
 class QuotaOptions(LimitOptions, total=False):
     dependency: str | None
-
-
-def shown_in(form: str) -> list[LimitField]:
-    """The fields a form shows, in order."""
-    return [each for each in FIELDS if form in WORDS[each.name].forms]
 
 
 def documentation() -> Iterator[str]:

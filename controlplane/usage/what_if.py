@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
@@ -80,6 +80,10 @@ class WhatIf:
     @property
     def coverage_percent(self) -> float:
         return 100 * self.minutes_known * STEP_S / (self.days * 86_400)
+
+    @property
+    def peak_time(self) -> datetime | None:
+        return datetime.fromtimestamp(self.peak_at, UTC) if self.peak_at is not None else None
 
 
 def what_if(environment: str, plan: Plan, *, days: int = DAYS) -> WhatIf:

@@ -29,6 +29,7 @@ from dashboard.labels import (
     request_words,
     state_verb,
 )
+from dashboard.limit_controls import quota_editor
 from dashboard.live.alerts import link_of
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
@@ -137,6 +138,12 @@ def _notice(texts: list[str], css: str, role: str, glyph: str) -> dict[str, Any]
 def tenant_url(key: str, quota: str = "") -> str:
     asked = {"key": key} | ({"quota": quota} if quota else {})
     return f"{reverse('tenant')}?{urlencode(asked, quote_via=quote, safe='')}"
+
+
+@register.simple_tag
+def quota_editor_url(key: str, quota: str, **typed: str) -> str:
+    """The editor of a tenant, with the focus on one of its quotas. ``typed`` fills in columns of it."""
+    return quota_editor(key, quota, **typed)
 
 
 @register.simple_tag

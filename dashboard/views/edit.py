@@ -5,7 +5,6 @@ propose it, or schedule it. Values that another person changed meanwhile stay un
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
@@ -31,9 +30,9 @@ from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Needs
 from controlplane.usage.what_if import what_if
 from dashboard.change_words import change_words
-from dashboard.forms import MOMENT
 from dashboard.hub import hub
 from dashboard.live.edited import edited_key
+from dashboard.moments import WRONG, moment_of
 from dashboard.rate_words import ends_words
 from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.setting_controls import unplaced
@@ -43,7 +42,6 @@ from dashboard.undo import saved_at
 from dashboard.views.edit_request import KINDS, base_in, edit_of, inherited, name_in, number_in, typed_of
 from dashboard.views.outage import outage_words
 from dashboard.views.page import context_of, not_found
-from dashboard.views.quotas import peak_at
 
 #: Lines of a preview.
 _MOST = 40
@@ -120,9 +118,9 @@ def _schedule(request: HttpRequest, made: ThingEdit, starts: str) -> HttpRespons
     if made.removed:
         raise InvalidEdit({"starts": ["A removal cannot be scheduled. Save it now, or keep the limit."]})
     try:
-        due_at = datetime.strptime(starts, MOMENT).replace(tzinfo=UTC)
+        due_at = moment_of(starts)
     except ValueError:
-        raise InvalidEdit({"starts": ["Enter a date and a time, in UTC."]}) from None
+        raise InvalidEdit({"starts": [WRONG]}) from None
     edits.check_edit(
         made, replace=request.POST.getlist("replace"), seen=number_in(request.POST.get("seen", ""))
     )
@@ -184,7 +182,7 @@ def _replay_fragment(request: HttpRequest, kind: str) -> HttpResponse:
         try:
             with alone(one_at_a_time_as(request)):
                 replayed = what_if(environment_in(request), plan_from_document(made.document))
-            context |= {"whatif": replayed, "peak_at": peak_at(replayed)}
+            context["whatif"] = replayed
         except StillRunning:
             context |= {"replays": True, "still_runs": True}
         except InvalidEdit:
@@ -302,7 +300,13 @@ def _page(
     typed = request.POST if posted else request.GET
     of_tier = inherited(environment, kind, shown, base)
     groups = groups_of(
-        kind, shown, data=typed, errors=errors, choices=_choices(environment, kind), inherited=of_tier
+        kind,
+        shown,
+        data=typed,
+        errors=errors,
+        choices=_choices(environment, kind),
+        inherited=of_tier,
+        at="" if posted else request.GET.get("at", ""),
     )
     context = context_of(
         request,

@@ -1,6 +1,6 @@
 """Freezes the environment for a time, so that only overrides are possible, or ends the freeze."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -10,8 +10,8 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.freeze import end_freeze, freeze_edits
 from controlplane.errors import InvalidEdit
-from dashboard.forms import MOMENT
 from dashboard.hub import hub
+from dashboard.moments import WRONG, moment_of
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
@@ -39,9 +39,9 @@ def edit_freeze(request: HttpRequest) -> HttpResponse:
 
 def _moment(text: str) -> datetime:
     try:
-        return datetime.strptime(text.strip(), MOMENT).replace(tzinfo=UTC)
+        return moment_of(text)
     except ValueError:
-        raise InvalidEdit({"until": ["Enter a date and a time, in UTC."]}) from None
+        raise InvalidEdit({"until": [WRONG]}) from None
 
 
 def _page(

@@ -2,14 +2,12 @@
 
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require, require_role
@@ -27,7 +25,6 @@ from dashboard.rate_words import window_words
 from dashboard.reader import actor_of
 from dashboard.views.outage import outage_words
 from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
-from dashboard.views.quotas import peak_at
 from dashboard.views.revisions import changed_item_of
 
 #: How many of the limits that follow a template are listed; there may be a hundred thousand.
@@ -78,35 +75,6 @@ def template_preview(request: HttpRequest, name: str) -> HttpResponse:
         "dashboard/template.html#reach",
         _reach(environment_in(request), name, TemplateForm(request.POST)),
     )
-
-
-@require_POST
-@require("edit_quota")
-def tenant_follows(request: HttpRequest) -> HttpResponse:
-    """Let a tenant's quota inherit all values from a template, or none from now on."""
-    typed, key = request.POST, text_parameter(request, "key")
-    chosen, quota = bounded_text(typed, "template", most=64), bounded_text(typed, "quota", most=64)
-    try:
-        revision = edits.set_tenant_quota(
-            environment=environment_in(request),
-            tenant=key,
-            quota=quota,
-            template=chosen,
-            expected_version=_whole(typed.get("version")),
-            reason=typed.get("reason", ""),
-            actor=actor_of(request),
-        )
-    except (InvalidEdit, NotFound) as error:
-        messages.error(request, f"Nothing was changed. {error}")
-    except EditConflict as conflict:
-        messages.error(
-            request, f"{conflict.by or 'Another person'} saved {key} first. Check it, and try again."
-        )
-    else:
-        hub.nudge()
-        uses = f"uses template {chosen}" if chosen else "uses no template"
-        messages.success(request, f"{quota} {uses} as of revision {revision}.")
-    return redirect(f"{reverse('tenant')}?{urlencode({'key': key, 'quota': quota})}")
 
 
 def _missing(request: HttpRequest) -> HttpResponse:
@@ -277,7 +245,6 @@ def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:
         "things": [changed_item_of(change) for change in changes[:5]],
         "more": max(0, len(changes) - 5),
         "whatif": replayed,
-        "peak_at": peak_at(replayed),
     }
 
 

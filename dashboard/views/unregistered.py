@@ -25,7 +25,7 @@ class _Quota:
     week: Counted | None
 
 
-def unregistered_page(request: HttpRequest, key: str, *, status: int = 200) -> HttpResponse:
+def unregistered_page(request: HttpRequest, key: str) -> HttpResponse:
     """404 for a text that can be the id of no tenant."""
     environment = (
         Environment.objects.select_related("default_tier").filter(pk=environment_in(request)).first()
@@ -45,4 +45,4 @@ def unregistered_page(request: HttpRequest, key: str, *, status: int = 200) -> H
     context["traffic"] = next((row for row in figures if row.tenant == key), None)
     context["seen"] = bool(weeks) or context["traffic"] is not None
     context["days"] = DAYS
-    return render(request, "dashboard/unregistered.html", context, status=status)
+    return render(request, "dashboard/unregistered.html", context)

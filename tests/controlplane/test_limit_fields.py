@@ -10,9 +10,10 @@ from controlplane.api.api import api
 from controlplane.editing import edits
 from controlplane.editing.plans import apply_plan, difference, export_csv, export_plan, read_plan
 from controlplane.policies.document import tenant_records
-from controlplane.policies.limit_fields import QUOTA, TEMPLATE, WORDS, QuotaOptions, documentation, shown_in
+from controlplane.policies.limit_fields import IN_TEMPLATE_FORM, WORDS, QuotaOptions, documentation
 from controlplane.policies.limits import VALUES, QuotaColumns
-from dashboard.limit_forms import QuotaForm, TemplateForm
+from dashboard.limit_forms import TemplateForm, form_value
+from dashboard.thing_form import typed_in
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
@@ -157,11 +158,14 @@ def test_the_api_takes_the_field_and_returns_it(call: Any, field: LimitField) ->
 @each_field
 def test_a_form_that_shows_the_field_returns_its_value(field: LimitField) -> None:
     value = value_of(field)
-    text = {True: "yes", False: "no"}[value] if isinstance(field, Flag) else str(value)
-    for shown, form in ((QUOTA, QuotaForm), (TEMPLATE, TemplateForm)):
-        bound = form({field.name: text})
-        bound.is_valid()
-        assert bound.columns() == ({field.name: value} if field in shown_in(shown) else {})
+    text = "\n".join(value) if isinstance(value, list) else form_value(field, value)
+    present = {**values_with(field), field.name: field.default}
+    shown = {f"quotas.x.{column}": each for column, each in present.items()}
+    typed = typed_in("tenant", {f"limit.x.{field.name}": text}, shown)
+    assert typed.fields["quotas"]["x"][field.name] == value
+    bound = TemplateForm({field.name: text})
+    bound.is_valid()
+    assert bound.columns() == ({field.name: value} if field in IN_TEMPLATE_FORM else {})
 
 
 def test_templates_have_every_field_but_those_of_quotas() -> None:

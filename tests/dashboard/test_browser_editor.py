@@ -7,7 +7,7 @@ from browsing import Clicks, becomes
 from test_browser_dependency import pictures
 
 from controlplane.editing import edits
-from controlplane.policies.models import Tenant, Tier, TierQuota
+from controlplane.policies.models import Tenant, TenantQuota, Tier, TierQuota
 from tests.dashboard.editor_steps import put_demand
 from tests.people import BOB
 
@@ -54,6 +54,28 @@ def test_a_tier_quota_takes_three_clicks_with_a_preview_and_undo(sign_in: Any, p
     assert limit() == 600
     page.goto(page.url.partition("/edit")[0] + "/tiers")
     pictures(page, "tiers")
+
+
+def test_a_tenant_quota_takes_three_clicks_from_the_overview_and_undo(sign_in: Any, production: str) -> None:
+    quota()
+    page = sign_in("ada")
+    clicks = Clicks(page)
+    clicks.on("#tenants a:has-text('acme-retail')")
+    clicks.on("#q-requests a:has-text('Edit')")
+    # The focus is in the limit: no click is needed before typing.
+    becomes(page, "document.activeElement.id === 'f-limit-requests-limit'")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("900")
+    becomes(page, "document.querySelector('#preview').textContent.includes('(+50 %)')")
+    page.fill("#f-reason", WHY)
+    clicks.on("text=Save changes")
+    becomes(page, "document.querySelector('.saved')?.textContent.includes('applied it')")
+    assert clicks.count == 3
+    row = TenantQuota.objects.get(tenant__key="acme-retail")
+    assert (row.name, row.limit) == ("requests", 900)
+    page.click("text=Undo")
+    becomes(page, "document.querySelector('#q-requests')?.textContent.includes('tier pro')")
+    assert not TenantQuota.objects.exists()
 
 
 def test_a_tenant_is_suspended_in_three_clicks(sign_in: Any, production: str) -> None:
@@ -118,6 +140,7 @@ def test_two_admins_on_one_rate_choose_in_the_browser(sign_in: Any, production: 
     page.click("text=Save changes")
     becomes(page, "document.body.textContent.includes('bob changed the same values')")
     assert page.input_value("#f-limit-requests-limit") == "900"
+    assert page.input_value("#f-reason") == WHY
     pictures(page, "edit-conflict")
     page.check("[name=replace]")
     page.click("text=Save changes")

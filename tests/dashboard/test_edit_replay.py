@@ -44,6 +44,9 @@ def test_the_replay_has_a_chart_of_demand_and_of_the_limit_before_and_after(ada:
     )
     assert [shown.count(f'<path class="{css}"') for css in ("demand", "before", "after")] == [1, 1, 1]
     assert "limit before" in text_of(shown)
+    # The tier lets 600 per minute through, with a burst of 100; the edit 900.
+    assert "429s: 8,900 before, 5,900 after, of 15,000 requests." in text_of(shown)
+    assert "other tenants:" in text_of(shown)
 
 
 def test_the_chart_of_a_tier_shows_what_all_its_tenants_get(ada: Any) -> None:

@@ -9,8 +9,8 @@ from test_override_form import PATH, TRIP, holds
 
 from controlplane.errors import InvalidEdit
 from controlplane.schedules.models import Schedule
-from dashboard.limit_forms import QuotaForm
 from dashboard.moments import moment_of
+from dashboard.thing_form import typed_in
 from dashboard.views.schedules import moment
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,9 +28,9 @@ def test_an_offset_that_a_person_types_counts(typed, meant):
     """It was dropped: 18:00+02:00 became 18:00 UTC, two hours late."""
     assert moment_of(typed) == meant
     assert moment(typed) == meant
-    form = QuotaForm({"quota": "requests", "starts": typed, "reason": "agreed with acme", "version": "0"})
-    form.is_valid()
-    assert form.cleaned_data["starts"] == meant
+    quota = {"quotas.requests.limit": 9, "quotas.requests.window_s": 60}
+    read = typed_in("tenant", {"limit.requests.expires_at": typed}, quota)
+    assert read.fields["quotas"]["requests"]["expires_at"] == meant.isoformat()
 
 
 @pytest.mark.parametrize("typed", ["", "tomorrow", "2030-13-01T00:00", "0001-01-01T00:00+23:59"])

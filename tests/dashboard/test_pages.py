@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from shown import text_of
 
+from tests.dashboard.editor_steps import base_of, page
 from tests.people import PASSWORD, SEED, create_person
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,14 +76,14 @@ def test_viewers_see_no_form_and_are_refused(log_in):
     )
     assert client.post("/breakers/payments-api", TRIP).status_code == 403
     assert client.post("/breakers/payments-api/preview", TRIP).status_code == 403
-    assert client.post("/tenant?key=acme-retail", {"limit": "1"}).status_code == 403
+    assert client.post("/edit/tenant?key=acme-retail", {"limit.requests.limit": "1"}).status_code == 403
     assert overrides() == []
 
 
 def test_operators_may_not_change_quotas(log_in):
     client = log_in("olga")
-    assert "Save quota requests" not in client.get("/tenant?key=acme-retail").content.decode()
-    assert client.post("/tenant?key=acme-retail", {"limit": "1"}).status_code == 403
+    assert "/edit/tenant" not in client.get("/tenant?key=acme-retail").content.decode()
+    assert client.post("/edit/tenant?key=acme-retail", {"limit.requests.limit": "1"}).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -167,84 +167,6 @@ def test_the_preview_displays_the_effect_and_does_nothing(log_in):
     assert overrides() == []
 
 
-def quota(version, **changed):
-    return {
-        "quota": "requests",
-        "limit": "50",
-        "window_s": "60",
-        "burst": "50",
-        "reason": "Ticket CAP-771",
-        "version": str(version),
-    } | changed
-
-
-def tenant_row():
-    from controlplane.policies.models import Tenant
-
-    return Tenant.objects.get(key="acme-retail")
-
-
-def test_a_quota_edit_without_a_script_is_saved_and_displayed(log_in):
-    client = log_in("ada")
-    answer = client.post("/tenant?key=acme-retail&quota=requests", quota(tenant_row().version))
-    assert answer.status_code == 302
-    assert tenant_row().quotas.get(name="requests").limit == 50
-    page = client.get(answer["Location"]).content.decode()
-    assert f"requests is saved as revision {tenant_row().changed_revision}." in page
-    assert f"Revision {tenant_row().changed_revision}: 3 of 3 pods have applied it" in text_of(page)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"limit": "-1"}, "Enter a whole number from 0 to 1,000,000,000."),
-        ({"limit": "1.5"}, "Enter a whole number"),
-        ({"limit": "NaN"}, "Enter a whole number"),
-        ({"limit": "9" * 30}, "Enter a whole number from 0 to 1,000,000,000."),
-        ({"limit": ""}, "This field is required"),
-        ({"window_s": "0"}, "Enter a whole number of seconds from 1 to 34,560,000."),
-        ({"burst": "many"}, "Enter a whole number"),
-        ({"reason": "because"}, "Say why, in 8 characters or more"),
-    ],
-)
-def test_a_refused_quota_names_the_field_and_keeps_what_was_typed(log_in, changed, said):
-    typed = quota(1, **changed)
-    answer = log_in("ada").post("/tenant?key=acme-retail&quota=requests", typed)
-    page = answer.content.decode()
-    assert answer.status_code == 422
-    assert said in page
-    assert 'aria-invalid="true"' in page
-    for name in ("limit", "window_s", "burst"):
-        assert f'name="{name}" value="{typed[name]}"' in page
-    assert f">{typed['reason']}</textarea>" in page
-    assert not tenant_row().quotas.exists()
-
-
-def test_the_second_of_two_admins_sees_what_the_first_saved_and_loses_nothing(log_in):
-    first = quota(1, limit="70")
-    assert log_in("bob").post("/tenant?key=acme-retail&quota=requests", first).status_code == 302
-    second = quota(1, limit="90", reason="Typed by ada, slowly")
-    answer = log_in("ada").post("/tenant?key=acme-retail&quota=requests", second)
-    page = answer.content.decode()
-    assert answer.status_code == 409
-    assert "bob saved acme-retail while you were typing" in page
-    assert "Limit 70 90" in text_of(page)
-    assert 'name="limit" value="90"' in page
-    assert "Typed by ada, slowly" in page
-    assert tenant_row().quotas.get(name="requests").limit == 70
-    again = second | {"version": str(tenant_row().version)}
-    assert log_in("ada").post("/tenant?key=acme-retail&quota=requests", again).status_code == 302
-    assert tenant_row().quotas.get(name="requests").limit == 90
-
-
-def test_removing_an_override_of_the_tier_quota_needs_only_a_reason(log_in):
-    client = log_in("ada")
-    client.post("/tenant?key=acme-retail", quota(1))
-    typed = quota(tenant_row().version, limit="", remove="1")
-    assert client.post("/tenant?key=acme-retail", typed).status_code == 302
-    assert not tenant_row().quotas.exists()
-
-
 def test_tenants_are_searched_and_paged_by_the_server(log_in):
     from controlplane.editing import edits
 
@@ -278,8 +200,9 @@ def test_a_tenant_may_have_any_name(log_in, key):
     edits.create_tenant(environment="production", tenant=key, tier="pro", reason="for a test", actor=SEED)
     address = f"/tenant?key={quote(key, safe='')}"
     assert address.replace("&", "&amp;") in client.get("/tenants").content.decode()
-    assert client.post(address, quota(1)).status_code == 302
-    assert client.get(address).status_code == 200
+    editor = f"/edit{address}"
+    typed = {"base": base_of(page(client.get(editor))), "limit.requests.limit": "7", "reason": "for a test"}
+    assert client.post(editor, typed).status_code == 302
     assert "<b></h1>" not in client.get(address).content.decode()
 
 

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ADA = Actor(name="ada", role="admin", origin="command")
 WHY = "for a test"
-TENANT = "key=acme-retail"
 
 
 def test_the_page_lists_rows_that_differ(log_in: Any) -> None:
@@ -36,25 +35,6 @@ def test_the_page_lists_rows_that_differ(log_in: Any) -> None:
     assert "exports" in page
     assert "refuses" in page
     assert 'href="/defaults"' in client.get("/templates").content.decode()
-
-
-def test_a_quota_form_says_what_it_allows_without_redis(log_in: Any) -> None:
-    client = log_in("ada")
-    edits.set_tenant_quota(
-        environment="production",
-        tenant="acme-retail",
-        quota="requests",
-        limit=60,
-        window_s=60,
-        failure_policy="local_share",
-        expected_version=None,
-        reason=WHY,
-        actor=ADA,
-    )
-    assert "Each of 3 pods allows" in client.get(f"/tenant?{TENANT}&quota=requests").content.decode()
-    typed = {"quota": "requests", "limit": "30", "window_s": "60", "burst": "7", "version": "2", "reason": ""}
-    preview = client.post(f"/tenant/preview?{TENANT}", typed).content.decode()
-    assert "Each of 3 pods allows 10 of 30." in preview
 
 
 def test_a_template_form_says_what_each_choice_allows(log_in: Any) -> None:

@@ -5,21 +5,16 @@ from typing import Any
 import pytest
 
 from controlplane.policies.models import Template, TenantQuota, TierQuota
+from tests.dashboard.editor_steps import ACME, head, page
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 WHY = "Agreed with sales on 4 May"
-TENANT = "/tenant?key=acme-retail&quota=requests"
 
 
 def form(**changed: str) -> dict[str, str]:
     usual = {"limit": "900", "window_s": "60", "burst": "90", "algorithm": "token_bucket", "reason": WHY}
     return usual | {"failure_policy": "local_share", "shadow": "no", "title": "As most have it"} | changed
-
-
-def page(answer: Any, status: int = 200) -> str:
-    assert answer.status_code == status, answer.content.decode()[:3000]
-    return answer.content.decode()
 
 
 def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
@@ -37,13 +32,11 @@ def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     follow = {"act": "follow", "owner": "tier:pro", "limit": "requests", "reason": WHY}
     assert client.post(where, follow).status_code == 302
     assert TierQuota.objects.get(tier__name="pro").template == "standard"
-    follow = {"quota": "requests", "template": "standard", "version": "1", "reason": WHY}
-    assert client.post("/tenant/follow?key=acme-retail", follow).status_code == 302
-    # A quota that follows a template overrides only the values that differ in the form.
-    change = {"quota": "requests", "limit": "950", "window_s": "60", "burst": "90", "version": "2"}
-    assert client.post(TENANT, change | {"shadow": "no", "reason": WHY}).status_code == 302
+    follow = {"limit.requests.template": "standard", "limit.requests.limit": "950", "reason": WHY}
+    assert client.post(ACME, follow | {"base": head()}).status_code == 302
     assert TenantQuota.objects.get().own == ["limit"]
-    assert 'template <a href="/templates/of/standard">standard</a>, except limit' in page(client.get(TENANT))
+    tenant = page(client.get("/tenant?key=acme-retail"))
+    assert 'template <a href="/templates/of/standard">standard</a>, except limit' in tenant
     assert "used by acme-retail" in page(client.get("/tenant/effective?key=acme-retail"))
     assert "2 limits of 1 tier and 1 tenant" in page(client.get("/templates"))
 

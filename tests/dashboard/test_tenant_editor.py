@@ -1,5 +1,6 @@
-"""The form of a tenant: quotas of its tier, and temporary quotas."""
+"""The editor of a tenant: quotas of its tier, temporary and scheduled quotas, templates, wrong values."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.editing import edits
-from controlplane.policies.models import TenantQuota
+from controlplane.policies.models import Tenant, TenantQuota
+from controlplane.schedules.models import Schedule
 from tests.dashboard.editor_steps import ACME, WHY, base_of, head, page, quota
 from tests.dashboard.shown import text_of
 from tests.people import BOB
@@ -84,6 +86,7 @@ def test_m12_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> 
     assert ada.post(ACME, {**typed, "base": head()}).status_code == 302
     row = acme_requests()
     assert (row.limit, row.expires_at, (row.returns_to or {}).get("limit")) == (60, ends, 5)
+    assert "expiring override" in page(ada.get("/tenant/effective?key=acme-retail"))
     assert ada.post(ACME, {"base": head(), named: "", "reason": WHY}).status_code == 302
     row = acme_requests()
     assert (row.limit, row.expires_at, row.returns_to) == (60, None, None)
@@ -110,3 +113,151 @@ def test_13_1_the_preview_of_a_temporary_quota_says_what_it_allows_without_redis
         page(ada.post("/edit/tenant/preview?key=acme-retail", {**typed, "base": head(), "reason": WHY}))
     )
     assert "requests without Redis:" in preview
+
+
+def test_a_quota_is_saved_without_a_script_and_the_page_shows_its_rollout(ada: Any) -> None:
+    answer = ada.post(ACME, {"base": head(), "limit.requests.limit": "50", "reason": WHY, "act": "save"})
+    assert answer.status_code == 302
+    assert acme_requests().limit == 50
+    shown = text_of(page(ada.get(answer["Location"])))
+    assert f"Saved as revision {head()}." in shown
+    assert f"Revision {head()}: 3 of 3 pods have applied it" in shown
+
+
+@pytest.mark.parametrize(
+    ("column", "typed", "said"),
+    [
+        ("limit", "-1", "Enter a whole number from 0 to 1,000,000,000."),
+        ("limit", "1.5", "Enter a whole number"),
+        ("limit", "NaN", "Enter a whole number"),
+        ("limit", "9" * 18, "Enter a whole number from 0 to 1,000,000,000."),
+        ("limit", "9" * 30, "Enter a whole number"),
+        ("limit", "", "Enter a whole number"),
+        ("window_s", "0", "Enter a whole number from 1 to 34,560,000."),
+        ("burst", "many", "Enter a whole number"),
+        ("shadow", "perhaps", "Choose one of the values."),
+        ("expires_at", "soon", "Enter a date and a time"),
+        ("expires_at", "2020-01-01T00:00", "Choose a time in the future."),
+        ("expires_at", "2999-01-01T00:00", "Choose a time in the next 400 days."),
+    ],
+)
+def test_a_wrong_value_is_reported_at_its_field_and_nothing_typed_is_lost(
+    ada: Any, column: str, typed: str, said: str
+) -> None:
+    form = {"limit": "50", "window_s": "30", "burst": "5", column: typed}
+    sent = {f"limit.requests.{name}": text for name, text in form.items()}
+    shown = page(ada.post(ACME, {**sent, "base": head(), "reason": WHY}), 422)
+    assert f'id="f-limit-requests-{column}_error"' in shown
+    assert said in shown
+    assert 'aria-invalid="true"' in shown
+    for name in form.keys() - {"shadow"}:
+        assert f'name="limit.requests.{name}" value="{form[name]}"' in shown
+    assert f">{WHY}</textarea>" in shown
+    assert not TenantQuota.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [("2020-01-01T00:00", "Choose a time in the future."), ("soon", "Enter a date and a time")],
+)
+def test_a_wrong_start_is_reported_and_nothing_is_scheduled(ada: Any, starts: str, said: str) -> None:
+    typed = {"base": head(), "limit.requests.limit": "50", "starts": starts, "reason": WHY}
+    shown = page(ada.post(ACME, typed), 422)
+    assert said in shown
+    assert 'id="f-starts_error"' in shown
+    assert not Schedule.objects.exists()
+
+
+def test_a_quota_that_starts_later_and_ends_is_scheduled(ada: Any) -> None:
+    day = timezone.now().replace(second=0, microsecond=0) + timedelta(days=1)
+    typed = {
+        "base": head(),
+        "limit.requests.limit": "900",
+        "limit.requests.expires_at": f"{day + timedelta(days=2):%Y-%m-%dT%H:%M}",
+        "starts": f"{day:%Y-%m-%dT%H:%M}+02:00",
+        "reason": WHY,
+    }
+    assert ada.post(ACME, typed)["Location"] == "/schedules"
+    assert not TenantQuota.objects.exists()
+    planned = Schedule.objects.get()
+    assert planned.due_at == day - timedelta(hours=2)
+    quota = planned.document["tenants"]["acme-retail"]["quotas"]["requests"]
+    assert (quota["limit"], quota["expires_at"]) == (900, (day + timedelta(days=2)).isoformat())
+    assert "acme-retail" in page(ada.get("/schedules"))
+
+
+def test_two_admins_on_one_quota_see_both_values_and_nothing_typed_is_lost(ada: Any) -> None:
+    base = head()
+    acme_quota(70)
+    typed = {"base": base, "limit.requests.limit": "90", "reason": "Typed by ada, slowly"}
+    shown = page(ada.post(ACME, typed), 409)
+    assert "bob changed the same values" in shown
+    assert 'name="limit.requests.limit" value="90"' in shown
+    assert "Typed by ada, slowly" in shown
+    assert acme_requests().limit == 70
+    seen = re.search(r'name="seen" value="(\d+)"', shown)
+    assert seen
+    ada.post(ACME, {**typed, "replace": "quotas.requests", "seen": seen[1]})
+    assert acme_requests().limit == 90
+
+
+def test_the_part_spent_without_redis_is_edited(ada: Any) -> None:
+    acme_quota(600, failure_policy="reserved", reserved_percent=50)
+    named = "limit.requests.reserved_percent"
+    assert f'name="{named}" value="50"' in page(ada.get(ACME))
+    assert ada.post(ACME, {"base": head(), named: "0", "reason": WHY}).status_code == 302
+    assert acme_requests().reserved_percent == 0
+    # A form without the field keeps the value; an empty field restores the fleet's default.
+    ada.post(ACME, {"base": head(), "limit.requests.limit": "500", "reason": WHY})
+    assert acme_requests().reserved_percent == 0
+    assert "reserved_percent" in page(ada.get("/tenant/effective?key=acme-retail"))
+    assert ada.post(ACME, {"base": head(), named: "", "reason": WHY}).status_code == 302
+    assert acme_requests().reserved_percent == -1
+    assert "the fleet default" in page(ada.get(ACME))
+    for wrong in ("101", "-2", "half"):
+        shown = page(ada.post(ACME, {"base": head(), named: wrong, "reason": WHY}), 422)
+        assert 'id="f-limit-requests-reserved_percent_error"' in shown
+        assert f'value="{wrong}"' in shown
+
+
+def test_a_quota_follows_a_template_and_overrides_only_what_is_typed(ada: Any) -> None:
+    values = {"limit": 900, "window_s": 60, "burst": 90}
+    edits.set_template(
+        environment="production", template="standard", expected_version=0, reason=WHY, actor=BOB, **values
+    )
+    follow = {"base": head(), "limit.requests.template": "standard", "reason": WHY}
+    assert ada.post(ACME, follow).status_code == 302
+    row = acme_requests()
+    assert (row.limit, row.burst, row.template, row.own) == (900, 90, "standard", [])
+    every = {"limit.requests.limit": "950", "limit.requests.window_s": "60", "limit.requests.burst": "90"}
+    assert ada.post(ACME, {"base": head(), **every, "reason": WHY}).status_code == 302
+    assert acme_requests().own == ["limit"]
+    shown = page(ada.get(ACME))
+    assert "follows template standard, except limit; typed values override it" in shown
+    assert "Use every value of template standard" in shown
+    back = {"base": head(), "keep.requests": "follow", "reason": WHY}
+    assert "950" in page(ada.post("/edit/tenant/preview?key=acme-retail", back))
+    assert ada.post(ACME, back).status_code == 302
+    assert (acme_requests().limit, acme_requests().own) == (900, [])
+    assert "Use every value" not in page(ada.get(ACME))
+    alone = {"base": head(), "limit.requests.template": "", "reason": WHY}
+    assert ada.post(ACME, alone).status_code == 302
+    row = acme_requests()
+    assert (row.limit, row.burst, row.template) == (900, 90, "")
+
+
+@pytest.mark.parametrize(
+    "at", ["limit.requests.limit", "limit.requests.template", "limit.requests.endpoints"]
+)
+def test_a_link_opens_the_editor_with_the_focus_in_one_field(ada: Any, at: str) -> None:
+    shown = page(ada.get(f"{ACME}&at={at}"))
+    assert re.findall(r'name="([^"]+)"[^>]* autofocus', shown) == [at]
+    assert ('<details class="more-fields" open>' in shown) == (at != "limit.requests.limit")
+    assert " autofocus" not in page(ada.get(ACME))
+
+
+def test_a_tenant_is_not_resumed_by_a_wrong_word(ada: Any) -> None:
+    ada.post(ACME, {"base": head(), "own.suspended": "yes", "reason": WHY})
+    shown = page(ada.post(ACME, {"base": head(), "own.suspended": "perhaps", "reason": WHY}), 422)
+    assert 'id="f-own-suspended_error">Choose one of the values.' in shown
+    assert Tenant.objects.get(key="acme-retail").suspended

@@ -11,10 +11,11 @@ from controlplane.demo.browser import Browser, text_of
 from tests.faults.field import Broken, Field
 from tests.faults.matrix import row
 from tests.faults.seen import Callers
-from tests.faults.world import EVERYTHING
+from tests.faults.world import EVERYTHING, quota
 
 PAGE = "/breakers/held"
-QUOTA_PAGE = "/tenant?key=penny&quota=requests"
+EDITOR = "/edit/tenant?key=penny"
+LIMIT, BURST = "limit.requests.limit", "limit.requests.burst"
 REFUSES = {"forced_open", "breaker_open"}
 REASON = "Part of a fault test, by hand"
 
@@ -75,7 +76,7 @@ def postgres_stopped(field: Field) -> str:
     """Killed: trip and reset go through Redis, a quota edit waits, pods notice nothing, nothing is lost."""
     field.load(EVERYTHING, 40)
     with desk(field) as browser:
-        edit = browser.form(QUOTA_PAGE, "limit", "burst", "reason")
+        edit = browser.form(EDITOR, LIMIT, BURST, "reason")
         field.edit("override_breaker", dependency="shares", mode="forced_open", lasts_s=600)
         field.until("every pod refuses what is held", lambda: _refuse(field, "shares"), 10)
         field.begin_anew()
@@ -91,12 +92,14 @@ def postgres_stopped(field: Field) -> str:
         # And an earlier override, from a document that cannot change now.
         _act(browser, "reset", page="/breakers/shares", confirm="shares")
         old_s = field.until("every pod calls what was held", lambda: not _refuse_any(field, "shares"), 10)
-        refused = browser.send(edit, limit="77", burst="77", reason=REASON).status_code
+        tried = {LIMIT: "77", BURST: "77", "reason": REASON}
+        refused = browser.send(edit, **tried).status_code
         seen = Callers(field)
         field.postgres_up()
         adopted_s = field.until("both are in the audit", lambda: _audited(browser) >= 2, 30)
         field.until("the other one, too", lambda: _audited(browser, "shares") >= 1, 30)
-        again = browser.send(edit, limit="8", burst="8", reason=REASON).status_code
+        again = browser.send(edit, **tried).status_code
+        field.edit("set_tenant_quota", **quota(8))
     seen.none_over_50_ms()
     if "pods have confirmed it" not in said:
         raise Broken("the page does not say how many servers have confirmed the trip")
@@ -135,12 +138,12 @@ def desk_without_redis(field: Field) -> str:
         trip_s = field.until("every pod refuses", lambda: _refuse(field), 10)
         _act(browser, "reset")
         reset_s = field.until("every pod calls again", lambda: _admit(field), 10)
-        form = browser.form(QUOTA_PAGE, "limit", "burst", "reason")
-        saved = browser.send(form, limit="9", burst="9", reason=REASON).status_code
+        form = browser.form(EDITOR, LIMIT, BURST, "reason")
+        saved = browser.send(form, **{LIMIT: "9", BURST: "9"}, reason=REASON).status_code
         quota_s = field.until("every pod has the quota", lambda: _quota(field, 9), 10)
         listed = browser.read("/servers").count('data-kind="local"')
-        form = browser.form(QUOTA_PAGE, "limit", "burst", "reason")
-        browser.send(form, limit="8", burst="8", reason=REASON)
+        form = browser.form(EDITOR, LIMIT, BURST, "reason")
+        browser.send(form, **{LIMIT: "8", BURST: "8"}, reason=REASON)
     if saved != 200 or listed < len(field.pods):
         raise Broken(f"quota edit answered {saved}; {listed} servers listed on local fallback")
     return (

@@ -20,7 +20,9 @@ from tests.waiting import eventually, wait_until
 
 NEW_LIMIT = 41
 REASON = "Penny upgraded her plan"
-PAGE = f"/tenant?key={PENNY}&quota={QUOTA}"
+PAGE = f"/tenant?key={PENNY}"
+EDITOR = f"/edit/tenant?key={PENNY}"
+LIMIT, BURST = f"limit.{QUOTA}.limit", f"limit.{QUOTA}.burst"
 
 
 def test_an_edit_travels_from_the_form_to_every_server_and_back_to_the_page(
@@ -61,8 +63,8 @@ def test_an_edit_travels_from_the_form_to_every_server_and_back_to_the_page(
 
 
 def the_form_is_sent(browser: Browser) -> None:
-    form = browser.form(PAGE, "limit", "burst", "reason")
-    answer = browser.send(form, limit=str(NEW_LIMIT), burst=str(NEW_LIMIT), reason=REASON)
+    form = browser.form(EDITOR, LIMIT, BURST, "reason")
+    answer = browser.send(form, **{LIMIT: str(NEW_LIMIT), BURST: str(NEW_LIMIT)}, reason=REASON)
     assert answer.status_code == 200
 
 

@@ -6,6 +6,9 @@ from controlplane.demo.scenario import PENNY, PODS, QUOTA, TIERS
 from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 
 NEW_LIMIT = 40
+#: The editor of the tenant whose quota changes, and its inputs.
+EDITOR = f"/edit/tenant?key={PENNY}"
+LIMIT, BURST = f"limit.{QUOTA}.limit", f"limit.{QUOTA}.burst"
 
 
 def quota_429(chapter: Chapter) -> str:
@@ -43,10 +46,10 @@ def quota_edit(chapter: Chapter) -> str:
 def raise_quota(chapter: Chapter, limit: int, *, reason: str) -> tuple[int, dict[str, float]]:
     """Save the quota by the form; return the revision, and milliseconds until each pod decided by it."""
     admin = chapter.browser("admin")
-    form = admin.form(f"/tenant?key={PENNY}&quota={QUOTA}", "limit", "burst", "reason")
+    form = admin.form(EDITOR, LIMIT, BURST, "reason")
     with chapter.watch("search", PENNY) as watch:
         sent = time.monotonic()
-        saved = admin.send(form, limit=str(limit), burst=str(limit), reason=reason)
+        saved = admin.send(form, **{LIMIT: str(limit), BURST: str(limit)}, reason=reason)
         if saved.status_code != 200:
             raise CheckFailed(f"the form answered {saved.status_code}: {saved.text[:300]}")
         times = watch.first(

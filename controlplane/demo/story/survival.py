@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from controlplane import embedded
-from controlplane.demo.scenario import PENNY, PODS, QUOTA, STORYTELLER
+from controlplane.demo.scenario import PODS, STORYTELLER
 from controlplane.demo.seed import ENVIRONMENT
 from controlplane.demo.services import CONTROL_PLANE
 from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 from controlplane.demo.story.operator import DEPENDENCY, act
+from controlplane.demo.story.quotas import BURST, EDITOR, LIMIT
 from controlplane.demo.story.redis import LIMITS
 from fuseboard.contract import keys
 from fuseboard.contract.words import Mode, Reason
@@ -97,7 +98,8 @@ def postgres_down(chapter: Chapter) -> str:
     """
     folder = chapter.demo.folder
     operator, admin = chapter.browser("operator"), chapter.browser("admin")
-    edit = admin.form(f"/tenant?key={PENNY}&quota={QUOTA}", "limit", "burst", "reason")
+    edit = admin.form(EDITOR, LIMIT, BURST, "reason")
+    tried = {LIMIT: str(_LIMIT_TRIED), BURST: str(_LIMIT_TRIED)}
     operator.read("/breakers")  # users of the dashboard have been seen recently
     chapter.demo.figures(reset=True)
     os.kill(embedded.look_up(POSTGRES, folder=folder).server, signal.SIGKILL)
@@ -111,9 +113,7 @@ def postgres_down(chapter: Chapter) -> str:
         tripped = act(
             chapter, "forced_open", "Postgres is down, and search fails too", refused_because=HELD_OPEN
         )
-        refused = admin.send(
-            edit, limit=str(_LIMIT_TRIED), burst=str(_LIMIT_TRIED), reason="Not now, it seems"
-        )
+        refused = admin.send(edit, **tried, reason="Not now, it seems")
         figures = chapter.demo.figures()
         away_s = time.monotonic() - killed
     finally:
@@ -123,9 +123,9 @@ def postgres_down(chapter: Chapter) -> str:
     if trouble := figures.trouble():
         raise CheckFailed(trouble)
     kept = chapter.until("the trip is in the audit", lambda: _audited(chapter), within_s=20)
-    if f'value="{_LIMIT_TRIED}"' in admin.read(f"/tenant?key={PENNY}&quota={QUOTA}"):
+    if f'value="{_LIMIT_TRIED}"' in admin.read(EDITOR):
         raise CheckFailed("the edit that was refused was made all the same")
-    saved = admin.send(edit, limit=edit.fields["limit"], burst=edit.fields["burst"], reason="Tried again")
+    saved = admin.send(edit, **tried, reason="Tried again")
     if saved.status_code != 200:
         raise CheckFailed(f"the same form, sent again, was answered by {saved.status_code}")
     act(chapter, "reset", "All is well again", refused_because={""})

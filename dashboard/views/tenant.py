@@ -1,0 +1,54 @@
+"""The page of one tenant, and its effective settings."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.policies.effective import effective
+from controlplane.policies.models import Tenant
+from controlplane.usage.what_if import what_if_shadow
+from dashboard.live.tenant import QuotaRow
+from dashboard.live.tenant_parents import members, parents
+from dashboard.views.page import context_of, text_parameter
+from dashboard.views.unregistered import unregistered_page
+
+
+@require_GET
+@require_role("viewer")
+def tenant(request: HttpRequest) -> HttpResponse:
+    """Show one tenant, with the quota that the address names marked."""
+    key = text_parameter(request, "key")
+    context = context_of(request, "tenant", key=key)
+    row: Tenant | None = context["tenant"]
+    if row is None:
+        return unregistered_page(request, key)
+    marked = text_parameter(request, "quota")
+    shadow = _shadow(context["quotas"], marked)
+    context |= {
+        "parents": parents(row),
+        "members": members(row),
+        "marked": marked,
+        "shadow": shadow,
+        "promotion": what_if_shadow(row.environment_id, key, shadow.name) if shadow else None,
+    }
+    return render(request, "dashboard/tenant.html", context)
+
+
+@require_GET
+@require_role("viewer")
+def effective_values(request: HttpRequest) -> HttpResponse:
+    """Show every value that decides about a tenant's requests, and where it comes from."""
+    key = text_parameter(request, "key")
+    values = effective(environment_in(request), key)
+    context = context_of(request, "tenants", key=key, tenant_key=key, values=values)
+    return render(request, "dashboard/effective.html", context)
+
+
+def _shadow(quotas: list[QuotaRow], marked: str) -> QuotaRow | None:
+    """Return the shadow quota whose result the page shows: the marked one, otherwise the first.
+
+    A result is a replay of days, so the page shows one.
+    """
+    shadows = [quota for quota in quotas if quota.shadow]
+    return next((quota for quota in shadows if quota.name == marked), shadows[0] if shadows else None)

@@ -1,0 +1,115 @@
+"""The page of a tenant: its quotas, the result of a shadow quota, its effective settings and its history."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.audit.actor import Actor
+from controlplane.editing import edits
+from controlplane.policies.models import TenantQuota
+from controlplane.status.read_facts import read_facts
+from dashboard.views import page as views
+from tests.dashboard.editor_steps import ACME, base_of, page, put_demand
+from tests.dashboard.shown import text_of
+from tests.people import ADA
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TENANT = "/tenant?key=acme-retail"
+
+
+def set_shadow(name: str = "requests", **more: Any) -> None:
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota=name,
+        window_s=60,
+        shadow=True,
+        expected_version=None,
+        reason="Try it first",
+        actor=ADA,
+        **{"limit": 600, "burst": 1, **more},
+    )
+
+
+def test_a_page_reads_the_fleet_once_and_a_preview_only_its_divisor(log_in: Any, monkeypatch: Any) -> None:
+    """Both read everything, the page twice, for one number."""
+    read, client = [], log_in("ada")
+    monkeypatch.setattr(views, "read_facts", lambda environment: read.append(1) or read_facts(environment))
+    page(client.get(TENANT))
+    assert len(read) == 1
+    typed = {"base": base_of(page(client.get(ACME))), "limit.requests.limit": "50"}
+    assert len(read) == 2
+    preview = page(client.post("/edit/tenant/preview?key=acme-retail", typed))
+    assert "requests without Redis:</b> Pods allow every call" in preview
+    assert len(read) == 2
+
+
+def test_the_quota_that_the_address_names_is_marked(log_in: Any) -> None:
+    client = log_in("vera")
+    assert '<tr id="q-requests" aria-current="true">' in page(client.get(f"{TENANT}&quota=requests"))
+    assert '<tr id="q-requests">' in page(client.get(TENANT))
+    # The page has no form for a quota any more: it is edited in one place.
+    assert client.post(TENANT).status_code == 405
+
+
+def test_a_shadow_is_compared_and_promoted(log_in: Any) -> None:
+    put_demand()
+    set_shadow()
+    client = log_in("ada")
+    shown = page(client.get(TENANT))
+    assert "it would have refused 8,999 of 15,000 requests" in text_of(shown)
+    # An edit of another value keeps it a shadow.
+    typed = {"base": base_of(page(client.get(ACME))), "limit.requests.limit": "700", "reason": "more of it"}
+    assert client.post(ACME, typed).status_code == 302
+    assert TenantQuota.objects.get().shadow
+    link = "/edit/tenant?key=acme-retail&limit.requests.shadow=no&at=limit.requests.shadow"
+    assert f'href="{link.replace("&", "&amp;")}">Start refusing</a>' in shown
+    form = page(client.get(link))
+    assert 'name="limit.requests.shadow" autofocus' in form
+    preview = text_of(form.partition('id="preview"')[2])
+    assert "requests, over the limit: Only count (shadow) → Refuse" in preview
+    typed = {"base": base_of(form), "limit.requests.shadow": "no", "reason": "it refuses what it should"}
+    assert client.post(link, typed).status_code == 302
+    quota = TenantQuota.objects.get()
+    assert (quota.shadow, quota.limit) == (False, 700)
+    assert "is a shadow quota" not in page(client.get(TENANT))
+    assert "Start refusing" not in page(log_in("vera").get(TENANT))
+
+
+def test_the_page_shows_the_result_of_one_shadow_and_leads_to_the_others(log_in: Any) -> None:
+    set_shadow("exports")
+    set_shadow("uploads")
+    client = log_in("vera")
+    shown = page(client.get(TENANT))
+    assert "exports is a shadow quota" in shown
+    assert 'href="/tenant?key=acme-retail&amp;quota=uploads">Result of uploads</a>' in shown
+    assert "uploads is a shadow quota" in page(client.get(f"{TENANT}&quota=uploads"))
+
+
+def test_every_role_sees_effective_settings_even_of_an_unknown_tenant(log_in: Any) -> None:
+    client = log_in("vera")
+    assert "tier default" in page(client.get("/tenant/effective?key=acme-retail"))
+    assert "default tier" in page(client.get("/tenant/effective?key=who%20ever"))
+
+
+def test_earlier_changes_include_plans_and_rollbacks(log_in: Any) -> None:
+    from controlplane.editing.edits.rollback import rollback
+    from controlplane.editing.plans import apply_plan, plan_from_document
+    from controlplane.policies.models import Environment
+
+    common: dict[str, Any] = {
+        "environment": "production",
+        "actor": Actor(name="pipeline", role="admin", origin="api"),
+    }
+    before = Environment.objects.get(pk="production").revision
+    document = {"tenants": {"acme-retail": {"tier": "free"}, "others": {"tier": "free"}}}
+    plan = plan_from_document(document)
+    made = apply_plan(plan=plan, expected_revision=before, reason="They pay less now", **common)
+    rollback(to_revision=before, expected_revision=made, reason="They pay again", **common)
+    shown = page(log_in("ada").get(TENANT))
+    shown = shown[shown.index('id="history"') :]
+    assert "They pay less now" in shown
+    assert '<span class="was">tier pro</span>' in shown
+    assert "tier free" in shown
+    assert shown.index("They pay again") < shown.index("They pay less now")
