@@ -1,7 +1,6 @@
 """The columns of every limit: of a tier, a tenant, a vendor, a template or callers without a tenant."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
 from typing import Any, ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -158,9 +157,6 @@ VENDOR_DEFAULTS: dict[str, Any] = {
 #: The columns of a new limit on callers without a tenant: addresses, logins, and keys. It protects
 #: against abuse, so it must also refuse while Redis is down.
 SUBJECT_DEFAULTS: dict[str, Any] = {"failure_policy": FailurePolicy.LOCAL_SHARE}
-
-#: The longest time that a temporary quota can last.
-LONGEST_TEMPORARY = timedelta(days=400)
 
 #: The columns of a limit that follows no template.
 ALONE: dict[str, Any] = {"template": "", "own": []}

@@ -37,7 +37,9 @@ from dashboard.rate_words import ends_words
 from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import wrong_lines
-from dashboard.thing_form import Typed, choices_of_kinds, groups_of, placed, typed_in
+from dashboard.thing_fields import choices_of_kinds
+from dashboard.thing_form import groups_of, placed
+from dashboard.typed_thing import Typed, typed_in
 from dashboard.undo import saved_at
 from dashboard.views.edit_request import KINDS, base_in, edit_of, inherited, name_in, number_in, typed_of
 from dashboard.views.outage import outage_words

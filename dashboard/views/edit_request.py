@@ -9,7 +9,7 @@ from controlplane.accounts.permissions import environment_in
 from controlplane.editing.edits.edit_thing import ThingEdit, thing_as_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import ALONE
-from dashboard.thing_form import Typed, typed_in
+from dashboard.typed_thing import Typed, typed_in
 from dashboard.views.page import bounded_text, text_parameter
 
 

@@ -13,7 +13,7 @@ from controlplane.policies.document import tenant_records
 from controlplane.policies.limit_fields import IN_TEMPLATE_FORM, WORDS, QuotaOptions, documentation
 from controlplane.policies.limits import VALUES, QuotaColumns
 from dashboard.limit_forms import TemplateForm, form_value
-from dashboard.thing_form import typed_in
+from dashboard.typed_thing import typed_in
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,

@@ -26,7 +26,7 @@ from dashboard.live.edited import edited_key
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.setting_controls import Control
-from dashboard.thing_form import Typed
+from dashboard.typed_thing import Typed
 from dashboard.views.page import current_live
 from tests.dashboard.editor_steps import PRO, WHY, base_of, head, page, quota, requests_of_pro
 from tests.dashboard.live_page import LivePage

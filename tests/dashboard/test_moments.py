@@ -10,7 +10,7 @@ from test_override_form import PATH, TRIP, holds
 from controlplane.errors import InvalidEdit
 from controlplane.schedules.models import Schedule
 from dashboard.moments import moment_of
-from dashboard.thing_form import typed_in
+from dashboard.typed_thing import typed_in
 from dashboard.views.schedules import moment
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,17 +1,17 @@
 """Quotas of tenants and tiers, and limits of vendors."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Unpack
 
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
 from controlplane.editing.revise import revise
-from controlplane.editing.rows.limit_checks import check_new_limit
+from controlplane.editing.rows.limit_checks import check_new_limit, wrong_end
 from controlplane.editing.rows.limit_rows import given_columns, put_limit, remove_limit
 from controlplane.editing.rows.versioned_rows import DependencyEdit, TenantEdit, TierEdit
 from controlplane.policies.limit_fields import LimitOptions, QuotaOptions
-from controlplane.policies.limits import LONGEST_TEMPORARY, VENDOR_DEFAULTS, columns_of
+from controlplane.policies.limits import VENDOR_DEFAULTS, columns_of
 from controlplane.policies.models import TenantQuota, TierQuota
 from controlplane.validation import Problems
 
@@ -132,8 +132,8 @@ def _check_expiry(expires_at: datetime | None) -> None:
     problems = Problems()
     if expires_at is not None and timezone.is_naive(expires_at):
         problems.add("expires_at", "Give the time zone.")
-    elif expires_at is not None and not timedelta(0) < expires_at - timezone.now() <= LONGEST_TEMPORARY:
-        problems.add("expires_at", f"Choose a time in the next {LONGEST_TEMPORARY.days} days.")
+    elif expires_at is not None and (wrong := wrong_end(expires_at, timezone.now())):
+        problems.add("expires_at", wrong)
     problems.settle()
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -10,11 +10,10 @@ from django.utils import timezone
 
 from controlplane.editing.plans.parents import wrong_parents
 from controlplane.editing.plans.plan import Errors, Plan
-from controlplane.editing.rows.limit_checks import check_together
+from controlplane.editing.rows.limit_checks import check_together, wrong_end
 from controlplane.policies.fields import Fields, breaker_fields, limits_in
 from controlplane.policies.limits import (
     ALONE,
-    LONGEST_TEMPORARY,
     OPTIONAL,
     SUBJECT_DEFAULTS,
     VALUES,
@@ -279,12 +278,8 @@ class _Resolving:
         if full["dependency"] and full["dependency"] not in self.dependencies:
             self._error(kind, name, f"{where}dependency", f"There is no dependency {full['dependency']!r}.")
         ends, now = given.get("expires_at"), self.before.get((kind, name), {}).get(f"{where}expires_at")
-        lasts = datetime.fromisoformat(ends) - self.now if ends and ends != now else None
-        if lasts is not None and lasts <= timedelta(0):
-            self._error(kind, name, f"{where}expires_at", "Choose a time in the future.")
-        if lasts is not None and lasts > LONGEST_TEMPORARY:
-            message = f"Choose a time in the next {LONGEST_TEMPORARY.days} days."
-            self._error(kind, name, f"{where}expires_at", message)
+        if ends and ends != now and (wrong := wrong_end(datetime.fromisoformat(ends), self.now)):
+            self._error(kind, name, f"{where}expires_at", wrong)
         for column in () if columns.get("expires_at") else ("expires_at", "returns_to"):
             columns.pop(column, None)
         if present and "expires_at" in columns and "expires_at" not in present:

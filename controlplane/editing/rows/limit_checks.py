@@ -1,6 +1,7 @@
 """Checks of one limit: its values one by one, and all of them together."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,6 +21,9 @@ from fuseboard.contract.limit_fields import (
     TimeZone,
 )
 from fuseboard.contract.words import Algorithm, Dimension, Period
+
+#: The longest time that a temporary quota can last.
+_LONGEST = timedelta(days=400)
 
 
 def check_new_limit(name: object, given: Mapping[str, Any], reason: object) -> None:
@@ -58,6 +62,13 @@ def check_together(problems: Problems, columns: Mapping[str, Any], *, subject: b
         problems.add("period", f"Only a fixed window has a period, and this is {kind}: leave it empty.")
     if subject and not columns["per"]:
         problems.add("per", f"Say what to count by: {', '.join(Dimension)}.")
+
+
+def wrong_end(ends: datetime, now: datetime) -> str:
+    """Return what is wrong with the end of a temporary quota; empty if it is right."""
+    if ends <= now:
+        return "Choose a time in the future."
+    return f"Choose a time in the next {_LONGEST.days} days." if ends - now > _LONGEST else ""
 
 
 def check_row(row: LimitColumns, environment: str) -> None:

@@ -1,0 +1,102 @@
+"""The fields of a tier, a tenant, a dependency and the environment that their editors show besides limits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.policies.fields import Fields
+from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS
+from controlplane.policies.models import MAX_MS, Kind
+from dashboard.setting_controls import range_words
+from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
+
+#: Kind -> what pages call its limits.
+LIMIT_WORD = {
+    "tier": "quota",
+    "tenant": "quota",
+    "dependency": "vendor limit",
+    "environment": "limit of callers without a tenant",
+}
+#: Kind -> the columns that the form of a new limit starts with.
+NEW: dict[str, Fields] = {
+    "tier": {},
+    "tenant": {},
+    "dependency": VENDOR_DEFAULTS,
+    "environment": SUBJECT_DEFAULTS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnField:
+    """A field of the thing itself. ``choices`` is the name of a list that the page passes."""
+
+    name: str
+    label: str
+    hint: str = ""
+    choices: str = ""
+    longest: int = 0
+    flag: bool = False
+    #: Only in the form of a new thing.
+    new_only: bool = False
+    default: Any = ""
+
+
+_TITLE = OwnField(name="title", label="Title", longest=200)
+_WAIT = OwnField(
+    name="wait_ms",
+    label="Callers wait for a refusal that ends, ms",
+    hint=f"0 to {MAX_WAIT_MS:,}",
+    default=0,
+)
+OWN: dict[str, tuple[OwnField, ...]] = {
+    "tier": (
+        _TITLE,
+        OwnField(
+            name="priority",
+            label="Priority",
+            hint="0 to 100; an overloaded pod sheds the lowest first",
+            default=50,
+        ),
+        _WAIT,
+    ),
+    "tenant": (
+        OwnField(name="tier", label="Tier", choices="tiers"),
+        _TITLE,
+        OwnField(name="parent", label="Parent tenant", hint="empty: none", longest=200),
+        OwnField(name="suspended", label="Suspended: every request is refused", flag=True, default=False),
+    ),
+    "dependency": (
+        OwnField(name="kind", label="Kind", choices="kinds", new_only=True),
+        _TITLE,
+        OwnField(name="owner", label="Owner", longest=200),
+        OwnField(name="runbook", label="Runbook", choices="runbooks", default=None),
+        OwnField(
+            name="fallback_note",
+            label="What callers do while it is open",
+            longest=500,
+            hint="at most 500 characters",
+            new_only=True,
+        ),
+        OwnField(
+            name="timeout_ms",
+            label="Timeout of a call, ms",
+            hint=range_words(1, MAX_MS),
+            default=10_000,
+            new_only=True,
+        ),
+    ),
+    "environment": (
+        OwnField(name="default_tier", label="Tier of unregistered tenants", choices="tiers"),
+        *(
+            OwnField(
+                name=f"tuning.{name}",
+                label=name.replace("_us", ", us").replace("_ms", ", ms").replace("_", " ").capitalize(),
+                default=getattr(Tuning(), name),
+            )
+            for name in Tuning.__struct_fields__
+        ),
+    ),
+}
+
+
+def choices_of_kinds() -> list[tuple[str, str]]:
+    return [(str(value), str(label)) for value, label in Kind.choices]
