@@ -152,12 +152,12 @@ class GatewayApp:
         if wait_s:
             raise problems.too_many(wait_s)
         known, counted = fleet.servers.get(beat.server), True
-        samples = beat
-        if beat.refusals:
-            # Not kept with the pod: they are for the log.
-            beat = replace(beat, refusals=())
+        whole = beat
+        if beat.refusals or beat.tally is not None:
+            # Not kept with the pod: they are for the log, and for the figures of the hour.
+            beat = replace(beat, refusals=(), tally=None)
             if known is not None and known.is_stale(beat, wall=wall):
-                samples = beat
+                whole = beat
         if known is None:
             self._admit_name(token, fleet, beat.server, now)
         elif known.adds_a_process(beat, wall=wall):
@@ -168,7 +168,8 @@ class GatewayApp:
                 gateway.hurry()
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None
-        gateway.coordination.refusals.hear(samples)
+        gateway.coordination.refusals.hear(whole)
+        fleet.tenant_hours.hear(whole, now, wall)
         return configuration.answer(
             beat,
             server_time_us=int(wall * 1_000_000),

@@ -5,6 +5,7 @@ from django.db import connection, transaction
 from controlplane.series.kinds import RULE, TENANT
 from controlplane.series.models import Entity
 from controlplane.series.partitions import TABLES
+from controlplane.series.tenant_hours import erase_hours
 
 
 def erase_tenant(environment: str, tenant: str) -> int:
@@ -23,4 +24,5 @@ def erase_tenant(environment: str, tenant: str) -> int:
         for table in TABLES:
             cursor.execute(f"DELETE FROM {table.name} WHERE entity = ANY(%s)", [numbers])  # noqa: S608
         Entity.objects.filter(id__in=numbers).delete()
-    return len(numbers)
+        hours = erase_hours(environment, tenant)
+    return len(numbers) + (hours > 0)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from hashlib import sha256
 
 from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
 from fuseboard.contract.words import CallTier
@@ -113,7 +114,23 @@ RULE = Kind(5, "rule", _counts("asked", "refused", "shadow"))
 
 KINDS = (FLEET, DEPENDENCY, POD, TENANT, RULE)
 BY_NUMBER = {kind.number: kind for kind in KINDS}
-BY_NAME = {kind.name: kind for kind in KINDS}
+#: In rows of its own, see ``tenant_hours``: no frame has it.
+TENANT_HOUR = Kind(6, "tenant_hour", _counts("asked", "refused"))
+BY_NAME = {kind.name: kind for kind in (*KINDS, TENANT_HOUR)}
+
+#: Rows of one hour: 100,000 tenants are about 390 in each. Stored rows depend on it.
+TENANT_PARTS = 256
+#: The part of the row about the hour itself.
+ABOUT_HOUR = -1
+
+
+def tenant_number(name: str) -> int:
+    """What stands for a tenant in hourly rows: 64 bits, so that no two of a million tenants are alike."""
+    return int.from_bytes(sha256(name.encode(errors="replace")).digest()[:8], signed=True)
+
+
+def tenant_part(number: int) -> int:
+    return number % TENANT_PARTS
 
 
 def combine(how: How, values: Iterable[int]) -> int:

@@ -6,7 +6,7 @@ from datetime import datetime
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
 from controlplane.fleet.models import Event, EventKind
-from controlplane.series.kinds import DEPENDENCY, POD, TENANT, Kind
+from controlplane.series.kinds import DEPENDENCY, POD, TENANT, TENANT_HOUR, Kind
 
 #: Marks of one answer. The newest are kept, and the number of the others is answered.
 MOST = 40
@@ -74,7 +74,7 @@ def _changes(environment: str, kind: Kind, name: str, start: datetime, end: date
     rows = Entry.objects.filter(environment=environment, revision__isnull=False, at__gte=start, at__lt=end)
     if kind is DEPENDENCY:
         rows = rows.filter(target_kind="dependency", target_name=name)
-    elif kind is TENANT or kind.name == "rule":
+    elif kind in (TENANT, TENANT_HOUR) or kind.name == "rule":
         rows = rows.filter(target_kind__startswith="tenant", target_name=name)
     elif kind is POD:
         return [], 0

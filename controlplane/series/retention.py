@@ -16,9 +16,11 @@ from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S
 MOST_THINGS = 40_000
 
 _SPANS = "DELETE FROM series_span WHERE at < %s"
+_TENANT_HOURS = "DELETE FROM series_tenant_hour WHERE hour < %s"
 _WRITERS = """
     DELETE FROM series_writer WHERE started_at < %s AND gateway <> %s
     AND NOT EXISTS (SELECT FROM series_span WHERE writer = series_writer.id)
+    AND NOT EXISTS (SELECT FROM series_tenant_hour WHERE writer = series_writer.id AND part = -1)
 """
 _TOO_MANY = """
     DELETE FROM series_entity WHERE id IN (
@@ -48,6 +50,8 @@ def forget(now: datetime | None = None) -> list[str]:
             dropped.append(name)
     with connection.cursor() as cursor:
         cursor.execute(_SPANS, [minutes])
+        # Few rows, so that they need no partitions.
+        cursor.execute(_TENANT_HOURS, [now - timedelta(days=settings.SERIES_KEPT_TENANTS_D)])
         # Charts still say of these that they are made up.
         cursor.execute(_WRITERS, [minutes, MADE_UP])
         cursor.execute(_TOO_MANY, [MOST_THINGS])

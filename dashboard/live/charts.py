@@ -192,6 +192,17 @@ def of_tenant(key: str) -> tuple[Chart, ...]:
                 Line(label="refused", fields=("refused",), look="bad"),
             ),
         ),
+        Chart(
+            id="chart-tenant-hours",
+            title="Requests, hourly",
+            kind="tenant_hour",
+            name=key,
+            unit="/s",
+            lines=(
+                Line(label="asked, mean of the hour", fields=("asked",)),
+                Line(label="refused", fields=("refused",), look="bad"),
+            ),
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
 from fuseboard.contract.sync import Counters, DependencyCounters, RuleCounters, TenantCounters
+from fuseboard.contract.tallies import Tally, TenantTally
 from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
@@ -39,6 +40,7 @@ SAMPLES = (
 TIMED = Counters(
     dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
 )
+TALLY = Tally(number=7, tenants=(TenantTally("acme", 120, 3), TenantTally("acme ünd sons", 1)), partial=True)
 LEASED = Counters(
     requests=9_000,
     tenants=(

@@ -31,7 +31,7 @@ from tests.contract.examples import (
     PROTECTING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import SAMPLES
+from tests.contract.sample_examples import SAMPLES, TALLY
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -161,8 +161,8 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
 @pytest.mark.parametrize(
     "example",
     [
-        # Samples and failures came later, and are in other files.
-        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLES, failures=FAILURES),
+        # Samples, failures and tallies came later, and are in other files.
+        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLES, failures=FAILURES, tally=TALLY),
         PROTECTED_REQUEST.load,
         SAMPLES[0],
         FAILURES[0],

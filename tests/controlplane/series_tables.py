@@ -5,7 +5,7 @@ from django.db import connection
 
 def empty() -> None:
     """Between the examples of one test."""
-    tables = ("frame", "span", "10s", "1m", "1h", "entity", "writer", "seal")
+    tables = ("frame", "span", "10s", "1m", "1h", "tenant_hour", "entity", "writer", "seal")
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE {', '.join(f'series_{name}' for name in tables)}")
 

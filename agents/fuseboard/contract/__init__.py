@@ -8,6 +8,7 @@ hardest to upgrade owns the contract.
 * ``policy``: the configuration that a pod decides by.
 * ``limit_fields``: the fields of a limit, each described once.
 * ``sync``: heartbeat and poll, one request and its answer.
+* ``tallies``: what a pod counted of its tenants in a minute.
 * ``refusal_token``: what an answer to a refused request carries, and the control plane explains.
 * ``shares``: reserved shares, which pods spend without Redis.
 * ``keys``: every key and channel in Redis.

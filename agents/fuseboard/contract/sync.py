@@ -17,6 +17,7 @@ from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
 from fuseboard.contract.refusal_samples import MAX_SAMPLES, DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import ExplainPage, RefusalKey
 from fuseboard.contract.shares import HeldShare, ShareLease
+from fuseboard.contract.tallies import Tally
 from fuseboard.contract.words import (
     BreakerState,
     ConfigSource,
@@ -178,6 +179,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     refusals: Annotated[tuple[RefusalSample, ...], Meta(max_length=MAX_SAMPLES)] = ()
     #: How calls failed, for dependencies with failed calls.
     failures: Annotated[tuple[DependencyFailures, ...], Meta(max_length=MOST_DEPENDENCIES)] = ()
+    #: What it counted of its tenants since an earlier tally, about once a minute; ``None`` in between.
+    tally: Tally | None = None
 
 
 class Drill(Struct, frozen=True, kw_only=True):

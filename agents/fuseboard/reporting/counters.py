@@ -162,6 +162,15 @@ class Counters:
     def requests(self) -> int:
         return self._tallies.total()
 
+    @property
+    def left_out_tenants(self) -> bool:
+        """Whether there were too many tenants to count each."""
+        return self._tallies.left_out
+
+    def by_tenant(self) -> dict[str, tuple[int, int]]:
+        """Tenant -> allowed and refused requests."""
+        return self._tallies.by_tenant()
+
     def wire(self) -> WireCounters:
         """The totals in wire format. One caller at a time."""
         return WireCounters(

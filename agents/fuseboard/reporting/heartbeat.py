@@ -10,6 +10,7 @@ from time import monotonic, monotonic_ns
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.heartbeat_size import cut_to
@@ -29,6 +30,7 @@ from fuseboard.reporting.connection import Connection, HttpResponse, ResponseErr
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.loop_port import LoopGoneError
 from fuseboard.reporting.refusal_samples import RefusalSamples
+from fuseboard.reporting.tenant_tallies import TenantTallies
 from fuseboard.reporting.token import TokenSource
 from fuseboard.settings import AgentSettings
 
@@ -104,6 +106,7 @@ class Gateway:
     ) -> None:
         self._settings, self._counters, self._state = settings, counters, state
         self._refusals = refusals or RefusalSamples()
+        self._tallies = TenantTallies(counters)
         self._began = monotonic()
         self._sequence = 0
         self._boot = uuid4().hex
@@ -145,9 +148,11 @@ class Gateway:
         except (OSError, http.client.HTTPException, ResponseError) as error:
             raise FailedBeatError(BeatFailure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
         answered_ns = monotonic_ns()
+        response = read_answer(answer)
+        self._tallies.taken()
         return Exchange(
             request=request,
-            response=read_answer(answer),
+            response=response,
             asked_ns=asked_ns,
             answered_ns=answered_ns,
             asked_s=asked_s,
@@ -178,6 +183,7 @@ class Gateway:
             load=state.load,
             refusals=self._refusals.drain(),
             failures=self._counters.failures(),
+            tally=self._tallies.next(leaving=leaving),
         )
 
     def _state_of_loop(self) -> PodState:
@@ -212,10 +218,12 @@ def read_answer(answer: HttpResponse) -> SyncResponse:
 
 def encode_bounded(request: SyncRequest) -> bytes:
     """The request in at most ``FIELDS_BYTES``; ``contract/heartbeat_size.py`` says what is cut first."""
-    cut, body = cut_to(request, FIELDS_BYTES, encode)
+    # A tally is small, and must not be cut: what it lists is sent only once.
+    tally = request.tally
+    cut, body = cut_to(request if tally is None else replace(request, tally=None), FIELDS_BYTES, encode)
     if cut.cut:
         log.info("heartbeat.cut %d entries, to stay below %d bytes", cut.cut, FIELDS_BYTES)
-    return body
+    return body if tally is None else encode(replace(cut, tally=tally))
 
 
 def agent_version() -> str:

@@ -95,6 +95,11 @@ class RequestTallies:
             for ways in table.copy().values():
                 yield from ways.copy().values()
 
+    @property
+    def left_out(self) -> bool:
+        """Whether requests were counted without their tenant."""
+        return self._rest.asked > 0
+
     def total(self) -> int:
         return sum(tally.asked for tally in self if not tally.below)
 

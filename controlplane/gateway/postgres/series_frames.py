@@ -18,6 +18,7 @@ from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.keep_trying import KeepTrying
+from controlplane.gateway.postgres.tenant_hours import WRITE_S, write_hours
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.series_counts import Thing
 from controlplane.gateway.servers.series_spans import FleetSeries, Span, values
@@ -99,6 +100,7 @@ class SeriesWriter:
         self._full: set[tuple[str, Kind]] = set()
         self._again_at = clock.monotonic() + ENTITIES_AGAIN_S
         self._next_at = 0.0
+        self._hours_at = clock.monotonic() + WRITE_S
 
     async def run(self) -> None:
         """Collect and write each span once, forever: several heartbeats of a pod cost as much as one."""
@@ -124,6 +126,7 @@ class SeriesWriter:
                 self._clock.monotonic(), self._clock.wall(), known=known, present=partial(_present, fleet)
             ):
                 await asyncio.sleep(0)
+            fleet.tenant_hours.look(self._clock.monotonic(), self._clock.wall(), _present(fleet))
 
     async def write(self, *, before: float) -> None:
         """Write the spans that ended before this unix time. Raises one of ``Unreachable``."""
@@ -146,6 +149,20 @@ class SeriesWriter:
                     raise
                 self._counts.series_spans += 1
             await self._look_for_others(environment, writer, fleet.series)
+        if now >= self._hours_at or before == float("inf"):
+            await self._write_hours()
+            self._hours_at = now + WRITE_S
+
+    async def _write_hours(self) -> None:
+        for environment, fleet in list(self._fleets.items()):
+            writer = await self._writer(environment)
+            await write_hours(
+                await self._postgres.connection(),
+                writer,
+                fleet.tenant_hours,
+                wall=self._clock.wall(),
+                timeout_s=self._settings.flush_timeout_s,
+            )
 
     async def _writer(self, environment: str) -> int:
         if environment not in self._writers:

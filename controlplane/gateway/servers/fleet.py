@@ -19,6 +19,7 @@ from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.room import Room
 from controlplane.gateway.servers.series_spans import FleetSeries
 from controlplane.gateway.servers.server import KnownServer, contribution_of
+from controlplane.gateway.servers.tenant_hours import TenantHours
 from fuseboard.contract.sync import SyncRequest
 
 #: More pods than this in one environment are a mistake or an attack.
@@ -52,6 +53,7 @@ class Fleet:
         self.urgent: dict[str, KnownServer] = {}
         self.totals = Totals()
         self.kept, self.series, self.failed_calls = Kept(), FleetSeries(), FailedCalls()
+        self.tenant_hours = TenantHours()
         self.leased = LeasedKeys(clock)
         self.preservation = SelfPreservation()
         self.protection = FleetProtection(environment, clock.monotonic())

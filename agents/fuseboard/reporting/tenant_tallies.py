@@ -1,0 +1,66 @@
+"""What tenants of this pod asked for since the last minute, in parts that fit into heartbeats.
+
+Only the sync thread uses it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from fuseboard.contract.tallies import Tally, TenantTally
+from fuseboard.reporting.counters import Counters
+
+#: Between two looks at all tenants.
+EVERY_S = 60.0
+#: Of one heartbeat: tenants, and bytes of their names. A tally takes at most 12 KB.
+MOST_TENANTS, MOST_BYTES = 200, 8_000
+_MOST_COUNT = 2**31 - 1
+
+
+class TenantTallies:
+    def __init__(self, counters: Counters, now: Callable[[], float] = monotonic) -> None:
+        self._counters, self._now = counters, now
+        #: Tenant -> allowed and refused requests, as of the last look. As many as the counters have.
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._waiting: deque[TenantTally] = deque()
+        self._number = 0
+        self._unanswered: Tally | None = None
+        self._look_at = now()
+
+    def next(self, *, leaving: bool = False) -> Tally | None:
+        """The part for the next heartbeat: the last one again, until ``taken`` is called."""
+        if self._unanswered is None:
+            due = self._now() >= self._look_at
+            if not self._waiting and (due or leaving):
+                self._look()
+            elif not self._waiting:
+                return None
+            self._number += 1
+            self._unanswered = Tally(
+                number=self._number, tenants=tuple(self._part()), partial=self._counters.left_out_tenants
+            )
+        return self._unanswered
+
+    def taken(self) -> None:
+        """A gateway answered the heartbeat."""
+        self._unanswered = None
+
+    def _look(self) -> None:
+        self._look_at = self._now() + EVERY_S
+        for tenant, counted in self._counters.by_tenant().items():
+            allowed, refused = self._seen.get(tenant, (0, 0))
+            if counted != (allowed, refused):
+                self._seen[tenant] = counted
+                more = counted[1] - refused
+                asked = counted[0] - allowed + more
+                self._waiting.append(TenantTally(tenant, min(asked, _MOST_COUNT), min(more, _MOST_COUNT)))
+
+    def _part(self) -> list[TenantTally]:
+        part: list[TenantTally] = []
+        room = MOST_BYTES
+        while self._waiting and len(part) < MOST_TENANTS:
+            room -= len(self._waiting[0].tenant.encode())
+            if room < 0:
+                break
+            part.append(self._waiting.popleft())
+        return part

@@ -1,0 +1,129 @@
+"""Reads what a tenant asked for in each hour, also a tenant that is never among the busiest.
+
+Rows have the tenants of one part of all, as numbers. So one tenant of 100,000 is read from one small row per
+hour and run of a gateway.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from typing import Any
+
+from django.db import connection
+from django.utils import timezone
+
+from controlplane.series.kinds import ABOUT_HOUR, TENANT_HOUR, tenant_number, tenant_part
+from controlplane.series.reading import MOST, Answer
+
+HOUR_S = 3_600
+
+_READ = """
+    SELECT extract(epoch FROM hour)::bigint, gateway, part, known_s, partial,
+           asked[array_position(ids, %(number)s::bigint)], refused[array_position(ids, %(number)s::bigint)]
+    FROM series_tenant_hour JOIN series_writer ON series_writer.id = writer
+    WHERE environment = %(environment)s AND part = ANY(%(parts)s) AND hour >= %(start)s AND hour < %(end)s
+"""
+_FIRST = """
+    SELECT extract(epoch FROM min(hour))::bigint
+    FROM series_tenant_hour JOIN series_writer ON series_writer.id = writer
+    WHERE environment = %s AND part = %s
+"""
+_ERASE = """
+    WITH found AS (
+        SELECT part, hour, writer, array_position(ids, %(number)s::bigint) AS place FROM series_tenant_hour
+        WHERE part = %(part)s AND ids @> ARRAY[%(number)s::bigint]
+          AND writer IN (SELECT id FROM series_writer WHERE environment = %(environment)s)
+    )
+    UPDATE series_tenant_hour AS kept SET
+        ids = kept.ids[:place - 1] || kept.ids[place + 1:],
+        asked = kept.asked[:place - 1] || kept.asked[place + 1:],
+        refused = kept.refused[:place - 1] || kept.refused[place + 1:]
+    FROM found WHERE (kept.part, kept.hour, kept.writer) = (found.part, found.hour, found.writer)
+"""
+
+
+def read_hours(
+    environment: str,
+    tenant: str,
+    *,
+    fields: Sequence[str],
+    start: datetime,
+    end: datetime,
+    now: datetime | None = None,
+) -> Answer:
+    """One point per hour. Raises ``ValueError`` for a field that there is not."""
+    places = [TENANT_HOUR.place(field) for field in fields]
+    end = min(end, (now or timezone.now()) + timedelta(seconds=1))
+    start = max(start, end - MOST)
+    begin = int(start.timestamp()) // HOUR_S * HOUR_S
+    count = max(0, ceil((end.timestamp() - begin) / HOUR_S))
+    known_s = [0] * count
+    values: list[list[int | None]] = [[None] * count for _ in places]
+    for at, (known, partial, counted) in _hours(environment, tenant, begin, count).items():
+        place = (at - begin) // HOUR_S
+        # If tallies of the hour are not complete, a tenant without one may have asked.
+        if known and (counted is not None or not partial):
+            known_s[place] = known
+            for column, which in zip(values, places, strict=True):
+                column[place] = 0 if counted is None else counted[which]
+    newest = max((at for at, known in enumerate(known_s) if known), default=None)
+    return Answer(
+        start=begin,
+        step_s=HOUR_S,
+        known_s=known_s,
+        fields=dict(zip(fields, values, strict=True)),
+        first_at=_first(environment),
+        partial=[],
+        newest=None if newest is None else begin + (newest + 1) * HOUR_S,
+        made_up_until=None,
+    )
+
+
+_Counted = list[int] | None
+
+
+def _hours(environment: str, tenant: str, begin: int, count: int) -> dict[int, tuple[int, bool, _Counted]]:
+    """Start of an hour -> seconds that were measured, whether tenants are missing, and what was counted."""
+    number = tenant_number(tenant)
+    asked: dict[str, Any] = {
+        "environment": environment,
+        "number": number,
+        "parts": [ABOUT_HOUR, tenant_part(number)],
+        "start": datetime.fromtimestamp(begin, UTC),
+        "end": datetime.fromtimestamp(begin + count * HOUR_S, UTC),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_READ, asked)
+        rows = cursor.fetchall()
+    # Runs of one gateway follow each other; several gateways measure the same time.
+    known: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    partial: set[int] = set()
+    counted: dict[int, list[int]] = {}
+    for at, gateway, part, known_s, is_partial, asked_for, refused in rows:
+        if part == ABOUT_HOUR:
+            known[at][gateway] += known_s
+            partial |= {at} if is_partial else set()
+        elif asked_for is not None:
+            sums = counted.setdefault(at, [0, 0])
+            sums[0] += asked_for
+            sums[1] += refused
+    return {
+        at: (min(HOUR_S, max(gateways.values())), at in partial, counted.get(at))
+        for at, gateways in known.items()
+    }
+
+
+def _first(environment: str) -> int | None:
+    with connection.cursor() as cursor:
+        cursor.execute(_FIRST, [environment, ABOUT_HOUR])
+        row = cursor.fetchone()
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def erase_hours(environment: str, tenant: str) -> int:
+    """Take a tenant out of all rows; returns their number."""
+    number = tenant_number(tenant)
+    with connection.cursor() as cursor:
+        cursor.execute(_ERASE, {"number": number, "part": tenant_part(number), "environment": environment})
+        return int(cursor.rowcount)
