@@ -48,6 +48,8 @@ _ACTIONS = {
     "epoch.raised": ("New epoch started", "started a new epoch of"),
     "history.erased": ("History erased", "erased the history of"),
     "fleet.freeze_lifted": ("Silent pods marked offline", "marked silent pods as offline in"),
+    "mute.created": ("Alerts muted", "muted alerts of"),
+    "mute.ended": ("Mute ended", "ended the mute of"),
     "override.expired": ("Override expired", "ended the expired override on"),
     "pod_protection.set": ("Protection of pods changed", "changed the protection of pods in"),
     "plan.applied": ("Plan applied", "applied a plan to"),

@@ -62,6 +62,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "request": ("/requests", "tbody .strong a"),
     "schedules": "/schedules",
     "alerts": "/alerts",
+    "mutes": "/alerts/mutes",
     "receivers": "/alerts/receivers",
     "audit": "/audit?only=people",
     "explain": "/explain",

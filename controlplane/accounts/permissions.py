@@ -33,6 +33,7 @@ ACTIONS: dict[str, Role] = {
     "export_configuration": Role.ADMIN,
     "run_drills": Role.ADMIN,
     "acknowledge_alert": Role.OPERATOR,
+    "mute_alerts": Role.OPERATOR,
     "forget_pod": Role.OPERATOR,
     "lift_freeze": Role.OPERATOR,
     # Operators answer for what runs, and an approval alone changes nothing: another person proposed it.

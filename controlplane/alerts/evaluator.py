@@ -8,11 +8,12 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from prometheus_client import Counter
 
-from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.evaluate import evaluate
 from controlplane.alerts.findings import Finding
 from controlplane.alerts.lifecycle import AlertState, Known, News, advance
 from controlplane.alerts.models import Alert, Evaluation
+from controlplane.alerts.mutes import MOST_PODS
+from controlplane.alerts.notify import notify
 from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, rule_of, timing_of
 from controlplane.policies.models import Environment
 from controlplane.status.read_facts import read_facts
@@ -28,6 +29,10 @@ MOST_KEPT = 20_000
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
 _NOW = "SELECT extract(epoch FROM now())::float8"
+_FORGET_MUTES = """
+    DELETE FROM alerts_mute
+    WHERE COALESCE(ended_at, CASE WHEN weekly THEN NULL ELSE ends_at END) < now() - make_interval(days => %s)
+"""
 #: Deliveries are kept for this time.
 DELIVERIES_KEPT_DAYS = 30
 _FORGET_DELIVERIES = "DELETE FROM alerts_delivery WHERE created_at < now() - make_interval(days => %s)"
@@ -97,9 +102,10 @@ def evaluate_environment(environment: str) -> list[Change]:
 
 
 def forget() -> int:
-    """Delete resolved alerts that are too old, or too many, and old deliveries. Returns how many alerts."""
+    """Delete old deliveries and mutes, and alerts that are too old or too many. Returns how many alerts."""
     with connection.cursor() as cursor:
         cursor.execute(_FORGET_DELIVERIES, [DELIVERIES_KEPT_DAYS])
+        cursor.execute(_FORGET_MUTES, [KEPT_DAYS])
         cursor.execute(_FORGET, [KEPT_DAYS, MOST_KEPT])
         return int(cursor.rowcount)
 
@@ -114,6 +120,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     }
     blind = status.figures.gateways == 0
     changes = []
+    seen = []
     for key in sorted(found.keys() | rows.keys()):
         row, finding = rows.get(key), found.get(key)
         hidden = blind and rule_of(key) not in NEEDS_NO_GATEWAY
@@ -126,8 +133,9 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         if row is None:
             row = Alert(environment=environment, key=key)
         if _write(row, after, finding if not hidden else None, now, hidden=hidden) and news is not None:
-            enqueue(row, news)
             changes.append(Change(alert=row, news=news))
+        seen.append(row)
+    notify(environment, seen, now)
     Evaluation.objects.update_or_create(environment=environment, defaults={"at": Now()})
     return changes
 
@@ -166,10 +174,14 @@ def _write(row: Alert, after: Known, finding: Finding | None, now: float, *, hid
             "subject_kind": finding.subject.kind,
             "subject_name": finding.subject.name[:200],
             "subject_quota": finding.subject.quota[:200],
+            "pods": list(finding.pods) if len(finding.pods) <= MOST_PODS else [],
         }
     if after.severity == "critical" and row.severity == "warning" and row.acknowledged_at:
         # Whoever took a warning does not yet know that it is critical.
         fields |= {"acknowledged_by": "", "acknowledged_at": None, "note": ""}
+    if after.severity == "warning" and row.notified == "critical":
+        # It is news again when it becomes critical again.
+        fields["notified"] = "warning"
     changed = [name for name, value in fields.items() if getattr(row, name) != value]
     for name in changed:
         setattr(row, name, fields[name])

@@ -50,6 +50,8 @@ class Finding:
     lasting_s: float = 0.0
     #: ``None`` for what the headline leaves out.
     said: Said | None = None
+    #: The pods that it is about; empty for an alert about something else.
+    pods: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,8 @@ class Rule(Generic[S]):
     said: Callable[[S], Said] | None = None
     #: For a figure that often exceeds its threshold for a moment.
     lasting_s: float = 0.0
+    #: The pods that the alert is about, for mutes of pods.
+    pods: Callable[[S], tuple[str, ...]] = lambda _: ()
 
     def finding(self, of: S) -> Finding:
         part = self.scope.key(of)
@@ -94,4 +98,5 @@ class Rule(Generic[S]):
             since=self.since(of),
             lasting_s=self.lasting_s,
             said=self.said(of) if self.said is not None else None,
+            pods=self.pods(of),
         )

@@ -1,11 +1,23 @@
 """Alerts over time: one row from the first true evaluation until the condition stayed away."""
 
 import uuid
+from dataclasses import dataclass
+from datetime import datetime
 
 from django.db import models
 from django.db.models.functions import Now
 
 from controlplane.alerts.lifecycle import AlertState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muted:
+    """The mute that applies to an alert, and the end of its present period."""
+
+    mute: int
+    by: str
+    reason: str
+    until: datetime
 
 
 class Alert(models.Model):
@@ -36,6 +48,12 @@ class Alert(models.Model):
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     #: What the person who acknowledged it wrote.
     note = models.CharField(max_length=500, blank=True)
+    #: The pods that it is about. Empty if there are none, or more than a mute of pods may hide.
+    pods = models.JSONField(default=list, db_default=[], blank=True)
+    #: The severity that receivers know of; empty while they know of nothing.
+    notified = models.CharField(max_length=16, blank=True, default="", db_default="")
+    #: Not stored: ``open_alerts`` sets it.
+    muted: Muted | None = None
 
     class Meta:
         constraints = (
@@ -59,6 +77,37 @@ class Evaluation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment} at {self.at}"
+
+
+class Mute(models.Model):
+    """A period in which alerts that match are displayed, but sent to no receiver."""
+
+    environment = models.CharField(max_length=64)
+    #: Each that is not empty must match. ``web-*`` stands for every pod whose name begins like this.
+    rule = models.CharField(max_length=64, blank=True)
+    dependency = models.CharField(max_length=200, blank=True)
+    pod = models.CharField(max_length=200, blank=True)
+    reason = models.CharField(max_length=500)
+    by = models.CharField(max_length=200)
+    starts_at = models.DateTimeField()
+    #: Of the first period, if it is repeated.
+    ends_at = models.DateTimeField()
+    #: Repeated every 7 days, until a person ends it.
+    weekly = models.BooleanField(default=False)
+    created_at = models.DateTimeField(db_default=Now())
+    #: When a person ended it.
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_by = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        indexes = (
+            models.Index(
+                fields=["environment"], condition=models.Q(ended_at=None), name="alert_mute_not_ended"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.rule}/{self.dependency}/{self.pod} until {self.ends_at}"
 
 
 class Receiver(models.Model):

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from controlplane.alerts.findings import Subject, SubjectKind
 from controlplane.alerts.lifecycle import AlertState
-from controlplane.alerts.models import Alert
+from controlplane.alerts.models import Alert, Muted
+from controlplane.alerts.mutes import mute_of, not_ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class StoredAlert:
     acknowledged_by: str = ""
     acknowledged_at: float | None = None
     note: str = ""
+    muted: Muted | None = None
 
     @property
     def fired(self) -> bool:
@@ -46,7 +49,11 @@ def stored_alerts(environment: str) -> dict[str, StoredAlert]:
 
 def open_alerts(environment: str) -> list[Alert]:
     """Alerts that are not resolved: critical first, those that fire before pending ones, then the newest."""
-    rows = Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED)
+    rows = list(Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED))
+    now = timezone.now()
+    mutes = list(not_ended(environment, now)) if rows else []
+    for row in rows:
+        row.muted = mute_of(mutes, row, now)
     return sorted(
         rows,
         key=lambda row: (
@@ -86,4 +93,5 @@ def stored(row: Alert) -> StoredAlert:
         acknowledged_by=row.acknowledged_by,
         acknowledged_at=row.acknowledged_at.timestamp() if row.acknowledged_at else None,
         note=row.note,
+        muted=row.muted,
     )

@@ -146,6 +146,7 @@ _FRAME_ONLY = (
     "import",
     # An address that no page has, or the page of something that was removed.
     "missing",
+    "mutes",
     "people",
     "pod_protection",
     "receivers",

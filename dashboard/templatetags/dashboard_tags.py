@@ -15,6 +15,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from controlplane.alerts.findings import Subject
+from controlplane.alerts.reading import StoredAlert
+from controlplane.alerts.timings import rule_of
 from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.status.incidents import trip_words
 from dashboard import plots
@@ -156,6 +158,15 @@ def refusals_url(**which: str) -> str:
 def refused_link(rate: float, unit: str = "", **which: str) -> SafeString:
     """A figure of refusals, which leads to them."""
     return format_html('<a href="{}">{}{}</a>', refusals_url(**which), number(rate), unit)
+
+
+@register.simple_tag
+def mute_url(alert: StoredAlert) -> str:
+    """The form of a mute, with what matches this alert."""
+    asked = {"rule": rule_of(alert.key)}
+    if alert.subject.kind == "breaker":
+        asked["dependency"] = alert.subject.name
+    return f"{reverse('mutes')}?{urlencode(asked)}"
 
 
 @register.simple_tag

@@ -11,6 +11,8 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.mute_edits import end_mute
+from controlplane.alerts.mutes import words_of
 from controlplane.alerts.reading import past_alerts, stored
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
@@ -35,6 +37,8 @@ def alerts(request: HttpRequest) -> HttpResponse:
 def _act(request: HttpRequest) -> HttpResponse:
     if not may(request.user, "acknowledge_alert", environment_in(request)):
         raise PermissionDenied("This needs the role operator.")
+    if "end_mute" in request.POST:
+        return _end_mute(request)
     releases = "release" in request.POST
     change = release_alert if releases else acknowledge_alert
     try:
@@ -52,6 +56,25 @@ def _act(request: HttpRequest) -> HttpResponse:
     done = "Acknowledged" if row.acknowledged_by else "Acknowledgement withdrawn"
     messages.success(request, f"{done}: {row.text}.")
     # The filter stays.
+    return redirect(request.get_full_path())
+
+
+def _end_mute(request: HttpRequest) -> HttpResponse:
+    if not may(request.user, "mute_alerts", environment_in(request)):
+        raise PermissionDenied("This needs the role operator.")
+    try:
+        row = end_mute(
+            environment=environment_in(request),
+            number=whole(request.POST.get("end_mute", ""), "mute"),
+            reason="Ended on the Alerts page",
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, typed=request.POST, status=422)
+    except NotFound as missing:
+        return _page(request, errors={"mute": [str(missing)]}, typed=request.POST, status=404)
+    hub.nudge()
+    messages.success(request, f"Mute ended: {words_of(row)}. Alerts that still fire are sent.")
     return redirect(request.get_full_path())
 
 

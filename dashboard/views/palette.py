@@ -141,6 +141,7 @@ def _pages(request: HttpRequest) -> list[Entry]:
 _PAGES = (
     ("overview", "Overview", "home start incidents"),
     ("alerts", "Alerts", "firing acknowledge incidents"),
+    ("mutes", "Mutes of alerts", "silence maintenance window"),
     ("breakers", "Breakers", "dependencies circuit"),
     ("bulkheads", "Bulkheads", "slots concurrency queue"),
     ("retries", "Retries", "budget"),

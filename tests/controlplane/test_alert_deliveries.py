@@ -56,7 +56,13 @@ def receiver(name: str = "pager", **fields: Any) -> Receiver:
 
 def alert(key: str = "open:payments-api", **fields: Any) -> Alert:
     now = timezone.now()
-    usual = {"state": AlertState.FIRING, "severity": "critical", "level": 2, "fired_at": now}
+    usual = {
+        "state": AlertState.FIRING,
+        "severity": "critical",
+        "level": 2,
+        "fired_at": now,
+        "subject_kind": "servers",
+    }
     return Alert.objects.create(
         environment="production",
         key=key,
@@ -64,7 +70,6 @@ def alert(key: str = "open:payments-api", **fields: Any) -> Alert:
         true_since=now,
         level_since=now,
         text=f"{key} fires",
-        subject_kind="servers",
         **(usual | fields),
     )
 

@@ -34,7 +34,16 @@ _EXAMPLE: dict[str, JsonValue] = {
     "acknowledged_by": "olga",
     "acknowledged_at": "2026-05-04T13:14:40Z",
     "note": "Called the vendor",
+    "muted": None,
 }
+
+
+class MutedOut(Schema):
+    #: The number of the mute, to end it.
+    mute: int
+    by: str
+    reason: str
+    until: datetime
 
 
 class AlertOut(Schema):
@@ -63,6 +72,8 @@ class AlertOut(Schema):
     acknowledged_by: str
     acknowledged_at: datetime | None
     note: str
+    #: Null for an alert that is not muted now, and for a resolved one.
+    muted: MutedOut | None
 
 
 class NoteIn(Schema):

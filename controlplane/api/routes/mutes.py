@@ -1,0 +1,160 @@
+"""Mutes: alerts that match are displayed, but sent to no receiver, now or in a maintenance window."""
+
+from datetime import datetime
+from typing import Annotated
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router, Schema
+from pydantic import ConfigDict, Field, JsonValue
+
+from controlplane.alerts.models import Mute
+from controlplane.alerts.mute_edits import LONGEST, MuteValues, add_mute, end_mute, preview_mute
+from controlplane.alerts.mutes import active_until, not_ended
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.schemas.edits_in import Environment, Moment, Reason, ReasonIn, RowId, Strict, Text
+from controlplane.policies.document import environment_of
+
+router = Router()
+
+_MATCH: dict[str, JsonValue] = {
+    "rule": "open",
+    "dependency": "payments-api",
+    "pod": "",
+    "starts_at": "2026-05-04T22:00:00Z",
+    "minutes": 120,
+    "weekly": True,
+}
+_WHY: JsonValue = "The vendor maintains its database on Mondays"
+
+
+class MuteMatchIn(Strict):
+    """Give at least one of ``rule``, ``dependency`` and ``pod``; an alert must match each that is given."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _MATCH})
+
+    rule: Text = ""
+    dependency: Text = ""
+    #: A name, or the beginning of names with ``*`` at the end. All pods of an alert must match.
+    pod: Text = ""
+    #: Null for now.
+    starts_at: Moment | None = None
+    #: At most 7 days, or 24 hours if it is repeated.
+    minutes: Annotated[int, Field(ge=1, le=int(LONGEST.total_seconds()) // 60)] = 60
+    #: Repeat it every 7 days until a person ends it.
+    weekly: bool = False
+
+    def values(self) -> MuteValues:
+        return MuteValues(**self.dict(include=set(MuteMatchIn.model_fields)))
+
+
+class MuteIn(MuteMatchIn):
+    model_config = ConfigDict(json_schema_extra={"example": {**_MATCH, "reason": _WHY}})
+
+    reason: Reason
+
+
+class MuteOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "id": 7,
+                "rule": "open",
+                "dependency": "payments-api",
+                "pod": "",
+                "reason": _WHY,
+                "by": "olga",
+                "starts_at": "2026-05-04T22:00:00Z",
+                "ends_at": "2026-05-05T00:00:00Z",
+                "weekly": True,
+                "active_until": None,
+            }
+        }
+    )
+
+    id: int
+    rule: str
+    dependency: str
+    pod: str
+    reason: str
+    by: str
+    starts_at: datetime
+    #: Of the first period, if it is repeated.
+    ends_at: datetime
+    weekly: bool
+    #: Null while it does not apply.
+    active_until: datetime | None
+
+    @staticmethod
+    def resolve_active_until(row: Mute) -> datetime | None:
+        return active_until(row, timezone.now())
+
+
+class MutedAlertOut(Schema):
+    id: int
+    key: str
+    state: str
+    severity: str
+    text: str
+
+
+class MutePreviewOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "open": [
+                    {
+                        "id": 81,
+                        "key": "open:payments-api",
+                        "state": "firing",
+                        "severity": "critical",
+                        "text": "payments-api is open",
+                    }
+                ],
+                "past": 4,
+                "more": False,
+            }
+        }
+    )
+
+    #: Alerts that are not resolved and match.
+    open: list[MutedAlertOut]
+    #: How many alerts that were resolved within 30 days match.
+    past: int
+    #: Whether only the newest of those were counted.
+    more: bool
+
+
+@router.get("", response=list[MuteOut])
+def list_mutes(request: HttpRequest, environment: Environment) -> list[Mute]:
+    """Mutes and maintenance windows that apply now or later, at most 100."""
+    return list(not_ended(environment_of(environment).slug, timezone.now()))
+
+
+@router.post("", response={201: MuteOut}, auth=needs("mute_alerts"))
+def create_mute(request: HttpRequest, environment: Environment, values: MuteIn) -> MuteOut:
+    """Mute alerts from now on, or plan a maintenance window."""
+    row = add_mute(
+        environment=environment, values=values.values(), reason=values.reason, actor=actor_of(request)
+    )
+    return MuteOut.from_orm(row)
+
+
+@router.post("/preview", response=MutePreviewOut, auth=needs("mute_alerts"))
+@changes_nothing
+def preview(request: HttpRequest, environment: Environment, values: MuteMatchIn) -> MutePreviewOut:
+    """The alerts that a mute matches. Nothing is changed."""
+    return MutePreviewOut.from_orm(preview_mute(environment=environment, values=values.values()))
+
+
+@router.post("/{mute}/end", response=MuteOut, auth=needs("mute_alerts"))
+def end(request: HttpRequest, environment: Environment, mute: RowId, values: ReasonIn) -> MuteOut:
+    """End a mute. Alerts that still fire are sent at once."""
+    row = end_mute(
+        environment=environment_of(environment).slug,
+        number=mute,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return MuteOut.from_orm(row)

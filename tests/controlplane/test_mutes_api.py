@@ -1,0 +1,43 @@
+"""Mutes by API: planned, previewed, listed, and ended."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tests.controlplane.calling import API, problem, send, token_of
+from tests.controlplane.test_alerts_api import alert
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WHY = {"reason": "the vendor maintains its database"}
+
+
+def test_an_operator_previews_mutes_and_ends(production: str) -> None:
+    token, row = token_of("operator"), alert("local")
+    found = send(token, "POST", f"{API}/mutes/preview", {"rule": "local"}).json()
+    assert ([one["id"] for one in found["open"]], found["past"]) == ([row.pk], 0)
+    made = send(token, "POST", f"{API}/mutes", {"rule": "local", "minutes": 30, **WHY})
+    assert made.status_code == 201
+    [listed] = send(token, "GET", f"{API}/mutes").json()
+    assert listed == made.json()
+    [shown] = send(token, "GET", f"{API}/alerts").json()
+    assert shown["muted"] == {
+        "mute": listed["id"],
+        "by": listed["by"],
+        "reason": WHY["reason"],
+        "until": listed["ends_at"],
+    }
+    assert send(token, "POST", f"{API}/mutes/{listed['id']}/end", WHY).status_code == 200
+    assert send(token, "GET", f"{API}/mutes").json() == []
+    assert send(token, "GET", f"{API}/alerts").json()[0]["muted"] is None
+    problem(send(token, "POST", f"{API}/mutes/{listed['id']}/end", WHY), 404)
+
+
+def test_a_maintenance_window_is_planned(production: str) -> None:
+    token = token_of("operator")
+    starts = (timezone.now() + timedelta(days=2)).isoformat()
+    values = {"pod": "web-*", "starts_at": starts, "minutes": 90, "weekly": True, **WHY}
+    made = send(token, "POST", f"{API}/mutes", values).json()
+    assert (made["weekly"], made["active_until"]) == (True, None)
+    problem(send(token, "POST", f"{API}/mutes", {**WHY}), 422)
+    problem(send(token, "POST", f"{API}/mutes", {"rule": "lag", "minutes": "60", **WHY}), 422)

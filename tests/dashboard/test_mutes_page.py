@@ -1,0 +1,91 @@
+"""The page of mutes: what a mute would hide is displayed before, and one click ends it."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.alerts.models import Mute
+from controlplane.audit.models import Entry
+from tests.dashboard.test_alerts_page import alert, text
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATH = "/alerts/mutes"
+NEW = {
+    "act": "add",
+    "rule": "open",
+    "dependency": "payments-api",
+    "minutes": "90",
+    "reason": "the vendor maintains its database",
+}
+
+
+def test_from_an_alert_to_its_mute_and_back(log_in: Any) -> None:
+    alert()
+    olga = log_in("olga")
+    link = "/alerts/mutes?rule=open&amp;dependency=payments-api"
+    assert link in text(olga)
+    page = olga.get(link.replace("&amp;", "&")).content.decode()
+    assert "Preview" in page
+    assert page.count("18 of 30 calls failed.") == 1
+    assert '<option value="open" selected>' in page
+    page = olga.post(PATH, NEW, follow=True).content.decode()
+    assert "Muted: rule open, dependency payments-api, until" in page
+    page = text(olga)
+    assert "<b>Muted</b> until" in page
+    assert "UTC by olga. <q>the vendor maintains its database</q>" in page
+    page = olga.post("/alerts", {"end_mute": Mute.objects.get().pk}, follow=True).content.decode()
+    assert "Mute ended: rule open, dependency payments-api." in page
+    assert "<b>Muted</b>" not in page
+    assert Entry.objects.filter(action="mute.ended", actor="olga").exists()
+
+
+def test_a_window_is_planned_listed_and_cancelled(log_in: Any) -> None:
+    olga = log_in("olga")
+    assert "No alert is muted now or later." in olga.get(PATH).content.decode()
+    starts = "2999-01-01T10:00"
+    answer = olga.post(PATH, NEW | {"starts_at": starts})
+    assert answer.status_code == 422
+    page = answer.content.decode()
+    assert "Choose a start from now to 90 days" in page
+    assert f'value="{starts}"' in page, "what was typed is kept"
+    page = olga.post(PATH, NEW | {"repeats": "weekly"}, follow=True).content.decode()
+    assert "every week" in page
+    row = Mute.objects.get()
+    page = olga.post(PATH, {"act": "end", "mute": row.pk, "reason": NEW["reason"]}, follow=True)
+    assert "No alert is muted now or later." in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("rule", "no-such-rule", "Choose one of"),
+        ("minutes", "soon", "Enter a whole number"),
+        ("minutes", "99999", "from 1 to 10,080"),
+        ("starts_at", "tomorrow", "Enter a date and a time"),
+        ("reason", "", "Say why"),
+        ("act", "", "Choose an action"),
+    ],
+)
+def test_wrong_input_is_explained(log_in: Any, field: str, value: str, says: str) -> None:
+    answer = log_in("olga").post(PATH, NEW | {field: value})
+    assert answer.status_code == 422
+    assert says in answer.content.decode()
+    assert not Mute.objects.exists()
+
+
+def test_a_viewer_reads_mutes_and_makes_none(log_in: Any) -> None:
+    log_in("olga").post(PATH, NEW)
+    vera = log_in("vera")
+    page = vera.get(PATH).content.decode()
+    assert "the vendor maintains its database" in page
+    assert 'name="act"' not in page
+    assert vera.post(PATH, NEW).status_code == 403
+    assert vera.post("/alerts", {"end_mute": Mute.objects.get().pk}).status_code == 403
+    assert Mute.objects.get().ended_at is None
+
+
+def test_the_preview_of_wrong_values_says_so(log_in: Any) -> None:
+    answer = log_in("olga").get(f"{PATH}?pod=w*")
+    assert answer.status_code == 422
+    assert "3 characters or more" in answer.content.decode()
