@@ -147,8 +147,16 @@ def band(segments: Iterable[tuple[str, float]]) -> SafeString:
     return svg("band", "0 0 100 12", "", body)
 
 
-def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeString:
+#: A larger fleet has one bar for the shared pods of each zone, and marks for so many of the others.
+MOST_MARKED = 200
+MOST_OTHERS = 60
+Zones = Sequence[tuple[str, Sequence[tuple[str, str, str]]]]
+
+
+def fleet(zones: Zones) -> SafeString:
     """One mark per pod (name, kind, word), grouped by zone: the shape changes, not only the hue."""
+    if sum(len(members) for _, members in zones) > MOST_MARKED:
+        return _large_fleet(zones)
     across, pitch = 24, 15.5
     body, label, x, y = "", [], 0.0, 0.0
     for zone, members in zones:
@@ -165,6 +173,33 @@ def fleet(zones: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> SafeSt
         x = max(x, start + 6.0 * len(zone)) + 10
     text = "Pods by zone. " + ". ".join(label)
     return svg("fleet", f"-1 0 {pitch * across:.0f} {short(y + 28)}", text, body, stretch=False)
+
+
+def _large_fleet(zones: Zones) -> SafeString:
+    """1,000 marks cannot be told apart, and are more than a tick may send."""
+    across, pitch = 24, 15.5
+    most = max(len(members) for _, members in zones)
+    body, label, y, room = "", [], 0.0, MOST_OTHERS
+    for zone, members in zones:
+        others = [one for one in members if one[1] != "shared"]
+        shared, marked = len(members) - len(others), others[:room]
+        room -= len(marked)
+        text = f"{zone}: {shared} of {len(members)} shared"
+        if len(others) > len(marked):
+            text += f", {len(others) - len(marked)} not drawn"
+        width = short(shared / most * across * pitch)
+        body += f'<text x="0" y="{short(y + 8)}">{escape(text)}</text>'
+        body += f'<rect class="s" x="0" y="{short(y + 13)}" width="{width}" height="6" rx="1.5"/>'
+        y += 10
+        for i, (name, kind, word) in enumerate(marked):
+            if i and i % across == 0:
+                y += 16
+            title = f"<title>{escape(name)}, {escape(word.lower())}</title>"
+            body += _server_mark(kind, i % across * pitch, y, title)
+        label.append(f"{zone}: " + ", ".join(_tally(members)))
+        y += 34 if marked else 16
+    text = "Pods by zone. " + ". ".join(label)
+    return svg("fleet", f"-1 0 {pitch * across:.0f} {short(y)}", text, body, stretch=False)
 
 
 _LEGEND = {

@@ -1,8 +1,8 @@
 """Each dependency's breaker, as the whole fleet has it. Its look is the dashboard's."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.live import DependencyFigures
@@ -69,10 +69,18 @@ class BreakerStatus:
     ends_soon: bool
     #: What the protection of its calls does; ``None`` without a part of it, or a pod that reports it.
     protected: CallFigures | None
-    seen_by: tuple[SeenBy, ...]
+    #: How many live pods report each (effective state, decided by the pod alone).
+    views: Mapping[tuple[str, bool], int]
+    #: The live pods.
+    servers: tuple[Server, ...]
     #: Live pods that report the effective state, which is how an override is confirmed; and all live pods.
     agree: int
     live: int
+
+    @property
+    def seen_by(self) -> tuple[SeenBy, ...]:
+        """Made when a page lists pods: 200 breakers of 1,000 pods would be 200,000 of them in each tick."""
+        return tuple(_seen_by(server, self.name) for server in self.servers)
 
     @property
     def load(self) -> float:
@@ -86,13 +94,13 @@ class BreakerStatus:
     @property
     def alone(self) -> bool:
         """No pod reports the fleet's breaker: each has its own, without Redis."""
-        return bool(self.seen_by) and all(view.local or view.effective == NO_DATA for view in self.seen_by)
+        return bool(self.views) and all(local or effective == NO_DATA for effective, local in self.views)
 
     @property
     def why(self) -> str:
         """Why it is open or half-open, with the figures of the trip; empty while that is not known."""
         if self.alone and self.effective in NOT_CLOSED:
-            count = sum(view.effective in NOT_CLOSED for view in self.seen_by)
+            count = sum(n for (effective, _), n in self.views.items() if effective in NOT_CLOSED)
             return f"{count} of {self.live} pods opened their own breaker, without Redis"
         if self.incident is None:
             return ""
@@ -132,7 +140,8 @@ def breaker_statuses(facts: Facts) -> tuple[BreakerStatus, ...]:
 def _status(dependency: Dependency, facts: Facts, transitions: list[Transition]) -> BreakerStatus:
     name, override = dependency.name, _in_force(dependency.override, facts.now)
     live = facts.live_servers
-    fleet = _fleet_view([server.breakers[name] for server in live if name in server.breakers])
+    seen = [view for server in live if (view := server.breakers.get(name)) is not None]
+    fleet = _fleet_view(seen)
     effective = override.mode if override else fleet.state if fleet else NO_DATA
     # Without Redis, the transitions of the fleet do not explain what pods decide alone.
     incident = incident_of(transitions) if fleet and not fleet.local and fleet.state in NOT_CLOSED else None
@@ -141,7 +150,9 @@ def _status(dependency: Dependency, facts: Facts, transitions: list[Transition])
         since = incident.since
     elif fleet is not None and fleet.state == "closed":
         since = closed_since(transitions)
-    seen_by = tuple(_seen_by(server, name) for server in live)
+    views = Counter([(view.override or view.state, view.local) for view in seen])
+    if missing := len(live) - len(seen):
+        views[NO_DATA, False] += missing
     return BreakerStatus(
         name=name,
         dependency=dependency,
@@ -159,8 +170,9 @@ def _status(dependency: Dependency, facts: Facts, transitions: list[Transition])
         protected=facts.figures.protection.get(name),
         override=override,
         ends_soon=override is not None and _ends_soon(override, facts.now),
-        seen_by=seen_by,
-        agree=sum(view.effective == effective for view in seen_by),
+        views=views,
+        servers=live,
+        agree=sum(count for (seen_as, _), count in views.items() if seen_as == effective),
         live=len(live),
     )
 
@@ -192,11 +204,5 @@ def _from_first(alike: list[BreakerSeen], view: BreakerSeen) -> BreakerSeen:
 def _seen_by(server: Server, name: str) -> SeenBy:
     view = server.breakers.get(name)
     if view is None:
-        return _seen(server.name, NO_DATA, False)
-    return _seen(server.name, view.override or view.state, view.local)
-
-
-# 200 breakers of 1,000 pods are 200,000 of them in each tick, but few differ.
-@lru_cache(maxsize=20_000)
-def _seen(server: str, effective: str, local: bool) -> SeenBy:
-    return SeenBy(server=server, effective=effective, local=local)
+        return SeenBy(server=server.name, effective=NO_DATA, local=False)
+    return SeenBy(server=server.name, effective=view.override or view.state, local=view.local)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
 
 from django.utils.safestring import SafeString
 
@@ -29,11 +28,16 @@ class PodView:
 @dataclass(frozen=True, kw_only=True)
 class Breaker(BreakerStatus):
     face: BreakerLook
-    seen: tuple[PodView, ...]
     #: The last seconds of calls: see ``plots.strip``.
     marks: str
     #: Six hours of states, as one strip.
     band: SafeString
+
+    @property
+    def seen(self) -> tuple[PodView, ...]:
+        return tuple(
+            PodView(server=view.server, face=FACES[view.effective], local=view.local) for view in self.seen_by
+        )
 
     @property
     def css(self) -> str:
@@ -89,7 +93,10 @@ class Breaker(BreakerStatus):
     @property
     def disagreeing(self) -> list[tuple[str, int]]:
         """Other states that pods report, with how many report them."""
-        other = Counter(view.face.word.lower() for view in self.seen if view.face != self.face)
+        other: Counter[str] = Counter()
+        for (effective, _), count in self.views.items():
+            if FACES[effective] != self.face:
+                other[FACES[effective].word.lower()] += count
         return other.most_common()
 
 
@@ -97,16 +104,9 @@ def breaker_of(status: BreakerStatus, facts: Facts, history: History) -> Breaker
     return Breaker(
         **vars(status),
         face=FACES[status.effective],
-        seen=tuple(_pod_view(view.server, view.effective, view.local) for view in status.seen_by),
         marks=history.marks(status.name),
         band=_band(status, facts),
     )
-
-
-# 200 breakers of 1,000 pods are 200,000 of them in each tick, but few differ.
-@lru_cache(maxsize=20_000)
-def _pod_view(server: str, effective: str, local: bool) -> PodView:
-    return PodView(server=server, face=FACES[effective], local=local)
 
 
 def _band(status: BreakerStatus, facts: Facts) -> SafeString:

@@ -54,9 +54,6 @@ class History:
         for name in self._marks.keys() - traffic.keys():
             self._marks[name].append(" ")
         for name, t in traffic.items():
-            sent = {"calls": t.calls_per_s, "failures": t.failures_per_s, "slow": t.slow_per_s}
-            for what, value in {**sent, "refused": t.refused_per_s}.items():
-                self._series.setdefault(f"{what}:{name}", _Series()).add(facts.now, value)
             self._marks.setdefault(name, deque(maxlen=POINTS)).append(
                 mark(t.calls_per_s, t.failures_per_s, t.slow_per_s, t.refused_per_s)
             )

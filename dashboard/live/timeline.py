@@ -96,7 +96,7 @@ def segments_of(status: BreakerStatus, facts: Facts, start: float, end: float) -
     """The states of one breaker. What no pod reports is unknown since the last heartbeat."""
     own = [transition for transition in facts.transitions if transition.dependency == status.name]
     state, since = status.state, status.state_since
-    if not any(view.effective != NO_DATA for view in status.seen_by):
+    if not any(effective != NO_DATA for effective, _ in status.views):
         state, since = UNKNOWN, max((server.last_seen for server in facts.servers), default=0.0)
     overrides = [override for override in facts.overrides(status.name) if override.expires_at > start]
     known_from = max(facts.known_from, status.dependency.added_at)

@@ -116,8 +116,36 @@ def _edit(context: Context) -> list[Fragment]:
     return [Fragment("theirs", "edit_theirs.html")] if "theirs" in context else []
 
 
-def _rows(context: Context) -> list[Fragment]:
-    return [Fragment("rows", f"{context['page']}.html#rows")]
+def _alerts(context: Context) -> list[Fragment]:
+    return [Fragment("rows", "alerts.html#rows")]
+
+
+def _bulkheads(context: Context) -> list[Fragment]:
+    rows = tuple(
+        Fragment(
+            f"r-{row.dependency}-{tier.tier}",
+            "bulkheads.html#row",
+            {"row": row, "tier": tier, "first": tier is row.tiers[0]},
+        )
+        for row in context["rows"]
+        for tier in row.tiers
+    )
+    return [Fragment("rows", "bulkheads.html#rows", items=rows)]
+
+
+def _retries(context: Context) -> list[Fragment]:
+    rows = tuple(Fragment(f"r-{row.dependency}", "retries.html#row", {"row": row}) for row in context["rows"])
+    return [Fragment("rows", "retries.html#rows", items=rows)]
+
+
+def _ranking(context: Context) -> list[Fragment]:
+    """Rows by place, because the names of tenants and quotas make no id."""
+    template = f"{context['page']}.html"
+    rows = tuple(
+        Fragment(f"r-{place}", f"{template}#row", {"row": row, "place": place})
+        for place, row in enumerate(context["rows"], 1)
+    )
+    return [Fragment("rows", f"{template}#rows", items=rows)]
 
 
 _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
@@ -127,13 +155,13 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "server": _server,
     "servers": _servers,
     "tenant": _tenant,
-    "alerts": _rows,
+    "alerts": _alerts,
     "audit": _audit,
     "edit": _edit,
-    "bulkheads": _rows,
-    "retries": _rows,
-    "limits": _rows,
-    "hot_keys": _rows,
+    "bulkheads": _bulkheads,
+    "retries": _retries,
+    "limits": _ranking,
+    "hot_keys": _ranking,
 }
 #: Pages of which only the frame is live.
 _FRAME_ONLY = (

@@ -21,6 +21,7 @@ from browsing import becomes, is_live
 from controlplane.demo.scenario import TUNING
 from fuseboard.contract import keys
 from tests.chromium import running_chromium
+from tests.dashboard.live_page import unpacked
 from tests.faults.field import Field, field
 from tests.faults.world import ENVIRONMENT
 from tests.waiting import NotInTime, wait_until
@@ -135,7 +136,9 @@ def test_a_new_visitor_never_gets_an_old_drawing(screen: Screen) -> None:
         stamps = drawn.setdefault(socket, [])
         socket.on(
             "framereceived",
-            lambda frame: stamps.extend(float(at) for at in re.findall(r'data-now="([0-9.]+)"', str(frame))),
+            lambda frame: stamps.extend(
+                float(at) for at in re.findall(r'data-now="([0-9.]+)"', unpacked(frame)["html"]["tick"])
+            ),
         )
 
     screen.page.on("websocket", listen)

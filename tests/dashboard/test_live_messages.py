@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from controlplane.alerts.evaluate import FirstSeen
-from controlplane.fleet.live import DependencyFigures, FleetFigures
+from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
+from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Server
 from dashboard.live import drawing
 from dashboard.live.drawing import SentFragments, draw
@@ -18,11 +19,16 @@ from dashboard.live.topics import Topic
 from tests.dashboard.live_page import LivePage, unpacked
 
 NOW = 1_795_144_367.0
-PAGES = ("overview", "breakers", "servers")
+PAGES = ("overview", "breakers", "servers", "bulkheads", "retries", "limits")
 
 
 def figures(chance):
     return DependencyFigures(calls_per_s=chance.random() * 900, failures_per_s=chance.random() * 90)
+
+
+def calls(chance):
+    tiers = tuple(SlotFigures(tier, 9, chance.randrange(9), 0, 1, chance.random(), 0) for tier in TIERS)
+    return CallFigures(tiers=tiers, callers=4, first_calls_per_s=9, retries_per_s=chance.random())
 
 
 def fleet(chance, now, *, pods=40, breakers=20):
@@ -53,6 +59,10 @@ def fleet(chance, now, *, pods=40, breakers=20):
         if chance.random() < 0.9
     )
     traffic = {name: figures(chance) for name in names}
+    protection = {name: calls(chance) for name in names}
+    rules = [
+        RuleFigures(f"tenant {n}", "<b>'\"", chance.random() * 90, chance.random(), 0) for n in range(pods)
+    ]
     return Facts(
         now=now,
         as_of=now,
@@ -60,7 +70,13 @@ def fleet(chance, now, *, pods=40, breakers=20):
         revision=7,
         servers=servers,
         dependencies=tuple(Dependency(name=name) for name in names),
-        figures=FleetFigures(gateways=1, live_servers=len(servers), dependencies=traffic),
+        figures=FleetFigures(
+            gateways=1,
+            live_servers=len(servers),
+            dependencies=traffic,
+            protection=protection,
+            rules=rules,
+        ),
     )
 
 

@@ -147,21 +147,23 @@ def test_a_series_that_stopped_does_not_end_at_the_right_edge():
     """It ended there with 20/s, 50 s after the last gateway, beside "0/s"."""
     history = History()
     for second in range(110):
-        history.add(traffic(second, dependencies=CALLED) if second < 60 else traffic(second, gateways=0), {})
-    known = history.known("calls:payments-api")
+        if second < 60:
+            history.add(traffic(second, dependencies=CALLED), {"requests": 20.0})
+        else:
+            history.add(traffic(second, gateways=0), {})
+    known = history.known("requests")
     assert len(known) == POINTS
     assert known[-16:] == [None] * 16
     assert known.count(20.0) in (20, 21)
     assert history.marks("payments-api") == " " * POINTS
 
 
-def test_a_gap_in_a_series_stays_a_gap_and_a_dependency_that_is_not_called_has_no_calls():
+def test_a_gap_in_a_series_stays_a_gap():
     history = History()
     for second in range(90):
         if not 30 <= second < 60:
-            history.add(traffic(second, dependencies=CALLED if second < 75 else {}), {"refused": 7.0})
-    known = history.known("calls:payments-api")
-    assert known[-4:] == [0.0] * 4, "it was measured: nothing calls it"
+            history.add(traffic(second), {"refused": 7.0})
+    known = history.known("refused")
     begun = next(place for place, value in enumerate(known) if value is not None)
     gap = known[begun:].index(None)
     assert known[begun + gap : begun + gap + 9] == [None] * 9
@@ -183,10 +185,8 @@ def test_the_figures_of_the_fleet_are_not_zero_while_no_gateway_measures():
         starts = {"uncounted": 3, "live_servers": 3}
         figures = measured if second < 30 else {"gateways": 0} if second < 60 else starts
         build(traffic(second, **figures), history, FirstSeen())
-    for name, value in {
-        **{"requests": 100.0, "refused": 2.0, "store_errors": 0.0, "short": 0.0, "failed": 0.0},
-        "calls:payments-api": 20.0,
-    }.items():
+    rates = {"requests": 100.0, "refused": 2.0, "store_errors": 0.0, "short": 0.0, "failed": 0.0}
+    for name, value in rates.items():
         known = history.known(name)
         assert known[-19:] == [None] * 19, name
         assert {one for one in known if one is not None} == {value}, name

@@ -1,5 +1,6 @@
 """Pure functions from facts to what a page displays; no database, no clock."""
 
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -17,8 +18,9 @@ from controlplane.status.facts import (
     Server,
     Transition,
 )
+from dashboard import plots
 from dashboard.live import drawing
-from dashboard.live.drawing import SentFragments, announcement
+from dashboard.live.drawing import TICK_BYTES, SentFragments, announcement
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
@@ -266,6 +268,18 @@ def test_names_from_outside_are_escaped_everywhere():
     for page in sorted(PAGES - {"breaker", "tenant"}):
         drawn = draw(Topic(page=page, role="admin"), live, History(), SentFragments(), rev=1, announce="")
         assert '<b>&"' not in whole(drawn)
+
+
+def test_the_map_of_a_large_fleet_marks_the_pods_that_are_not_shared():
+    """1,000 marks with names as Kubernetes makes them were more than a tick may send."""
+    kinds = ["shared"] * 470 + ["local"] * 30
+    pods = [(f"{number:032x}", kind, kind) for number, kind in enumerate(kinds)]
+    drawn = plots.fleet([("north", pods), ("<south>", pods + pods[-40:])])
+    assert "north: 470 of 500 shared" in drawn
+    assert "&lt;south&gt;: 480 of 540 shared, 30 not drawn" in drawn
+    assert drawn.count("s-local") == plots.MOST_OTHERS
+    assert len(zlib.compress(drawn.encode())) < TICK_BYTES / 4
+    assert "not drawn" not in plots.fleet([("north", pods[:200])])
 
 
 @pytest.mark.django_db
