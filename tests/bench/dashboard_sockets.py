@@ -87,11 +87,16 @@ def viewer():
     from django.conf import settings
     from django.test import Client
 
+    from controlplane.accounts import claims
     from controlplane.accounts.models import User
 
-    client = Client()
-    client.force_login(User.objects.create_user("vera", role="viewer"))
-    return f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
+    client, user = Client(), User.objects.create_user("vera", role="viewer")
+    client.force_login(user)
+    session = client.session
+    # As the first page does. With them, a busy database ends no socket.
+    claims.renew(session, user)
+    session.save()
+    return f"{settings.SESSION_COOKIE_NAME}={session.session_key}"
 
 
 def change(stop):
