@@ -51,15 +51,16 @@ def limit_controls(
     return found
 
 
-def quota_editor(key: str, quota: str, **typed: str) -> str:
-    """Return the address of the editor of a tenant, with the focus on one of its quotas.
+def limit_editor(kind: str, owner: str, limit: str, **typed: str) -> str:
+    """Return the address of the editor of the owner of a limit, with the focus on this limit.
 
-    ``typed`` fills in columns of the quota; the first of them gets the focus, otherwise the limit.
+    ``typed`` fills in columns of the limit; the first of them gets the focus, otherwise its size.
     """
-    name = f"limit.{quota}"
+    name = f"limit.{limit}"
     filled_in = {f"{name}.{column}": value for column, value in typed.items()}
     at = next(iter(filled_in), f"{name}.limit")
-    return reverse("edit", args=["tenant"], query={"key": key, **filled_in, "at": at})
+    key = {} if kind == "environment" else {"key": owner}
+    return reverse("edit", args=[kind], query={**key, **filled_in, "at": at})
 
 
 def ends_typed(columns: Fields) -> str:

@@ -54,11 +54,6 @@ class Group:
         return any(one.errors or one.focus for one in self.more)
 
 
-def limit_field_id(limit: str) -> str:
-    """The id of the field for the size of a limit, in the editor of the thing that has it."""
-    return f"f-{_plain_id(f'limit.{limit}.limit')}"
-
-
 def _plain_id(name: str) -> str:
     """Return a name with dashes for dots, except for those in the name of a limit, which may have both."""
     group, _, rest = name.partition(".")
@@ -127,11 +122,13 @@ def range_words(least: int, most: int) -> str:
     return f"{least:,} or more" if most >= 1_000_000_000 else f"{least:,} to {most:,}"
 
 
-def unplaced(errors: Mapping[str, Sequence[str]], found: Sequence[Group]) -> list[str]:
-    """Errors of fields that the form does not have."""
+def unplaced(
+    errors: Mapping[str, Sequence[str]], found: Sequence[Group], *, beside: Sequence[str] = ("reason",)
+) -> list[str]:
+    """Errors of fields that the groups do not have. ``beside`` are fields that the page shows beside them."""
     controls = [one for group in found for one in (*group.controls, *group.more)]
     shown = {text for one in controls for text in one.errors}
-    others = (texts for name, texts in errors.items() if name != "reason")
+    others = (texts for name, texts in errors.items() if name not in beside)
     return [text for texts in others for text in texts if text not in shown]
 
 

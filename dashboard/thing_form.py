@@ -94,15 +94,21 @@ def _kept_choices(kind: str, columns: Fields) -> list[tuple[str, str]]:
     return [*found, ("remove", remove)]
 
 
-def placed(kind: str, name: str, section: str, errors: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the errors of a plan by the controls of the form."""
+def placed(
+    kind: str, name: str, section: str, errors: Mapping[str, Sequence[str]], *, new_limit: str
+) -> dict[str, list[str]]:
+    """Return the errors of a plan by the controls of the form. ``new_limit`` is the limit that is added."""
     prefix = PREFIX[kind]
     found: dict[str, list[str]] = {}
     for where, texts in errors.items():
         inner = where.removeprefix(f"{section}.{name}.") if section else where
         if inner.startswith(f"{prefix}."):
-            limit, _, column = inner.removeprefix(f"{prefix}.").rpartition(".")
-            inner = f"limit.{limit}.{column}"
+            inner = inner.removeprefix(f"{prefix}.")
+            limit, _, column = inner.rpartition(".")
+            if inner == new_limit:
+                inner = "new.name"
+            else:
+                inner = f"new.{column}" if limit == new_limit else f"limit.{limit}.{column}"
         elif inner not in ("name", "reason", "starts"):
             inner = f"own.{inner}"
         found.setdefault(inner, []).extend(texts)

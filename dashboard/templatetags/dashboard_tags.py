@@ -31,7 +31,7 @@ from dashboard.labels import (
     request_words,
     state_verb,
 )
-from dashboard.limit_controls import quota_editor
+from dashboard.limit_controls import limit_editor
 from dashboard.live.alerts import link_of
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
@@ -145,7 +145,7 @@ def tenant_url(key: str, quota: str = "") -> str:
 @register.simple_tag
 def quota_editor_url(key: str, quota: str, **typed: str) -> str:
     """The editor of a tenant, with the focus on one of its quotas. ``typed`` fills in columns of it."""
-    return quota_editor(key, quota, **typed)
+    return limit_editor("tenant", key, quota, **typed)
 
 
 @register.simple_tag

@@ -1,12 +1,15 @@
-"""What a request to the editor of one thing says: which thing, which revision it showed, what was typed."""
+"""What a request to an editor asks: for which thing, as of which revision, and what was typed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
 
-from controlplane.accounts.permissions import environment_in
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.edits.edit_thing import ThingEdit, thing_as_of
+from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import ALONE
 from dashboard.typed_thing import Typed, typed_in
@@ -17,61 +20,118 @@ from dashboard.views.page import bounded_text, text_parameter
 class Kind:
     #: Its section in a plan; empty for the environment.
     section: str
-    word: str
+    #: The right that its editor needs.
     permission: str
-    #: What only a person with this right may do.
     removable: bool = True
 
 
+#: Kinds of things that have an editor, by the word that addresses, plans and pages use.
 KINDS = {
-    "tier": Kind("tiers", "tier", "edit_quota"),
-    "tenant": Kind("tenants", "tenant", "edit_tenant"),
-    "dependency": Kind("dependencies", "dependency", "edit_breaker_policy"),
-    "environment": Kind("", "environment", "edit_quota", removable=False),
+    "tier": Kind("tiers", "edit_quota"),
+    "tenant": Kind("tenants", "edit_tenant"),
+    "dependency": Kind("dependencies", "edit_breaker_policy"),
+    "environment": Kind("", "edit_quota", removable=False),
 }
 
 
-def name_in(request: HttpRequest, kind: str) -> str:
+@dataclass(frozen=True, kw_only=True)
+class EditRequest:
+    environment: str
+    kind: str
+    name: str
+    #: Whether the thing is added.
+    new: bool
+    #: The revision that the page shows.
+    base: int
+    #: The thing as of that revision; ``None`` if it did not exist.
+    shown: Fields | None
+    #: For a tenant, the quotas of its tier that it has no own values for.
+    of_tier: Mapping[str, Fields]
+    #: What the inputs contain: what was sent, or what a link fills in.
+    inputs: Mapping[str, str]
+    #: What differs from the thing as the page shows it.
+    typed: Typed
+    #: Units whose values of another person this edit replaces, and the revision at which this was chosen.
+    replace: tuple[str, ...]
+    seen: int
+    #: Whether the values of another person were taken for some units.
+    took_theirs: bool
+
+    @property
+    def edit(self) -> ThingEdit:
+        return ThingEdit(
+            environment=self.environment,
+            kind=self.kind,
+            name=self.name,
+            typed=self.typed.fields,
+            removed=tuple(self.typed.removed),
+            base=None if self.new else self.base,
+        )
+
+
+def for_editors(
+    view: Callable[[HttpRequest, str], HttpResponseBase],
+) -> Callable[[HttpRequest, str], HttpResponseBase]:
+    """Refuse a kind that has no editor, and users without the right that the editor of the kind needs."""
+
+    @wraps(view)
+    def checked(request: HttpRequest, kind: str) -> HttpResponseBase:
+        if kind not in KINDS:
+            raise Http404
+        return require(KINDS[kind].permission)(view)(request, kind)
+
+    return checked
+
+
+def read_request(request: HttpRequest, kind: str) -> EditRequest:
+    """Read what was sent. A request that only opens the page shows the newest revision."""
+    sent, new = request.method == "POST", "new" in request.GET
+    environment = environment_in(request)
+    name = _name_in(request, kind, environment)
+    base = base_in(request.POST) if sent and not new else environment_of(environment).revision
+    shown = None if new else thing_as_of(environment, base, kind, name)
+    of_tier = _of_tier(environment, kind, shown, base)
+    inputs = request.POST if sent else request.GET
+    typed = typed_in(kind, inputs, shown, of_tier)
+    taken = request.POST.getlist("drop")
+    typed.drop(taken)
+    if sent and new and not name:
+        typed.errors["name"] = ["Enter a name."]
+    return EditRequest(
+        environment=environment,
+        kind=kind,
+        name=name,
+        new=new,
+        base=base,
+        shown=shown,
+        of_tier=of_tier,
+        inputs=inputs,
+        typed=typed,
+        replace=tuple(request.POST.getlist("replace")),
+        seen=_number_in(request.POST, "seen"),
+        took_theirs=bool(taken),
+    )
+
+
+def base_in(data: Mapping[str, str]) -> int:
+    """The revision that the page showed. A form without it is compared with everything."""
+    return _number_in(data, "base")
+
+
+def _number_in(data: Mapping[str, str], name: str) -> int:
+    text = data.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _name_in(request: HttpRequest, kind: str, environment: str) -> str:
     if kind == "environment":
-        return environment_in(request)
+        return environment
     if "new" in request.GET:
         return bounded_text(request.POST, "name").strip()
     return text_parameter(request, "key")
 
 
-def base_in(data: Mapping[str, str]) -> int:
-    """The revision that the page showed. A form without it is compared with everything."""
-    return number_in(data.get("base", ""))
-
-
-def number_in(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def typed_of(request: HttpRequest, kind: str, name: str, *, new: bool) -> Typed:
-    environment, base = environment_in(request), base_in(request.POST)
-    shown = None if new else thing_as_of(environment, base, kind, name)
-    typed = typed_in(kind, request.POST, shown, inherited(environment, kind, shown, base))
-    # Where another person's value is taken, what was typed for this unit is left out.
-    typed.drop(request.POST.getlist("drop"))
-    if new and not name:
-        typed.errors["name"] = ["Enter a name."]
-    return typed
-
-
-def edit_of(request: HttpRequest, kind: str, name: str, typed: Typed, *, new: bool) -> ThingEdit:
-    return ThingEdit(
-        environment=environment_in(request),
-        kind=kind,
-        name=name,
-        typed=typed.fields,
-        removed=tuple(typed.removed),
-        base=None if new else base_in(request.POST),
-    )
-
-
-def inherited(environment: str, kind: str, shown: Fields | None, base: int) -> dict[str, Fields]:
-    """Return the quotas of a tenant that come from its tier, as of the revision that the page showed."""
+def _of_tier(environment: str, kind: str, shown: Fields | None, base: int) -> dict[str, Fields]:
     if kind != "tenant" or shown is None:
         return {}
     tier = thing_as_of(environment, base, "tier", shown["tier"]) or {}

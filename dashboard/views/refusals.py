@@ -18,9 +18,9 @@ from controlplane.refusals.samples import token_of
 from controlplane.refusals.tokens import ExpiredToken, NotOurToken
 from controlplane.refusals.tries import TooManyTries, take_try
 from dashboard.change_words import ChangeWords, change_words
+from dashboard.limit_controls import limit_editor
 from dashboard.live.charts import SPANS
 from dashboard.live.refusal_charts import charts_of_refusal, range_around
-from dashboard.setting_controls import limit_field_id
 from dashboard.views.edit_request import KINDS
 from dashboard.views.page import bounded_text, context_of
 
@@ -153,5 +153,4 @@ def _edit_href(request: HttpRequest, found: Explanation) -> str:
         return ""
     if not may(request.user, KINDS[now.kind].permission, environment_in(request)):
         return ""
-    query = {} if now.kind == "environment" else {"key": now.name}
-    return reverse("edit", args=[now.kind], query=query, fragment=limit_field_id(rule.limit))
+    return limit_editor(now.kind, now.name, rule.limit)

@@ -40,7 +40,7 @@ def refused(production: str) -> datetime:
 
 def test_admins_get_to_the_field_of_the_quota_and_others_do_not(log_in: Any, refused: datetime) -> None:
     shown = log_in("ada").get(f"/explain/{FIRST}").content.decode()
-    assert 'href="/edit/tier?key=pro#f-limit-requests-limit"' in shown
+    assert 'href="/edit/tier?key=pro&amp;at=limit.requests.limit"' in shown
     assert "Edit this quota" in shown
     editor = log_in("ada").get("/edit/tier?key=pro").content.decode()
     assert 'id="f-limit-requests-limit"' in editor

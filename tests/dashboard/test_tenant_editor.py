@@ -261,3 +261,29 @@ def test_a_tenant_is_not_resumed_by_a_wrong_word(ada: Any) -> None:
     shown = page(ada.post(ACME, {"base": head(), "own.suspended": "perhaps", "reason": WHY}), 422)
     assert 'id="f-own-suspended_error">Choose one of the values.' in shown
     assert Tenant.objects.get(key="acme-retail").suspended
+
+
+def test_a_new_quota_with_a_wrong_name_or_value_is_reported_at_its_field(ada: Any) -> None:
+    new = {"new.name": "exports", "new.limit": "5", "new.window_s": "60", "base": head(), "reason": WHY}
+    for column, typed, said in (
+        ("name", "no name", "Use 1 to 64 letters"),
+        ("limit", "-5", "Enter a whole number from 0 to 1,000,000,000."),
+        ("template", "unknown", "There is no template &#x27;unknown&#x27;."),
+    ):
+        shown = page(ada.post(ACME, new | {f"new.{column}": typed}), 422)
+        assert f'id="f-new-{column}_error">{said}' in shown
+        assert f'value="{typed}"' in shown or column == "template"
+
+
+def test_a_refused_deletion_keeps_what_was_typed_in_its_own_form(ada: Any) -> None:
+    typed = {"act": "remove", "base": head(), "confirm": "acme", "reason": "They left us"}
+    shown = page(ada.post(ACME, typed), 422)
+    form, deletion = shown.split('id="delete"')
+    assert "Type acme-retail exactly" in deletion
+    assert 'name="confirm" value="acme"' in deletion
+    assert ">They left us</textarea>" in deletion
+    assert "They left us" not in form
+    short = page(ada.post(ACME, typed | {"confirm": "acme-retail", "reason": "x"}), 422)
+    form, deletion = short.split('id="delete"')
+    assert "Say why, in 8 characters or more" in deletion
+    assert 'id="f-reason_error"' not in form

@@ -1,0 +1,140 @@
+"""What saving an edit would change, in words, and what it would have changed in the last days."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_POST
+
+from controlplane.editing import edits
+from controlplane.editing.edits.edit_thing import Preview, ThingEdit, thing_as_of
+from controlplane.editing.plans import plan_from_document
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.fleet.live import divisor
+from controlplane.one_at_a_time import StillRunning, alone
+from controlplane.policies.fields import limits_in
+from controlplane.policies.history import Changed
+from controlplane.policies.limits import ALONE
+from controlplane.policies.models import Tenant
+from controlplane.usage.what_if import what_if
+from dashboard.change_words import change_words
+from dashboard.rate_words import ends_words
+from dashboard.reader import one_at_a_time_as
+from dashboard.setting_lines import wrong_lines
+from dashboard.views.edit_request import EditRequest, for_editors, read_request
+from dashboard.views.outage import outage_words
+
+#: Lines of a preview.
+_MOST = 40
+#: Fields that change which requests are refused, so that a replay can show a difference.
+_REPLAYED = frozenset({"quotas", "tier", "suspended"})
+
+
+@require_POST
+@for_editors
+def edit_preview(request: HttpRequest, kind: str) -> HttpResponse:
+    """What saving would change, in words. Nothing is written."""
+    asked = read_request(request, kind)
+    context = {"kind": kind, "name": asked.name, "new": asked.new, **preview_of(asked)}
+    return render(request, "dashboard/edit_preview.html", context)
+
+
+@require_POST
+@for_editors
+def edit_replay(request: HttpRequest, kind: str) -> HttpResponse:
+    """What the last days would have been with what was typed. One runs at a time for each person."""
+    asked = read_request(request, kind)
+    context: dict[str, Any] = {"kind": kind, "name": asked.name, "new": asked.new}
+    # The preview displays what is wrong.
+    if not asked.typed.errors and asked.name:
+        try:
+            with alone(one_at_a_time_as(request)):
+                context["whatif"] = what_if(asked.environment, plan_from_document(asked.edit.document))
+        except StillRunning:
+            context |= {"replays": True, "still_runs": True}
+        except InvalidEdit:
+            pass
+    return render(request, "dashboard/edit_replay.html", context)
+
+
+def preview_of(asked: EditRequest) -> dict[str, Any]:
+    """Return the context of the template of the preview."""
+    edit, typed = asked.edit, asked.typed
+    if typed.errors:
+        return {"wrong": wrong_lines(typed.errors)}
+    if not typed and not asked.new:
+        return {}
+    if not asked.name:
+        return {"wrong": ["Enter a name."]}
+    try:
+        found = edits.preview_edit(edit)
+    except InvalidEdit as error:
+        return {"wrong": [text for texts in error.errors.values() for text in texts]}
+    except NotFound as missing:
+        return {"wrong": [str(missing)]}
+    changes = found.difference.changes
+    own = [change for change in changes if (change.kind, change.name) == (edit.kind, edit.name)]
+    lines = [line for change in own for line in change_words(_beside_the_tier(change, edit))]
+    return {
+        "lines": lines[:_MOST],
+        "left_off": max(0, len(lines) - _MOST),
+        "others": len(changes) - len(own),
+        "advice": found.difference.advice,
+        "temporary": _temporary(edit, found),
+        "outages": _outages(edit, found),
+        **_reach(edit, found),
+    }
+
+
+def _beside_the_tier(change: Changed, edit: ThingEdit) -> Changed:
+    """Add the quotas of its tier where a tenant has none of its own, so that both values are shown."""
+    before, after = change.before, change.after
+    if edit.kind != "tenant" or edit.base is None or not before or not after:
+        return change
+    if before["tier"] != after["tier"]:
+        return change
+    tier = limits_in("quotas", thing_as_of(edit.environment, edit.base, "tier", after["tier"]) or {})
+    own = limits_in("quotas", before).keys() ^ limits_in("quotas", after).keys()
+    of_tier = {
+        f"quotas.{name}.{column}": value
+        for name in own & tier.keys()
+        for column, value in tier[name].items()
+        if column not in ALONE
+    }
+    return Changed(change.kind, change.name, {**of_tier, **before}, {**of_tier, **after})
+
+
+def _temporary(edit: ThingEdit, found: Preview) -> list[str]:
+    """Which of the changed quotas end, and what applies afterwards."""
+    if edit.kind != "tenant":
+        return []
+    changed = edit.typed.get("quotas", {})
+    return [
+        f"{name} is temporary: {ends_words(columns)}."
+        for name, columns in limits_in("quotas", found.after or {}).items()
+        if name in changed and columns.get("expires_at")
+    ]
+
+
+def _outages(edit: ThingEdit, found: Preview) -> list[tuple[str, str]]:
+    """What each changed quota allows while Redis is down."""
+    changed = edit.typed.get("quotas")
+    if edit.kind not in ("tier", "tenant") or edit.removed or not changed:
+        return []
+    before, after = (limits_in("quotas", fields or {}) for fields in (found.before, found.after))
+    names = [name for name in sorted(changed) if name in after and after[name] != before.get(name)]
+    pods = divisor(edit.environment)
+    return [(name, outage_words(edit.environment, after[name], pods=pods)) for name in names[:_MOST]]
+
+
+def _reach(edit: ThingEdit, found: Preview) -> dict[str, Any]:
+    """Which tenants the edit reaches, and whether a replay of the last days says something about it."""
+    if edit.kind not in ("tier", "tenant") or edit.removed or not found.difference:
+        return {}
+    context: dict[str, Any] = {}
+    if edit.kind == "tier":
+        rows = Tenant.objects.filter(environment=edit.environment, deleted=False, tier__name=edit.name)
+        quotas = list(edit.typed.get("quotas", {}))
+        own = rows.filter(quotas__name__in=quotas).distinct() if quotas else rows.none()
+        context |= {"followers": rows.count(), "own": own.count()}
+    return context | {"replays": bool(edit.typed.keys() & _REPLAYED)}
