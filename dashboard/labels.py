@@ -104,6 +104,7 @@ _ACTIONS = {
     "user.switched_on": ("Person reactivated", "reactivated"),
     "vendor_limit.removed": ("Vendor limit removed", "removed a vendor limit of"),
     "vendor_limit.set": ("Vendor limit changed", "changed a vendor limit of"),
+    "view.unshared": ("View no longer shared", "stopped sharing view"),
 }
 #: Cause of a transition, as it is stored.
 _CAUSES = CAUSES | {

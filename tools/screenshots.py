@@ -58,6 +58,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "revert": ("/revisions?only=changes", "tbody a[href$=revert]"),
     "import": "/import",
     "draft": ("/import", "tbody .strong a"),
+    "saved_views": "/views",
     "requests": "/requests",
     "request": ("/requests", "tbody .strong a"),
     "schedules": "/schedules",

@@ -109,3 +109,27 @@ class ApiToken(TokenColumns):
                 condition=Q(role__in=[*Role.values, "metrics"]), name="api_token_role_known"
             ),
         )
+
+
+class SavedView(models.Model):
+    """A list as one person filtered and ordered it: a page of the dashboard and its parameters."""
+
+    owner = models.ForeignKey(User, models.CASCADE, related_name="saved_views")
+    environment = models.CharField(max_length=64)
+    name = models.CharField(max_length=64)
+    #: Name of the page, as its URL pattern has it. An address is never stored.
+    page = models.CharField(max_length=32)
+    #: Parameter -> its value.
+    query = models.JSONField(default=dict, blank=True)
+    #: Whether everyone who can read the environment sees it.
+    shared = models.BooleanField(default=False, db_default=False)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=["owner", "environment", "name"], name="saved_view_named_once"),
+        )
+        indexes = (models.Index(fields=["environment"], condition=Q(shared=True), name="saved_view_shared"),)
+
+    def __str__(self) -> str:
+        return self.name

@@ -35,6 +35,7 @@ ACTIONS: dict[str, Role] = {
     "acknowledge_alert": Role.OPERATOR,
     "mute_alerts": Role.OPERATOR,
     "forget_pod": Role.OPERATOR,
+    "share_view": Role.OPERATOR,
     "lift_freeze": Role.OPERATOR,
     # Operators answer for what runs, and an approval alone changes nothing: another person proposed it.
     "approve_change": Role.OPERATOR,

@@ -187,6 +187,7 @@ _FRAME_ONLY = (
     "tenants",
     "tiers",
     "tokens",
+    "views",
 )
 PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))
 #: Pages whose own content is live, not only the frame around it. Of the audit, only a hint that the table

@@ -20,6 +20,7 @@ from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.reader import Reader, reader_of
+from dashboard.saved_views import offered_views
 from dashboard.undo import just_saved, without_saved
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -86,6 +87,7 @@ def context_of(
         "elsewhere": other_environments(request),
         "is_production": environment == DEFAULT_ENVIRONMENT,
         "theme": theme_of(request),
+        "views": offered_views(request, stale=live.facts.stale),
         "saved": just_saved(request),
         "saved_back": without_saved(request),
         "socket": f"/ws/live?{urlencode(address)}",

@@ -21,6 +21,7 @@ from dashboard.forms import OverrideForm
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
 from dashboard.runbooks import every_runbook
+from dashboard.saved_views import views_of
 from dashboard.views.page import current_live, text_parameter
 
 #: Tenants per answer. The search of the tenants page finds the rest.
@@ -43,6 +44,7 @@ def palette(request: HttpRequest) -> JsonResponse:
     entries = [
         *(_breaker(row) for row in live.breakers),
         *_pages(request),
+        *_views(request),
         *_commands(request),
         *_pods(live),
         *_tiers(request),
@@ -161,6 +163,7 @@ _PAGES = (
     ("refusals", "Refusals", "429 log samples who is refused"),
     ("explain", "Explain a refusal", "429 token why refused"),
     ("runbooks", "Runbooks", "help"),
+    ("saved_views", "Saved views", "bookmarks filters shared save this view"),
 )
 _PAGES_ON_REQUEST = (
     (("bulk", "Bulk edit tenants", "change many"), "edit_quota"),
@@ -171,6 +174,19 @@ _PAGES_ON_REQUEST = (
     (("people", "People", "users roles"), "manage_people"),
     (("tokens", "Tokens", "api agent key"), "manage_tokens"),
 )
+
+
+def _views(request: HttpRequest) -> list[Entry]:
+    return [
+        _entry(
+            f"view:{view.id}",
+            view.name,
+            f"View of {view.heading}",
+            view.href,
+            also=f"saved view {view.words}",
+        )
+        for view in views_of(request)
+    ]
 
 
 def _commands(request: HttpRequest) -> list[Entry]:

@@ -55,6 +55,7 @@ PAGES = {
     "refusals": "/refusals",
     "erase": "/refusals/erase",
     "runbooks": "/runbooks",
+    "saved_views": "/views",
     "runbook": "/runbooks/payment-provider-timeouts",
     "drills": "/drills",
     "people": "/people",

@@ -1,0 +1,141 @@
+"""Saves lists under a name. The audit records what concerns a shared view; a private one is its owner's."""
+
+from collections.abc import Mapping
+
+from django.db import connection, transaction
+from django.db.models import Q, QuerySet
+
+from controlplane.accounts.models import SavedView, User
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import acting, record
+from controlplane.errors import NotFound
+from controlplane.validation import Problems
+
+#: Views of one person in one environment, and shared views of one environment.
+MOST_VIEWS, MOST_SHARED = 50, 100
+LONGEST_NAME = 64
+_MOST_PARAMETERS, _LONGEST_VALUE = 20, 300
+
+
+def views_for(username: str, environment: str) -> QuerySet[SavedView]:
+    """What a person sees: their own views, then the shared ones of other people."""
+    mine = Q(owner__username=username)
+    rows = SavedView.objects.filter(mine | Q(shared=True), environment=environment)
+    return rows.select_related("owner").annotate(mine=mine).order_by("-mine", "name", "pk")
+
+
+def save_view(
+    *, environment: str, name: str, page: str, query: Mapping[str, str], shared: bool, actor: Actor
+) -> SavedView:
+    """Save a list for the actor. The caller checks that ``page`` is a list and knows the parameters."""
+    name, problems = name.strip(), Problems()
+    if len(query) > _MOST_PARAMETERS or any(len(text) > _LONGEST_VALUE for text in query.values()):
+        problems.add(
+            "address", f"Use at most {_MOST_PARAMETERS} filters of {_LONGEST_VALUE} characters each."
+        )
+    with transaction.atomic():
+        acting(actor)
+        owner = _locked(actor)
+        mine = SavedView.objects.filter(owner=owner, environment=environment)
+        if mine.count() >= MOST_VIEWS:
+            problems.add("name", f"You have {MOST_VIEWS} views. Delete one first.")
+        _check(problems, mine, name, becomes_shared=shared, environment=environment)
+        row = SavedView.objects.create(
+            owner=owner, environment=environment, name=name, page=page, query=dict(query), shared=shared
+        )
+        _note("view.shared", row, None, actor)
+    return row
+
+
+def change_view(*, environment: str, view: int, name: str, shared: bool, actor: Actor) -> SavedView:
+    """Rename a view of the actor, share it, or stop sharing it."""
+    name, problems = name.strip(), Problems()
+    with transaction.atomic():
+        acting(actor)
+        row, before = _own(environment, view, actor)
+        others = SavedView.objects.filter(owner=row.owner, environment=environment).exclude(pk=row.pk)
+        becomes_shared = shared and not row.shared
+        _check(problems, others, name, becomes_shared=becomes_shared, environment=environment)
+        row.name, row.shared = name, shared
+        row.save(update_fields=["name", "shared"])
+        _note("view.shared" if becomes_shared else "view.changed", row, before, actor)
+    return row
+
+
+def delete_view(*, environment: str, view: int, actor: Actor) -> SavedView:
+    with transaction.atomic():
+        acting(actor)
+        row, before = _own(environment, view, actor)
+        SavedView.objects.filter(pk=row.pk).delete()
+        row.shared = False
+        _note("view.deleted", row, before, actor)
+    return row
+
+
+def stop_sharing(*, environment: str, view: int, actor: Actor) -> SavedView:
+    """Stop sharing a view of any person, who keeps it. The caller checks the right to share."""
+    with transaction.atomic():
+        acting(actor)
+        rows = SavedView.objects.select_for_update(of=("self",)).select_related("owner")
+        row = rows.filter(pk=view, environment=environment, shared=True).first()
+        if row is None:
+            raise NotFound("shared view", str(view))
+        before = _fields(row)
+        row.shared = False
+        row.save(update_fields=["shared"])
+        _note("view.unshared", row, before, actor)
+    return row
+
+
+def _locked(actor: Actor) -> User:
+    """The account of the actor. Its edits of views wait for each other, so that their number is bounded."""
+    owner = User.objects.select_for_update().filter(username=actor.name).first()
+    if owner is None:
+        raise NotFound("user", actor.name)
+    return owner
+
+
+def _own(environment: str, view: int, actor: Actor) -> tuple[SavedView, dict[str, object]]:
+    row = SavedView.objects.filter(owner=_locked(actor), environment=environment, pk=view).first()
+    if row is None:
+        raise NotFound("saved view", str(view))
+    return row, _fields(row)
+
+
+def _check(
+    problems: Problems, others: QuerySet[SavedView], name: str, *, becomes_shared: bool, environment: str
+) -> None:
+    problems.text("name", name, LONGEST_NAME)
+    if not name:
+        problems.add("name", "Enter a name.")
+    elif others.filter(name=name).exists():
+        problems.add(
+            "name", "You have a view with this name. Choose another name, or delete that view first."
+        )
+    if becomes_shared:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_advisory_xact_lock(hashtext('shared views'), hashtext(%s))", [environment]
+            )
+        if SavedView.objects.filter(environment=environment, shared=True).count() >= MOST_SHARED:
+            problems.add("shared", f"{environment} has {MOST_SHARED} shared views. Stop sharing one first.")
+    problems.settle()
+
+
+def _fields(row: SavedView) -> dict[str, object]:
+    return {"name": row.name, "page": row.page, **row.query, "shared": row.shared}
+
+
+def _note(action: str, row: SavedView, before: dict[str, object] | None, actor: Actor) -> None:
+    """Record what other people see: nothing about a view that was not shared before or after."""
+    if row.shared or (before and before["shared"]):
+        record(
+            actor=actor,
+            action=action,
+            target_kind="view",
+            target_name=row.name,
+            before=before,
+            after=_fields(row) if action != "view.deleted" else None,
+            reason=f"View of {row.owner.get_username()}.",
+            environment=row.environment,
+        )
