@@ -10,7 +10,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import InterfaceError, OperationalError
 
 from controlplane.accounts import sockets
-from controlplane.accounts.permissions import role_of
+from controlplane.accounts.permissions import Services, role_of, services_of
 from dashboard.environments import is_environment
 from dashboard.hub import hub
 from dashboard.live.drawing import Drawing
@@ -34,6 +34,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     topic: Topic | None = None
     #: Ends the tasks also when they do not hear their cancellation.
     _left = False
+    _services: Services = ()
 
     async def connect(self) -> None:
         # Accept first in any case: a refused handshake shows the browser no code.
@@ -43,7 +44,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if not role:
             await self.close(code=LOGIN_AGAIN)
             return
-        topic = topic_of(query, role)
+        self._services = services_of(self.scope["user"], environment_of(query))
+        topic = topic_of(query, role, self._services)
         if topic is None or not await _exists(topic.environment):
             await self.close(code=NO_SUCH_PAGE)
             return
@@ -103,7 +105,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 async with asyncio.timeout(RECHECK_S):
                     await self._doubt.wait()
             self._doubt.clear()
-            if role_of(await sockets.user_of(self.scope), environment) != role:
+            user = await sockets.user_of(self.scope)
+            same = services_of(user, environment) == self._services
+            if not same or role_of(user, environment) != role:
                 with contextlib.suppress(RuntimeError):  # it has closed meanwhile
                     await self.close(code=LOGIN_AGAIN)
                 return
@@ -115,7 +119,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 await self.close(code=CONNECT_AGAIN)
 
 
-def topic_of(query: str, role: str) -> Topic | None:
+def topic_of(query: str, role: str, services: Services = ()) -> Topic | None:
     fields = {name: values[0] for name, values in parse_qs(query).items()}
     page, span = fields.get("page", ""), fields.get("range", "1h")
     # The longest is a form of a tenant: its kind, a revision, and an id.
@@ -123,7 +127,8 @@ def topic_of(query: str, role: str) -> Topic | None:
     # No name has a NUL, and Postgres refuses it in a query.
     if page not in PAGES or span not in RANGES or "\0" in key:
         return None
-    return Topic(page=page, role=role, key=key, range=span, environment=environment_of(query))
+    where = environment_of(query)
+    return Topic(page=page, role=role, key=key, range=span, environment=where, services=services)
 
 
 def environment_of(query: str) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from django.http import HttpRequest
 
-from controlplane.accounts.permissions import environment_in, may, role_of
+from controlplane.accounts.permissions import Services, check, environment_in, may, role_of, services_of
 from controlplane.audit.actor import Actor
 
 
@@ -12,6 +12,8 @@ from controlplane.audit.actor import Actor
 class Reader:
     name: str
     role: str
+    #: The services for which the role is higher.
+    services: Services = ()
     is_authenticated: bool = field(default=True, init=False)
 
     @property
@@ -31,15 +33,25 @@ class Reader:
 
 
 def reader_of(request: HttpRequest) -> Reader | None:
-    role = role_of(request.user, environment_in(request))
-    return Reader(name=request.user.get_username(), role=role) if role else None
+    environment = environment_in(request)
+    role, services = role_of(request.user, environment), services_of(request.user, environment)
+    return Reader(name=request.user.get_username(), role=role, services=services) if role else None
 
 
-def actor_of(request: HttpRequest) -> Actor:
+def check_owner(request: HttpRequest, action: str, service: str) -> None:
+    """Refuse a reader who may not do this to what belongs to the service. Raises ``PermissionDenied``.
+
+    The audit then names the role for the service.
+    """
+    check(request.user, action, environment_in(request), service=service)
+    request.service = service  # type: ignore[attr-defined]
+
+
+def actor_of(request: HttpRequest, *, service: str = "") -> Actor:
     """The person whom the audit names for a form."""
     return Actor(
         name=request.user.get_username(),
-        role=role_of(request.user, environment_in(request)),
+        role=role_of(request.user, environment_in(request), service or getattr(request, "service", "")),
         origin="form",
         address=request.META.get("REMOTE_ADDR", ""),
     )

@@ -67,7 +67,12 @@ OWN: dict[str, tuple[OwnField, ...]] = {
     "dependency": (
         OwnField(name="kind", label="Kind", choices="kinds", new_only=True),
         _TITLE,
-        OwnField(name="owner", label="Owner", longest=200),
+        OwnField(
+            name="owner",
+            label="Owner",
+            hint="a service: people with a role for it may edit this dependency",
+            longest=200,
+        ),
         OwnField(name="runbook", label="Runbook", choices="runbooks", default=None),
         OwnField(
             name="fallback_note",

@@ -35,6 +35,7 @@ class ClaimsUser:
     username: str
     role: str
     environment_roles: dict[str, str] = field(default_factory=dict)
+    service_roles: dict[str, dict[str, str]] = field(default_factory=dict)
     pk: int | None = None
     is_authenticated: bool = field(default=True, init=False)
     is_anonymous: bool = field(default=False, init=False)
@@ -81,10 +82,11 @@ def renew(session: SessionBase, user: Any) -> None:
         return
     role = role_of(user)
     elsewhere = getattr(user, "environment_roles", None) or {}
+    own = getattr(user, "service_roles", None) or {}
     if not role and not any(elsewhere.values()):
         return
     claims, now = session.get(KEY), time.time()
-    mine = {"name": user.get_username(), "role": role, "roles": elsewhere}
+    mine = {"name": user.get_username(), "role": role, "roles": elsewhere, "services": own}
     same = claims is not None and all(claims.get(name) == value for name, value in mine.items())
     if claims is None or not same or claims["until"] - now < BELIEVED_S - RENEWED_S:
         session[KEY] = {**mine, "until": int(now) + BELIEVED_S}
@@ -96,4 +98,9 @@ def believed(session: SessionBase, error: Exception) -> "ClaimsUser | AnonymousU
     if claims is None or claims["until"] < time.time() or logins.is_forgotten(session):
         return AnonymousUser()
     log.warning("session.claims_believed", user=claims["name"], error=str(error).splitlines()[0])
-    return ClaimsUser(username=claims["name"], role=claims["role"], environment_roles=claims.get("roles", {}))
+    return ClaimsUser(
+        username=claims["name"],
+        role=claims["role"],
+        environment_roles=claims.get("roles", {}),
+        service_roles=claims.get("services", {}),
+    )

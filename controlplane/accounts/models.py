@@ -16,6 +16,8 @@ class User(AbstractUser):
     role = models.CharField(max_length=16, choices=Role, default=Role.VIEWER)
     #: Environment -> the role there, where it differs from ``role``; an empty text means no role.
     environment_roles = models.JSONField(default=dict, blank=True)
+    #: Environment -> service -> the role for what this service owns, where it is higher than the role there.
+    service_roles = models.JSONField(default=dict, db_default={}, blank=True)
 
     class Meta(AbstractUser.Meta):
         constraints = (models.CheckConstraint(condition=Q(role__in=Role.values), name="user_role_known"),)

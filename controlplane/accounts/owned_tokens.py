@@ -15,7 +15,7 @@ from prometheus_client import Counter
 
 from controlplane import notify_channels
 from controlplane.accounts.models import ApiToken, User
-from controlplane.accounts.permissions import lower_role, role_of
+from controlplane.accounts.permissions import lower_role, role_of, services_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.postgres import notify
@@ -56,6 +56,8 @@ class Rights:
     everywhere: str = ""
     #: Environment -> role, where it differs.
     there: dict[str, str] = field(default_factory=dict)
+    #: Environment -> service -> role, where the owner has a higher one than in the environment.
+    services: dict[str, dict[str, str]] = field(default_factory=dict)
     #: Why the token has ended, or an empty text.
     ended: str = ""
     #: Whether the owner has fewer rights than the token was made with.
@@ -99,14 +101,21 @@ def rights_of(row: ApiToken, owner: User | None) -> Rights:
         return Rights(ended=f"The account of its owner, {row.owner}, does not exist any more.")
     if not owner.is_active:
         return Rights(ended=f"Its owner, {row.owner}, is deactivated.")
+    services = {
+        environment: {
+            service: lower_role(row.role, role) for service, role in services_of(owner, environment)
+        }
+        for environment in owner.service_roles
+        if place in ("", environment)
+    }
     if place:
         there = {place: lower_role(row.role, role_of(owner, place))}
-        return Rights("", there, reduced=there[place] != row.role)
+        return Rights("", there, services, reduced=there[place] != row.role)
     everywhere = lower_role(row.role, role_of(owner))
     elsewhere = {} if owner.is_superuser else owner.environment_roles
     there = {name: lower_role(row.role, role) for name, role in elsewhere.items()}
     reduced = any(role != row.role for role in (everywhere, *there.values()))
-    return Rights(everywhere, there, reduced=reduced)
+    return Rights(everywhere, there, services, reduced=reduced)
 
 
 def rights_now(row: ApiToken) -> Rights:

@@ -20,10 +20,18 @@ from controlplane.audit.record import acting, record
 from controlplane.errors import NotFound
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems
+from fuseboard.contract.words import is_slug
 
 INVITED = timedelta(days=3)
 #: In ``environment_roles``: no role there, whatever the role is elsewhere.
 NO_ROLE = ""
+#: Roles that differ for one service: every viewer of an environment sees all of it.
+OF_SERVICE = (Role.OPERATOR.value, Role.ADMIN.value)
+#: Services for which one person has a role, in all environments together.
+MOST_SERVICES = 20
+
+#: Environment -> service -> role.
+ServiceRoles = Mapping[str, Mapping[str, str]]
 
 
 def invite_person(
@@ -34,18 +42,20 @@ def invite_person(
     actor: Actor,
     email: str = "",
     environment_roles: Mapping[str, str] | None = None,
+    service_roles: ServiceRoles | None = None,
     valid: timedelta = INVITED,
 ) -> str:
     """Create a person without a password; return the path of the link to set one."""
-    roles = dict(environment_roles or {})
+    roles, own = dict(environment_roles or {}), _of_services(service_roles or {})
     problems = Problems()
     _check_name(problems, username, email)
     _check_roles(problems, role, roles)
+    _check_service_roles(problems, own)
     problems.reason(reason)
     problems.settle()
     with transaction.atomic():
         acting(actor)
-        user = User(username=username, email=email, role=role, environment_roles=roles)
+        user = User(username=username, email=email, role=role, environment_roles=roles, service_roles=own)
         user.set_unusable_password()
         user.save(force_insert=True)
         _note(actor, "user.invited", user, reason, before=None, after=_fields(user))
@@ -53,19 +63,31 @@ def invite_person(
 
 
 def change_roles(
-    *, username: str, role: str, environment_roles: Mapping[str, str], reason: str, actor: Actor
+    *,
+    username: str,
+    role: str,
+    environment_roles: Mapping[str, str],
+    reason: str,
+    actor: Actor,
+    service_roles: ServiceRoles | None = None,
 ) -> None:
-    """Change a person's roles; their open pages follow within seconds."""
+    """Change a person's roles; their open pages follow within seconds.
+
+    ``None`` keeps the roles for services.
+    """
     roles = dict(environment_roles)
     problems = Problems()
     _check_roles(problems, role, roles)
+    own = None if service_roles is None else _of_services(service_roles)
+    _check_service_roles(problems, own or {})
     problems.reason(reason)
     problems.settle()
     with _changing(username, actor, "user.role_changed", reason) as user:
         if role != Role.ADMIN:
             _keep_an_admin(user, "role")
         user.role, user.environment_roles = role, roles
-        user.save(update_fields=["role", "environment_roles"])
+        user.service_roles = user.service_roles if own is None else own
+        user.save(update_fields=["role", "environment_roles", "service_roles"])
         logins.announce_change(user)
 
 
@@ -158,6 +180,27 @@ def _check_roles(problems: Problems, role: str, environment_roles: Mapping[str, 
             problems.add("environment_roles", f"Choose one of: none, {', '.join(Role.values)}.")
 
 
+def _of_services(given: ServiceRoles) -> dict[str, dict[str, str]]:
+    return {environment: dict(roles) for environment, roles in given.items() if roles}
+
+
+def _check_service_roles(problems: Problems, given: ServiceRoles) -> None:
+    known = set(Environment.objects.filter(slug__in=given).values_list("slug", flat=True))
+    for environment in given.keys() - known:
+        problems.add("service_roles", f"There is no environment {environment}.")
+    pairs = [pair for roles in given.values() for pair in roles.items()]
+    if len(pairs) > MOST_SERVICES:
+        # They are in the cookie of each session.
+        problems.add("service_roles", f"Give roles for at most {MOST_SERVICES} services.")
+    for service, role in pairs:
+        if not is_slug(service):
+            problems.add(
+                "service_roles", f"Use the name that pods of the service report, not {service[:64]!r}."
+            )
+        if role not in OF_SERVICE:
+            problems.add("service_roles", f"Choose one of: {', '.join(OF_SERVICE)}.")
+
+
 def _check_reason(reason: str) -> None:
     problems = Problems()
     problems.reason(reason)
@@ -166,7 +209,12 @@ def _check_reason(reason: str) -> None:
 
 def _fields(user: User) -> dict[str, Any]:
     elsewhere = {f"role in {name}": role or "none" for name, role in sorted(user.environment_roles.items())}
-    return {"role": user.role, "active": user.is_active, "email": user.email, **elsewhere}
+    own = {
+        f"role in {environment} for {service}": role
+        for environment, roles in sorted(user.service_roles.items())
+        for service, role in sorted(roles.items())
+    }
+    return {"role": user.role, "active": user.is_active, "email": user.email, **elsewhere, **own}
 
 
 def _note(

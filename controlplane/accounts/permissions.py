@@ -12,6 +12,9 @@ from django.shortcuts import redirect
 from controlplane.accounts.models import ApiToken, Role
 from controlplane.page_addresses import split_address
 
+#: Service -> a role, in the order of the services.
+Services = tuple[tuple[str, str], ...]
+
 _RANK = {Role.VIEWER.value: 1, Role.OPERATOR.value: 2, Role.ADMIN.value: 3}
 
 #: Action -> the lowest role that may do it.
@@ -43,14 +46,20 @@ ACTIONS: dict[str, Role] = {
     "freeze_edits": Role.ADMIN,
     "erase": Role.ADMIN,
 }
+#: What a role for one service covers, on the dependencies that the service owns and on its pods. All other
+#: actions are decided by the role in the environment. See docs/adr/0029-roles-for-one-service.md.
+OF_SERVICE = frozenset(
+    {"override_breaker", "end_override", "reset_breaker", "edit_breaker_policy", "forget_pod"}
+)
 #: These belong to no environment, so only the role for all environments counts.
 EVERYWHERE = frozenset({"manage_people"})
 
 
-def role_of(user: Any, environment: str = "") -> str:
+def role_of(user: Any, environment: str = "", service: str = "") -> str:
     """The user's role in an environment, or an empty text for a user without one there.
 
-    Without an environment: the role that applies wherever no other was given.
+    Without an environment: the role that applies wherever no other was given. With a service: the role for
+    it, if that is higher. It counts only beside a role in the environment.
     """
     if not getattr(user, "is_authenticated", False) or not getattr(user, "is_active", True):
         return ""
@@ -59,15 +68,33 @@ def role_of(user: Any, environment: str = "") -> str:
     if getattr(user, "is_superuser", False):
         return Role.ADMIN.value
     everywhere = str(getattr(user, "role", ""))
-    return str((getattr(user, "environment_roles", None) or {}).get(environment, everywhere))
+    there = str((getattr(user, "environment_roles", None) or {}).get(environment, everywhere))
+    own = str((getattr(user, "service_roles", None) or {}).get(environment, {}).get(service, ""))
+    return own if _RANK.get(own, 0) > _RANK.get(there, 0) > 0 else there
+
+
+def services_of(user: Any, environment: str) -> Services:
+    """Each service for which the user has a higher role than in the environment, with this role."""
+    there = role_of(user, environment)
+    own = (getattr(user, "service_roles", None) or {}).get(environment, {})
+    found = ((service, role_of(user, environment, service)) for service in sorted(own))
+    return tuple((service, role) for service, role in found if role != there)
+
+
+def covered(services: Services, action: str) -> frozenset[str]:
+    """The services of which the user may do this, beside what the role in the environment permits."""
+    least = _RANK[ACTIONS[action]]
+    return frozenset(name for name, role in services if action in OF_SERVICE and _RANK[role] >= least)
 
 
 def roles_of(user: Any) -> frozenset[str]:
-    """The user's roles: the one for all environments, and those of single environments."""
+    """The user's roles: the one for all environments, and those of single environments and services."""
     everywhere = role_of(user)
     if getattr(user, "is_superuser", False) or not getattr(user, "is_active", True):
         return frozenset({everywhere}) - {""}
-    return frozenset({everywhere, *(getattr(user, "environment_roles", None) or {}).values()}) - {""}
+    there = (getattr(user, "environment_roles", None) or {}).values()
+    own = (getattr(user, "service_roles", None) or {}).values()
+    return frozenset({everywhere, *there, *(role for roles in own for role in roles.values())}) - {""}
 
 
 def lower_role(one: str, other: str) -> str:
@@ -80,17 +107,32 @@ def lower_role(one: str, other: str) -> str:
     return min(one, other, key=lambda role: _RANK.get(role, 0)) if one in _RANK and other in _RANK else ""
 
 
-def has_role(user: Any, role: str, environment: str = "") -> bool:
+def has_role(user: Any, role: str, environment: str = "", service: str = "") -> bool:
     """Whether the user has this role or a higher one."""
-    return _RANK.get(role_of(user, environment), 0) >= _RANK[role]
+    return _RANK.get(role_of(user, environment, service), 0) >= _RANK[role]
 
 
-def may(user: Any, action: str, environment: str = "") -> bool:
-    """Whether the user may do this in ``environment``; without one, in everything that has no environment."""
+def may(user: Any, action: str, environment: str = "", *, service: str = "") -> bool:
+    """Whether the user may do this in ``environment``; without one, in everything that has no environment.
+
+    ``service`` is the owner of the dependency that is changed, or the service of the pod.
+    """
     where = "" if action in EVERYWHERE else environment
     if action == "read_metrics" and role_of(user, where) == ApiToken.METRICS:
         return True
-    return has_role(user, ACTIONS[action], where)
+    return has_role(user, ACTIONS[action], where, service if action in OF_SERVICE else "")
+
+
+def may_for_some(user: Any, action: str, environment: str) -> bool:
+    """Whether the user may do this in the environment, or for one service at least."""
+    return may(user, action, environment) or bool(covered(services_of(user, environment), action))
+
+
+def check(user: Any, action: str, environment: str, *, service: str) -> None:
+    """Raise ``PermissionDenied`` unless the user may do this to what belongs to the service."""
+    if not may(user, action, environment, service=service):
+        owner = f", or the same role for service {service}" if service else ""
+        raise PermissionDenied(f"This needs the role {ACTIONS[action].value}{owner}.")
 
 
 def environment_in(request: HttpRequest) -> str:

@@ -42,6 +42,8 @@ class TokenUser:
     role: str
     #: Environment -> role, for a token of one environment, and where its owner has another role.
     environment_roles: dict[str, str] = field(default_factory=dict)
+    #: Environment -> service -> role.
+    service_roles: dict[str, dict[str, str]] = field(default_factory=dict)
     #: The public part of the token.
     selector: str = ""
     #: Username of the person who owns the token.
@@ -192,6 +194,7 @@ def user_of(text: str) -> TokenUser | None:
         name=row.name,
         role=rights.everywhere,
         environment_roles=rights.there,
+        service_roles=rights.services,
         selector=row.selector,
         owner=row.owner,
         reduced=rights.reduced,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from controlplane.accounts.permissions import covered
 from dashboard.live.breaker_detail import agreement_of, failures_of
 from dashboard.live.breaker_page import past
 from dashboard.live.capacity import bulkhead_rows, hot_rows, limit_rows, retry_rows
@@ -40,6 +41,9 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
         "operates": reader.operates,
         "administers": reader.administers,
         "approves": reader.approves,
+        # Services whose breakers and pods the reader also operates, and whose dependencies they also edit.
+        "operated": covered(topic.services, "override_breaker"),
+        "administered": covered(topic.services, "edit_breaker_policy"),
     }
     match topic.page:
         case "servers":
@@ -64,7 +68,9 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["rows"] = limit_rows(live.facts)
         case "hot_keys":
             context["rows"] = hot_rows(live.facts)
-        case "edit" if reader.administers:
+        case "edit" if reader.administers or (
+            context["administered"] and topic.key.startswith("dependency ")
+        ):
             context["theirs"] = theirs_of(topic.key, live.facts)
         case "audit":
             newest = int(topic.key) if topic.key.isdecimal() else 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.template.loader import get_template
 
+from controlplane.accounts.permissions import Services
 from dashboard.live.overview import Live
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -27,6 +28,8 @@ class Topic:
     #: The time that a breaker's timeline covers.
     range: str = "1h"
     environment: str = DEFAULT_ENVIRONMENT
+    #: The services for which the role is higher: their buttons are drawn.
+    services: Services = ()
 
 
 @dataclass(frozen=True)

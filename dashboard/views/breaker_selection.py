@@ -8,13 +8,14 @@ from urllib.parse import urlencode
 import structlog
 from django import forms
 from django.conf import settings
+from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.accounts.permissions import environment_in, may, may_for_some, require_role
 from controlplane.breakers.overrides import override_breaker
 from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
 from controlplane.breakers.tickets import ticket_problem
@@ -54,14 +55,17 @@ class Result:
 
 
 @require_http_methods(["GET", "POST"])
-@require_role("operator")
+@require_role("viewer")
 def open_selected(request: HttpRequest) -> HttpResponse:
     """The selected breakers with a form, or what came of it for each of them."""
+    if not may_for_some(request.user, "override_breaker", environment_in(request)):
+        raise PermissionDenied("This needs the role operator.")
     asked = request.POST if request.method == "POST" else request.GET
     names = list(dict.fromkeys(name for name in asked.getlist("b")[: 4 * MOST] if is_slug(name)))
     context = context_of(request, "selection")
     live: Live = context["live"]
-    chosen = [breaker for name in names if (breaker := live.breaker(name)) is not None]
+    found = [breaker for name in names if (breaker := live.breaker(name)) is not None]
+    chosen = [breaker for breaker in found if _may_open(request, breaker)]
     problem = ""
     if not names:
         problem = "Select at least one breaker."
@@ -81,6 +85,7 @@ def open_selected(request: HttpRequest) -> HttpResponse:
         "form": form,
         "problem": problem,
         "chosen": chosen,
+        "refused": [breaker for breaker in found if breaker not in chosen],
         "unknown": [name for name in names if live.breaker(name) is None],
         "load": sum(breaker.load for breaker in chosen),
         "results": sorted(results, key=lambda result: result.done),
@@ -90,6 +95,11 @@ def open_selected(request: HttpRequest) -> HttpResponse:
         "ticket_keys": bool(settings.TICKET_URL),
     }
     return render(request, "dashboard/selection.html", context, status=status)
+
+
+def _may_open(request: HttpRequest, breaker: Breaker) -> bool:
+    owner = breaker.dependency.owner
+    return may(request.user, "override_breaker", environment_in(request), service=owner)
 
 
 def _open(request: HttpRequest, names: list[str], live: Live, data: dict[str, Any]) -> list[Result]:
@@ -108,6 +118,8 @@ def _open_one(
 ) -> Result:
     if found is None:
         return Result(name, False, "There is no such dependency.")
+    if not _may_open(request, found):
+        return Result(name, False, "Not changed: your role does not cover this breaker.")
     if request.POST.get(f"seen-{name}", "0") != str(found.override.revision if found.override else 0):
         who = f"{found.override.actor} has changed it" if found.override else "its override has ended"
         return Result(name, False, f"Not changed: {who} since this page was loaded.")
@@ -118,7 +130,7 @@ def _open_one(
             mode=OverrideMode.FORCED_OPEN,
             reason=data["reason"],
             expires_at=expires_at,
-            actor=actor_of(request),
+            actor=actor_of(request, service=found.dependency.owner),
             ticket=data["ticket"],
         )
     except (InvalidEdit, NotFound) as error:

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.editing.edits.dependency_settings import preview_dependency, set_dependency
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.breaker_advice import advice_about
@@ -16,7 +16,7 @@ from controlplane.policies.models import Dependency
 from dashboard.dependency_form import groups, typed_settings, values_of
 from dashboard.forms import whole
 from dashboard.hub import hub
-from dashboard.reader import actor_of
+from dashboard.reader import actor_of, check_owner
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import setting_lines, wrong_lines
 from dashboard.views.page import context_of, not_found
@@ -26,9 +26,9 @@ _MOST = 30
 
 
 @require_http_methods(["GET", "POST"])
-@require("edit_breaker_policy")
+@require_role("viewer")
 def dependency(request: HttpRequest, name: str) -> HttpResponse:
-    row = Dependency.objects.filter(environment_id=environment_in(request), name=name).first()
+    row = _editable(request, name)
     if row is None:
         return not_found(request, "No such dependency", "There is no dependency with this name.")
     if request.method != "POST":
@@ -56,12 +56,20 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
 
 
 @require_POST
-@require("edit_breaker_policy")
+@require_role("viewer")
 def dependency_preview(request: HttpRequest, name: str) -> HttpResponse:
     """What saving would change, and advice about it; nothing is written."""
+    _editable(request, name)
     return render(
         request, "dashboard/setting_preview.html", _preview(environment_in(request), name, request.POST)
     )
+
+
+def _editable(request: HttpRequest, name: str) -> Dependency | None:
+    """The dependency, if there is one. Refuses readers who may not edit it."""
+    row = Dependency.objects.filter(environment_id=environment_in(request), name=name).first()
+    check_owner(request, "edit_breaker_policy", row.owner if row else "")
+    return row
 
 
 def _preview(environment: str, name: str, data: Mapping[str, str]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from dashboard.thing_fields import choices_of_kinds
 from dashboard.thing_form import groups_of, placed
 from dashboard.undo import saved_at
 from dashboard.views.edit_preview import preview_of
-from dashboard.views.edit_request import KINDS, EditRequest, for_editors, read_request
+from dashboard.views.edit_request import KINDS, EditRequest, decides, for_editors, read_request
 from dashboard.views.page import context_of, not_found
 
 #: Field -> what is wrong with it.
@@ -52,6 +52,8 @@ def edit(request: HttpRequest, kind: str) -> HttpResponse:
 
 
 def _save(request: HttpRequest, asked: EditRequest) -> HttpResponse:
+    if "owner" in asked.typed.fields and not decides(request, asked.kind):
+        asked.typed.errors["own.owner"] = ["It decides who may edit: ask an admin of the environment."]
     if asked.typed.errors:
         return _page(request, asked, errors=asked.typed.errors, status=422)
     try:
@@ -165,7 +167,8 @@ def _page(
         # The page has two forms with a reason. Each keeps its own.
         typed={} if remove_errors else asked.inputs,
         remove=_remove_form(request, remove_errors) if remove_errors else {},
-        removable=KINDS[kind].removable and not asked.new,
+        removable=KINDS[kind].removable and not asked.new and decides(request, kind),
+        schedulable=decides(request, kind),
         back=_list_address(kind) if asked.new else _address(kind, name),
     )
     if kind == "tier":

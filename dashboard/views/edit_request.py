@@ -7,11 +7,13 @@ from functools import wraps
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
-from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.permissions import environment_in, may, require, require_role
 from controlplane.editing.edits.edit_thing import ThingEdit, thing_as_of
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import ALONE
+from controlplane.policies.models import Dependency
+from dashboard.reader import check_owner
 from dashboard.typed_thing import Typed, typed_in
 from dashboard.views.page import bounded_text, text_parameter
 
@@ -69,18 +71,42 @@ class EditRequest:
         )
 
 
-def for_editors(
-    view: Callable[[HttpRequest, str], HttpResponseBase],
-) -> Callable[[HttpRequest, str], HttpResponseBase]:
+_View = Callable[[HttpRequest, str], HttpResponseBase]
+
+
+def for_editors(view: _View) -> _View:
     """Refuse a kind that has no editor, and users without the right that the editor of the kind needs."""
 
     @wraps(view)
     def checked(request: HttpRequest, kind: str) -> HttpResponseBase:
         if kind not in KINDS:
             raise Http404
+        if kind == "dependency":
+            return require_role("viewer")(_for_owners(view))(request, kind)
         return require(KINDS[kind].permission)(view)(request, kind)
 
     return checked
+
+
+def _for_owners(view: _View) -> _View:
+    """A role for its service is enough to edit a dependency, and not to add, remove or schedule it."""
+
+    def owned(request: HttpRequest, kind: str) -> HttpResponseBase:
+        environment = environment_in(request)
+        whole = "new" in request.GET or request.POST.get("act") == "remove" or request.POST.get("starts")
+        rows = Dependency.objects.filter(
+            environment_id=environment, name=_name_in(request, kind, environment)
+        )
+        owner = None if whole else rows.values_list("owner", flat=True).first()
+        check_owner(request, KINDS[kind].permission, owner or "")
+        return view(request, kind)
+
+    return owned
+
+
+def decides(request: HttpRequest, kind: str) -> bool:
+    """Whether the reader may edit every thing of the kind, and not only what one service owns."""
+    return may(request.user, KINDS[kind].permission, environment_in(request))
 
 
 def read_request(request: HttpRequest, kind: str) -> EditRequest:

@@ -75,7 +75,14 @@ def context_of(
     """The context of a page and of the fragments that its socket will send."""
     reader = reader_of(request) or Reader(name="", role="")
     environment = environment_in(request)
-    topic = Topic(page=page, role=reader.role, key=key, range=span, environment=environment)
+    topic = Topic(
+        page=page,
+        role=reader.role,
+        key=key,
+        range=span,
+        environment=environment,
+        services=reader.services,
+    )
     address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
     if environment != DEFAULT_ENVIRONMENT:
         address["environment"] = environment

@@ -12,7 +12,7 @@ from django.http import HttpRequest, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from controlplane.accounts.permissions import environment_in, may, require_role
+from controlplane.accounts.permissions import environment_in, may, may_for_some, require_role
 from controlplane.page_addresses import home_of
 from controlplane.policies.models import Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
@@ -42,7 +42,7 @@ def palette(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"entries": found})
     live = current_live(environment_in(request))
     entries = [
-        *(_breaker(row) for row in live.breakers),
+        *(_breaker(row, request) for row in live.breakers),
         *_pages(request),
         *_views(request),
         *_commands(request),
@@ -62,8 +62,12 @@ def _entry(
     return {"id": key, "name": name, "hint": hint, "href": href, "glyph": glyph, "css": css, **more}
 
 
-def _breaker(row: Breaker) -> Entry:
-    """A breaker. ``now`` puts it into the list before anything is typed; ``verbs`` apply to it."""
+def _breaker(row: Breaker, request: HttpRequest) -> Entry:
+    """A breaker. ``now`` puts it into the list before anything is typed. A verb applies to it if the breaker
+    has what the verb needs: ``operated`` and ``edited`` by the reader, and an ``override`` to change.
+    """
+    where, owner = environment_in(request), row.dependency.owner
+    operated = may(request.user, "override_breaker", where, service=owner)
     return _entry(
         f"breaker:{row.name}",
         row.name,
@@ -72,7 +76,9 @@ def _breaker(row: Breaker) -> Entry:
         glyph=row.face.kind,
         css=row.face.css,
         now=row.state != "closed" or row.override is not None,
-        override=row.override is not None,
+        operated=operated,
+        edited=may(request.user, "edit_breaker_policy", where, service=owner),
+        override=operated and row.override is not None,
         object=row.name,
     )
 
@@ -92,19 +98,20 @@ def _verbs(request: HttpRequest) -> list[Entry]:
             "query": urlencode({"act": act}),
             "fragment": "override",
             "glyph": "human",
-            "needs": "override" if act in ("extend", "automatic") else "",
+            "needs": "override" if act in ("extend", "automatic") else "operated",
             "lasts": _lasts(act),
         }
         for act, word in OverrideForm.ACTS
-        if may(request.user, able.get(act, "override_breaker"), environment_in(request))
+        if may_for_some(request.user, able.get(act, "override_breaker"), environment_in(request))
     ]
-    if may(request.user, "edit_breaker_policy", environment_in(request)):
+    if may_for_some(request.user, "edit_breaker_policy", environment_in(request)):
         verbs.append(
             {
                 "id": "settings",
                 "name": "Edit settings of",
                 "also": "policy threshold timeout bulkhead retry vendor limit",
                 "hint": "Opens the form",
+                "needs": "edited",
                 "path": "/settings",
                 "glyph": "human",
             }

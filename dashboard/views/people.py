@@ -4,7 +4,7 @@ from typing import Any
 
 from allauth.mfa.models import Authenticator
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -15,14 +15,18 @@ from controlplane.accounts import logins, single_use_links
 from controlplane.accounts import people as edits
 from controlplane.accounts.models import Login, Role, User
 from controlplane.accounts.owned_tokens import count_by_owner, tokens_of
-from controlplane.accounts.permissions import require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.policies.models import Environment
+from controlplane.fleet.models import Server
+from controlplane.policies.models import Dependency, Environment
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_listed
 from dashboard.views.page import context_of, not_found
+from fuseboard.contract.words import is_slug
 
 _ROLES = tuple(Role.choices)
+#: Names that the form of roles suggests.
+_MOST_SERVICES = 200
 
 
 @require_http_methods(["GET", "POST"])
@@ -55,7 +59,14 @@ def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRes
             "tokens": tokens.get(user.username, 0),
             "factor": user.pk in with_factor,
             "needs_factor": user.is_active and logins.needs_second_factor(user),
-            "elsewhere": sorted(user.environment_roles.items()),
+            "elsewhere": [
+                *((f"in {name}", role) for name, role in sorted(user.environment_roles.items())),
+                *(
+                    (f"for {service} in {name}", role)
+                    for name, roles in sorted(user.service_roles.items())
+                    for service, role in sorted(roles.items())
+                ),
+            ],
             # Has not logged in yet, in any way.
             "invited": user.is_active and user.last_login is None and not user.has_usable_password(),
         }
@@ -97,7 +108,12 @@ def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
                 for slug in _environments()
                 if request.POST.get(f"in-{slug}", "same") != "same"
             }
-            edits.change_roles(role=request.POST.get("role", ""), environment_roles=there, **common)
+            edits.change_roles(
+                role=request.POST.get("role", ""),
+                environment_roles=there,
+                service_roles=_typed_services(request.POST),
+                **common,
+            )
             return (
                 f"The roles of {name} were changed. API tokens of {name} follow at once,"
                 " open pages within seconds.",
@@ -120,6 +136,43 @@ def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
     raise InvalidEdit({"act": ["Choose an action."]})
 
 
+def _typed_services(typed: QueryDict) -> dict[str, dict[str, str]] | None:
+    """Environment -> service -> role, as typed in rows; ``None`` from a page without these rows."""
+    if "service" not in typed:
+        return None
+    names = ("service-environment", "service", "service-role")
+    found: dict[str, dict[str, str]] = {}
+    for environment, service, role in zip(*(typed.getlist(name) for name in names), strict=False):
+        if service.strip() and role:
+            found.setdefault(environment, {})[service.strip()] = role
+    return found
+
+
+def _service_rows(here: str, given: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """The rows of the form, and an empty one for another service."""
+    found = [
+        (environment, service, role)
+        for environment, roles in sorted(given.items())
+        for service, role in sorted(roles.items())
+    ]
+    return [
+        {
+            "ids": [f"f-service-{part}-{number}" for part in ("in", "name", "role")],
+            "environment": environment,
+            "service": service,
+            "role": role,
+        }
+        for number, (environment, service, role) in enumerate([*found, (here, "", "")])
+    ]
+
+
+def _services() -> list[str]:
+    """Names that may be meant: services of pods, and owners of dependencies."""
+    pods = Server.objects.order_by("service").values_list("service", flat=True).distinct()[:_MOST_SERVICES]
+    owners = Dependency.objects.order_by("owner").values_list("owner", flat=True).distinct()[:_MOST_SERVICES]
+    return sorted(name for name in {*pods, *owners} if is_slug(name))
+
+
 def _environments() -> list[str]:
     return list(Environment.objects.order_by("slug").values_list("slug", flat=True))
 
@@ -127,6 +180,7 @@ def _environments() -> list[str]:
 def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any) -> HttpResponse:
     user = User.objects.get(username=name)
     tokens = tokens_of(user)
+    typed = _typed_services(request.POST) if status != 200 else None
     logins_now = Login.objects.filter(user=user, ended_at__isnull=True, expires_at__gt=timezone.now())
     context = context_of(
         request,
@@ -136,6 +190,10 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
         ends={"logins": logins_now.count(), "tokens": [owned for owned in tokens if owned.works]},
         roles=_ROLES,
         environments=[(slug, _role_in(user, slug)) for slug in _environments()],
+        services=_service_rows(environment_in(request), user.service_roles if typed is None else typed),
+        service_names=_services(),
+        places=[(slug, slug) for slug in _environments()],
+        service_roles=(("", "No role"), *((word, word.capitalize()) for word in edits.OF_SERVICE)),
         logins=logins_now.order_by("-created_at")[: rows_listed(request, 20)],
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
         needs_factor=logins.needs_second_factor(user),

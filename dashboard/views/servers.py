@@ -14,7 +14,7 @@ from controlplane.shares.allowed_alone import piece_of, reported_piece, rules_al
 from controlplane.status.server_rows import server_of_row
 from dashboard.hub import hub
 from dashboard.live.pod_page import page_of_old_pod
-from dashboard.reader import actor_of
+from dashboard.reader import actor_of, check_owner
 from dashboard.views.overview import servers_page
 from dashboard.views.page import context_of, not_found
 
@@ -51,7 +51,7 @@ def _page(
         "granted": piece,
         "divisor": divisor,
         "events": live.events(environment_in(request), row.name),
-        "may_forget": may(request.user, "forget_pod", environment_in(request)),
+        "may_forget": may(request.user, "forget_pod", environment_in(request), service=row.service),
         "may_drill": may(request.user, "run_drills", environment_in(request)),
         "errors": errors or {},
         "typed": request.POST,
@@ -60,8 +60,10 @@ def _page(
 
 
 @require_POST
-@require("forget_pod")
+@require_role("viewer")
 def forget(request: HttpRequest, name: str) -> HttpResponse:
+    row = Server.objects.filter(environment=environment_in(request), name=name).first()
+    check_owner(request, "forget_pod", row.service if row else "")
     reason = request.POST.get("reason", "")
     try:
         forget_pod(environment=environment_in(request), server=name, reason=reason, actor=actor_of(request))

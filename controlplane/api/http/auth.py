@@ -9,9 +9,11 @@ from ninja.security import HttpBearer, SessionAuth
 from controlplane.accounts import tokens
 from controlplane.accounts.models import Role
 from controlplane.accounts.owned_tokens import TokenEnded, refused
-from controlplane.accounts.permissions import may, role_of, roles_of
+from controlplane.accounts.permissions import covered, may, role_of, roles_of, services_of
 from controlplane.api.http.rate_limit import Spent, allowances
 from controlplane.audit.actor import Actor
+from controlplane.fleet.models import Server
+from controlplane.policies.models import Dependency
 
 
 class TokenAuth(HttpBearer):
@@ -72,7 +74,7 @@ def _allowed(request: HttpRequest, user: Any, action: str) -> Any:
     if user is None:
         return None
     _within_rate(request, user)
-    if not may(user, action, environment_in(request)):
+    if not may(user, action, environment_in(request), service=_service_in(request, user, action)):
         if getattr(user, "reduced", False):
             refused.labels("owner_role").inc()
         raise AuthorizationError
@@ -98,6 +100,30 @@ def environment_in(request: HttpRequest) -> str:
     return str(request.resolver_match.kwargs.get("environment", "")) if request.resolver_match else ""
 
 
+def _service_in(request: HttpRequest, user: Any, action: str) -> str:
+    """The service that owns what the path names; empty without an owner, and where the owner is not asked."""
+    environment = environment_in(request)
+    if not covered(services_of(user, environment), action):
+        return ""
+    named = request.resolver_match.kwargs if request.resolver_match else {}
+    if "dependency" in named:
+        owners = Dependency.objects.filter(environment_id=environment, name=named["dependency"])
+        owner = owners.values_list("owner", flat=True).first() or ""
+    elif "server" in named:
+        pods = Server.objects.filter(environment=environment, name=named["server"])
+        owner = pods.values_list("service", flat=True).first() or ""
+    else:
+        return ""
+    request.service = owner  # type: ignore[attr-defined]
+    return str(owner)
+
+
+def check_environment(request: HttpRequest, action: str) -> None:
+    """Refuse a caller who may do this for one service only. Raises ``AuthorizationError``."""
+    if not may(request.auth, action, environment_in(request)):  # type: ignore[attr-defined]
+        raise AuthorizationError
+
+
 def caller_of(request: HttpRequest) -> str:
     """A distinct text for each token and each person."""
     user = request.auth  # type: ignore[attr-defined]
@@ -109,7 +135,7 @@ def actor_of(request: HttpRequest) -> Actor:
     user = request.auth  # type: ignore[attr-defined]
     return Actor(
         name=user.get_username(),
-        role=role_of(user, environment_in(request)),
+        role=role_of(user, environment_in(request), getattr(request, "service", "")),
         origin="api",
         address=request.META.get("REMOTE_ADDR", "") or "",
         person=getattr(user, "owner", ""),

@@ -2,7 +2,7 @@ from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.auth import actor_of, check_environment, needs
 from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import DependencyOut, RevisionOut
 from controlplane.api.schemas.edits_in import (
@@ -59,7 +59,9 @@ def get_dependency(
 def describe(
     request: HttpRequest, environment: Environment, dependency: Slug, values: DescriptionIn
 ) -> RevisionOut:
-    """Set title, owner and other descriptions of it."""
+    """Set title, owner and other descriptions of it. A role for one service cannot change the owner."""
+    if not _dependencies(environment).filter(name=dependency, owner=values.owner).exists():
+        check_environment(request, "edit_breaker_policy")
     revision = edits.describe_dependency(
         environment=environment,
         dependency=dependency,

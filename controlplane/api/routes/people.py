@@ -26,6 +26,13 @@ Elsewhere = Annotated[
     dict[Slug, RoleWord | Literal[""]],
     Field(max_length=100, description="Environment -> role, where it differs; empty for no role."),
 ]
+OfServices = Annotated[
+    dict[Slug, dict[Slug, Literal["operator", "admin"]]] | None,
+    Field(
+        max_length=100,
+        description="Environment -> service -> the role for what the service owns; null keeps the present.",
+    ),
+]
 _WHY = {"reason": "Joined the on-call rota"}
 
 
@@ -36,6 +43,7 @@ class RolesIn(ReasonIn):
 
     role: RoleWord
     environment_roles: Elsewhere = {}  # noqa: RUF012
+    service_roles: OfServices = None
 
 
 class PersonIn(RolesIn):
@@ -61,6 +69,7 @@ class PersonOut(Schema):
                 "email": "",
                 "role": "operator",
                 "environment_roles": {},
+                "service_roles": {"production": {"shop": "operator"}},
                 "is_active": True,
                 "second_factor": True,
                 "api_tokens": 1,
@@ -72,6 +81,8 @@ class PersonOut(Schema):
     email: str
     role: str
     environment_roles: dict[str, str]
+    #: Environment -> service -> the role for what the service owns.
+    service_roles: dict[str, dict[str, str]]
     is_active: bool
     second_factor: bool
     #: API tokens that they own and that are neither revoked nor expired. Deactivation revokes them.
@@ -102,6 +113,7 @@ def list_people(request: HttpRequest) -> list[PersonOut]:
             email=user.email,
             role=user.role,
             environment_roles=user.environment_roles,
+            service_roles=user.service_roles,
             is_active=user.is_active,
             second_factor=user.pk in with_factor,
             api_tokens=tokens.get(user.username, 0),
