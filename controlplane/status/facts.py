@@ -284,7 +284,7 @@ class Facts:
     #: Overrides that ended within the last day, by dependency, newest first; they expire when they ended.
     past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def live_servers(self) -> tuple[Server, ...]:
         return tuple(server for server in self.servers if server.live)
 

@@ -98,9 +98,9 @@ def _percent(thousandths: int | None) -> str:
 
 
 def fleet_of(status: Status) -> Fleet:
-    rows = tuple(
-        row_of(server, status.facts, status.fleet, status.breakers) for server in status.fleet.servers
-    )
+    # Most breakers are seen alike by all pods.
+    breakers = tuple(breaker for breaker in status.breakers if breaker.divided)
+    rows = tuple(row_of(server, status.facts, status.fleet, breakers) for server in status.fleet.servers)
     return Fleet(**vars(status.fleet), rows=rows, zones=_zones(rows))
 
 
