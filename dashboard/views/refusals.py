@@ -5,19 +5,21 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.page_addresses import links_into
 from controlplane.refusals.explain import ChangeSince, Explanation, ThenOrNow, explain
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.samples import token_of
 from controlplane.refusals.tokens import ExpiredToken, NotOurToken
 from controlplane.refusals.tries import TooManyTries, take_try
 from dashboard.change_words import ChangeWords, change_words
+from dashboard.environments import environments_of
 from dashboard.limit_controls import limit_editor
 from dashboard.live.charts import SPANS
 from dashboard.live.refusal_charts import charts_of_refusal, range_around
@@ -67,9 +69,13 @@ def explain_sample(request: HttpRequest, number: int) -> HttpResponse:
 def _explained(request: HttpRequest, token: str, tenant: str) -> HttpResponse:
     try:
         take_try(f"user:{request.user.get_username()}")
-        found = explain(token, {environment_in(request)}, timezone.now(), tenant=tenant)
+        found = explain(token, set(environments_of(request.user)), timezone.now(), tenant=tenant)
     except (NotOurToken, ExpiredToken, TooManyTries) as error:
         return _page(request, status=_STATUS[type(error)], errors=[str(error)], token=token, tenant=tenant)
+    if found.environment != environment_in(request):
+        # Its page there explains it, with links into its environment. The token stays out of the address.
+        with links_into(found.environment):
+            return redirect("explain", preserve_request=True)
     return _page(
         request,
         token=token,

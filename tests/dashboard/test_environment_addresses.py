@@ -1,11 +1,13 @@
 """The environment of a page is in its address: links, edits, rights and updates stay in it."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.management import call_command
+from django.db import OperationalError
 from django.test import Client
 from django.urls import get_script_prefix
 from fleet_rows import breaker, put_server
@@ -14,7 +16,9 @@ from test_live import closing_code, hub, opened, until  # noqa: F401 - hub is a 
 from controlplane.accounts.models import User
 from controlplane.page_addresses import home_of, links_into, split_address
 from controlplane.policies.models import Environment, TierQuota
+from controlplane.status.read_facts import read_facts
 from dashboard import consumer
+from dashboard.hub import hub as the_hub
 from tests.controlplane.calling import send, token_of
 from tests.people import create_person
 
@@ -152,6 +156,29 @@ def test_an_operation_of_the_api_needs_a_role_in_its_environment(staging: str) -
     path = "/api/v1/{}/tenants/acme-retail/quotas/requests"
     assert send(token, "PUT", path.format("production"), body).status_code == 403
     assert send(token, "PUT", path.format("staging"), body).status_code in (200, 201)
+
+
+def test_without_postgres_a_page_displays_what_was_last_known_of_its_environment(
+    client: Client, staging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_server("only-staging", environment=staging)
+    as_person(client, "ada").get("/env/staging/servers")
+    for environment in ("production", "staging"):
+        known = read_facts(environment)
+        monkeypatch.setattr(the_hub.of(environment), "facts", replace(known, as_of=known.as_of - 60))
+
+    def unavailable(environment: str) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr("dashboard.views.page.read_facts", unavailable)
+    for path, pod, other in (
+        ("/servers", "web-1", "only-staging"),
+        ("/env/staging/servers", "only-staging", "web-1"),
+    ):
+        page = client.get(path).content.decode()
+        assert "Postgres is unavailable" in page
+        assert pod in page
+        assert other not in page
 
 
 @pytest.mark.usefixtures("hub")

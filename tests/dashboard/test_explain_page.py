@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from django.utils import timezone
 
+from controlplane.accounts.models import User
 from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.refusals.keys import day_at, key_of
@@ -33,8 +34,12 @@ def token(production):
         server="web-1",
         retry_after_ms=12_400,
     )
-    key = key_of("production", "shop", day_at(now.timestamp()))
-    return lambda **fields: make_token(key, msgspec.structs.replace(refused, **fields))
+
+    def made(environment="production", **fields):
+        key = key_of(environment, "shop", day_at(now.timestamp()))
+        return make_token(key, msgspec.structs.replace(refused, **fields))
+
+    return made
 
 
 def raise_limit():
@@ -74,6 +79,19 @@ def test_an_unchanged_rule_leads_to_the_tier_that_has_it(log_in, token):
     assert "the same now" in shown
     assert 'href="/edit/tier?key=pro"' in shown
     assert "No edit has changed this rule since." in shown
+
+
+def test_a_token_of_another_environment_is_explained_there(log_in, token):
+    edits.create_environment(environment="staging", reason="for a test", actor=BOB)
+    RefusalService.objects.create(environment="staging", service="shop", last_on=timezone.now().date())
+    text = token("staging", revision=1)
+    client = log_in("ada")
+    led = client.post("/explain", {"token": text})
+    assert (led.status_code, led["Location"]) == (307, "/env/staging/explain")
+    shown = client.post(led["Location"], {"token": text}).content.decode()
+    assert 'href="/env/staging/edit/tier?key=' in shown
+    User.objects.filter(username="vera").update(environment_roles={"staging": ""})
+    assert "not a token of this installation" in explained(log_in("vera"), text, 404)
 
 
 @pytest.mark.parametrize("text", ["", "fr1.", "hello", "fr1." + "A" * 72])
