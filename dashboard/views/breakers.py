@@ -61,18 +61,23 @@ def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
 def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
     """What the form would do, in words; nothing is done."""
     found = current_live(environment_in(request)).breaker(name)
+    check_owner(request, "override_breaker", _owner(found))
     if found is None:
         return HttpResponse(status=204)
-    check_owner(request, "override_breaker", found.dependency.owner)
     context = {"preview": preview(found, request.POST)}
     return render(request, "dashboard/override_form.html#preview", context)
 
 
+def _owner(found: Breaker | None) -> str:
+    """Without a breaker there is no owner: only the role in the environment counts."""
+    return found.dependency.owner if found is not None else ""
+
+
 def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
     found = current_live(environment_in(request)).breaker(name)
+    check_owner(request, "override_breaker", _owner(found))
     if found is None:
         return _unknown(request, name)
-    check_owner(request, "override_breaker", found.dependency.owner)
     form = _form(found, request.POST)
     if not form.is_valid():
         return _page(request, name, form=form, status=422)
