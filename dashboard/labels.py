@@ -58,6 +58,8 @@ _ACTIONS = {
     "runbook.created": ("Runbook added", "added runbook"),
     "runbook.replaced": ("Runbook replaced", "replaced runbook"),
     "runbook.saved": ("Runbook saved", "saved runbook"),
+    "route.removed": ("Route removed", "removed route"),
+    "route.set": ("Route changed", "changed route"),
     "schedule.acknowledged": ("Failed change acknowledged", "acknowledged failed change"),
     "schedule.applied": ("Scheduled change applied", "applied a scheduled change to"),
     "schedule.cancelled": ("Scheduled change cancelled", "cancelled scheduled change"),
@@ -143,7 +145,6 @@ _TO_DO = {
 }
 #: What a proposal says in place of an audit entry, whose target has a number.
 _PROPOSED = {"change.scheduled": "scheduled a change of"}
-#: What a drill simulates.
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
 #: First parts of a field name that add nothing for a reader.
 _GROUPS = {"override", "quotas", "vendor_limits", "breaker", "protection"}

@@ -1,6 +1,7 @@
 from django.urls import include, path
 
 from dashboard.views import (
+    alert_routes,
     alerts,
     audit,
     breaker_selection,
@@ -82,6 +83,7 @@ urlpatterns = [
     path("defaults", defaults.defaults, name="defaults"),
     path("alerts", alerts.alerts, name="alerts"),
     path("alerts/mutes", mutes.mutes, name="mutes"),
+    path("alerts/routes", alert_routes.routes, name="routes"),
     path("alerts/receivers", receivers.receivers, name="receivers"),
     path("audit", audit.audit, name="audit"),
     path("audit/export", audit.audit_export, name="audit_export"),

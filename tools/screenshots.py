@@ -63,6 +63,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "request": ("/requests", "tbody .strong a"),
     "schedules": "/schedules",
     "alerts": "/alerts",
+    "routes": "/alerts/routes?rule=open",
     "mutes": "/alerts/mutes",
     "receivers": "/alerts/receivers",
     "audit": "/audit?only=people",

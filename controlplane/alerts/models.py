@@ -133,6 +133,33 @@ class Receiver(models.Model):
         return f"{self.environment}/{self.name}"
 
 
+class Route(models.Model):
+    """Which receivers get which alerts. The first that matches decides; the one named default is the last."""
+
+    environment = models.CharField(max_length=64)
+    name = models.CharField(max_length=64)
+    #: Its order, from 1. The default has none.
+    place = models.IntegerField(default=1)
+    #: Of the dependency that an alert is about; empty for every alert.
+    owner = models.CharField(max_length=200, blank=True)
+    least_level = models.SmallIntegerField(default=1)
+    least_severity = models.CharField(max_length=16, default="warning")
+    #: 0 is Monday; empty for every day.
+    days = models.JSONField(default=list, blank=True)
+    #: ``09:00`` in the zone; both empty for the whole day.
+    begins = models.CharField(max_length=5, blank=True)
+    ends = models.CharField(max_length=5, blank=True)
+    zone = models.CharField(max_length=64, default="UTC")
+    #: ``[[0, ["pager"]]]``: minutes after the alert fired, and the receivers that get it then.
+    steps = models.JSONField(default=list)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["environment", "name"], name="alert_route_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.name}"
+
+
 class DeliveryState(models.TextChoices):
     WAITING = "waiting"
     #: A process sends it, until its lease ends.

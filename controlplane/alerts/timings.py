@@ -44,6 +44,8 @@ _OF_RULE = {
 _UNKNOWN = Timing(level=1, for_s=0, keep_s=60)
 #: Rules that see Postgres only. The others see nothing while no gateway reports.
 NEEDS_NO_GATEWAY = frozenset(("ahead", "observing", "overdue", "override", "schedules"))
+#: Rules whose alerts are about one dependency, which has an owner.
+OF_DEPENDENCY = frozenset(("bulkhead", "near", "open", "override", "retry-budget"))
 #: What a page displays, but what is no news to a person who is called: it was planned.
 NOT_ALERTS = frozenset(("soon",))
 

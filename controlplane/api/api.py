@@ -20,6 +20,7 @@ from controlplane.api.http.parsing import StrictParser, known_query
 from controlplane.api.http.problems import install, problem
 from controlplane.api.http.rate_limit import Spent
 from controlplane.api.routes import (
+    alert_routes,
     alerts,
     audit,
     breakers,
@@ -131,6 +132,7 @@ for address, router, tag in (
     ("alerts", alerts.router, "alerts"),
     ("mutes", mutes.router, "alerts"),
     ("receivers", receivers.router, "alerts"),
+    ("routes", alert_routes.router, "alerts"),
     ("audit", audit.router, "audit"),
     ("drills", drills.router, "fleet"),
     ("schedules", schedules.router, "configuration"),

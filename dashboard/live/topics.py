@@ -183,6 +183,7 @@ _FRAME_ONLY = (
     "receivers",
     "requests",
     "revisions",
+    "routes",
     "runbooks",
     "schedules",
     "selection",

@@ -132,6 +132,12 @@ def problems(errors: Mapping[str, Iterable[str]] | None, named: bool = False) ->
     return _notice(found, "st-open", "alert", "crit")
 
 
+@register.inclusion_tag("dashboard/notice.html")
+def cautions(texts: Iterable[str]) -> dict[str, Any]:
+    """What an operator should look at."""
+    return _notice(list(texts), "st-warn", "status", "warn")
+
+
 def _notice(texts: list[str], css: str, role: str, glyph: str) -> dict[str, Any]:
     return {"texts": texts, "css": css, "role": role, "glyph": glyph}
 
@@ -167,6 +173,15 @@ def mute_url(alert: StoredAlert) -> str:
     if alert.subject.kind == "breaker":
         asked["dependency"] = alert.subject.name
     return f"{reverse('mutes')}?{urlencode(asked)}"
+
+
+@register.simple_tag
+def plan_url(alert: StoredAlert) -> str:
+    """The preview of the receivers that get this alert now."""
+    asked = {"rule": rule_of(alert.key), "severity": alert.severity}
+    if alert.subject.kind == "breaker":
+        asked["dependency"] = alert.subject.name
+    return f"{reverse('routes')}?{urlencode(asked)}"
 
 
 @register.simple_tag

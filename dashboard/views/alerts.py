@@ -14,6 +14,7 @@ from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.mute_edits import end_mute
 from controlplane.alerts.mutes import words_of
 from controlplane.alerts.reading import past_alerts, stored
+from controlplane.alerts.routing import warnings
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub
@@ -88,6 +89,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     pages = Paginator(rows, rows_drawn(request, _ROWS))
     shown = pages.get_page(text_parameter(request, "page"))
     context |= {
+        "warnings": warnings(environment_in(request)),
         "past": [stored(row) for row in shown.object_list],
         "count": pages.count,
         "filters": filters,

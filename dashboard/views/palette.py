@@ -177,6 +177,7 @@ _PAGES_ON_REQUEST = (
     (("import", "Import a file", "yaml csv apply"), "edit_quota"),
     (("pod_protection", "Protection of pods", "shedding readiness"), "edit_breaker_policy"),
     (("receivers", "Receivers of alerts", "webhook pager notify"), "manage_receivers"),
+    (("routes", "Routes of alerts", "who gets on call hours owner escalate"), "acknowledge_alert"),
     (("drills", "Drills", "start a drill redis unreachable"), "run_drills"),
     (("people", "People", "users roles"), "manage_people"),
     (("tokens", "Tokens", "api agent key"), "manage_tokens"),

@@ -47,6 +47,7 @@ PAGES = {
     "request": "/requests/4711",
     "schedules": "/schedules",
     "alerts": "/alerts",
+    "routes": "/alerts/routes?rule=open",
     "mutes": "/alerts/mutes",
     "receivers": "/alerts/receivers",
     "audit": "/audit",

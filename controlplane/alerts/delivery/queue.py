@@ -3,25 +3,29 @@
 from typing import Any
 
 from django.db.models import Max, Q, QuerySet
+from django.utils import timezone
 
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
+from controlplane.alerts.routing import facts_of, names_of, refusal_of, route_of, routes_of
 
 #: What a test says.
 TEST = "test"
-_SEVERITIES = {"warning": ("warning",), "critical": ("warning", "critical")}
 
 
 def enqueue(alert: Alert, news: News) -> list[Delivery]:
-    """Deliveries of this news. Who got "fired" gets "resolved" too, whatever it wants by now."""
+    """Deliveries of this news, to the receivers of the route, and to those that know of the alert already.
+
+    Receivers that got "fired" get "resolved", whatever they want by now.
+    """
     receivers = Receiver.objects.filter(environment=alert.environment)
     if news is News.RESOLVED:
         return [one for row in _informed(receivers, alert) if (one := _resolved(row, alert)) is not None]
-    wanted = receivers.filter(
-        disabled_because="",
-        least_level__lte=alert.level,
-        least_severity__in=_SEVERITIES[alert.severity],
-    )
+    facts, every = facts_of(alert), list(receivers.order_by("name"))
+    named = set(names_of(route_of(routes_of(alert.environment), facts, timezone.now()), 0, every))
+    if news is News.WORSENED:
+        named.update(row.name for row in _informed(receivers, alert))
+    wanted = [row for row in every if row.name in named and not refusal_of(row, facts)]
     return [_add(row, alert, _kind(row, alert, news)) for row in wanted]
 
 

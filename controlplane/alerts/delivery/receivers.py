@@ -9,9 +9,10 @@ from django.utils import timezone
 from controlplane.alerts.delivery.queue import enqueue_test
 from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.models import Delivery, Receiver
+from controlplane.alerts.routing import routes_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import NameTaken, NotFound
+from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.validation import Problems, is_printable
 from fuseboard.contract.words import is_slug
 
@@ -57,10 +58,13 @@ def add_receiver(
 
 
 def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -> None:
-    """Remove it with its log of deliveries. Raises ``NotFound``."""
+    """Remove it with its log of deliveries. Raises ``NotFound``, or ``InvalidEdit`` while a route uses it."""
     _check(reason)
     with transaction.atomic():
         row = _locked(environment, name)
+        for route in routes_of(environment):
+            if any(name in names for _, names in route.steps):
+                raise InvalidEdit({"name": [f"The route {route.name} sends to it. Change the route first."]})
         _record(row, "receiver.removed", reason, actor, before=_shown(row))
         row.delete()
 

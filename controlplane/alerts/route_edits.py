@@ -1,0 +1,264 @@
+"""Edits of routes, and the preview that says who gets an alert."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.alerts.models import Alert, Muted, Receiver, Route
+from controlplane.alerts.mute_edits import MUTABLE_RULES
+from controlplane.alerts.mutes import mute_of, not_ended
+from controlplane.alerts.routing import (
+    DEFAULT,
+    SEVERITIES,
+    facts_of,
+    names_of,
+    refusal_of,
+    route_of,
+    routes_of,
+)
+from controlplane.alerts.timings import OF_DEPENDENCY, timing_of
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.errors import NotFound
+from controlplane.policies.document import environment_of
+from controlplane.policies.models import Environment
+from controlplane.validation import Problems
+from fuseboard.contract.words import is_slug
+
+MOST_ROUTES = 50
+MOST_RECEIVERS = 20
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteValues:
+    """What a person enters. Empty matches everything."""
+
+    owner: str = ""
+    least_level: int = 1
+    least_severity: str = "warning"
+    #: 0 is Monday.
+    days: tuple[int, ...] = ()
+    begins: str = ""
+    ends: str = ""
+    zone: str = "UTC"
+    receivers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addressed:
+    receiver: str
+    #: Empty if it gets the alert.
+    refusal: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    at: datetime
+    receivers: list[Addressed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Who gets an alert that fires at a moment."""
+
+    at: datetime
+    route: str
+    owner: str
+    level: int
+    muted: Muted | None
+    steps: list[PlannedStep]
+
+    @property
+    def reached(self) -> bool:
+        """Whether a receiver gets it at some step."""
+        return any(not one.refusal for step in self.steps for one in step.receivers)
+
+
+def put_route(
+    *, environment: str, name: str, values: RouteValues, place: int | None, reason: str, actor: Actor
+) -> Route:
+    """Add a route before the default, or change one. ``place`` 1 is asked first; ``None`` keeps its place.
+
+    Raises ``InvalidEdit``.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    slug = environment_of(environment).slug
+    _check(slug, name, values, problems)
+    with transaction.atomic():
+        Environment.objects.select_for_update().get(pk=slug)
+        others = [row for row in routes_of(slug)[:-1] if row.name != name]
+        row = Route.objects.filter(environment=slug, name=name).first()
+        if row is None and len(others) >= MOST_ROUTES:
+            problems.add("name", f"An environment has at most {MOST_ROUTES} routes. Remove one first.")
+        if place is not None:
+            problems.whole("place", place, 1, len(others) + 1)
+        problems.settle()
+        before = _shown(row) if row is not None else None
+        row = row or Route(environment=slug, name=name, place=len(others) + 1)
+        for field in ("owner", "least_level", "least_severity", "begins", "ends", "zone"):
+            setattr(row, field, getattr(values, field))
+        row.days = sorted(set(values.days))
+        row.steps = [[0, list(dict.fromkeys(values.receivers))]]
+        row.save()
+        if name != DEFAULT:
+            at = (place or row.place) - 1
+            _number([*others[:at], row, *others[at:]])
+        _record(row, "route.set", reason, actor, before=before, after=_shown(row))
+    return row
+
+
+def remove_route(*, environment: str, name: str, reason: str, actor: Actor) -> None:
+    """Remove a route. Raises ``NotFound``, or ``InvalidEdit`` for the default."""
+    problems = Problems()
+    problems.reason(reason)
+    if name == DEFAULT:
+        problems.add("name", "The default route cannot be removed. Change its receivers instead.")
+    problems.settle()
+    slug = environment_of(environment).slug
+    with transaction.atomic():
+        Environment.objects.select_for_update().get(pk=slug)
+        row = Route.objects.filter(environment=slug, name=name).first()
+        if row is None:
+            raise NotFound("route", name)
+        _record(row, "route.removed", reason, actor, before=_shown(row))
+        row.delete()
+        _number(routes_of(slug)[:-1])
+
+
+def plan_of(
+    *,
+    environment: str,
+    rule: str,
+    dependency: str = "",
+    severity: str = "critical",
+    at: datetime | None = None,
+) -> Plan:
+    """Who gets an alert of this rule if it fires now, or at another time. Raises ``InvalidEdit``."""
+    problems = Problems()
+    if rule not in MUTABLE_RULES:
+        problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
+    if dependency and rule not in OF_DEPENDENCY:
+        problems.add("dependency", f"Alerts of the rule {rule} are not about a dependency: leave it out.")
+    if severity not in SEVERITIES:
+        problems.add("severity", "Choose warning or critical.")
+    problems.settle()
+    slug = environment_of(environment).slug
+    moment = at or timezone.now()
+    alert = Alert(
+        environment=slug,
+        key=f"{rule}:{dependency}" if dependency else rule,
+        level=timing_of(rule).level,
+        severity=severity,
+        subject_kind="breaker" if dependency else "servers",
+        subject_name=dependency,
+    )
+    facts = facts_of(alert)
+    route = route_of(routes_of(slug), facts, moment)
+    receivers = {row.name: row for row in Receiver.objects.filter(environment=slug)}
+    return Plan(
+        at=moment,
+        route=route.name,
+        owner=facts.owner,
+        level=facts.level,
+        muted=mute_of(not_ended(slug, moment), alert, moment),
+        steps=[
+            PlannedStep(
+                at=moment + timedelta(minutes=after_min),
+                receivers=[
+                    Addressed(receiver=name, refusal=refusal_of(receivers.get(name), facts))
+                    for name in names_of(route, number, receivers.values())
+                ],
+            )
+            for number, (after_min, _) in enumerate(route.steps)
+        ],
+    )
+
+
+def hours_of(route: Route) -> str:
+    """When a route applies, as a person reads it."""
+    if not route.days and not route.begins:
+        return "always"
+    days = ", ".join(DAYS[day] for day in route.days) or "every day"
+    hours = f" {route.begins}\u2013{route.ends}" if route.begins else ""
+    return f"{days}{hours} {route.zone}"
+
+
+def _check(environment: str, name: str, values: RouteValues, problems: Problems) -> None:
+    if not is_slug(name):
+        problems.add("name", "Use 1 to 64 small letters, digits, and dashes.")
+    problems.text("owner", values.owner, 200)
+    if values.least_level not in (1, 2, 3):
+        problems.add("least_level", "Choose a level from 1 to 3.")
+    if values.least_severity not in SEVERITIES:
+        problems.add("least_severity", "Choose warning or critical.")
+    if not set(values.days) <= set(range(7)):
+        problems.add("days", "Choose days from 0 (Monday) to 6 (Sunday).")
+    hours = (values.begins, values.ends)
+    if any(hours) and not (all(map(_TIME.fullmatch, hours)) and values.begins != values.ends):
+        problems.add("begins", "Enter two different times, like 09:00 and 17:30, or leave out both.")
+    if not _is_zone(values.zone):
+        problems.add("zone", "Use the name of a time zone, like Europe/Berlin or UTC.")
+    if name == DEFAULT and values != RouteValues(receivers=values.receivers):
+        problems.add("name", "The default route matches every alert at all hours: change only its receivers.")
+    if name != DEFAULT and not values.receivers:
+        problems.add("receivers", "Choose one receiver or more.")
+    if len(values.receivers) > MOST_RECEIVERS:
+        problems.add("receivers", f"Choose at most {MOST_RECEIVERS} receivers.")
+    known = Receiver.objects.filter(environment=environment, name__in=values.receivers[:MOST_RECEIVERS])
+    missing = set(values.receivers[:MOST_RECEIVERS]) - set(known.values_list("name", flat=True))
+    if missing:
+        problems.add("receivers", f"There is no receiver {sorted(missing)[0]!r}.")
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
+
+
+def _number(rows: list[Route]) -> None:
+    for place, row in enumerate(rows, 1):
+        if row.place != place:
+            row.place = place
+            row.save(update_fields=["place"])
+
+
+def _shown(row: Route) -> dict[str, object]:
+    return {
+        "place": row.place,
+        "owner": row.owner,
+        "least_level": row.least_level,
+        "least_severity": row.least_severity,
+        "hours": hours_of(row),
+        "receivers": ", ".join(row.steps[0][1]),
+    }
+
+
+def _record(
+    row: Route,
+    action: str,
+    reason: str,
+    actor: Actor,
+    *,
+    before: dict[str, object] | None = None,
+    after: dict[str, object] | None = None,
+) -> None:
+    record(
+        actor=actor,
+        action=action,
+        target_kind="route",
+        target_name=row.name,
+        before=before,
+        after=after,
+        reason=reason,
+        environment=row.environment,
+    )

@@ -1,0 +1,195 @@
+"""Routes of alerts: which receivers get which alerts, in order, and who gets an alert now."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from django.http import HttpRequest
+from ninja import Query, Router, Schema
+from pydantic import ConfigDict, Field, JsonValue
+
+from controlplane.alerts.models import Route
+from controlplane.alerts.route_edits import (
+    MOST_RECEIVERS,
+    Plan,
+    RouteValues,
+    plan_of,
+    put_route,
+    remove_route,
+)
+from controlplane.alerts.routing import DEFAULT, routes_of, warnings
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.configuration_out import Done
+from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict, Text
+from controlplane.policies.document import environment_of
+
+router = Router()
+
+_MATCH: dict[str, JsonValue] = {
+    "owner": "payments",
+    "least_level": 2,
+    "least_severity": "warning",
+    "days": [0, 1, 2, 3, 4],
+    "begins": "09:00",
+    "ends": "17:30",
+    "zone": "Europe/Berlin",
+    "receivers": ["payments-chat"],
+}
+_PLAN: dict[str, JsonValue] = {
+    "at": "2026-05-04T13:12:11Z",
+    "route": "payments-by-day",
+    "owner": "payments",
+    "level": 2,
+    "muted_until": None,
+    "steps": [
+        {"at": "2026-05-04T13:12:11Z", "receivers": [{"receiver": "payments-chat", "refusal": ""}]},
+    ],
+}
+
+
+class RouteIn(Strict):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {**_MATCH, "place": 1, "reason": "The team has a chat, see ticket 4711"}
+        }
+    )
+
+    #: Of the dependency that an alert is about. Empty matches every alert.
+    owner: Text = ""
+    least_level: Annotated[int, Field(ge=1, le=3)] = 1
+    least_severity: Literal["warning", "critical"] = "warning"
+    #: 0 is Monday. Empty for every day.
+    days: Annotated[list[Annotated[int, Field(ge=0, le=6)]], Field(max_length=7, default_factory=list)]
+    #: Like 09:00. Both empty for the whole day; an end before the beginning is on the next day.
+    begins: Annotated[str, Field(max_length=5)] = ""
+    ends: Annotated[str, Field(max_length=5)] = ""
+    zone: Annotated[str, Field(max_length=64)] = "UTC"
+    #: Of the default route, empty for every receiver.
+    receivers: Annotated[list[Slug], Field(max_length=MOST_RECEIVERS, default_factory=list)]
+    #: 1 is asked first. Null keeps the place; a new route is the last before the default.
+    place: Annotated[int, Field(ge=1, le=100)] | None = None
+    reason: Reason
+
+
+class RouteOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": {"name": "payments-by-day", **_MATCH}})
+
+    name: str
+    owner: str
+    least_level: int
+    least_severity: Literal["warning", "critical"]
+    days: list[int]
+    begins: str
+    ends: str
+    zone: str
+    receivers: list[str]
+
+    @staticmethod
+    def resolve_receivers(row: Route) -> list[str]:
+        return list(row.steps[0][1])
+
+
+class RoutesOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "routes": [
+                    {"name": "payments-by-day", **_MATCH},
+                    {
+                        "name": DEFAULT,
+                        "owner": "",
+                        "least_level": 1,
+                        "least_severity": "warning",
+                        "days": [],
+                        "begins": "",
+                        "ends": "",
+                        "zone": "UTC",
+                        "receivers": [],
+                    },
+                ],
+                "warnings": [],
+            }
+        }
+    )
+
+    #: The first that matches decides. The last is the default.
+    routes: list[RouteOut]
+    #: Alerts of level 2 or 3 that would reach no receiver.
+    warnings: list[str]
+
+
+class AddressedOut(Schema):
+    receiver: str
+    #: Why it does not get the alert. Empty if it does.
+    refusal: str
+
+
+class StepOut(Schema):
+    at: datetime
+    receivers: list[AddressedOut]
+
+
+class PlanOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": _PLAN})
+
+    at: datetime
+    route: str
+    #: Of the dependency.
+    owner: str
+    level: int
+    #: Not null if a mute hides the alert at this time.
+    muted_until: datetime | None
+    steps: list[StepOut]
+
+    @staticmethod
+    def resolve_muted_until(plan: Plan) -> datetime | None:
+        return plan.muted.until if plan.muted is not None else None
+
+
+class PlanQuery(Schema):
+    model_config = ConfigDict(extra="forbid")
+
+    rule: Annotated[str, Field(min_length=1, max_length=64)]
+    dependency: Text = ""
+    severity: Literal["warning", "critical"] = "critical"
+
+
+@router.get("", response=RoutesOut, auth=needs("acknowledge_alert"))
+def list_routes(request: HttpRequest, environment: Environment) -> RoutesOut:
+    """The routes in their order, and alerts that would reach no receiver."""
+    slug = environment_of(environment).slug
+    return RoutesOut(routes=[RouteOut.from_orm(row) for row in routes_of(slug)], warnings=warnings(slug))
+
+
+@router.get("/preview", response=PlanOut, auth=needs("acknowledge_alert"))
+def preview(request: HttpRequest, environment: Environment, asked: Query[PlanQuery]) -> PlanOut:
+    """Who gets an alert of this rule if it fires now."""
+    return PlanOut.from_orm(
+        plan_of(
+            environment=environment, rule=asked.rule, dependency=asked.dependency, severity=asked.severity
+        )
+    )
+
+
+@router.put("/{route}", response=RouteOut, auth=needs("manage_receivers"))
+def set_route(request: HttpRequest, environment: Environment, route: Slug, values: RouteIn) -> RouteOut:
+    """Add a route, or replace one. Of the route `default`, only the receivers can change."""
+    row = put_route(
+        environment=environment,
+        name=route,
+        values=RouteValues(
+            **values.dict(exclude={"reason", "place", "days", "receivers"}),
+            days=tuple(values.days),
+            receivers=tuple(values.receivers),
+        ),
+        place=values.place,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return RouteOut.from_orm(row)
+
+
+@router.delete("/{route}", response=Done, auth=needs("manage_receivers"))
+def delete_route(request: HttpRequest, environment: Environment, route: Slug, reason: Reason) -> Done:
+    """Remove a route. The default cannot be removed."""
+    remove_route(environment=environment, name=route, reason=reason, actor=actor_of(request))
+    return Done()

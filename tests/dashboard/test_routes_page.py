@@ -1,0 +1,95 @@
+"""The page of routes: who gets an alert, and the warning when no receiver does."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.alerts.models import Route
+from tests.controlplane.test_alert_deliveries import receiver
+from tests.dashboard.test_alerts_page import alert, text
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATH = "/alerts/routes"
+NEW = {
+    "act": "put",
+    "name": "payments",
+    "owner": "payments",
+    "least_level": "2",
+    "least_severity": "warning",
+    "zone": "Europe/Berlin",
+    "begins": "09:00",
+    "ends": "17:30",
+    "days": ["0", "4"],
+    "receivers": ["chat"],
+    "reason": "the team has a chat",
+}
+
+
+def test_an_admin_adds_changes_and_removes_a_route(log_in: Any) -> None:
+    receiver("chat")
+    ada = log_in("ada")
+    page = ada.post(PATH, NEW, follow=True).content.decode()
+    assert "Route payments was saved." in page
+    assert "Mon, Fri 09:00\u201317:30 Europe/Berlin" in page
+    page = ada.get(f"{PATH}?edit=payments").content.decode()
+    assert "Change route payments" in page
+    assert 'value="4" checked' in page
+    ada.post(PATH, NEW | {"owner": "search", "place": "1"})
+    assert Route.objects.get().owner == "search"
+    page = ada.get(f"{PATH}?edit=default").content.decode()
+    assert 'name="owner"' not in page, "the default matches everything"
+    ada.post(PATH, {"act": "put", "name": "default", "receivers": ["chat"], "reason": NEW["reason"]})
+    assert Route.objects.get(name="default").steps == [[0, ["chat"]]]
+    ada.post(PATH, {"act": "remove", "name": "payments", "reason": NEW["reason"]})
+    assert list(Route.objects.values_list("name", flat=True)) == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("name", "My Route", "small letters"),
+        ("zone", "Mars", "name of a time zone"),
+        ("begins", "9", "two different times"),
+        ("receivers", [], "Choose one receiver or more"),
+        ("place", "first", "Enter a whole number"),
+        ("place", "7", "from 1 to 1"),
+        ("reason", "", "Say why"),
+    ],
+)
+def test_wrong_input_is_explained_and_kept(log_in: Any, field: str, value: Any, says: str) -> None:
+    receiver("chat")
+    answer = log_in("ada").post(PATH, NEW | {field: value})
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert says in page
+    assert 'name="owner" value="payments"' in page
+    assert not Route.objects.exists()
+
+
+def test_from_an_alert_to_its_receivers(log_in: Any) -> None:
+    alert()
+    olga = log_in("olga")
+    page = text(olga)
+    assert "There is no receiver: alerts are displayed, and sent to no person." in page
+    link = "/alerts/routes?rule=open&amp;severity=critical&amp;dependency=payments-api"
+    assert link in page
+    link = link.replace("&amp;", "&")
+    assert "No receiver gets it." in olga.get(link).content.decode()
+    receiver("chat")
+    page = olga.get(link).content.decode()
+    assert "Gets it at once." in page
+    assert "No receiver gets it." not in page
+    assert "There is no receiver" not in text(olga)
+    assert olga.get(f"{PATH}?rule=none").status_code == 422
+    assert olga.get(f"{PATH}?rule=open&at=soon").status_code == 422
+
+
+def test_an_operator_reads_routes_and_changes_none(log_in: Any) -> None:
+    receiver("chat")
+    olga = log_in("olga")
+    page = olga.get(PATH).content.decode()
+    assert "every receiver" in page
+    assert 'name="act"' not in page
+    assert olga.post(PATH, NEW).status_code == 403
+    assert log_in("vera").get(PATH).status_code == 403
