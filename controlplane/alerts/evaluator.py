@@ -13,7 +13,7 @@ from controlplane.alerts.findings import Finding
 from controlplane.alerts.lifecycle import AlertState, Known, News, advance
 from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.mutes import MOST_PODS
-from controlplane.alerts.notify import notify
+from controlplane.alerts.notify import escalate, notify
 from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, rule_of, timing_of
 from controlplane.policies.models import Environment
 from controlplane.status.read_facts import read_facts
@@ -136,6 +136,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
             changes.append(Change(alert=row, news=news))
         seen.append(row)
     notify(environment, seen, now)
+    escalate(environment, seen, now)
     Evaluation.objects.update_or_create(environment=environment, defaults={"at": Now()})
     return changes
 

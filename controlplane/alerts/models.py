@@ -52,6 +52,8 @@ class Alert(models.Model):
     pods = models.JSONField(default=list, db_default=[], blank=True)
     #: The severity that receivers know of; empty while they know of nothing.
     notified = models.CharField(max_length=16, blank=True, default="", db_default="")
+    #: ``[[1777900331.0, ["boss"]]]``: who gets it next, in unix seconds, unless a person acknowledges it.
+    escalations = models.JSONField(default=list, db_default=[], blank=True)
     #: Not stored: ``open_alerts`` sets it.
     muted: Muted | None = None
 

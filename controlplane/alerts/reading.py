@@ -35,6 +35,9 @@ class StoredAlert:
     acknowledged_at: float | None = None
     note: str = ""
     muted: Muted | None = None
+    #: Who gets it next unless a person acknowledges it, and when; ``None`` for no step.
+    escalates_at: float | None = None
+    escalates_to: tuple[str, ...] = ()
 
     @property
     def fired(self) -> bool:
@@ -94,4 +97,6 @@ def stored(row: Alert) -> StoredAlert:
         acknowledged_at=row.acknowledged_at.timestamp() if row.acknowledged_at else None,
         note=row.note,
         muted=row.muted,
+        escalates_at=row.escalations[0][0] if row.escalations else None,
+        escalates_to=tuple(row.escalations[0][1]) if row.escalations else (),
     )

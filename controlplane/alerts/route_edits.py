@@ -31,6 +31,9 @@ from fuseboard.contract.words import is_slug
 
 MOST_ROUTES = 50
 MOST_RECEIVERS = 20
+#: Of a route, after the first message.
+MOST_STEPS = 3
+LONGEST_STEP_MIN = 24 * 60
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 
@@ -48,6 +51,8 @@ class RouteValues:
     ends: str = ""
     zone: str = "UTC"
     receivers: tuple[str, ...] = ()
+    #: Minutes after the alert was sent, and who gets it then unless a person acknowledges it.
+    escalations: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +110,10 @@ def put_route(
         for field in ("owner", "least_level", "least_severity", "begins", "ends", "zone"):
             setattr(row, field, getattr(values, field))
         row.days = sorted(set(values.days))
-        row.steps = [[0, list(dict.fromkeys(values.receivers))]]
+        row.steps = [
+            [after_min, list(dict.fromkeys(names))]
+            for after_min, names in ((0, values.receivers), *values.escalations)
+        ]
         row.save()
         if name != DEFAULT:
             at = (place or row.place) - 1
@@ -190,6 +198,11 @@ def hours_of(route: Route) -> str:
     return f"{days}{hours} {route.zone}"
 
 
+def steps_of(route: Route) -> str:
+    """Who gets an alert later, as a person reads it."""
+    return "; ".join(f"after {after_min} min {', '.join(names)}" for after_min, names in route.steps[1:])
+
+
 def _check(environment: str, name: str, values: RouteValues, problems: Problems) -> None:
     if not is_slug(name):
         problems.add("name", "Use 1 to 64 small letters, digits, and dashes.")
@@ -205,16 +218,31 @@ def _check(environment: str, name: str, values: RouteValues, problems: Problems)
         problems.add("begins", "Enter two different times, like 09:00 and 17:30, or leave out both.")
     if not _is_zone(values.zone):
         problems.add("zone", "Use the name of a time zone, like Europe/Berlin or UTC.")
-    if name == DEFAULT and values != RouteValues(receivers=values.receivers):
+    if name == DEFAULT and values != RouteValues(receivers=values.receivers, escalations=values.escalations):
         problems.add("name", "The default route matches every alert at all hours: change only its receivers.")
+    _check_steps(values, problems)
     if name != DEFAULT and not values.receivers:
         problems.add("receivers", "Choose one receiver or more.")
     if len(values.receivers) > MOST_RECEIVERS:
         problems.add("receivers", f"Choose at most {MOST_RECEIVERS} receivers.")
-    known = Receiver.objects.filter(environment=environment, name__in=values.receivers[:MOST_RECEIVERS])
-    missing = set(values.receivers[:MOST_RECEIVERS]) - set(known.values_list("name", flat=True))
+    problems.settle()
+    named = {*values.receivers, *(name for _, names in values.escalations for name in names)}
+    known = Receiver.objects.filter(environment=environment, name__in=named)
+    missing = named - set(known.values_list("name", flat=True))
     if missing:
         problems.add("receivers", f"There is no receiver {sorted(missing)[0]!r}.")
+
+
+def _check_steps(values: RouteValues, problems: Problems) -> None:
+    minutes = [after_min for after_min, _ in values.escalations]
+    for after_min in minutes:
+        problems.whole("escalations", after_min, 1, LONGEST_STEP_MIN)
+    if minutes != sorted(set(minutes)):
+        problems.add("escalations", "Give each step more minutes than the step before.")
+    if len(minutes) > MOST_STEPS:
+        problems.add("escalations", f"Use at most {MOST_STEPS} steps.")
+    if not all(0 < len(names) <= MOST_RECEIVERS for _, names in values.escalations):
+        problems.add("escalations", f"Name 1 to {MOST_RECEIVERS} receivers for each step.")
 
 
 def _is_zone(name: str) -> bool:
@@ -240,6 +268,7 @@ def _shown(row: Route) -> dict[str, object]:
         "least_severity": row.least_severity,
         "hours": hours_of(row),
         "receivers": ", ".join(row.steps[0][1]),
+        "escalations": steps_of(row),
     }
 
 

@@ -13,12 +13,14 @@ from controlplane.alerts.models import Receiver, Route
 from controlplane.alerts.mute_edits import MUTABLE_RULES
 from controlplane.alerts.route_edits import (
     DAYS,
+    MOST_STEPS,
     Plan,
     RouteValues,
     hours_of,
     plan_of,
     put_route,
     remove_route,
+    steps_of,
 )
 from controlplane.alerts.routing import DEFAULT, routes_of, warnings
 from controlplane.errors import InvalidEdit, NotFound
@@ -78,7 +80,22 @@ def _values(typed: QueryDict) -> RouteValues:
         ends=bounded_text(typed, "ends", most=5).strip(),
         zone=bounded_text(typed, "zone", most=64).strip() or "UTC",
         receivers=tuple(typed.getlist("receivers")),
+        escalations=tuple(
+            (whole(after, "escalations"), tuple(filter(None, map(str.strip, to.split(",")))))
+            for after, to in _typed_steps(typed)
+            if after or to
+        ),
     )
+
+
+def _typed_steps(typed: QueryDict) -> list[tuple[str, str]]:
+    return [
+        (
+            bounded_text(typed, f"after_{number}", most=10).strip(),
+            bounded_text(typed, f"to_{number}", most=2_000).strip(),
+        )
+        for number in range(MOST_STEPS)
+    ]
 
 
 def _page(
@@ -95,7 +112,7 @@ def _page(
     context = context_of(request, "routes", errors=errors)
     names = Receiver.objects.filter(environment=environment)
     context |= {
-        "rows": [(row, hours_of(row), row.steps[0][1]) for row in rows],
+        "rows": [(row, hours_of(row), row.steps[0][1], steps_of(row)) for row in rows],
         "form": _form(request, rows),
         "plan": plan,
         "asked": request.GET,
@@ -135,10 +152,12 @@ def _form(request: HttpRequest, rows: list[Route]) -> dict[str, Any]:
             **typed.dict(),
             "days": {int(day) for day in typed.getlist("days") if day in "0123456"},
             "receivers": set(typed.getlist("receivers")),
+            "steps": _typed_steps(typed),
         }
     row = next((row for row in rows if row.name == request.GET.get("edit")), None)
     if row is None:
-        return {"least_level": 2, "zone": "UTC"}
+        return {"least_level": 2, "zone": "UTC", "steps": [("", "")] * MOST_STEPS}
+    steps = [(str(after_min), ", ".join(names)) for after_min, names in row.steps[1:]]
     return {
         "name": row.name,
         "changes": True,
@@ -151,4 +170,5 @@ def _form(request: HttpRequest, rows: list[Route]) -> dict[str, Any]:
         "ends": row.ends,
         "zone": row.zone,
         "receivers": set(row.steps[0][1]),
+        "steps": [*steps, *[("", "")] * (MOST_STEPS - len(steps))],
     }

@@ -1,5 +1,6 @@
 """Makes a delivery for each receiver that must know of a change, in the transaction of the change."""
 
+from collections.abc import Collection
 from typing import Any
 
 from django.db.models import Max, Q, QuerySet
@@ -13,20 +14,39 @@ from controlplane.alerts.routing import facts_of, names_of, refusal_of, route_of
 TEST = "test"
 
 
+#: Sent to the next receivers, because no person has acknowledged the alert.
+ESCALATED = "escalated"
+
+
 def enqueue(alert: Alert, news: News) -> list[Delivery]:
     """Deliveries of this news, to the receivers of the route, and to those that know of the alert already.
 
-    Receivers that got "fired" get "resolved", whatever they want by now.
+    Receivers that got "fired" get "resolved", whatever they want by now. The caller saves the escalations.
     """
     receivers = Receiver.objects.filter(environment=alert.environment)
     if news is News.RESOLVED:
         return [one for row in _informed(receivers, alert) if (one := _resolved(row, alert)) is not None]
     facts, every = facts_of(alert), list(receivers.order_by("name"))
-    named = set(names_of(route_of(routes_of(alert.environment), facts, timezone.now()), 0, every))
+    now = timezone.now()
+    route = route_of(routes_of(alert.environment), facts, now)
+    # The steps that are in force when people get the news stay in force.
+    alert.escalations = [
+        [now.timestamp() + after_min * 60, names_of(route, number, every)]
+        for number, (after_min, _) in enumerate(route.steps)
+        if number
+    ]
+    named = set(names_of(route, 0, every))
     if news is News.WORSENED:
         named.update(row.name for row in _informed(receivers, alert))
     wanted = [row for row in every if row.name in named and not refusal_of(row, facts)]
     return [_add(row, alert, _kind(row, alert, news)) for row in wanted]
+
+
+def enqueue_escalation(alert: Alert, names: Collection[str]) -> list[Delivery]:
+    """Deliveries to the receivers of the next step."""
+    facts = facts_of(alert)
+    every = Receiver.objects.filter(environment=alert.environment, name__in=names).order_by("name")
+    return [_add(row, alert, ESCALATED) for row in every if not refusal_of(row, facts)]
 
 
 def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:

@@ -9,7 +9,9 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from controlplane.alerts.models import Route
 from controlplane.alerts.route_edits import (
+    LONGEST_STEP_MIN,
     MOST_RECEIVERS,
+    MOST_STEPS,
     Plan,
     RouteValues,
     plan_of,
@@ -33,6 +35,7 @@ _MATCH: dict[str, JsonValue] = {
     "ends": "17:30",
     "zone": "Europe/Berlin",
     "receivers": ["payments-chat"],
+    "escalations": [{"after_minutes": 10, "receivers": ["pager"]}],
 }
 _PLAN: dict[str, JsonValue] = {
     "at": "2026-05-04T13:12:11Z",
@@ -44,6 +47,12 @@ _PLAN: dict[str, JsonValue] = {
         {"at": "2026-05-04T13:12:11Z", "receivers": [{"receiver": "payments-chat", "refusal": ""}]},
     ],
 }
+
+
+class EscalationIn(Strict):
+    #: After the first message.
+    after_minutes: Annotated[int, Field(ge=1, le=LONGEST_STEP_MIN)]
+    receivers: Annotated[list[Slug], Field(min_length=1, max_length=MOST_RECEIVERS)]
 
 
 class RouteIn(Strict):
@@ -65,6 +74,8 @@ class RouteIn(Strict):
     zone: Annotated[str, Field(max_length=64)] = "UTC"
     #: Of the default route, empty for every receiver.
     receivers: Annotated[list[Slug], Field(max_length=MOST_RECEIVERS, default_factory=list)]
+    #: Who gets the alert later, unless a person acknowledges it.
+    escalations: Annotated[list[EscalationIn], Field(max_length=MOST_STEPS, default_factory=list)]
     #: 1 is asked first. Null keeps the place; a new route is the last before the default.
     place: Annotated[int, Field(ge=1, le=100)] | None = None
     reason: Reason
@@ -82,10 +93,15 @@ class RouteOut(Schema):
     ends: str
     zone: str
     receivers: list[str]
+    escalations: list[EscalationIn]
 
     @staticmethod
     def resolve_receivers(row: Route) -> list[str]:
         return list(row.steps[0][1])
+
+    @staticmethod
+    def resolve_escalations(row: Route) -> list[dict[str, object]]:
+        return [{"after_minutes": after_min, "receivers": names} for after_min, names in row.steps[1:]]
 
 
 class RoutesOut(Schema):
@@ -104,6 +120,7 @@ class RoutesOut(Schema):
                         "ends": "",
                         "zone": "UTC",
                         "receivers": [],
+                        "escalations": [],
                     },
                 ],
                 "warnings": [],
@@ -177,7 +194,8 @@ def set_route(request: HttpRequest, environment: Environment, route: Slug, value
         environment=environment,
         name=route,
         values=RouteValues(
-            **values.dict(exclude={"reason", "place", "days", "receivers"}),
+            **values.dict(exclude={"reason", "place", "days", "receivers", "escalations"}),
+            escalations=tuple((step.after_minutes, tuple(step.receivers)) for step in values.escalations),
             days=tuple(values.days),
             receivers=tuple(values.receivers),
         ),

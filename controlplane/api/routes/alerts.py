@@ -1,6 +1,6 @@
 """Alerts: what fires, since when, who works on it, and what fired in the past."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from django.http import HttpRequest
@@ -8,6 +8,7 @@ from ninja import Router, Schema
 from pydantic import ConfigDict, JsonValue
 
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 from controlplane.alerts.reading import open_alerts, past_alerts
 from controlplane.api.http.auth import actor_of, needs
@@ -35,6 +36,7 @@ _EXAMPLE: dict[str, JsonValue] = {
     "acknowledged_at": "2026-05-04T13:14:40Z",
     "note": "Called the vendor",
     "muted": None,
+    "escalations": [],
 }
 
 
@@ -44,6 +46,11 @@ class MutedOut(Schema):
     by: str
     reason: str
     until: datetime
+
+
+class EscalationOut(Schema):
+    at: datetime
+    receivers: list[str]
 
 
 class AlertOut(Schema):
@@ -74,6 +81,14 @@ class AlertOut(Schema):
     note: str
     #: Null for an alert that is not muted now, and for a resolved one.
     muted: MutedOut | None
+    #: Who gets it next unless a person acknowledges it.
+    escalations: list[EscalationOut]
+
+    @staticmethod
+    def resolve_escalations(row: Alert) -> list[dict[str, object]]:
+        if row.state == AlertState.RESOLVED:
+            return []
+        return [{"at": datetime.fromtimestamp(at, UTC), "receivers": names} for at, names in row.escalations]
 
 
 class NoteIn(Schema):
