@@ -10,6 +10,7 @@ from prometheus_client import Counter
 
 from controlplane.alerts.evaluate import evaluate
 from controlplane.alerts.findings import Finding
+from controlplane.alerts.flapping import timing_while, with_change
 from controlplane.alerts.lifecycle import AlertState, Known, News, advance
 from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.mutes import MOST_PODS
@@ -37,14 +38,20 @@ _FORGET_MUTES = """
 DELIVERIES_KEPT_DAYS = 30
 _FORGET_DELIVERIES = "DELETE FROM alerts_delivery WHERE created_at < now() - make_interval(days => %s)"
 _FORGET = """
-    DELETE FROM alerts_alert WHERE id IN (
+    WITH old AS (
         SELECT id FROM (
             SELECT id, resolved_at,
                    row_number() OVER (PARTITION BY environment ORDER BY resolved_at DESC) AS place
             FROM alerts_alert WHERE state = 'resolved'
         ) AS resolved
         WHERE resolved_at < now() - make_interval(days => %s) OR place > %s
+    ), explained AS (
+        UPDATE alerts_alert SET cause_id = NULL
+        WHERE cause_id IN (SELECT id FROM old) AND id NOT IN (SELECT id FROM old)
+    ), sent AS (
+        DELETE FROM alerts_delivery WHERE alert_id IN (SELECT id FROM old)
     )
+    DELETE FROM alerts_alert WHERE id IN (SELECT id FROM old)
 """
 
 
@@ -116,7 +123,9 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     found = {one.key: one for one in evaluate(status) if rule_of(one.key) not in NOT_ALERTS}
     rows = {
         row.key: row
-        for row in Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED)
+        for row in Alert.objects.filter(environment=environment)
+        .exclude(state=AlertState.RESOLVED)
+        .select_related("cause")
     }
     blind = status.figures.gateways == 0
     changes = []
@@ -125,7 +134,8 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         row, finding = rows.get(key), found.get(key)
         hidden = blind and rule_of(key) not in NEEDS_NO_GATEWAY
         known = _known(row) if row is not None else None
-        after, news = advance(known, finding, timing_of(key), now, blind=hidden, passed_s=passed_s)
+        timing = timing_while(row, timing_of(key))
+        after, news = advance(known, finding, timing, now, blind=hidden, passed_s=passed_s)
         if after is None:
             if row is not None:
                 row.delete()
@@ -183,6 +193,8 @@ def _write(row: Alert, after: Known, finding: Finding | None, now: float, *, hid
     if after.severity == "warning" and row.notified == "critical":
         # It is news again when it becomes critical again.
         fields["notified"] = "warning"
+    if row.flapping_since is not None and (after.state.value, after.severity) != (row.state, row.severity):
+        fields["changes"] = with_change(row, now)
     changed = [name for name, value in fields.items() if getattr(row, name) != value]
     for name in changed:
         setattr(row, name, fields[name])

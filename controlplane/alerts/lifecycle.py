@@ -33,6 +33,9 @@ class News(StrEnum):
     FIRED = "fired"
     WORSENED = "worsened"
     RESOLVED = "resolved"
+    #: Only of messages: it fires and ends again and again; then it has fired without a change for a time.
+    FLAPPING = "flapping"
+    STABLE = "stable"
 
 
 @dataclass(frozen=True, kw_only=True)

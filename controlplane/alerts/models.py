@@ -54,6 +54,14 @@ class Alert(models.Model):
     notified = models.CharField(max_length=16, blank=True, default="", db_default="")
     #: ``[[1777900331.0, ["boss"]]]``: who gets it next, in unix seconds, unless a person acknowledges it.
     escalations = models.JSONField(default=list, db_default=[], blank=True)
+    #: The alert that explains it, so that it is not sent.
+    cause = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="explained"
+    )
+    #: When it was sent within the last hour, also by the alerts before with this key, in unix seconds.
+    changes = models.JSONField(default=list, db_default=[], blank=True)
+    #: It changes so often that receivers got one message about that, and get the next when it is stable.
+    flapping_since = models.DateTimeField(null=True, blank=True)
     #: Not stored: ``open_alerts`` sets it.
     muted: Muted | None = None
 

@@ -38,6 +38,9 @@ class StoredAlert:
     #: Who gets it next unless a person acknowledges it, and when; ``None`` for no step.
     escalates_at: float | None = None
     escalates_to: tuple[str, ...] = ()
+    #: The text of the alert that explains it; empty for none.
+    because: str = ""
+    flapping_since: float | None = None
 
     @property
     def fired(self) -> bool:
@@ -52,7 +55,11 @@ def stored_alerts(environment: str) -> dict[str, StoredAlert]:
 
 def open_alerts(environment: str) -> list[Alert]:
     """Alerts that are not resolved: critical first, those that fire before pending ones, then the newest."""
-    rows = list(Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED))
+    rows = list(
+        Alert.objects.filter(environment=environment)
+        .exclude(state=AlertState.RESOLVED)
+        .select_related("cause")
+    )
     now = timezone.now()
     mutes = list(not_ended(environment, now)) if rows else []
     for row in rows:
@@ -70,9 +77,8 @@ def open_alerts(environment: str) -> list[Alert]:
 
 def past_alerts(environment: str) -> QuerySet[Alert]:
     """Resolved alerts, the newest first."""
-    return Alert.objects.filter(environment=environment, state=AlertState.RESOLVED).order_by(
-        "-resolved_at", "-id"
-    )
+    rows = Alert.objects.filter(environment=environment, state=AlertState.RESOLVED).select_related("cause")
+    return rows.order_by("-resolved_at", "-id")
 
 
 def stored(row: Alert) -> StoredAlert:
@@ -99,4 +105,6 @@ def stored(row: Alert) -> StoredAlert:
         muted=row.muted,
         escalates_at=row.escalations[0][0] if row.escalations else None,
         escalates_to=tuple(row.escalations[0][1]) if row.escalations else (),
+        because=row.cause.text if row.cause is not None else "",
+        flapping_since=row.flapping_since.timestamp() if row.flapping_since else None,
     )

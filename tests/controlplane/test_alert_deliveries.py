@@ -62,13 +62,13 @@ def alert(key: str = "open:payments-api", **fields: Any) -> Alert:
         "level": 2,
         "fired_at": now,
         "subject_kind": "servers",
+        "true_since": now,
+        "level_since": now,
     }
     return Alert.objects.create(
         environment="production",
         key=key,
         worst="critical",
-        true_since=now,
-        level_since=now,
         text=f"{key} fires",
         **(usual | fields),
     )

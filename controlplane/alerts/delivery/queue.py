@@ -14,6 +14,8 @@ from controlplane.alerts.routing import facts_of, names_of, refusal_of, route_of
 TEST = "test"
 
 
+#: Alerts that a message names as explained by its own.
+MOST_EXPLAINED = 10
 #: Sent to the next receivers, because no person has acknowledged the alert.
 ESCALATED = "escalated"
 
@@ -30,13 +32,14 @@ def enqueue(alert: Alert, news: News) -> list[Delivery]:
     now = timezone.now()
     route = route_of(routes_of(alert.environment), facts, now)
     # The steps that are in force when people get the news stay in force.
-    alert.escalations = [
-        [now.timestamp() + after_min * 60, names_of(route, number, every)]
-        for number, (after_min, _) in enumerate(route.steps)
-        if number
-    ]
+    if news is not News.STABLE:
+        alert.escalations = [
+            [now.timestamp() + after_min * 60, names_of(route, number, every)]
+            for number, (after_min, _) in enumerate(route.steps)
+            if number
+        ]
     named = set(names_of(route, 0, every))
-    if news is News.WORSENED:
+    if news is not News.FIRED:
         named.update(row.name for row in _informed(receivers, alert))
     wanted = [row for row in every if row.name in named and not refusal_of(row, facts)]
     return [_add(row, alert, _kind(row, alert, news)) for row in wanted]
@@ -67,7 +70,8 @@ def _informed(receivers: QuerySet[Receiver], alert: Alert) -> QuerySet[Receiver]
 def _kind(receiver: Receiver, alert: Alert, news: News) -> str:
     """A receiver that wants critical alerts only hears of a worsened one for the first time."""
     known = Delivery.objects.filter(receiver=receiver, alert=alert).exclude(state=DeliveryState.SUPERSEDED)
-    return news.value if news is News.FIRED or known.exists() else News.FIRED.value
+    first = news in (News.FIRED, News.FLAPPING) or known.exists()
+    return news.value if first else News.FIRED.value
 
 
 def _resolved(receiver: Receiver, alert: Alert) -> Delivery | None:
@@ -95,6 +99,7 @@ def _add(receiver: Receiver, alert: Alert, kind: str) -> Delivery:
 
 def document_of(alert: Alert, kind: str, *, place: int) -> dict[str, Any]:
     """The body of the webhook, but for its time."""
+    explained = list(alert.explained.order_by("true_since").values_list("text", flat=True))
     return {
         "type": f"alert.{kind}",
         "data": {
@@ -109,6 +114,9 @@ def document_of(alert: Alert, kind: str, *, place: int) -> dict[str, Any]:
             "fired_at": alert.fired_at.isoformat() if alert.fired_at else None,
             "resolved_at": alert.resolved_at.isoformat() if alert.resolved_at else None,
             "runbook": alert.runbook,
+            # Alerts that it explains, and that are not sent: the first of them, and their number.
+            "explains": explained[:MOST_EXPLAINED],
+            "explained": len(explained),
             # A receiver that gets a lower number than it has seen can drop it.
             "sequence": place,
         },

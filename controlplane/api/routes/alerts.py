@@ -37,6 +37,8 @@ _EXAMPLE: dict[str, JsonValue] = {
     "note": "Called the vendor",
     "muted": None,
     "escalations": [],
+    "cause": None,
+    "flapping_since": None,
 }
 
 
@@ -83,6 +85,14 @@ class AlertOut(Schema):
     muted: MutedOut | None
     #: Who gets it next unless a person acknowledges it.
     escalations: list[EscalationOut]
+    #: The alert that explains it, so that it is not sent.
+    cause: int | None
+    #: Receivers got one message that it fires and ends again and again.
+    flapping_since: datetime | None
+
+    @staticmethod
+    def resolve_cause(row: Alert) -> int | None:
+        return row.cause_id
 
     @staticmethod
     def resolve_escalations(row: Alert) -> list[dict[str, object]]:

@@ -96,7 +96,7 @@ class DeliveryOut(Schema):
     receiver: str
     #: Null for a test.
     alert: int | None
-    kind: Literal["fired", "worsened", "escalated", "resolved", "test"]
+    kind: Literal["fired", "worsened", "escalated", "flapping", "stable", "resolved", "test"]
     state: Literal["waiting", "sending", "sent", "gave_up", "superseded"]
     attempts: int
     #: What the last attempt said.
