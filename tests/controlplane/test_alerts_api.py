@@ -48,3 +48,11 @@ def test_an_operator_acknowledges_and_gives_back(production: str) -> None:
     assert (free["acknowledged_by"], free["acknowledged_at"]) == ("", None)
     problem(send(token, "POST", f"{API}/alerts/{row.pk}/release", {}), 422)
     problem(send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "x" * 501}), 422)
+
+
+def test_an_acknowledged_alert_names_who_gets_it_next(production: str) -> None:
+    token, row = token_of("operator"), alert("local")
+    Alert.objects.update(escalations=[[1_777_900_331.0, ["boss"]]])
+    taken = send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "Called the vendor"}).json()
+    assert taken["escalations"] == [{"at": "2026-05-04T13:12:11Z", "receivers": ["boss"]}]
+    assert send(token, "GET", f"{API}/alerts").json()[0]["escalations"] == taken["escalations"]

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from django.http import HttpRequest
-from ninja import Query, Router, Schema
+from ninja import Router, Schema
 from pydantic import ConfigDict, Field, JsonValue
 
 from controlplane.alerts.models import Route
@@ -21,7 +21,7 @@ from controlplane.alerts.route_edits import (
 from controlplane.alerts.routing import DEFAULT, routes_of, warnings
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
-from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict, Text
+from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict, Text, Title
 from controlplane.policies.document import environment_of
 
 router = Router()
@@ -162,29 +162,23 @@ class PlanOut(Schema):
         return plan.muted.until if plan.muted is not None else None
 
 
-class PlanQuery(Schema):
-    model_config = ConfigDict(extra="forbid")
-
-    rule: Annotated[str, Field(min_length=1, max_length=64)]
-    dependency: Text = ""
-    severity: Literal["warning", "critical"] = "critical"
-
-
 @router.get("", response=RoutesOut, auth=needs("acknowledge_alert"))
-def list_routes(request: HttpRequest, environment: Environment) -> RoutesOut:
+def list_routes(request: HttpRequest, environment: Environment) -> dict[str, object]:
     """The routes in their order, and alerts that would reach no receiver."""
     slug = environment_of(environment).slug
-    return RoutesOut(routes=[RouteOut.from_orm(row) for row in routes_of(slug)], warnings=warnings(slug))
+    return {"routes": routes_of(slug), "warnings": warnings(slug)}
 
 
 @router.get("/preview", response=PlanOut, auth=needs("acknowledge_alert"))
-def preview(request: HttpRequest, environment: Environment, asked: Query[PlanQuery]) -> PlanOut:
+def preview(
+    request: HttpRequest,
+    environment: Environment,
+    rule: Title,
+    dependency: Text = "",
+    severity: Literal["warning", "critical"] = "critical",
+) -> Plan:
     """Who gets an alert of this rule if it fires now."""
-    return PlanOut.from_orm(
-        plan_of(
-            environment=environment, rule=asked.rule, dependency=asked.dependency, severity=asked.severity
-        )
-    )
+    return plan_of(environment=environment, rule=rule, dependency=dependency, severity=severity)
 
 
 @router.put("/{route}", response=RouteOut, auth=needs("manage_receivers"))
