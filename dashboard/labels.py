@@ -152,24 +152,6 @@ _GROUPS = {"override", "quotas", "vendor_limits", "breaker", "protection"}
 _COUNTED = {"things": "item", "needed": "approval"}
 #: Last parts of a field name that are units.
 _UNITS = {"s": "s", "ms": "ms", "us": "\u00b5s", "percent": "%"}
-#: Browser -> its sign in a User-Agent header. The first that fits: most browsers also name others.
-_BROWSERS = {
-    "Edge": "Edg",
-    "Opera": "OPR/",
-    "Firefox": "Firefox/",
-    "Chrome": "Chrome/",
-    "Safari": "Safari/",
-    "curl": "curl/",
-}
-#: System -> its sign in a User-Agent header, also the first that fits.
-_SYSTEMS = {
-    "Android": "Android",
-    "iPhone": "iPhone",
-    "iPad": "iPad",
-    "Windows": "Windows",
-    "macOS": "Mac OS X",
-    "Linux": "Linux",
-}
 #: Fields that mean nothing without the others.
 _QUIET_FIELDS = {
     "version",
@@ -382,13 +364,6 @@ def request_words(state: str) -> str:
 def drill_words(kind: str) -> str:
     """What a drill simulates."""
     return _DRILLS.get(kind, kind)
-
-
-def browser_words(agent: str) -> str:
-    """A User-Agent header as "Chrome on Linux"; a header that names neither stays as it is."""
-    names = (name for name, sign in _BROWSERS.items() if sign in agent)
-    systems = (name for name, sign in _SYSTEMS.items() if sign in agent)
-    return " on ".join(word for word in (next(names, ""), next(systems, "")) if word) or agent[:40]
 
 
 def span_words(seconds: float) -> str:

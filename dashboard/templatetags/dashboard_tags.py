@@ -20,8 +20,8 @@ from controlplane.alerts.timings import rule_of
 from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.status.incidents import trip_words
 from dashboard import plots
+from dashboard.browsers import browser_words
 from dashboard.labels import (
-    browser_words,
     cause_words,
     config_source_words,
     drill_words,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from controlplane.status.facts import Change
+from dashboard.browsers import browser_words
 from dashboard.labels import (
     _ACTIONS,
     action_verb,
     action_words,
-    browser_words,
     difference,
     proposal_words,
 )

@@ -55,7 +55,7 @@ class EscalationIn(Strict):
     receivers: Annotated[list[Slug], Field(min_length=1, max_length=MOST_RECEIVERS)]
 
 
-class RouteIn(Strict):
+class AlertRouteIn(Strict):
     model_config = ConfigDict(
         json_schema_extra={
             "example": {**_MATCH, "place": 1, "reason": "The team has a chat, see ticket 4711"}
@@ -81,7 +81,7 @@ class RouteIn(Strict):
     reason: Reason
 
 
-class RouteOut(Schema):
+class AlertRouteOut(Schema):
     model_config = ConfigDict(json_schema_extra={"example": {"name": "payments-by-day", **_MATCH}})
 
     name: str
@@ -104,7 +104,7 @@ class RouteOut(Schema):
         return [{"after_minutes": after_min, "receivers": names} for after_min, names in row.steps[1:]]
 
 
-class RoutesOut(Schema):
+class AlertRoutesOut(Schema):
     model_config = ConfigDict(
         json_schema_extra={
             "example": {
@@ -129,7 +129,7 @@ class RoutesOut(Schema):
     )
 
     #: The first that matches decides. The last is the default.
-    routes: list[RouteOut]
+    routes: list[AlertRouteOut]
     #: Alerts of level 2 or 3 that would reach no receiver.
     warnings: list[str]
 
@@ -140,7 +140,7 @@ class AddressedOut(Schema):
     refusal: str
 
 
-class StepOut(Schema):
+class AlertStepOut(Schema):
     at: datetime
     receivers: list[AddressedOut]
 
@@ -155,14 +155,14 @@ class PlanOut(Schema):
     level: int
     #: Not null if a mute hides the alert at this time.
     muted_until: datetime | None
-    steps: list[StepOut]
+    steps: list[AlertStepOut]
 
     @staticmethod
     def resolve_muted_until(plan: Plan) -> datetime | None:
         return plan.muted.until if plan.muted is not None else None
 
 
-@router.get("", response=RoutesOut, auth=needs("acknowledge_alert"))
+@router.get("", response=AlertRoutesOut, auth=needs("acknowledge_alert"))
 def list_routes(request: HttpRequest, environment: Environment) -> dict[str, object]:
     """The routes in their order, and alerts that would reach no receiver."""
     slug = environment_of(environment).slug
@@ -181,8 +181,10 @@ def preview(
     return plan_of(environment=environment, rule=rule, dependency=dependency, severity=severity)
 
 
-@router.put("/{route}", response=RouteOut, auth=needs("manage_receivers"))
-def set_route(request: HttpRequest, environment: Environment, route: Slug, values: RouteIn) -> RouteOut:
+@router.put("/{route}", response=AlertRouteOut, auth=needs("manage_receivers"))
+def set_route(
+    request: HttpRequest, environment: Environment, route: Slug, values: AlertRouteIn
+) -> AlertRouteOut:
     """Add a route, or replace one. Of the route `default`, only the receivers can change."""
     row = put_route(
         environment=environment,
@@ -197,7 +199,7 @@ def set_route(request: HttpRequest, environment: Environment, route: Slug, value
         reason=values.reason,
         actor=actor_of(request),
     )
-    return RouteOut.from_orm(row)
+    return AlertRouteOut.from_orm(row)
 
 
 @router.delete("/{route}", response=Done, auth=needs("manage_receivers"))
