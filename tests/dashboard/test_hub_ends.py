@@ -44,7 +44,7 @@ async def test_a_socket_hears_a_cancellation_at_the_moment_of_news(loop, monkeyp
         work, event = (
             (consumer._write(), consumer._news)
             if loop == "_write"
-            else (consumer._recheck("viewer"), consumer._doubt)
+            else (consumer._recheck("viewer", "production"), consumer._doubt)
         )
         await ends_at(event, asyncio.create_task(work, name=loop), turn)
 
@@ -67,7 +67,7 @@ async def test_a_socket_whose_task_swallows_the_cancellation_ends_it_with_its_ne
     consumer = LiveConsumer()
     consumer.topic, consumer.scope, consumer._doubt = object(), {}, asyncio.Event()
     consumer._doubt.set()
-    task = asyncio.create_task(consumer._recheck("viewer"))
+    task = asyncio.create_task(consumer._recheck("viewer", "production"))
     consumer._tasks = [task]
     await begun.wait()
     await consumer.disconnect(1000)
