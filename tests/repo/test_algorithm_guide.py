@@ -21,7 +21,7 @@ STAY: dict[str, str] = {
     "controlplane/policies/template_starts.py": "values to start from, for the usual limits",
     "controlplane/usage/budgets.py": "a budget has a calendar period, which only fixed windows have",
     "dashboard/live/capacity.py": "sliding windows are not leased; any other limit is, above the usual rate",
-    "dashboard/thing_form.py": "only a token bucket has a burst, so any other gets 1",
+    "dashboard/typed_thing.py": "only a token bucket has a burst, so any other gets 1",
     "docs/examples/quotas.yaml": "an example",
 }
 #: Words that mean nothing but an algorithm. ``concurrency`` is also a reason.

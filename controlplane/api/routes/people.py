@@ -69,7 +69,7 @@ class PersonOut(Schema):
                 "email": "",
                 "role": "operator",
                 "environment_roles": {},
-                "service_roles": {"production": {"shop": "operator"}},
+                "service_roles": {"staging": {"shop": "operator"}},
                 "is_active": True,
                 "second_factor": True,
                 "api_tokens": 1,
