@@ -97,18 +97,25 @@ def views_of(request: HttpRequest) -> list[View]:
 
 
 def offered_views(request: HttpRequest, *, stale: bool) -> dict[str, Any] | None:
-    """The views of the page that is shown, and where it is saved; ``None`` on a page that is no list."""
+    """The views of the page that is shown, and where it is saved.
+
+    ``None`` on a page that is no list, and while Postgres is down.
+    """
     match = request.resolver_match
     page = match.url_name if match else None
     if page not in LISTS or stale:
         return None
     here = {name: str(value) for name, value in request.GET.items() if value and name not in _LEFT_OUT}
     visible = views_for(request.user.get_username(), environment_in(request))
-    rows = list(visible.filter(page=page)[: _OFFERED + 1])
+    try:
+        rows = list(visible.filter(page=page)[: _OFFERED + 1])
+    except (OperationalError, InterfaceError):
+        return None
+    address = f"{request.path}?{urlencode(here)}" if here else request.path
     return {
         "shown": [view_of(row, open_query=here) for row in rows[:_OFFERED]],
         "more": len(rows) > _OFFERED,
-        "save": f"{reverse('saved_views')}?{urlencode({'address': request.get_full_path()})}",
+        "save": f"{reverse('saved_views')}?{urlencode({'address': address})}",
     }
 
 

@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from editor_steps import ACME, head
 from shown import text_of
 
 from tests.people import BOB, PASSWORD
@@ -24,18 +25,17 @@ def guarded(production: str) -> str:
 
 def test_every_form_redirects_to_its_change_request(guarded: str, log_in: Any) -> None:
     from controlplane.approvals.models import ChangeRequest
-    from controlplane.policies.models import Environment, Tenant
+    from controlplane.policies.models import Environment
 
-    client, head = log_in("ada"), Environment.objects.get().revision
-    version = Tenant.objects.get().version
+    client, before = log_in("ada"), Environment.objects.get().revision
     later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
-    numbers = {"quota": "requests", "limit": "9", "window_s": "60", "burst": "9", "version": version}
+    numbers = {"limit.requests.limit": "9", "limit.requests.burst": "9", "base": before}
     plan = "tenants: {acme-retail: {tier: free}}"
     forms: list[tuple[str, dict[str, Any]]] = [
-        ("/tenant?key=acme-retail", numbers),
-        ("/tenant?key=acme-retail", numbers | {"starts": later}),
-        ("/tenants/bulk", {"act": "save", "what": "suspend", "tier": "pro", "seen": head}),
-        ("/revisions/1", {"seen": head}),
+        (ACME, numbers),
+        (ACME, numbers | {"starts": later}),
+        ("/tenants/bulk", {"act": "save", "what": "suspend", "tier": "pro", "seen": before}),
+        ("/revisions/1", {"seen": before}),
         ("/schedules", {"act": "new", "due_at": later, "plan": plan}),
         ("/requests", {"needed": "0"}),
     ]
@@ -52,7 +52,7 @@ def test_every_form_redirects_to_its_change_request(guarded: str, log_in: Any) -
     client.post(draft, {"reason": WHY})
     number = ChangeRequest.objects.latest("pk").pk
     assert f"/requests/{number}".encode() in client.get(draft).content
-    assert (ChangeRequest.objects.count(), Environment.objects.get().revision) == (len(forms) + 1, head)
+    assert (ChangeRequest.objects.count(), Environment.objects.get().revision) == (len(forms) + 1, before)
     shown = text_of(client.get(f"/requests/{number}").content.decode())
     assert "Apply a plan to production, waiting for approval" in shown, "S3.31: not in the past tense"
     assert "No approvals yet." in shown
@@ -67,10 +67,9 @@ def test_a_request_in_conflict_is_rebased_and_approved_again(guarded: str, log_i
     from controlplane.policies.models import Tenant
 
     client = log_in("ada")
-    typed = {"quota": "requests", "window_s": "60", "burst": "9", "version": Tenant.objects.get().version}
+    typed = {"limit.requests.burst": "9", "base": head(), "reason": WHY}
     first, second = (
-        client.post("/tenant?key=acme-retail", typed | {"limit": limit, "reason": WHY})["Location"]
-        for limit in ("8", "9")
+        client.post(ACME, typed | {"limit.requests.limit": limit})["Location"] for limit in ("8", "9")
     )
     log_in("olga")
     assert "1,000 (tier pro)" in client.get(first).content.decode()

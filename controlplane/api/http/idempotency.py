@@ -57,7 +57,7 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
             raise HttpError(400, "Idempotency-Key must be one header of 1 to 200 visible ASCII characters.")
         with transaction.atomic():
             kept, mine = _claim(
-                caller_of(request), header, fingerprint_of(request, _body_digest(view, request))
+                caller_of(request), header, fingerprints_of(request, _body_digest(view, request))
             )
             if not mine:
                 request.replayed = True  # type: ignore[attr-defined]
@@ -95,13 +95,16 @@ def _body_digest(view: Callable[..., Any], request: HttpRequest) -> str:
     return upload_of(request)[1] if hasattr(view, "reads_file") else sha256(request.body).hexdigest()
 
 
-def fingerprint_of(request: HttpRequest, body_digest: str) -> str:
+def fingerprints_of(request: HttpRequest, body_digest: str) -> tuple[str, str]:
+    """The fingerprint that is stored, and the one that releases up to 0.1 stored: they keep replies a day."""
     parts = (request.method or "", request.get_full_path(), request.headers.get("If-Match", ""), body_digest)
     # With a key: a body can name a caller to erase, whom no list of guesses may find in a stored digest.
-    return salted_hmac("fuseboard.idempotency", "\n".join(parts), algorithm="sha256").hexdigest()
+    text = "\n".join(parts)
+    keyed = salted_hmac("fuseboard.idempotency", text, algorithm="sha256").hexdigest()
+    return keyed, sha256(text.encode()).hexdigest()
 
 
-def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:
+def _claim(caller: str, key: str, fingerprints: tuple[str, str]) -> tuple[KeptReply, bool]:
     """The row of this key, and whether it is new."""
     old = KeptReply.objects.filter(caller=caller, key=key, created_at__lt=Now() - KEPT_FOR)
     old.delete()
@@ -110,7 +113,7 @@ def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:
             cursor.execute(
                 "INSERT INTO api_keptreply (caller, key, fingerprint) VALUES (%s, %s, %s)"
                 " ON CONFLICT DO NOTHING",
-                [caller, key, fingerprint],
+                [caller, key, fingerprints[0]],
             )
             mine = cursor.rowcount == 1
     except OperationalError as error:
@@ -118,7 +121,7 @@ def _claim(caller: str, key: str, fingerprint: str) -> tuple[KeptReply, bool]:
             raise InProgress from error
         raise
     kept = KeptReply.objects.get(caller=caller, key=key)
-    if kept.fingerprint != fingerprint:
+    if kept.fingerprint not in fingerprints:
         raise Reused
     return kept, mine
 
