@@ -55,7 +55,8 @@ def settings(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AgentSettin
 @pytest.fixture
 def agent(settings: AgentSettings) -> Iterator[blocking.Agent]:
     with blocking.Agent(settings=settings) as agent:
-        assert agent.mode is Mode.SHARED
+        # The start of an agent waits half a second for Redis, which a busy machine exceeds.
+        wait_until(lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 3)
         yield agent
 
 

@@ -83,7 +83,10 @@ async def agent(limits: redis.Redis, redis_url: str, tmp_path: Path) -> AsyncIte
     tenants = {tier: TenantRecord(tier=tier) for tier in ("slots", "routes")}
     publish(limits, RULES, revision=1, tenants=tenants)
     async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
-        assert agent.mode is Mode.SHARED
+        # The start of an agent waits half a second for Redis, which a busy machine exceeds.
+        await eventually(
+            lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 1
+        )
         yield agent
 
 
