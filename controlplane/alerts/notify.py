@@ -13,6 +13,7 @@ from controlplane.alerts.flapping import flaps, is_stable, recall, with_change
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Mute
 from controlplane.alerts.mutes import mute_of, not_ended
+from controlplane.alerts.routing import AddressBook, read_address_book
 
 
 def notify(environment: str, rows: Sequence[Alert], now: float) -> None:
@@ -23,9 +24,10 @@ def notify(environment: str, rows: Sequence[Alert], now: float) -> None:
     at = datetime.fromtimestamp(now, UTC)
     mutes = list(not_ended(environment, at))
     ready = [(row, news) for row, news in due if _may_go(row, news, rows, mutes, at)]
+    book = read_address_book(environment)
     # After every cause is known, so that its message lists what it explains.
     for row, news in ready:
-        _send(row, news, now)
+        _send(row, news, book, now)
 
 
 def _due(row: Alert, now: float) -> News | None:
@@ -58,7 +60,7 @@ def _may_go(row: Alert, news: News, rows: Sequence[Alert], mutes: Sequence[Mute]
     return False
 
 
-def _send(row: Alert, news: News, now: float) -> None:
+def _send(row: Alert, news: News, book: AddressBook, now: float) -> None:
     if news is News.FIRED:
         recall(row, now)
         row.cause = None
@@ -70,7 +72,7 @@ def _send(row: Alert, news: News, now: float) -> None:
     elif row.notified or news is not News.RESOLVED:
         row.changes = with_change(row, now)
     if news is not News.WORSENED or row.flapping_since is None:
-        enqueue(row, news)
+        enqueue(row, news, book)
     if news is not News.RESOLVED:
         row.notified = row.severity
     row.save(update_fields=["notified", "escalations", "cause", "flapping_since", "changes"])
@@ -82,7 +84,7 @@ def escalate(environment: str, rows: Iterable[Alert], now: float) -> None:
     if not due:
         return
     at = datetime.fromtimestamp(now, UTC)
-    mutes = list(not_ended(environment, at))
+    mutes, book = list(not_ended(environment, at)), read_address_book(environment)
     for row in due:
         if mute_of(mutes, row, at) is not None:
             continue
@@ -94,7 +96,7 @@ def escalate(environment: str, rows: Iterable[Alert], now: float) -> None:
         row.escalations = row.escalations[len(steps) :]
         row.save(update_fields=["escalations"])
         # A worker that was down sends all steps that it missed in one message.
-        enqueue_escalation(row, {name for _, names in steps for name in names})
+        enqueue_escalation(row, {name for _, names in steps for name in names}, book)
 
 
 def _steps(row: Alert, now: float) -> list[tuple[float, list[str]]]:

@@ -11,18 +11,18 @@ from django.utils import timezone
 from controlplane.alerts.models import Alert, Muted, Receiver, Route
 from controlplane.alerts.mute_edits import MUTABLE_RULES
 from controlplane.alerts.mutes import mute_of, not_ended
+from controlplane.alerts.recording import record_named
 from controlplane.alerts.routing import (
     DEFAULT,
     SEVERITIES,
-    facts_of,
     names_of,
+    read_address_book,
     refusal_of,
     route_of,
     routes_of,
 )
 from controlplane.alerts.timings import OF_DEPENDENCY, timing_of
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
@@ -118,7 +118,7 @@ def put_route(
         if name != DEFAULT:
             at = (place or row.place) - 1
             _number([*others[:at], row, *others[at:]])
-        _record(row, "route.set", reason, actor, before=before, after=_shown(row))
+        record_named(row, "route.set", reason, actor, before=before, after=_shown(row))
     return row
 
 
@@ -135,7 +135,7 @@ def remove_route(*, environment: str, name: str, reason: str, actor: Actor) -> N
         row = Route.objects.filter(environment=slug, name=name).first()
         if row is None:
             raise NotFound("route", name)
-        _record(row, "route.removed", reason, actor, before=_shown(row))
+        record_named(row, "route.removed", reason, actor, before=_shown(row))
         row.delete()
         _number(routes_of(slug)[:-1])
 
@@ -167,9 +167,10 @@ def plan_of(
         subject_kind="breaker" if dependency else "servers",
         subject_name=dependency,
     )
-    facts = facts_of(alert)
-    route = route_of(routes_of(slug), facts, moment)
-    receivers = {row.name: row for row in Receiver.objects.filter(environment=slug)}
+    book = read_address_book(slug)
+    facts = book.facts_of(alert)
+    route = route_of(book.routes, facts, moment)
+    receivers = {row.name: row for row in book.receivers}
     return Plan(
         at=moment,
         route=route.name,
@@ -270,24 +271,3 @@ def _shown(row: Route) -> dict[str, object]:
         "receivers": ", ".join(row.steps[0][1]),
         "escalations": steps_of(row),
     }
-
-
-def _record(
-    row: Route,
-    action: str,
-    reason: str,
-    actor: Actor,
-    *,
-    before: dict[str, object] | None = None,
-    after: dict[str, object] | None = None,
-) -> None:
-    record(
-        actor=actor,
-        action=action,
-        target_kind="route",
-        target_name=row.name,
-        before=before,
-        after=after,
-        reason=reason,
-        environment=row.environment,
-    )

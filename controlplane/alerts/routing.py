@@ -50,13 +50,29 @@ def routes_of(environment: str) -> list[Route]:
     ]
 
 
-def facts_of(alert: Alert) -> Facts:
-    """Reads the owner of the dependency, so it is for news only."""
-    owner = ""
-    if alert.subject_kind == "breaker":
-        rows = Dependency.objects.filter(environment=alert.environment, name=alert.subject_name)
-        owner = rows.values_list("owner", flat=True).first() or ""
-    return Facts(level=alert.level, severity=alert.severity, owner=owner)
+@dataclass(frozen=True, kw_only=True)
+class AddressBook:
+    """Who may get the alerts of an environment: read once for all news of an evaluation."""
+
+    #: By name.
+    receivers: list[Receiver]
+    routes: list[Route]
+    #: Dependency -> its owner.
+    owners: dict[str, str]
+
+    def facts_of(self, alert: Alert) -> Facts:
+        owner = self.owners.get(alert.subject_name, "") if alert.subject_kind == "breaker" else ""
+        return Facts(level=alert.level, severity=alert.severity, owner=owner)
+
+
+def read_address_book(environment: str) -> AddressBook:
+    """Three queries."""
+    owners = Dependency.objects.filter(environment=environment).exclude(owner="")
+    return AddressBook(
+        receivers=list(Receiver.objects.filter(environment=environment).order_by("name")),
+        routes=routes_of(environment),
+        owners=dict(owners.values_list("name", "owner")),
+    )
 
 
 def route_of(routes: Sequence[Route], facts: Facts, at: datetime) -> Route:

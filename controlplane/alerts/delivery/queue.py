@@ -3,12 +3,12 @@
 from collections.abc import Collection
 from typing import Any
 
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Max, Q
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
-from controlplane.alerts.routing import facts_of, names_of, refusal_of, route_of, routes_of
+from controlplane.alerts.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
 
 #: What a test says.
 TEST = "test"
@@ -20,17 +20,18 @@ MOST_EXPLAINED = 10
 ESCALATED = "escalated"
 
 
-def enqueue(alert: Alert, news: News) -> list[Delivery]:
+def enqueue(alert: Alert, news: News, book: AddressBook | None = None) -> list[Delivery]:
     """Deliveries of this news, to the receivers of the route, and to those that know of the alert already.
 
     Receivers that got "fired" get "resolved", whatever they want by now. The caller saves the escalations.
     """
-    receivers = Receiver.objects.filter(environment=alert.environment)
+    book, explained = book or read_address_book(alert.environment), _explained(alert)
+    every, informed = book.receivers, _informed(alert)
     if news is News.RESOLVED:
-        return [one for row in _informed(receivers, alert) if (one := _resolved(row, alert)) is not None]
-    facts, every = facts_of(alert), list(receivers.order_by("name"))
-    now = timezone.now()
-    route = route_of(routes_of(alert.environment), facts, now)
+        rows = [row for row in every if row.pk in informed]
+        return [one for row in rows if (one := _resolved(row, alert, explained)) is not None]
+    facts, now = book.facts_of(alert), timezone.now()
+    route = route_of(book.routes, facts, now)
     # The steps that are in force when people get the news stay in force.
     if news is not News.STABLE:
         alert.escalations = [
@@ -40,16 +41,16 @@ def enqueue(alert: Alert, news: News) -> list[Delivery]:
         ]
     named = set(names_of(route, 0, every))
     if news is not News.FIRED:
-        named.update(row.name for row in _informed(receivers, alert))
+        named.update(row.name for row in every if row.pk in informed)
     wanted = [row for row in every if row.name in named and not refusal_of(row, facts)]
-    return [_add(row, alert, _kind(row, alert, news)) for row in wanted]
+    return [_add(row, alert, _kind(row, informed, news), explained) for row in wanted]
 
 
-def enqueue_escalation(alert: Alert, names: Collection[str]) -> list[Delivery]:
+def enqueue_escalation(alert: Alert, names: Collection[str], book: AddressBook) -> list[Delivery]:
     """Deliveries to the receivers of the next step."""
-    facts = facts_of(alert)
-    every = Receiver.objects.filter(environment=alert.environment, name__in=names).order_by("name")
-    return [_add(row, alert, ESCALATED) for row in every if not refusal_of(row, facts)]
+    facts, explained = book.facts_of(alert), _explained(alert)
+    rows = [row for row in book.receivers if row.name in names and not refusal_of(row, facts)]
+    return [_add(row, alert, ESCALATED, explained) for row in rows]
 
 
 def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
@@ -61,20 +62,23 @@ def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
     return Delivery.objects.create(receiver=receiver, kind=TEST, document=document)
 
 
-def _informed(receivers: QuerySet[Receiver], alert: Alert) -> QuerySet[Receiver]:
-    return receivers.filter(
-        pk__in=Delivery.objects.filter(alert=alert).exclude(state=DeliveryState.SUPERSEDED).values("receiver")
-    )
+def _informed(alert: Alert) -> set[int]:
+    """The receivers that know of the alert, or will."""
+    rows = Delivery.objects.filter(alert=alert).exclude(state=DeliveryState.SUPERSEDED)
+    return set(rows.values_list("receiver", flat=True))
 
 
-def _kind(receiver: Receiver, alert: Alert, news: News) -> str:
+def _explained(alert: Alert) -> list[str]:
+    return list(alert.explained.order_by("true_since").values_list("text", flat=True))
+
+
+def _kind(receiver: Receiver, informed: set[int], news: News) -> str:
     """A receiver that wants critical alerts only hears of a worsened one for the first time."""
-    known = Delivery.objects.filter(receiver=receiver, alert=alert).exclude(state=DeliveryState.SUPERSEDED)
-    first = news in (News.FIRED, News.FLAPPING) or known.exists()
+    first = news in (News.FIRED, News.FLAPPING) or receiver.pk in informed
     return news.value if first else News.FIRED.value
 
 
-def _resolved(receiver: Receiver, alert: Alert) -> Delivery | None:
+def _resolved(receiver: Receiver, alert: Alert, explained: list[str]) -> Delivery | None:
     """``None`` if no message of the alert ever left: then none has to."""
     waiting = Q(state=DeliveryState.WAITING, attempts=0)
     rows = Delivery.objects.filter(receiver=receiver, alert=alert).exclude(state=DeliveryState.SUPERSEDED)
@@ -82,10 +86,10 @@ def _resolved(receiver: Receiver, alert: Alert) -> Delivery | None:
         rows.filter(waiting).update(state=DeliveryState.SUPERSEDED)
         if not Delivery.objects.filter(receiver=receiver, alert=alert, attempts__gt=0).exists():
             return None
-    return _add(receiver, alert, News.RESOLVED.value)
+    return _add(receiver, alert, News.RESOLVED.value, explained)
 
 
-def _add(receiver: Receiver, alert: Alert, kind: str) -> Delivery:
+def _add(receiver: Receiver, alert: Alert, kind: str, explained: list[str]) -> Delivery:
     places = Delivery.objects.filter(receiver=receiver, alert=alert)
     last = places.aggregate(last=Max("place"))["last"] or 0
     return Delivery.objects.create(
@@ -93,13 +97,12 @@ def _add(receiver: Receiver, alert: Alert, kind: str) -> Delivery:
         alert=alert,
         kind=kind,
         place=last + 1,
-        document=document_of(alert, kind, place=last + 1),
+        document=_document(alert, kind, explained, place=last + 1),
     )
 
 
-def document_of(alert: Alert, kind: str, *, place: int) -> dict[str, Any]:
+def _document(alert: Alert, kind: str, explained: list[str], *, place: int) -> dict[str, Any]:
     """The body of the webhook, but for its time."""
-    explained = list(alert.explained.order_by("true_since").values_list("text", flat=True))
     return {
         "type": f"alert.{kind}",
         "data": {

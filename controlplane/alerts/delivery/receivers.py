@@ -9,9 +9,9 @@ from django.utils import timezone
 from controlplane.alerts.delivery.queue import enqueue_test
 from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.models import Delivery, Receiver
+from controlplane.alerts.recording import record_named
 from controlplane.alerts.routing import routes_of
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.validation import Problems, is_printable
 from fuseboard.contract.words import is_slug
@@ -50,7 +50,7 @@ def add_receiver(
                 least_level=least_level,
                 least_severity=least_severity,
             )
-            _record(row, "receiver.created", reason, actor, after=_shown(row))
+            record_named(row, "receiver.created", reason, actor, after=_shown(row))
     except IntegrityError:
         raise NameTaken("receiver", name) from None
     row.refresh_from_db()
@@ -65,7 +65,7 @@ def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -
         for route in routes_of(environment):
             if any(name in names for _, names in route.steps):
                 raise InvalidEdit({"name": [f"The route {route.name} sends to it. Change the route first."]})
-        _record(row, "receiver.removed", reason, actor, before=_shown(row))
+        record_named(row, "receiver.removed", reason, actor, before=_shown(row))
         row.delete()
 
 
@@ -77,7 +77,7 @@ def change_secret(*, environment: str, name: str, reason: str, actor: Actor) -> 
         row.secret_version += 1
         row.old_secret_until = timezone.now() + OVERLAP
         row.save(update_fields=["secret_version", "old_secret_until"])
-        _record(row, "receiver.secret_changed", reason, actor)
+        record_named(row, "receiver.secret_changed", reason, actor)
     return secret_of(row.pk, row.secret_version)
 
 
@@ -88,7 +88,7 @@ def enable_receiver(*, environment: str, name: str, reason: str, actor: Actor) -
         row = _locked(environment, name)
         row.disabled_because = ""
         row.save(update_fields=["disabled_because"])
-        _record(row, "receiver.enabled", reason, actor)
+        record_named(row, "receiver.enabled", reason, actor)
 
 
 def test_receiver(*, environment: str, name: str, actor: Actor) -> Delivery:
@@ -140,24 +140,3 @@ def _shown(row: Receiver) -> dict[str, object]:
         "least_level": row.least_level,
         "least_severity": row.least_severity,
     }
-
-
-def _record(
-    row: Receiver,
-    action: str,
-    reason: str,
-    actor: Actor,
-    *,
-    before: dict[str, object] | None = None,
-    after: dict[str, object] | None = None,
-) -> None:
-    record(
-        actor=actor,
-        action=action,
-        target_kind="receiver",
-        target_name=row.name,
-        before=before,
-        after=after,
-        reason=reason,
-        environment=row.environment,
-    )
