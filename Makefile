@@ -14,7 +14,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full screenshots soak lint format bench experiments faults requirements clean \
-        environment agent-environment chromium curl nginx luacheck \
+        environment agent-environment chromium curl nginx prometheus luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
 help: ## list the targets
@@ -32,11 +32,11 @@ WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 TOGETHER = -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=40
 
-test: environment agent-environment chromium curl nginx ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
+test: environment agent-environment chromium curl nginx prometheus ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
 	@$(AGENT_PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO)
 	@$(PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
 
-test-full: environment agent-environment chromium curl nginx ## every test however long, the fault matrix, every checkpoint of the demo
+test-full: environment agent-environment chromium curl nginx prometheus ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract
 	@$(PY) manage.py demo --check-all
 	@$(MAKE) faults
@@ -129,6 +129,10 @@ chromium:
 
 curl:
 	@sh tools/system_package.sh curl curl "the commands of the page about the API are not tried"
+
+prometheus:
+	@sh tools/system_package.sh promtool prometheus "the rules for Prometheus are not tried"
+	@sh tools/system_package.sh amtool prometheus-alertmanager "the routes for Alertmanager are not tried"
 
 nginx:
 	@sh tools/system_package.sh nginx nginx-light "the dashboard is not tried behind nginx"

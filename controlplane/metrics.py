@@ -14,8 +14,8 @@ from django.db.models import Count
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
-from prometheus_client import REGISTRY, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import REGISTRY
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from controlplane.accounts.models import Login
@@ -23,17 +23,16 @@ from controlplane.accounts.scraping import REFUSAL, scraper_of
 from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.breakers.models import Override
 from controlplane.fleet.models import Server
+from controlplane.metric_catalogue import edits as edit_metrics
+from controlplane.metric_catalogue import fleet as fleet_metrics
+from controlplane.metric_catalogue import processes as process_metrics
+from controlplane.monitoring.stored_figures import stored_figures
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import OutboxEntry
 from controlplane.status.breakers import ENDS_SOON_S
 
-REQUESTS = Counter("fuseboard_web_requests", "Requests by route and status.", ["route", "status"])
-SECONDS = Histogram(
-    "fuseboard_web_request_seconds",
-    "Time to answer a request.",
-    ["route"],
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
-)
+REQUESTS = process_metrics.WEB_REQUESTS.make()
+SECONDS = process_metrics.WEB_SECONDS.make()
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -66,9 +65,10 @@ class FleetCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily("fuseboard_postgres_up", "1 while Postgres answers.")
+        up = process_metrics.POSTGRES_UP.family()
         try:
-            found = [*self._configuration(), *self._fleet()]
+            slugs = Environment.objects.order_by("slug").values_list("slug", flat=True)
+            found = [*self._configuration(), *self._fleet(), *stored_figures(slugs)]
         except (OperationalError, InterfaceError):
             found, answers = [], 0
         else:
@@ -77,14 +77,10 @@ class FleetCollector(Collector):
         return [up, *found]
 
     def _configuration(self) -> Iterable[Metric]:
-        revision = GaugeMetricFamily("fuseboard_revision", "The newest revision.", labels=["environment"])
+        revision = edit_metrics.REVISION.family()
         for slug, number in Environment.objects.values_list("slug", "revision"):
             revision.add_metric([slug], number)
-        requests = GaugeMetricFamily(
-            "fuseboard_change_requests",
-            "Change requests that wait for approval or application.",
-            labels=["environment", "state"],
-        )
+        requests = edit_metrics.CHANGE_REQUESTS.family()
         pending = ChangeRequest.objects.filter(state__in=PENDING).values_list("environment", "state")
         for environment, state, count in pending.annotate(Count("pk")).order_by():
             requests.add_metric([environment, state], count)
@@ -93,29 +89,21 @@ class FleetCollector(Collector):
         return [
             revision,
             requests,
-            GaugeMetricFamily("fuseboard_outbox_waiting", "Edits that are not published yet.", value=waiting),
-            GaugeMetricFamily("fuseboard_logins", "Sessions of people.", value=logins),
+            edit_metrics.OUTBOX_WAITING.family(waiting),
+            edit_metrics.LOGINS.family(logins),
         ]
 
     def _fleet(self) -> Iterable[Metric]:
-        servers = GaugeMetricFamily(
-            "fuseboard_fleet_servers",
-            "Pods by state and mode, as last written.",
-            labels=["environment", "state", "mode"],
-        )
+        servers = fleet_metrics.FLEET_SERVERS.family()
         rows = Server.objects.values_list("environment", "state", "mode").annotate(Count("pk")).order_by()
         for environment, state, mode, count in rows:
             servers.add_metric([environment, state, mode], count)
-        held = GaugeMetricFamily(
-            "fuseboard_breakers_held", "Breakers with an override.", labels=["environment", "mode"]
-        )
+        held = fleet_metrics.BREAKERS_HELD.family()
         in_force = Override.objects.filter(ended_at__isnull=True, expires_at__gt=Now())
         by_mode = in_force.values_list("dependency__environment", "mode").annotate(Count("pk")).order_by()
         for environment, mode, count in by_mode:
             held.add_metric([environment, mode], count)
-        soon = GaugeMetricFamily(
-            "fuseboard_overrides_ending", "Overrides that end within 5 minutes.", labels=["environment"]
-        )
+        soon = fleet_metrics.OVERRIDES_ENDING.family()
         ending = in_force.filter(expires_at__lte=Now() + timedelta(seconds=ENDS_SOON_S))
         by_environment = ending.values_list("dependency__environment").annotate(Count("pk")).order_by()
         for environment, count in by_environment:

@@ -73,7 +73,7 @@ AGENT = (
 )
 #: What agents may do on the channel of breakers, and nowhere else.
 SPEAK = ("publish",)
-CONTROL = (*AGENT, *SPEAK, "hscan", "xrange", "xrevrange", "xdel")
+CONTROL = (*AGENT, *SPEAK, "scan", "hscan", "xrange", "xrevrange", "xdel", "info")
 
 
 def acl_file(passwords: dict[str, str], control_password: str, profile: str = STANDARD) -> str:

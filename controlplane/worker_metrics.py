@@ -24,21 +24,18 @@ from celery import bootsteps
 from celery.signals import task_postrun, task_prerun, worker_process_init
 from django.conf import settings
 from django.db import connections
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from controlplane import tls
 from controlplane.accounts.scraping import REFUSAL, Scraper, scraper_of
 from controlplane.celery import app
+from controlplane.metric_catalogue import processes as process_metrics
 
-TASKS = Counter("fuseboard_tasks", "Tasks that a worker has run, by outcome.", ["task", "state"])
-SECONDS = Histogram(
-    "fuseboard_task_seconds",
-    "Time to run a task.",
-    ["task"],
-    buckets=(0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 20),
-)
+TASKS = process_metrics.TASKS.make()
+SECONDS = process_metrics.TASK_SECONDS.make()
+LAST_SUCCESS = process_metrics.TASK_LAST_SUCCESS.make()
 #: A scraper that sends nothing is disconnected after this time.
 SILENCE_S = 10
 
@@ -55,6 +52,8 @@ def _note_start(task: Any, **_: Any) -> None:
 def _count(task: Any, state: str | None = None, **_: Any) -> None:
     began = getattr(task.request, "fuseboard_began", None)
     TASKS.labels(task.name, (state or "unknown").lower()).inc()
+    if state == "SUCCESS":
+        LAST_SUCCESS.labels(task.name).set_to_current_time()
     if began is not None:
         SECONDS.labels(task.name).observe(monotonic() - began)
 

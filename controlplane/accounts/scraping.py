@@ -21,7 +21,10 @@ REFUSAL = "FUSEBOARD_METRICS_TOKEN, or an API token that may read metrics."
 _ACTION = "read_metrics"
 #: Beginnings of the names of series that describe a process and no environment. A token that may not
 #: read every environment gets these, and of all others only those with the label of its environment.
-_OF_THE_PROCESS = ("process_", "python_", "fuseboard_postgres_up", "fuseboard_web_", "fuseboard_gateway_")
+_OF_THE_PROCESS = (
+    *("process_", "python_", "fuseboard_postgres_up", "fuseboard_web_", "fuseboard_gateway_"),
+    "fuseboard_certificate_expiry_",
+)
 
 
 @dataclass(frozen=True)

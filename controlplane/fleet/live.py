@@ -72,6 +72,16 @@ class StoreFigures:
     p99_us: int | None = None
     timeouts_per_s: float = 0.0
     errors_per_s: float = 0.0
+    asked_per_s: float = 0.0
+    #: Primaries, and those of them that did not answer a gateway for some seconds. 0 of 0: none was asked.
+    primaries: int = 0
+    primaries_down: int = 0
+
+    @property
+    def failed_share(self) -> float:
+        """Part of the questions to Redis that it did not answer in time, or not at all."""
+        failed = self.timeouts_per_s + self.errors_per_s
+        return min(1.0, failed / self.asked_per_s) if self.asked_per_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -270,6 +280,9 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
             p99_us=_worst(stores, "p99_us"),
             timeouts_per_s=_sum(stores, "timeouts_per_s"),
             errors_per_s=_sum(stores, "errors_per_s"),
+            asked_per_s=_sum(stores, "asked_per_s"),
+            primaries=_worst(stores, "primaries") or 0,
+            primaries_down=_worst(stores, "primaries_down") or 0,
         ),
         decided_locally_per_s=_sum(documents, "decided_locally_per_s"),
         unknown_tenants_per_s=_sum(documents, "unknown_tenants_per_s"),

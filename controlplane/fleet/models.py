@@ -84,6 +84,8 @@ class Server(models.Model):
     address = models.CharField(max_length=64, blank=True, default="", db_default="")
     #: The reserved share that it says it has: level, place and terms; empty for none.
     share = models.JSONField(default=dict, db_default={})
+    #: What it allowed without Redis and has not reported, or did not count; empty for nothing.
+    alone = models.JSONField(default=dict, db_default={})
 
     class Meta:
         constraints = (
@@ -162,6 +164,8 @@ class OrderKind(models.TextChoices):
     FORGET = "forget"
     #: Mark silent pods as offline, although many went silent at once.
     LIFT_FREEZE = "lift_freeze"
+    #: Forget a tenant that is erased from Postgres, or its next write would bring it back.
+    ERASE = "erase"
 
 
 class GatewayOrder(models.Model):
@@ -169,6 +173,7 @@ class GatewayOrder(models.Model):
 
     environment = models.CharField(max_length=64)
     kind = models.CharField(max_length=16, choices=OrderKind)
+    #: The pod; or the number of the tenant to erase, because its name must not stay.
     server = models.CharField(max_length=64, blank=True)
     at = models.DateTimeField(db_default=Now())
 
@@ -216,3 +221,25 @@ class Figures(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment} seen by {self.gateway}"
+
+
+class RedisNode(models.Model):
+    """A server of Redis "limits", as the worker last read it; one of all environments."""
+
+    address = models.CharField(max_length=255, primary_key=True)
+    role = models.CharField(max_length=16)
+    up = models.BooleanField()
+    #: Of its process, and the commands that this process executed.
+    run_id = models.CharField(max_length=64, blank=True)
+    commands = models.BigIntegerField()
+    #: Null while it does not answer.
+    ops_per_s = models.FloatField(null=True)
+    memory_bytes = models.BigIntegerField()
+    #: 0 for no limit.
+    memory_limit_bytes = models.BigIntegerField()
+    #: Null for a primary.
+    lag_s = models.FloatField(null=True)
+    read_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.address}"

@@ -24,6 +24,9 @@ class Counts:
         self.refusal_samples = 0
         self.refusal_samples_left_out = 0
         self.metrics_by_agent_token = 0
+        #: Attempts to send alerts without a worker, by the state after them; and pings, by their result.
+        self.oncall_messages: Counter[str] = Counter()
+        self.watchdog_pings: Counter[str] = Counter()
         self.seconds = 0.0
         self._buckets = [0] * (len(_EDGES_S) + 1)
 

@@ -1,20 +1,36 @@
 """What Prometheus reads from the gateway."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from controlplane.fleet.call_figures import CallFigures, add_calls
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.servers.call_figures import call_figures
+from controlplane.gateway.servers.rates import percentile_us
+from controlplane.metric_catalogue import alerts as alert_metrics
+from controlplane.metric_catalogue import fleet as fleet_metrics
+from controlplane.metric_catalogue import processes as process_metrics
+from controlplane.metric_catalogue import traffic
+from controlplane.metric_catalogue.fleet import MOST_PROTECTED
+from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
 from fuseboard.contract.protection_fields import OBSERVED_PARTS
+from fuseboard.contract.words import Reason
 
 if TYPE_CHECKING:
     from controlplane.gateway.process import Gateway
+
+#: A dependency without a call for this long has no series of its protection.
+CALLED_WITHIN_S = 3600.0
+#: Kind of total -> the label of an outcome.
+_OUTCOMES = (("calls", "done"), ("failures", "failed"), ("slow", "slow"), ("refused", "refused"))
+#: Environment and dependency, and what the protection of its calls did.
+Protected = list[tuple[list[str], CallFigures]]
 
 
 class GatewayCollector(Collector):
@@ -22,102 +38,62 @@ class GatewayCollector(Collector):
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
+        #: When a dependency was last called, by the clock of this process.
+        self._called: dict[tuple[str, str], float] = {}
 
     def collect(self) -> Iterable[Metric]:
         yield from self._requests()
         yield from self._fleets()
+        yield from self._traffic()
         yield from self._configurations()
         yield from self._pressure()
         yield from self._observed()
-        yield from self._calls()
-        yield from self._waits()
+        protected = self._protected()
+        yield from self._calls(protected)
+        yield from self._waits(protected)
 
     def _requests(self) -> Iterable[Metric]:
         counts = self._gateway.counts
-        answers = CounterMetricFamily("fuseboard_gateway_answers", "Answers by status.", labels=["status"])
+        answers = process_metrics.GATEWAY_ANSWERS.family()
         for status, count in sorted(counts.answers.items()):
             answers.add_metric([str(status)], count)
         yield answers
-        yield HistogramMetricFamily(
-            "fuseboard_gateway_sync_seconds",
-            "Time from a sync's headers to its answer.",
-            buckets=counts.cumulative(),
-            sum_value=counts.seconds,
-        )
-        for name, words, value in (
-            (
-                "metrics_by_agent_token",
-                "Answers to /metrics for an agent token.",
-                counts.metrics_by_agent_token,
-            ),
-            ("flushes", "Batches written to Postgres.", counts.flushes),
-            ("flush_failures", "Batches that Postgres did not take.", counts.flush_failures),
-            ("rows_flushed", "Rows of servers written to Postgres.", counts.rows_flushed),
-            ("series_spans", "Spans of 10 s written to the history.", counts.series_spans),
-            (
-                "series_failures",
-                "Writings of the history that Postgres did not take.",
-                counts.series_failures,
-            ),
-            (
-                "series_refused",
-                "Values left out of the history, because there are too many names.",
-                counts.series_refused,
-            ),
-            ("refusal_samples", "Samples of refusals taken from pods.", counts.refusal_samples),
-            (
-                "refusal_samples_left_out",
-                "Samples of refusals left out, because there were too many.",
-                counts.refusal_samples_left_out,
-            ),
-            (
-                "series_left_out",
-                "Differences left out of the history, because another gateway may have counted them.",
-                sum(fleet.series.left_out for fleet in self._gateway.fleets.values()),
-            ),
-            (
-                "failed_calls_left_out",
-                "Reports of failed calls left out, because there are too many dependencies.",
-                sum(fleet.failed_calls.left_out for fleet in self._gateway.fleets.values()),
-            ),
-            ("reload_failures", "Readings of the configuration that failed.", counts.reload_failures),
+        yield process_metrics.GATEWAY_SYNC_SECONDS.family(counts.cumulative(), counts.seconds)
+        fleets = self._gateway.fleets.values()
+        for metric, value in (
+            (process_metrics.METRICS_BY_AGENT_TOKEN, counts.metrics_by_agent_token),
+            (process_metrics.FLUSHES, counts.flushes),
+            (process_metrics.FLUSH_FAILURES, counts.flush_failures),
+            (process_metrics.ROWS_FLUSHED, counts.rows_flushed),
+            (process_metrics.SERIES_SPANS, counts.series_spans),
+            (process_metrics.SERIES_FAILURES, counts.series_failures),
+            (process_metrics.SERIES_REFUSED, counts.series_refused),
+            (process_metrics.REFUSAL_SAMPLES, counts.refusal_samples),
+            (process_metrics.REFUSAL_SAMPLES_LEFT_OUT, counts.refusal_samples_left_out),
+            (process_metrics.SERIES_LEFT_OUT, sum(fleet.series.left_out for fleet in fleets)),
+            (process_metrics.FAILED_CALLS_LEFT_OUT, sum(fleet.failed_calls.left_out for fleet in fleets)),
+            (process_metrics.RELOAD_FAILURES, counts.reload_failures),
         ):
-            yield CounterMetricFamily(f"fuseboard_gateway_{name}", words, value=value)
+            yield metric.family(value)
+        for labelled, found in (
+            (alert_metrics.ONCALL_MESSAGES, counts.oncall_messages),
+            (alert_metrics.GATEWAY_WATCHDOG_PINGS, counts.watchdog_pings),
+        ):
+            family = labelled.family()
+            for label, count in sorted(found.items()):
+                family.add_metric([label], count)
+            yield family
 
     def _fleets(self) -> Iterable[Metric]:
         fleets = self._gateway.fleets.values()
-        servers = GaugeMetricFamily("fuseboard_servers", "Servers by state.", labels=["environment", "state"])
-        frozen = GaugeMetricFamily(
-            "fuseboard_fleet_frozen", "1 while no server is called offline.", labels=["environment"]
-        )
-        stale = CounterMetricFamily(
-            "fuseboard_gateway_stale_beats", "Beats that came too late to count.", labels=["environment"]
-        )
-        unknown = GaugeMetricFamily(
-            "fuseboard_fleet_unknown_revisions",
-            "Pods that report a revision that Postgres never made.",
-            labels=["environment"],
-        )
-        dropped = CounterMetricFamily(
-            "fuseboard_gateway_pods_dropped",
-            "Pods that made room for a new pod, because the fleet was full.",
-            labels=["environment"],
-        )
-        refused = CounterMetricFamily(
-            "fuseboard_gateway_new_pods_refused",
-            "Heartbeats of pods with a new name that a token's limit refused.",
-            labels=["environment"],
-        )
-        kept = GaugeMetricFamily(
-            "fuseboard_gateway_kept_bytes",
-            "What is kept of heartbeats, by its estimated memory.",
-            labels=["environment"],
-        )
-        cut = CounterMetricFamily(
-            "fuseboard_gateway_beats_cut",
-            "Heartbeats of which the pod, or the gateway, left something out.",
-            labels=["environment"],
-        )
+        servers = fleet_metrics.SERVERS.family()
+        frozen = fleet_metrics.FROZEN.family()
+        stale = process_metrics.STALE_BEATS.family()
+        unknown = fleet_metrics.UNKNOWN_REVISIONS.family()
+        dropped = process_metrics.PODS_DROPPED.family()
+        refused = process_metrics.NEW_PODS_REFUSED.family()
+        kept = process_metrics.KEPT_BYTES.family()
+        cut = process_metrics.BEATS_CUT.family()
         for fleet in fleets:
             for state in ServerState:
                 servers.add_metric([fleet.environment, state.value], fleet.count(state))
@@ -130,56 +106,48 @@ class GatewayCollector(Collector):
             dropped.add_metric([fleet.environment], fleet.dropped)
         return [servers, frozen, stale, unknown, dropped, refused, kept, cut]
 
+    def _traffic(self) -> Iterable[Metric]:
+        requests, refused = traffic.REQUESTS.family(), traffic.REFUSED.family()
+        locally, p99 = traffic.DECIDED_LOCALLY.family(), traffic.REDIS_P99.family()
+        failed, calls = traffic.REDIS_FAILED.family(), traffic.CALLS.family()
+        asked, down = traffic.REDIS_ASKED.family(), traffic.REDIS_PRIMARIES_DOWN.family()
+        for fleet in self._gateway.fleets.values():
+            of, milli = fleet.environment, fleet.totals.milli
+            requests.add_metric([of], milli.get(("requests", ""), 0) / 1000)
+            locally.add_metric([of], milli.get(("decided_locally", ""), 0) / 1000)
+            asked.add_metric([of], milli.get(("asked", ""), 0) / 1000)
+            down.add_metric([of], fleet.primaries_down)
+            for reason in Reason:
+                if value := milli.get(("reason", reason.value), 0):
+                    refused.add_metric([of, reason.value], value / 1000)
+            for kind, label in (("timeouts", "timeout"), ("errors", "error")):
+                failed.add_metric([of, label], milli.get((kind, ""), 0) / 1000)
+            slowest = percentile_us(fleet.totals.latency, 0.99)
+            if slowest is not None:
+                p99.add_metric([of], slowest / 1_000_000)
+            configuration = self._gateway.configurations.get(of)
+            for name in sorted(configuration.dependencies)[:MOST_DEPENDENCIES] if configuration else ():
+                for kind, outcome in _OUTCOMES:
+                    if value := milli.get((kind, name), 0):
+                        calls.add_metric([of, name, outcome], value / 1000)
+        return [requests, refused, locally, p99, asked, failed, down, calls]
+
     def _configurations(self) -> Iterable[Metric]:
-        revision = GaugeMetricFamily(
-            "fuseboard_gateway_revision", "The revision being served.", labels=["environment"]
-        )
-        sent = CounterMetricFamily(
-            "fuseboard_gateway_policies_sent",
-            "Answers that carried the policy document.",
-            labels=["environment"],
-        )
+        revision = process_metrics.GATEWAY_REVISION.family()
+        sent = process_metrics.POLICIES_SENT.family()
         for configuration in self._gateway.configurations.values():
             revision.add_metric([configuration.environment], configuration.head.revision)
             sent.add_metric([configuration.environment], configuration.policies_sent)
-        age = GaugeMetricFamily(
-            "fuseboard_gateway_configuration_age_seconds",
-            "Since Postgres was last read.",
-            value=self._gateway.configuration_age_s,
-        )
+        age = process_metrics.CONFIGURATION_AGE.family(self._gateway.configuration_age_s)
         return [revision, sent, age]
 
     def _pressure(self) -> Iterable[Metric]:
-        pressed = GaugeMetricFamily(
-            "fuseboard_fleet_pods_by_pressure",
-            "Pods that report how busy they are, by level: normal, shed, or shed_hard.",
-            labels=["environment", "level"],
-        )
-        unready = GaugeMetricFamily(
-            "fuseboard_fleet_pods_unready",
-            "Pods that are unready because of pressure.",
-            labels=["environment"],
-        )
-        granted = CounterMetricFamily(
-            "fuseboard_gateway_unready_granted",
-            "Times a pod under pressure was allowed to be unready.",
-            labels=["environment"],
-        )
-        refused = CounterMetricFamily(
-            "fuseboard_gateway_unready_refused",
-            "Heartbeats that asked to be unready while enough pods of the service were.",
-            labels=["environment"],
-        )
-        changes = CounterMetricFamily(
-            "fuseboard_gateway_pod_level_changes",
-            "Changes of what pods shed, by the new level: normal, shed, or shed_hard.",
-            labels=["environment", "level"],
-        )
-        caps = CounterMetricFamily(
-            "fuseboard_gateway_retry_cap_changes",
-            "Changes of retry caps that the log has.",
-            labels=["environment"],
-        )
+        pressed = fleet_metrics.PODS_BY_PRESSURE.family()
+        unready = fleet_metrics.PODS_UNREADY.family()
+        granted = process_metrics.UNREADY_GRANTED.family()
+        refused = process_metrics.UNREADY_REFUSED.family()
+        changes = process_metrics.POD_LEVEL_CHANGES.family()
+        caps = process_metrics.RETRY_CAP_CHANGES.family()
         for fleet in self._gateway.fleets.values():
             for level, number in sorted(fleet.protection.log.levels.items()):
                 changes.add_metric([fleet.environment, level], number)
@@ -197,16 +165,8 @@ class GatewayCollector(Collector):
         return [pressed, unready, granted, refused, changes, caps]
 
     def _observed(self) -> Iterable[Metric]:
-        observes = GaugeMetricFamily(
-            "fuseboard_fleet_protection_observes",
-            "1 while a part of the protection decides and counts, but refuses nothing.",
-            labels=["environment", "part"],
-        )
-        requests = GaugeMetricFamily(
-            "fuseboard_fleet_observed_requests_per_second",
-            "Requests that shedding would refuse if it did not only observe.",
-            labels=["environment"],
-        )
+        observes = fleet_metrics.OBSERVES.family()
+        requests = fleet_metrics.OBSERVED_REQUESTS.family()
         now_us = int(self._gateway.clock.wall() * 1_000_000)
         for name, configuration in self._gateway.configurations.items():
             for part in OBSERVED_PARTS:
@@ -217,39 +177,14 @@ class GatewayCollector(Collector):
             requests.add_metric([fleet.environment], sum(one.observed_per_s for one in pods))
         return [observes, requests]
 
-    def _calls(self) -> Iterable[Metric]:
-        of_dependency = ["environment", "dependency"]
-        slots = GaugeMetricFamily(
-            "fuseboard_fleet_bulkhead_slots",
-            "Bulkheads of all pods together: limit, active and queued calls.",
-            labels=[*of_dependency, "tier", "kind"],
-        )
-        refused = GaugeMetricFamily(
-            "fuseboard_fleet_bulkhead_refused_per_second",
-            "Calls that bulkheads refused in the last 30 s: full, or timed_out in the queue.",
-            labels=[*of_dependency, "tier", "reason"],
-        )
-        retries = GaugeMetricFamily(
-            "fuseboard_fleet_retries_per_second",
-            "Retries of the last 30 s: retried, helped, or no_budget.",
-            labels=[*of_dependency, "verdict"],
-        )
-        fallbacks = GaugeMetricFamily(
-            "fuseboard_fleet_fallbacks_per_second",
-            "Answers of fallbacks in the last 30 s: used, or failed.",
-            labels=[*of_dependency, "outcome"],
-        )
-        caps = GaugeMetricFamily(
-            "fuseboard_fleet_retry_cap",
-            "Retries per 1,000 s that one pod may make besides its budget.",
-            labels=of_dependency,
-        )
-        observed = GaugeMetricFamily(
-            "fuseboard_fleet_observed_calls_per_second",
-            "Calls of the last 30 s that parts in observe mode would have refused.",
-            labels=of_dependency,
-        )
-        for of, calls in self._protected():
+    def _calls(self, protected: Protected) -> Iterable[Metric]:
+        slots = fleet_metrics.BULKHEAD_SLOTS.family()
+        refused = fleet_metrics.BULKHEAD_REFUSED.family()
+        retries = fleet_metrics.RETRIES.family()
+        fallbacks = fleet_metrics.FALLBACKS.family()
+        caps = fleet_metrics.RETRY_CAP.family()
+        observed = fleet_metrics.OBSERVED_CALLS.family()
+        for of, calls in protected:
             for tier in calls.tiers:
                 for kind in ("limit", "active", "queued"):
                     slots.add_metric([*of, tier.tier, kind], getattr(tier, kind))
@@ -266,29 +201,12 @@ class GatewayCollector(Collector):
                 caps.add_metric([fleet.environment, name], cap)
         return [slots, refused, retries, fallbacks, observed, caps]
 
-    def _waits(self) -> Iterable[Metric]:
-        of_dependency = ["environment", "dependency"]
-        took = GaugeMetricFamily(
-            "fuseboard_fleet_call_seconds",
-            "Means over the pods: how long calls take (mean, p95), and wait for a slot (wait_p95).",
-            labels=[*of_dependency, "kind"],
-        )
-        queue = GaugeMetricFamily(
-            "fuseboard_fleet_adaptive_queue",
-            "Adaptive queues of all pods: places, and the calls that Little's law predicts in them.",
-            labels=[*of_dependency, "kind"],
-        )
-        reclaimed = GaugeMetricFamily(
-            "fuseboard_fleet_bulkhead_reclaimed",
-            "Calls since the start of the pods that were never reported, and lost their slots.",
-            labels=of_dependency,
-        )
-        nested = GaugeMetricFamily(
-            "fuseboard_fleet_bulkhead_nested",
-            "Calls since the start of the pods that found no free slot while their own task had one.",
-            labels=of_dependency,
-        )
-        for of, calls in self._protected():
+    def _waits(self, protected: Protected) -> Iterable[Metric]:
+        took = fleet_metrics.CALL_SECONDS.family()
+        queue = fleet_metrics.ADAPTIVE_QUEUE.family()
+        reclaimed = fleet_metrics.BULKHEAD_RECLAIMED.family()
+        nested = fleet_metrics.BULKHEAD_NESTED.family()
+        for of, calls in protected:
             for kind, ms in (("mean", calls.mean_ms), ("p95", calls.p95_ms), ("wait_p95", calls.wait_p95_ms)):
                 if ms is not None:
                     took.add_metric([*of, kind], ms / 1000)
@@ -299,16 +217,23 @@ class GatewayCollector(Collector):
             nested.add_metric(of, calls.nested)
         return [took, queue, reclaimed, nested]
 
-    def _protected(self) -> Iterator[tuple[list[str], CallFigures]]:
-        """Environment and dependency, and what the protection of its calls did."""
+    def _protected(self) -> Protected:
+        """Environment and dependency, and what the protection of its calls did: the busiest."""
+        now, found = self._gateway.clock.monotonic(), []
         for fleet in self._gateway.fleets.values():
             configuration = self._gateway.configurations.get(fleet.environment)
             # Only configured names become series: pods can report any.
             known = configuration.protected if configuration is not None else frozenset()
-            found = {"protection": call_figures(fleet.totals.milli)}
-            for name, calls in add_calls([found]).items():
-                if name in known:
-                    yield [fleet.environment, name], calls
+            figures = add_calls([{"protection": call_figures(fleet.totals.milli, known)}])
+            for name, calls in figures.items():
+                of = (fleet.environment, name)
+                if calls.first_calls_per_s or calls.active or calls.queued or of not in self._called:
+                    self._called[of] = now
+                if now - self._called[of] < CALLED_WITHIN_S:
+                    found.append((list(of), calls))
+            for of in [of for of in self._called if of[0] == fleet.environment and of[1] not in figures]:
+                del self._called[of]
+        return nlargest(MOST_PROTECTED, found, key=lambda one: (one[1].first_calls_per_s, one[0]))
 
 
 def exporter(gateway: "Gateway") -> Callable[[str | None], bytes]:

@@ -6,10 +6,11 @@ import redis
 import structlog
 from django.conf import settings
 from django.utils import timezone
-from prometheus_client import Counter
+from redis.exceptions import NoPermissionError
 
 from controlplane.breakers.enforce import enforce
 from controlplane.celery import app
+from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import PublishError, failures, publish_head, read_head
@@ -17,20 +18,14 @@ from controlplane.redis.endless_scripts import KILLED, UNKILLABLE, kill_endless_
 from controlplane.redis.functions import load_functions
 from controlplane.redis.scripts import PATIENT_S, limits
 from controlplane.redis_acl import HARDENED
+from controlplane.repair.redis_nodes import measure_nodes
 from controlplane.repair.tenant_digests import reconcile_tenants
 
 log = structlog.get_logger(__name__)
 
-blocked = Counter(
-    "fuseboard_redis_scripts_blocked_total",
-    "Scripts that blocked Redis, by whether they could be killed.",
-    ["outcome"],
-)
-not_ready = Counter(
-    "fuseboard_redis_not_ready_total",
-    "Rounds in which a server of Redis could not be asked for endless scripts, or be given functions.",
-)
-repairs = Counter("fuseboard_reconcile_repairs_total", "Differences found and repaired in Redis.", ["what"])
+blocked = catalogue.SCRIPTS_BLOCKED.make()
+not_ready = catalogue.REDIS_NOT_READY.make()
+repairs = catalogue.REPAIRS.make()
 
 #: Published outbox entries are kept this long for inspection.
 KEPT = timedelta(days=7)
@@ -115,6 +110,17 @@ _ADVICE = {
     KILLED: "A script did not end and was killed. Change the password of the pods; see docs/deployment.md.",
     UNKILLABLE: "The script has written: only SHUTDOWN NOSAVE ends it; see docs/deployment.md.",
 }
+
+
+@app.task(name="redis.measure_nodes")
+def measure_redis_nodes() -> None:
+    try:
+        measure_nodes()
+    except NoPermissionError as error:
+        # Users that an older version wrote.
+        log.warning("redis.not_measured", error=str(error), do="run `manage.py redis_acl` again")
+    except redis.RedisError as error:
+        log.warning("redis.not_measured", error=str(error))
 
 
 @app.task(name="publishing.prune_outbox")

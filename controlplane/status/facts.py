@@ -222,6 +222,21 @@ class ScheduledChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RedisServer:
+    """A server of Redis, as the worker read it within the last minute."""
+
+    address: str
+    ops_per_s: float
+    #: Commands per second that it bears.
+    capacity_ops: int
+
+    @property
+    def used(self) -> float:
+        """The part of its capacity that is in use."""
+        return self.ops_per_s / self.capacity_ops
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observing:
     """A part of the protection that decides and counts, but refuses nothing."""
 
@@ -242,6 +257,8 @@ class Facts:
     revision: int = 0
     servers: tuple[Server, ...] = ()
     figures: FleetFigures = field(default_factory=FleetFigures)
+    #: Dependency -> how long 99 % of its calls of the last minute took at most, in milliseconds.
+    call_p99_ms: dict[str, float] = field(default_factory=dict)
     #: How long a decision waits for Redis at most, by the fleet's tuning.
     store_deadline_us: int = Tuning().store_deadline_us
     dependencies: tuple[Dependency, ...] = ()
@@ -249,6 +266,8 @@ class Facts:
     pod_protection: dict[str, Any] = field(default_factory=dict)
     #: Parts that only observed when the rows were read.
     observing: tuple[Observing, ...] = ()
+    #: Those that answer; none if their capacity is not known.
+    redis_servers: tuple[RedisServer, ...] = ()
     #: Newest first.
     transitions: tuple[Transition, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -271,6 +290,10 @@ class Facts:
     duplicated: tuple[str, ...] = ()
     #: Who has a revision that Postgres lacks, because Postgres was restored; empty when none has.
     ahead: str = ""
+    #: There are limits, and all of them are shadows: they count and refuse nothing.
+    unlimited: bool = False
+    #: When the rules of alerts were evaluated last; ``None`` where nobody looked.
+    evaluated_at: float | None = None
     #: Pods that report a revision that Postgres never made. Only Redis, or Postgres, can confirm it.
     unknown_revisions: tuple[UnknownRevision, ...] = ()
     #: Since when this control plane knows the fleet: states before that are unknown.

@@ -7,7 +7,7 @@ from typing import Protocol
 from fuseboard.contract.words import Mode
 
 #: A pod in one of these modes decides without Redis.
-_ALONE = (Mode.LOCAL, Mode.DRILL)
+ALONE = (Mode.LOCAL, Mode.DRILL)
 #: The first mode of a new pod has none before it.
 _CHANGE = re.compile(r"(?:(\w+) -> )?(\w+)")
 #: Pods that start together are without Redis for a moment, which is no outage.
@@ -52,7 +52,7 @@ def times_without_redis(servers: Sequence[Pod], events: Iterable[Change], now: f
     approximate: a time in which some pods of a larger fleet still used Redis can be among these times, and a
     time in which no pod of a smaller fleet did can be missing. The page says so.
     """
-    alone = [server for server in servers if server.mode in _ALONE]
+    alone = [server for server in servers if server.mode in ALONE]
     if not servers:
         return []
     found: list[Span] = []
@@ -63,13 +63,13 @@ def times_without_redis(servers: Sequence[Pod], events: Iterable[Change], now: f
         begun = max((one.mode_since or now for one in lost or alone), default=now)
         found.append((begun, now))
     for event in events:
-        before, after = _modes(event)
+        before, after = modes_of(event.detail) if event.kind == "mode" else ("", "")
         pods = event.pods
-        if before in _ALONE and after not in _ALONE:
+        if before in ALONE and after not in ALONE:
             number += pods
             if number >= len(servers) and not end:
                 end = event.at
-        elif after in _ALONE and before not in _ALONE:
+        elif after in ALONE and before not in ALONE:
             if end and number - pods < len(servers):
                 begun = min(event.last or event.at, end)
                 if end - begun >= _SHORTEST_S:
@@ -79,6 +79,7 @@ def times_without_redis(servers: Sequence[Pod], events: Iterable[Change], now: f
     return sorted(found)
 
 
-def _modes(event: Change) -> tuple[str, str]:
-    match = _CHANGE.match(event.detail) if event.kind == "mode" else None
+def modes_of(detail: str) -> tuple[str, str]:
+    """The mode before and after a change, in its words."""
+    match = _CHANGE.match(detail)
     return (match[1] or "", match[2]) if match else ("", "")

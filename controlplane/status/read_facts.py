@@ -4,27 +4,43 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from django.conf import settings
+from django.db.models.functions import Now
+
 from controlplane.accounts.models import Role
 from controlplane.approvals.gate import needed_in, pending_in
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet import live
-from controlplane.fleet.models import EventKind
+from controlplane.fleet.models import EventKind, RedisNode
 from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
 from controlplane.publishing.unknown_revisions import unknown_revisions
+from controlplane.series.recent import recent_p99_ms
 from controlplane.status import scheduled_changes
-from controlplane.status.facts import Change, Dependency, Facts, Override, PodEvent, Transition, TripFigures
+from controlplane.status.facts import (
+    Change,
+    Dependency,
+    Facts,
+    Override,
+    PodEvent,
+    RedisServer,
+    Transition,
+    TripFigures,
+)
 from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
+from controlplane.status.unlimited import nothing_is_limited
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 #: Enough for six hours of a breaker that flaps.
 _TRANSITIONS = 400
 _CHANGES = 60
+#: The worker reads servers of Redis each 10 s.
+REDIS_FRESH_FOR = timedelta(seconds=60)
 _PEOPLE = frozenset(Role.values)
 _MACHINES = frozenset(("celery", "command"))
 
@@ -45,9 +61,11 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         store_deadline_us=tuning_of(found).store_deadline_us,
         servers=read_servers(environment),
         figures=live.figures(environment),
+        call_p99_ms=recent_p99_ms(environment),
         dependencies=_dependencies(environment),
         pod_protection=found.protection,
         observing=read_observing(environment, found.protection),
+        redis_servers=_redis_servers(),
         transitions=transitions,
         known_from=_known_from(first, transitions, now),
         reported=first is not None,
@@ -57,6 +75,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         duplicated=tuple(live.duplicated(environment)),
         ahead=_ahead(environment, found.epoch),
         unknown_revisions=tuple(unknown_revisions(environment)),
+        unlimited=nothing_is_limited(environment),
         frozen_until=found.frozen_until.timestamp() if found.frozen_until else None,
         frozen_by=found.frozen_by,
         frozen_reason=found.frozen_reason,
@@ -65,6 +84,17 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         approvals_needed=needed_in(environment),
         requests_open=pending_in(environment),
         revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
+    )
+
+
+def _redis_servers() -> tuple[RedisServer, ...]:
+    capacity = settings.REDIS_CAPACITY_OPS
+    if not capacity:
+        return ()
+    rows = RedisNode.objects.filter(read_at__gt=Now() - REDIS_FRESH_FOR, ops_per_s__isnull=False)
+    return tuple(
+        RedisServer(address=row.address, ops_per_s=row.ops_per_s or 0.0, capacity_ops=capacity)
+        for row in rows.order_by("address")
     )
 
 
@@ -189,8 +219,8 @@ def transition_of(row: TransitionRow) -> Transition:
 
 
 def read_changes(environment: str, *, count: int = _CHANGES) -> tuple[Change, ...]:
-    """The newest audit entries, newest first."""
-    rows = Entry.objects.filter(environment__in=(environment, "")).order_by("-at", "-id")[:count]
+    """The newest audit entries of the environment, newest first."""
+    rows = Entry.objects.filter(environment=environment).order_by("-at", "-id")[:count]
     return tuple(change_of(row) for row in rows)
 
 

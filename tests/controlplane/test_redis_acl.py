@@ -27,6 +27,7 @@ from controlplane.editing import edits
 from controlplane.embedded.children import free_port, spawn, stop
 from controlplane.embedded.children import wait_until as wait_for_process
 from controlplane.embedded.valkey import binary
+from controlplane.redis.nodes import read_nodes
 from controlplane.repair import tasks
 from fuseboard.contract import keys
 from fuseboard.contract.scripts import ADMIT, SCRIPTS
@@ -212,6 +213,11 @@ def test_a_pod_may_not(agent_url: str, command: tuple[str, ...]) -> None:
     with redis.Redis.from_url(agent_url) as client, pytest.raises(redis.ResponseError) as error:
         client.execute_command(*command)
     assert re.search("permission|NOPERM|ACL failure", str(error.value)), str(error.value)
+
+
+def test_the_control_plane_reads_the_load_of_the_server(control_url: str) -> None:
+    [node] = read_nodes(control_url)
+    assert (node.up, node.role) == (True, "primary")
 
 
 REFUSED_TO_CONTROL = [

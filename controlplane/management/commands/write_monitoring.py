@@ -1,0 +1,31 @@
+"""Write the files for Prometheus, Alertmanager and Grafana: ``python manage.py write_monitoring``."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from controlplane.monitoring.files import FILES, FOLDER
+from controlplane.monitoring.prometheus_rules import EXAMPLE_URL
+
+
+class Command(BaseCommand):
+    help = "Writes the files for Prometheus, Alertmanager and Grafana: those of docs, or your own."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--folder", help="write the files of docs/monitoring here, and nothing else")
+        parser.add_argument("--url", default=EXAMPLE_URL, help="of your dashboard, for links to runbooks")
+
+    def handle(self, *args: Any, folder: str | None, url: str, **options: Any) -> None:
+        for path, text in FILES.items():
+            if folder is None:
+                file = Path(settings.BASE_DIR) / path
+            elif path.startswith(FOLDER):
+                file = Path(folder) / path.removeprefix(FOLDER)
+            else:
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text().replace(EXAMPLE_URL, url.rstrip("/")))
+            self.stdout.write(str(file))

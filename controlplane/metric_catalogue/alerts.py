@@ -1,0 +1,77 @@
+"""Alerts and their deliveries."""
+
+from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter, Gauge, Panel
+
+_ROW = "Alerts"
+
+NEWS = Counter(
+    "fuseboard_alert_news_total",
+    "Alerts that fired, worsened, or were resolved.",
+    by=(WEB, WORKER),
+    labels=("rule", "news"),
+    most=150,
+    panel=Panel(
+        row=_ROW,
+        title="News of alerts",
+        promql="sum by (rule, news) (increase(fuseboard_alert_news_total[5m])) > 0",
+        legend="{{rule}} {{news}}",
+    ),
+)
+DELIVERIES = Counter(
+    "fuseboard_deliveries_total",
+    "Attempts to send news of alerts, by result.",
+    by=(WEB, WORKER),
+    labels=("result",),
+    most=6,
+    panel=Panel(
+        row=_ROW,
+        title="Attempts to send news",
+        promql="sum by (result) (increase(fuseboard_deliveries_total[5m]))",
+        legend="{{result}}",
+    ),
+)
+ALERTS = Gauge(
+    "fuseboard_alerts",
+    "Alerts that are not resolved, by level and state.",
+    by=(WEB,),
+    labels=("environment", "level", "severity", "state"),
+    most=18,
+    panel=Panel(
+        row=_ROW,
+        title="Alerts that fire",
+        promql='max by (environment, level, severity) (fuseboard_alerts{state="firing"})',
+        legend="{{environment}} level {{level}} {{severity}}",
+    ),
+)
+EVALUATED = Gauge(
+    "fuseboard_alerts_evaluated_timestamp_seconds",
+    "When the worker last checked the alert rules.",
+    by=(WEB,),
+    labels=("environment",),
+)
+DELIVERY_OLDEST = Gauge(
+    "fuseboard_delivery_oldest_seconds",
+    "Age of the oldest message that should have been sent by now.",
+    by=(WEB,),
+)
+ONCALL_MESSAGES = Counter(
+    "fuseboard_gateway_oncall_messages_total",
+    "Attempts of a gateway to send alerts of level 3 while no worker does, by the state after them.",
+    by=(GATEWAY,),
+    labels=("state",),
+    most=4,
+)
+GATEWAY_WATCHDOG_PINGS = Counter(
+    "fuseboard_gateway_watchdog_pings_total",
+    "Pings of the watchdog by a gateway: ok, failed, or refused.",
+    by=(GATEWAY,),
+    labels=("result",),
+    most=3,
+)
+WATCHDOG_PINGS = Counter(
+    "fuseboard_watchdog_pings_total",
+    "Pings of the watchdog by a worker: ok, failed, refused, or left_out because alerts are not evaluated.",
+    by=(WEB, WORKER),
+    labels=("result",),
+    most=4,
+)

@@ -1,0 +1,83 @@
+"""The shape of an entry of the catalogue, and what Prometheus' library makes of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import prometheus_client
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+# A second series for each counter, of its creation, doubles what Prometheus stores.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # untyped in prometheus_client
+
+WEB, WORKER, GATEWAY = "web", "worker", "gateway"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A panel of the dashboard of Grafana."""
+
+    #: The row of the dashboard that it belongs to.
+    row: str
+    title: str
+    promql: str
+    #: One line's name, such as ``{{dependency}}``.
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Metric:
+    #: As it is scraped: with its unit, and with ``_total`` if it is a counter.
+    name: str
+    help: str
+    #: The processes that export it.
+    by: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    #: Series that one process exports at most, with 100,000 tenants and 200 dependencies.
+    most: int = 1
+    panel: Panel | None = None
+
+    type: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Counter(Metric):
+    type = "counter"
+
+    def make(self) -> prometheus_client.Counter:
+        """A counter in the registry of this process."""
+        return prometheus_client.Counter(self.name, self.help, self.labels)
+
+    def family(self, value: float | None = None) -> CounterMetricFamily:
+        """For a collector that reads values at each scrape."""
+        return CounterMetricFamily(self.name, self.help, value, labels=_labels(self, value))
+
+
+@dataclass(frozen=True)
+class Gauge(Metric):
+    type = "gauge"
+
+    def make(self) -> prometheus_client.Gauge:
+        """A gauge in the registry of this process. Of several child processes, the newest value counts."""
+        return prometheus_client.Gauge(self.name, self.help, self.labels, multiprocess_mode="mostrecent")
+
+    def family(self, value: float | None = None) -> GaugeMetricFamily:
+        return GaugeMetricFamily(self.name, self.help, value, labels=_labels(self, value))
+
+
+@dataclass(frozen=True)
+class Histogram(Metric):
+    buckets: tuple[float, ...] = ()
+
+    type = "histogram"
+
+    def make(self) -> prometheus_client.Histogram:
+        return prometheus_client.Histogram(self.name, self.help, self.labels, buckets=self.buckets)
+
+    def family(self, cumulative: Sequence[tuple[str, float]], total: float) -> HistogramMetricFamily:
+        """Of one series without labels: each edge and the values up to it, and the sum of all values."""
+        return HistogramMetricFamily(self.name, self.help, buckets=cumulative, sum_value=total)
+
+
+def _labels(metric: Metric, value: float | None) -> tuple[str, ...] | None:
+    return metric.labels if value is None else None

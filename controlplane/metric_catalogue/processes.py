@@ -1,0 +1,197 @@
+"""What the processes do: requests of web, tasks of the worker, heartbeats and writes of the gateway."""
+
+from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter, Gauge, Histogram, Panel
+
+_ROW = "Processes"
+
+WEB_REQUESTS = Counter(
+    "fuseboard_web_requests_total",
+    "Requests by route and status.",
+    by=(WEB,),
+    labels=("route", "status"),
+    most=1_400,
+    panel=Panel(
+        row=_ROW,
+        title="Requests to web",
+        promql="sum by (status) (rate(fuseboard_web_requests_total[5m]))",
+        legend="{{status}}",
+    ),
+)
+WEB_SECONDS = Histogram(
+    "fuseboard_web_request_seconds",
+    "Time to answer a request.",
+    by=(WEB,),
+    labels=("route",),
+    most=2_400,
+    # Few edges: there is a series of each for every route.
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 5),
+    panel=Panel(
+        row=_ROW,
+        title="Time to answer a request, p99",
+        promql="histogram_quantile(0.99, sum by (le) (rate(fuseboard_web_request_seconds_bucket[5m])))",
+    ),
+)
+POSTGRES_UP = Gauge("fuseboard_postgres_up", "1 while Postgres answers.", by=(WEB,))
+TASKS = Counter(
+    "fuseboard_tasks_total",
+    "Tasks that a worker has run, by outcome.",
+    by=(WORKER,),
+    labels=("task", "state"),
+    most=100,
+    panel=Panel(
+        row=_ROW,
+        title="Tasks of the worker",
+        promql="sum by (state) (rate(fuseboard_tasks_total[5m]))",
+        legend="{{state}}",
+    ),
+)
+TASK_SECONDS = Histogram(
+    "fuseboard_task_seconds",
+    "Time to run a task.",
+    by=(WORKER,),
+    labels=("task",),
+    most=440,
+    buckets=(0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 20),
+)
+TASK_LAST_SUCCESS = Gauge(
+    "fuseboard_task_last_success_timestamp_seconds",
+    "When a task last succeeded.",
+    by=(WORKER,),
+    labels=("task",),
+    most=40,
+)
+GATEWAY_ANSWERS = Counter(
+    "fuseboard_gateway_answers_total",
+    "Answers by status.",
+    by=(GATEWAY,),
+    labels=("status",),
+    most=20,
+    panel=Panel(
+        row=_ROW,
+        title="Answers of gateways",
+        promql="sum by (status) (rate(fuseboard_gateway_answers_total[5m]))",
+        legend="{{status}}",
+    ),
+)
+GATEWAY_SYNC_SECONDS = Histogram(
+    "fuseboard_gateway_sync_seconds",
+    "Time from a sync's headers to its answer.",
+    by=(GATEWAY,),
+    most=14,
+    panel=Panel(
+        row=_ROW,
+        title="Time to answer a heartbeat, p99",
+        promql="histogram_quantile(0.99, sum by (le) (rate(fuseboard_gateway_sync_seconds_bucket[5m])))",
+    ),
+)
+METRICS_BY_AGENT_TOKEN = Counter(
+    "fuseboard_gateway_metrics_by_agent_token_total", "Answers to /metrics for an agent token.", by=(GATEWAY,)
+)
+FLUSHES = Counter("fuseboard_gateway_flushes_total", "Batches written to Postgres.", by=(GATEWAY,))
+FLUSH_FAILURES = Counter(
+    "fuseboard_gateway_flush_failures_total", "Batches that Postgres did not take.", by=(GATEWAY,)
+)
+ROWS_FLUSHED = Counter(
+    "fuseboard_gateway_rows_flushed_total", "Rows of servers written to Postgres.", by=(GATEWAY,)
+)
+SERIES_SPANS = Counter(
+    "fuseboard_gateway_series_spans_total", "Spans of 10 s written to the history.", by=(GATEWAY,)
+)
+SERIES_FAILURES = Counter(
+    "fuseboard_gateway_series_failures_total",
+    "Writings of the history that Postgres did not take.",
+    by=(GATEWAY,),
+)
+SERIES_REFUSED = Counter(
+    "fuseboard_gateway_series_refused_total",
+    "Values left out of the history, because there are too many names.",
+    by=(GATEWAY,),
+)
+REFUSAL_SAMPLES = Counter(
+    "fuseboard_gateway_refusal_samples_total", "Samples of refusals taken from pods.", by=(GATEWAY,)
+)
+REFUSAL_SAMPLES_LEFT_OUT = Counter(
+    "fuseboard_gateway_refusal_samples_left_out_total",
+    "Samples of refusals left out, because there were too many.",
+    by=(GATEWAY,),
+)
+SERIES_LEFT_OUT = Counter(
+    "fuseboard_gateway_series_left_out_total",
+    "Differences left out of the history, because another gateway may have counted them.",
+    by=(GATEWAY,),
+)
+FAILED_CALLS_LEFT_OUT = Counter(
+    "fuseboard_gateway_failed_calls_left_out_total",
+    "Reports of failed calls left out, because there are too many dependencies.",
+    by=(GATEWAY,),
+)
+RELOAD_FAILURES = Counter(
+    "fuseboard_gateway_reload_failures_total", "Readings of the configuration that failed.", by=(GATEWAY,)
+)
+GATEWAY_REVISION = Gauge(
+    "fuseboard_gateway_revision", "The revision being served.", by=(GATEWAY,), labels=("environment",)
+)
+POLICIES_SENT = Counter(
+    "fuseboard_gateway_policies_sent_total",
+    "Answers that carried the policy document.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+CONFIGURATION_AGE = Gauge(
+    "fuseboard_gateway_configuration_age_seconds", "Since Postgres was last read.", by=(GATEWAY,)
+)
+STALE_BEATS = Counter(
+    "fuseboard_gateway_stale_beats_total",
+    "Beats that came too late to count.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+PODS_DROPPED = Counter(
+    "fuseboard_gateway_pods_dropped_total",
+    "Pods that made room for a new pod, because the fleet was full.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+NEW_PODS_REFUSED = Counter(
+    "fuseboard_gateway_new_pods_refused_total",
+    "Heartbeats of pods with a new name that a token's limit refused.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+KEPT_BYTES = Gauge(
+    "fuseboard_gateway_kept_bytes",
+    "What is kept of heartbeats, by its estimated memory.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+BEATS_CUT = Counter(
+    "fuseboard_gateway_beats_cut_total",
+    "Heartbeats of which the pod, or the gateway, left something out.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+UNREADY_GRANTED = Counter(
+    "fuseboard_gateway_unready_granted_total",
+    "Times a pod under pressure was allowed to be unready.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+UNREADY_REFUSED = Counter(
+    "fuseboard_gateway_unready_refused_total",
+    "Heartbeats that asked to be unready while enough pods of the service were.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+POD_LEVEL_CHANGES = Counter(
+    "fuseboard_gateway_pod_level_changes_total",
+    "Changes of what pods shed, by the new level: normal, shed, or shed_hard.",
+    by=(GATEWAY,),
+    labels=("environment", "level"),
+    most=3,
+)
+RETRY_CAP_CHANGES = Counter(
+    "fuseboard_gateway_retry_cap_changes_total",
+    "Changes of retry caps that the log has.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)

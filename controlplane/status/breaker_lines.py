@@ -1,0 +1,52 @@
+"""What breakers did, in lines: one for a breaker that opens again and again."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from controlplane.status.facts import Transition
+from controlplane.status.spans import span_words
+
+#: Transitions of one breaker that follow each other within this time belong to one episode.
+TOGETHER_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerLine:
+    """One line of "Recent changes", for many transitions."""
+
+    at: float
+    flapping: str
+    did: str
+
+
+def breaker_lines(transitions: Iterable[Transition]) -> list[Transition | BreakerLine]:
+    """Newest first, as the transitions are. Episodes with one opening stay as they are."""
+    found: list[Transition | BreakerLine] = []
+    for episode in _episodes(transitions):
+        if sum(one.after == "open" for one in episode) > 1:
+            found.append(_line(episode))
+        else:
+            found += episode
+    return sorted(found, key=lambda one: -one.at)
+
+
+def _episodes(transitions: Iterable[Transition]) -> list[list[Transition]]:
+    found: list[list[Transition]] = []
+    newest: dict[str, list[Transition]] = {}
+    for one in transitions:
+        episode = newest.get(one.dependency)
+        if episode is None or episode[-1].at - one.at > TOGETHER_S:
+            episode = newest[one.dependency] = []
+            found.append(episode)
+        episode.append(one)
+    return found
+
+
+def _line(episode: Sequence[Transition]) -> BreakerLine:
+    last = episode[0]
+    opened = [one for one in episode if one.after == "open"]
+    took = opened[0].at - opened[-1].at
+    did = f"opened {len(opened)} times in {span_words(took)}"
+    if last.after == "closed":
+        did += f", and closed after {span_words(last.at - opened[-1].at)}"
+    return BreakerLine(at=last.at, flapping=last.dependency, did=did)

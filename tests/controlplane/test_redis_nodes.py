@@ -1,0 +1,132 @@
+"""What the worker reads of real servers of Redis, and the alert about one that is near its capacity."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.utils import timezone
+
+from controlplane.alerts.evaluator import evaluate_environment
+from controlplane.alerts.models import Alert
+from controlplane.embedded.valkey import Valkey
+from controlplane.fleet.models import RedisNode
+from controlplane.metrics import FleetCollector
+from controlplane.redis.nodes import read_nodes
+from controlplane.repair.redis_nodes import FORGET_AFTER
+from controlplane.repair.tasks import measure_redis_nodes
+from controlplane.status.read_facts import read_facts
+from tests.waiting import wait_until
+
+
+def exported() -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in FleetCollector().collect()
+        for sample in family.samples
+        if sample.name.startswith("fuseboard_redis_")
+    }
+
+
+@pytest.fixture
+def primary(valkey: Valkey, settings: Any) -> Valkey:
+    settings.REDIS_URL = valkey.url
+    return valkey
+
+
+def test_a_primary_names_its_replica_and_both_are_read(primary: Valkey, tmp_path: Path) -> None:
+    (tmp_path / "replica").mkdir()
+    replica = Valkey(tmp_path / "replica")
+    replica.password = primary.password
+    replica.start()
+    try:
+        with redis.Redis.from_url(replica.url) as client:
+            client.config_set("masterauth", primary.password)
+            client.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+        name = f"127.0.0.1:{replica.port}"
+        wait_until(lambda: name in {node.address for node in read_nodes(primary.url)})
+        found = {node.role: node for node in read_nodes(primary.url)}
+        assert (found["primary"].up, found["primary"].lag_s) == (True, None)
+        assert found["primary"].memory_bytes > 100_000
+        assert (found["replica"].address, found["replica"].up) == (name, True)
+        assert (found["replica"].lag_s or 0) >= 0
+    finally:
+        replica.stop()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_commands_are_counted_between_two_readings(production: str, primary: Valkey, settings: Any) -> None:
+    settings.REDIS_CAPACITY_OPS = 500
+    measure_redis_nodes()
+    RedisNode.objects.update(read_at=timezone.now() - timedelta(seconds=10))
+    with redis.Redis.from_url(primary.url) as client, client.pipeline(transaction=False) as pipeline:
+        for _ in range(5_000):
+            pipeline.ping()
+        pipeline.execute()
+    measure_redis_nodes()
+    node = f"127.0.0.1:{primary.port}"
+    ops_per_s = RedisNode.objects.get().ops_per_s or 0.0
+    # The second reading comes a moment after ten seconds.
+    assert 200 < ops_per_s < 510
+    found = exported()
+    assert found["fuseboard_redis_up", node, "primary"] == 1
+    assert found["fuseboard_redis_ops_per_second", node] == ops_per_s
+    assert found["fuseboard_redis_capacity_ops",] == 500
+    assert found["fuseboard_redis_memory_bytes", node] > 100_000
+    assert ("fuseboard_redis_memory_limit_bytes", node) not in found, "it has no limit"
+    # Another process counts from zero.
+    RedisNode.objects.update(run_id="another", commands=10**9, read_at=timezone.now() - timedelta(seconds=10))
+    measure_redis_nodes()
+    assert 0 <= (RedisNode.objects.get().ops_per_s or 0.0) < 10_000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_is_gone_has_0_and_is_forgotten(production: str, primary: Valkey) -> None:
+    measure_redis_nodes()
+    primary.stop()
+    measure_redis_nodes()
+    node = f"127.0.0.1:{primary.port}"
+    assert exported() == {("fuseboard_redis_up", node, "primary"): 0}
+    primary.start()
+    RedisNode.objects.create(
+        address="10.0.0.9:6379",
+        role="replica",
+        up=True,
+        commands=0,
+        memory_bytes=0,
+        memory_limit_bytes=0,
+        read_at=timezone.now() - FORGET_AFTER / 2,
+    )
+    measure_redis_nodes()
+    assert exported()["fuseboard_redis_up", "10.0.0.9:6379", "replica"] == 0
+    RedisNode.objects.filter(role="replica").update(read_at=timezone.now() - FORGET_AFTER)
+    measure_redis_nodes()
+    assert [row.address for row in RedisNode.objects.all()] == [node]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_busy_server_is_an_alert_if_its_capacity_is_known(production: str, settings: Any) -> None:
+    RedisNode.objects.create(
+        address="10.0.0.1:6379",
+        role="primary",
+        up=True,
+        commands=1,
+        ops_per_s=85_000,
+        memory_bytes=1,
+        memory_limit_bytes=0,
+        read_at=timezone.now() + timedelta(minutes=5),
+    )
+    settings.REDIS_CAPACITY_OPS = 0
+    assert read_facts(production).redis_servers == ()
+    settings.REDIS_CAPACITY_OPS = 100_000
+    evaluate_environment(production)
+    alert = Alert.objects.get(key="redis-ops:10.0.0.1:6379")
+    assert (alert.severity, alert.level, alert.runbook) == ("warning", 2, "redis-busy")
+    RedisNode.objects.update(ops_per_s=95_000)
+    evaluate_environment(production)
+    alert.refresh_from_db()
+    assert alert.severity == "critical"
+    # Figures that are old say nothing.
+    RedisNode.objects.update(read_at=timezone.now() - timedelta(minutes=5))
+    assert read_facts(production).redis_servers == ()
