@@ -232,6 +232,7 @@ class Runtime:
             share=admission.redis_fallback.share.held,
             protection=self.retries.reported(admission.guards.loads()),
             load=self.inbound.load(),
+            alone=admission.redis_fallback.allowed_alone(),
         )
 
     def _adopt(self, exchange: Exchange, offer: CheckedConfig | None) -> None:

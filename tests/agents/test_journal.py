@@ -224,7 +224,7 @@ def test_totals_are_bounded_and_what_does_not_fit_is_counted_as_that():
     counts = OfflineCounts()
     counts.most_keys = 3
     for n in range(5):
-        counts.note(Demand((LimitRef(REQUESTS, f"fb1:production:{{t:{n}}}:quota:requests"),), (2,)))
+        counts.note(Demand((LimitRef(REQUESTS, f"fb1:production:{{t:{n}}}:quota:requests"),), (2,)), 0.0)
     assert (len(counts.segment.totals), counts.uncounted) == (3, 4)
     assert json.dumps(sorted(counts.segment.totals.values())) == "[2, 2, 2]"
 

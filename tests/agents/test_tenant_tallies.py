@@ -5,12 +5,12 @@ from collections import Counter
 from msgspec.structs import replace
 
 from fuseboard.contract.sync import BreakerView, decode_request
-from fuseboard.contract.tallies import Tally, TenantTally
+from fuseboard.contract.tallies import MAX_TALLIED, Tally, TenantTally
 from fuseboard.contract.words import Reason
 from fuseboard.reporting import request_tallies
 from fuseboard.reporting.counters import Counters
-from fuseboard.reporting.heartbeat import FIELDS_BYTES, encode_bounded
-from fuseboard.reporting.tenant_tallies import EVERY_S, MOST_BYTES, MOST_TENANTS, TenantTallies
+from fuseboard.reporting.heartbeat import FIELDS_BYTES, HEARTBEAT_BYTES, encode_bounded
+from fuseboard.reporting.tenant_tallies import EVERY_S, LAST_BYTES, MOST_BYTES, MOST_TENANTS, TenantTallies
 from tests.contract.examples import SMALLEST_REQUEST
 
 
@@ -90,6 +90,43 @@ def test_a_process_that_stops_reports_what_it_counted_since_the_last_minute():
     setting.ask("acme", 2)
     assert setting.tallies.next() is None
     assert setting.tallies.next(leaving=True).tenants == (TenantTally("acme", 2),)
+
+
+def test_a_process_that_stops_sends_as_much_as_it_can_and_says_if_more_is_left():
+    setting = Setting()
+    setting.parts()
+    names = [f"customer-{n}" for n in range(MAX_TALLIED + 1)]
+    for name in names[:-1]:
+        setting.ask(name)
+    last = setting.tallies.next(leaving=True)
+    assert summed([last])[0] == dict.fromkeys(names[:-1], 1)
+    assert not last.partial
+    assert len(encode_bounded(replace(SMALLEST_REQUEST, tally=last))) < HEARTBEAT_BYTES
+    setting = Setting()
+    for name in names:
+        setting.ask(name)
+    last = setting.tallies.next(leaving=True)
+    assert summed([last])[0] == dict.fromkeys(names[:-1], 1)
+    assert last.partial
+
+
+def test_a_process_that_stops_repeats_what_is_not_answered_and_says_that_more_is_left():
+    setting = Setting()
+    setting.ask("acme")
+    part = setting.tallies.next()
+    setting.ask("globex")
+    # A gateway that has the part counts no other of its number.
+    assert setting.tallies.next(leaving=True) == replace(part, partial=True)
+
+
+def test_the_last_tally_of_long_names_is_bounded():
+    setting = Setting()
+    for n in range(300):
+        setting.ask(f"{n}{'long ' * 35}")
+    last = setting.tallies.next(leaving=True)
+    assert sum(len(one.tenant) for one in last.tenants) <= LAST_BYTES
+    assert last.partial
+    assert len(encode_bounded(replace(SMALLEST_REQUEST, tally=last))) < HEARTBEAT_BYTES
 
 
 def test_a_pod_with_too_many_tenants_says_so(monkeypatch):

@@ -4,12 +4,13 @@ from typing import Any
 
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
-from fuseboard.contract.sync import Counters, DependencyCounters, RuleCounters, TenantCounters
+from fuseboard.contract.sync import AllowedAlone, Counters, DependencyCounters, RuleCounters, TenantCounters
 from fuseboard.contract.tallies import Tally, TenantTally
 from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
 DIGEST_KEY = DigestKey(key=bytes(range(32)))
+ALONE = AllowedAlone(unreported=1_200, uncounted=34, adopted=2, expired=1)
 #: File -> fields of an answer, besides those that each answer has.
 ANSWERS: dict[str, dict[str, Any]] = {
     "sync_response.5.json": {"refusal_key": REFUSAL_KEY},

@@ -31,7 +31,7 @@ from tests.contract.examples import (
     PROTECTING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import SAMPLES, TALLY
+from tests.contract.sample_examples import ALONE, SAMPLES, TALLY
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -162,7 +162,10 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
     "example",
     [
         # Samples, failures and tallies came later, and are in other files.
-        msgspec.structs.replace(PROTECTED_REQUEST, refusals=SAMPLES, failures=FAILURES, tally=TALLY),
+        msgspec.structs.replace(
+            PROTECTED_REQUEST, refusals=SAMPLES, failures=FAILURES, tally=TALLY, alone=ALONE
+        ),
+        ALONE,
         PROTECTED_REQUEST.load,
         SAMPLES[0],
         FAILURES[0],

@@ -145,6 +145,19 @@ class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     rules: Annotated[tuple[RuleCounters, ...], Meta(max_length=100)] = ()
 
 
+class AllowedAlone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a pod allowed without Redis, and whether Redis knows of it."""
+
+    #: Calls (or costs) that it has not reported to Redis yet. They are lost if it dies and its disk does too.
+    unreported: Total = 0
+    #: Those that it could not count, for lack of room, since the process started.
+    uncounted: Total = 0
+    #: Journals of dead pods that it reported.
+    adopted: Total = 0
+    #: Journals of dead pods that it deleted because they were too old.
+    expired: Total = 0
+
+
 class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     environment: Name
     service: Name
@@ -181,6 +194,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     failures: Annotated[tuple[DependencyFailures, ...], Meta(max_length=MOST_DEPENDENCIES)] = ()
     #: What it counted of its tenants since an earlier tally, about once a minute; ``None`` in between.
     tally: Tally | None = None
+    #: What it allowed without Redis; ``None`` while there is nothing to say.
+    alone: AllowedAlone | None = None
 
 
 class Drill(Struct, frozen=True, kw_only=True):

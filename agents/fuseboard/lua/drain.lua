@@ -10,6 +10,7 @@
 --       2 how long it is remembered, in s; 3 how long totals are kept, in s
 --       4 msgpack of an array: rules, as in admit.lua; an array of field, amount ... for the
 --         totals; then for each limit its rule and the amount
+-- The totals also have a field @id: a hash that was lost and began again has another one.
 -- Returns 1 when the segment was counted, 0 when it was counted before
 
 local time = redis.call('TIME')
@@ -33,6 +34,7 @@ for _, limit in ipairs(limits) do
     if limit.spent or limit.repaired then write_limit(limit) end
 end
 for i = 1, #totals, 2 do redis.call('HINCRBY', KEYS[2], totals[i], totals[i + 1]) end
+redis.call('HSETNX', KEYS[2], '@id', ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 redis.call('SADD', KEYS[1], ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[2])

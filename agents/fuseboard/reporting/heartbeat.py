@@ -18,6 +18,7 @@ from fuseboard.contract.load import CallLoad, PodLoad
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import (
     SYNC_PATH,
+    AllowedAlone,
     Applied,
     BreakerView,
     SyncRequest,
@@ -79,6 +80,7 @@ class PodState:
     share: HeldShare | None = None
     protection: tuple[CallLoad, ...] = ()
     load: PodLoad | None = None
+    alone: AllowedAlone | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,7 @@ class Gateway:
             refusals=self._refusals.drain(),
             failures=self._counters.failures(),
             tally=self._tallies.next(leaving=leaving),
+            alone=state.alone,
         )
 
     def _state_of_loop(self) -> PodState:

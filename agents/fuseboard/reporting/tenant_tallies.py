@@ -7,13 +7,17 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from fuseboard.contract.tallies import Tally, TenantTally
+from msgspec.structs import replace
+
+from fuseboard.contract.tallies import MAX_TALLIED, Tally, TenantTally
 from fuseboard.reporting.counters import Counters
 
 #: Between two looks at all tenants.
 EVERY_S = 60.0
 #: Of one heartbeat: tenants, and bytes of their names. A tally takes at most 12 KB.
 MOST_TENANTS, MOST_BYTES = 200, 8_000
+#: Of the last one, after which there is no other. A tally then takes at most 32 KB.
+LAST_BYTES = 16_000
 _MOST_COUNT = 2**31 - 1
 
 
@@ -29,17 +33,27 @@ class TenantTallies:
 
     def next(self, *, leaving: bool = False) -> Tally | None:
         """The part for the next heartbeat: the last one again, until ``taken`` is called."""
+        if leaving:
+            return self._last()
         if self._unanswered is None:
-            due = self._now() >= self._look_at
-            if not self._waiting and (due or leaving):
+            if not self._waiting:
+                if self._now() < self._look_at:
+                    return None
                 self._look()
-            elif not self._waiting:
-                return None
-            self._number += 1
-            self._unanswered = Tally(
-                number=self._number, tenants=tuple(self._part()), partial=self._counters.left_out_tenants
-            )
+            self._unanswered = self._tally(MOST_TENANTS, MOST_BYTES)
         return self._unanswered
+
+    def _last(self) -> Tally:
+        """As much as fits, and whether that is all."""
+        self._look()
+        # A gateway that has the unanswered part counts nothing else of its number.
+        last = self._unanswered or self._tally(MAX_TALLIED, LAST_BYTES)
+        return replace(last, partial=last.partial or bool(self._waiting))
+
+    def _tally(self, most: int, room: int) -> Tally:
+        self._number += 1
+        part = tuple(self._part(most, room))
+        return Tally(number=self._number, tenants=part, partial=self._counters.left_out_tenants)
 
     def taken(self) -> None:
         """A gateway answered the heartbeat."""
@@ -55,10 +69,9 @@ class TenantTallies:
                 asked = counted[0] - allowed + more
                 self._waiting.append(TenantTally(tenant, min(asked, _MOST_COUNT), min(more, _MOST_COUNT)))
 
-    def _part(self) -> list[TenantTally]:
+    def _part(self, most: int, room: int) -> list[TenantTally]:
         part: list[TenantTally] = []
-        room = MOST_BYTES
-        while self._waiting and len(part) < MOST_TENANTS:
+        while self._waiting and len(part) < most:
             room -= len(self._waiting[0].tenant.encode())
             if room < 0:
                 break

@@ -121,28 +121,26 @@ class Drain:
         """Report one segment. ``True`` when every domain has it, from now or from before."""
         domains: dict[str, list[str]] = defaultdict(list)
         for key in segment.totals:
-            text = key.decode()
-            domains[keys.offline_totals(text)].append(text)
+            name = key.decode()
+            domains[keys.offline_totals(name)].append(name)
         every = list(domains.values())
         for first in range(0, len(every), TOGETHER):
-            answers = [self._ask(segment, limits) for limits in every[first : first + TOGETHER]]
+            answers = [self._ask(segment, names) for names in every[first : first + TOGETHER]]
             done, late = await asyncio.wait(answers, timeout=ANSWER_S)
             if late or any(self._failed(answer.result()) for answer in done):
                 return False
         return True
 
-    def _ask(self, segment: Segment, limits: list[str]) -> asyncio.Future[Reply]:
+    def _ask(self, segment: Segment, names: list[str]) -> asyncio.Future[Reply]:
+        totals, limits = fields_of(segment, names)
         refs = [(ref, amount) for ref, amount in self._charges(segment, limits) if amount > 0]
         rules = RuleBook(1.0, self._health.store_time_us())
         numbers: list[int] = []
         for ref, amount in refs:
             numbers += (rules.number(ref.limit), amount)
-        totals: list[str | int] = []
-        for limit in limits:
-            totals += (keys.offline_field(limit), segment.totals[limit.encode()])
         script_keys = (
-            keys.offline_told(limits[0]).encode(),
-            keys.offline_totals(limits[0]).encode(),
+            keys.offline_told(names[0]).encode(),
+            keys.offline_totals(names[0]).encode(),
             *(ref.key for ref, _ in refs),
         )
         blob = msgpack_encode([rules.numbers, totals, *numbers])
@@ -156,13 +154,12 @@ class Drain:
         self._store.run(DRAIN, script_keys, arguments, answered)
         return answer
 
-    def _charges(self, segment: Segment, limits: Iterable[str]) -> Iterable[tuple[LimitRef, int]]:
+    def _charges(self, segment: Segment, limits: dict[str, int]) -> Iterable[tuple[LimitRef, int]]:
         """What this pod spent of its shares and what still counts."""
-        for limit in limits:
-            key = limit.encode()
-            ref = segment.spent.get(key)
+        for limit, amount in limits.items():
+            ref = segment.spent.get(limit.encode())
             if ref is not None and not ref.limit.shadow:
-                yield ref, min(segment.totals[key], self._local.still_spent(ref))
+                yield ref, min(amount, self._local.still_spent(ref))
 
     def _failed(self, reply: Reply) -> bool:
         if isinstance(reply, NotServedError):
@@ -171,3 +168,21 @@ class Drain:
             logger.warning("journal.not_told: %s; it is retried", reply)
             return True
         return False
+
+
+def fields_of(segment: Segment, names: Iterable[str]) -> tuple[list[str | int], dict[str, int]]:
+    """Fields and amounts for the totals of one domain, and the sum of each limit.
+
+    The sum goes to the field of the limit, as in version 0.1, and each span of time to a field of its own.
+    """
+    fields: list[str | int] = []
+    limits: dict[str, int] = defaultdict(int)
+    for name in names:
+        amount = segment.totals[name.encode()]
+        limit, timed, _ = name.partition("@")
+        limits[limit] += amount
+        if timed:
+            fields += (keys.offline_field(name), amount)
+    for limit, amount in limits.items():
+        fields += (keys.offline_field(limit), amount)
+    return fields, dict(limits)

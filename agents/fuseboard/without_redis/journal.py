@@ -26,7 +26,6 @@ except ImportError:  # without such locks, no orphans are adopted
 
 logger = logging.getLogger("fuseboard.journal")
 
-FORMAT = "fuseboard-journal-1"
 #: The largest file of a segment, whatever the tuning says. The pod that adopts it reads no more.
 MAX_FILE_BYTES = 8 * 1024 * 1024
 #: Files that were not reported by then are deleted. Redis remembers names for twice as long.
@@ -56,6 +55,8 @@ class Journal:
         #: The size of one file, by the fleet's tuning.
         self.most_bytes = MAX_FILE_BYTES
         self.failures = 0
+        #: Files that were deleted because they were too old, so that nobody counts what they say.
+        self.expired = 0
 
     # On the loop
 
@@ -166,10 +167,23 @@ class Journal:
                 files = list(self._directory.glob(f"{self._prefix}.{boot}-*.journal"))
                 if not files:
                     lock.unlink(missing_ok=True)
-                found += [segment for path in files if (segment := _read(path)) is not None]
+                found += [segment for path in files if (segment := self._read(path)) is not None]
         except OSError as error:
             self._failed(error)
         return found
+
+    def _read(self, path: Path) -> Segment | None:
+        """The counts in a file. ``None`` when it has none or is too old; then it is deleted."""
+        if time.time() - path.stat().st_mtime > KEPT_S:
+            logger.warning("journal.too_old path=%s: deleted, and never counted", path)
+            path.unlink(missing_ok=True)
+            self.expired += 1
+            return None
+        segment = _counts_in(path)
+        if not segment.totals:
+            path.unlink(missing_ok=True)
+            return None
+        return segment
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{self._prefix}.{name}.journal"
@@ -184,17 +198,41 @@ class Journal:
 
 def _line(content: str | dict[bytes, int]) -> bytes:
     """Begins with a line break, so that a torn line before it damages nothing else."""
-    fields = content if isinstance(content, str) else {key.decode(): n for key, n in content.items()}
-    body = msgspec.json.encode(fields)
+    body = msgspec.json.encode(content if isinstance(content, str) else _with_sums(content))
     return b"\n%08x %b\n" % (crc32(body), body)
 
 
-def _read(path: Path) -> Segment | None:
-    """The counts in a file. ``None`` when it has none or is too old; then it is deleted."""
-    if time.time() - path.stat().st_mtime > KEPT_S:
-        logger.warning("journal.too_old path=%s: deleted, and never counted", path)
-        path.unlink(missing_ok=True)
-        return None
+def _with_sums(counts: dict[bytes, int]) -> dict[str, int]:
+    """The sum of each limit, as in version 0.1; then each span of time, with the place of its limit.
+
+    An agent of version 0.1 that adopts the file ignores what has no brace, and counts the sums.
+    """
+    sums: dict[str, int] = {}
+    for key, amount in counts.items():
+        limit = key.decode().partition("@")[0]
+        sums[limit] = sums.get(limit, 0) + amount
+    places = {limit: place for place, limit in enumerate(sums)}
+    for key, amount in counts.items():
+        limit, timed, span = key.decode().partition("@")
+        if timed:
+            sums[f"{places[limit]}@{span}"] = amount
+    return sums
+
+
+def _without_sums(line: dict[str, int]) -> dict[str, int]:
+    """The spans of time in a line, and what a limit counted beyond them."""
+    counts = {name: amount for name, amount in line.items() if "}" in name}
+    limits = list(counts)
+    for name, amount in line.items():
+        place, timed, span = name.partition("@")
+        if timed and place.isdecimal() and int(place) < len(limits):
+            limit = limits[int(place)]
+            counts[f"{limit}@{span}"] = amount
+            counts[limit] -= amount
+    return counts
+
+
+def _counts_in(path: Path) -> Segment:
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     segment = Segment(path.name.rpartition(".journal")[0].rpartition(".")[2])
@@ -207,12 +245,9 @@ def _read(path: Path) -> Segment | None:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if isinstance(counts, dict):
-            for key, amount in counts.items():
-                if "}" in key:
+            for key, amount in _without_sums(counts).items():
+                if amount > 0:
                     segment.totals[key.encode()] = segment.totals.get(key.encode(), 0) + amount
-    if not segment.totals:
-        path.unlink(missing_ok=True)
-        return None
     return segment
 
 

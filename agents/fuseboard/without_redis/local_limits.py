@@ -49,9 +49,9 @@ class LocalLimits:
     ) -> None:
         self._live_servers = live_servers
         self.share = share or ReservedShare()
-        self.offline = offline or OfflineCounts()
         #: Server time minus the monotonic clock; ``None`` until a server has said the time.
         self._fleet_offset_s = fleet_offset_s
+        self.offline = offline or OfflineCounts(fleet_offset_s)
         self._counters: OrderedDict[bytes, tuple[Algorithm, Counter]] = OrderedDict()
 
     def take(self, demand: Demand, part: float) -> LocalRefusal | None:
@@ -81,7 +81,7 @@ class LocalLimits:
             return worst
         for counter, portion, ref, cost in charged:
             counter.spend(portion, ref.limit, cost, now)
-        self.offline.note(demand)
+        self.offline.note(demand, now)
         return None
 
     def free(self, demand: Demand) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fuseboard.configuration.current_configuration import Configuration
+from fuseboard.contract.sync import AllowedAlone
 from fuseboard.contract.words import Mode
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import Store
@@ -24,6 +25,19 @@ class RedisFallback:
             self.drain.noted()
         elif mode is Mode.SHARED:
             self.drain.begin(orphans=True)
+
+    def allowed_alone(self) -> AllowedAlone | None:
+        """For the heartbeat; ``None`` while there is nothing to say."""
+        drain, offline = self.drain, self.limits.offline
+        expired = drain.journal.expired if drain.journal is not None else 0
+        if not (offline.segment.totals or offline.closed or offline.uncounted or drain.adopted or expired):
+            return None
+        return AllowedAlone(
+            unreported=offline.unreported,
+            uncounted=offline.uncounted,
+            adopted=drain.adopted,
+            expired=expired,
+        )
 
 
 def compose_redis_fallback(

@@ -1,0 +1,164 @@
+"""What pods allowed without Redis, and how much of it was over the limits."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from pydantic import ConfigDict
+
+from controlplane.api.schemas.edits_in import Environment
+from controlplane.api.time_range import Since, Until, range_of
+from controlplane.errors import InvalidEdit
+from controlplane.policies.document import environment_of
+from controlplane.reconciliation.outages import outages
+from controlplane.reconciliation.report import LONGEST, Line, reconciled
+
+router = Router()
+
+
+class OutageOut(Schema):
+    """A time in which at least one pod decided without Redis; `end` is null while it lasts."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"begin": "2026-05-04T13:12:04Z", "end": "2026-05-04T13:19:40Z", "pods": 18}
+        }
+    )
+
+    begin: datetime
+    end: datetime | None
+    #: Pods that decided without Redis at some time of it.
+    pods: int
+
+
+class ReconciledLimitOut(Schema):
+    """One limit of one tenant, or of all together.
+
+    `over` is at least what was over the limit, and null if the limit is not known; `over_at_most` is a bound
+    that always holds. Both are equal if `certainty` is `exact`.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "domain": "t:3f0a9c5e7b1d2468ace0",
+                "tenant": "acme",
+                "dependency": "",
+                "rule": "requests",
+                "measure": "calls",
+                "shadow": False,
+                "divided": False,
+                "spans": 8,
+                "without_redis": 5230,
+                "with_redis": 410,
+                "capacity": 4880,
+                "over": 760,
+                "over_at_most": 760,
+                "certainty": "exact",
+            }
+        }
+    )
+
+    #: `t:` and the digest of a tenant, `d:` and a dependency, or `i:` and the digest of a caller.
+    domain: str
+    #: Empty for limits of all tenants together, and for tenants that were never registered.
+    tenant: str
+    dependency: str
+    rule: str
+    measure: str
+    #: A shadow limit: it refuses nothing, so it is in no sum.
+    shadow: bool
+    #: It counts each address, login, key or endpoint; this is one of them.
+    divided: bool
+    #: Spans of time in which something was allowed without Redis.
+    spans: int
+    without_redis: int
+    #: What was allowed beside it in these spans; null if that is not known.
+    with_redis: int | None
+    #: The most that the limit allows in these spans; null if the limit is not known.
+    capacity: int | None
+    over: int | None
+    over_at_most: int
+    certainty: Literal["exact", "at_least", "unknown"]
+
+
+class ReconciliationOut(Schema):
+    """What pods allowed without Redis in a time, limit by limit, those that were most over first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "since": "2026-05-04T13:12:04Z",
+                "until": "2026-05-04T13:19:40Z",
+                "without_redis": 5230,
+                "over": 760,
+                "untimed": 0,
+                "uncounted": 0,
+                "unreported": 0,
+                "certain": True,
+                "complete_until": "2026-05-04T13:25:10Z",
+                "problem": "",
+                "more": 0,
+                "limits": [],
+            }
+        }
+    )
+
+    since: datetime
+    until: datetime
+    #: Without shadow limits.
+    without_redis: int
+    #: At least this was over the limits that are listed.
+    over: int
+    #: Copied since then, at an unknown time: by pods of version 0.1, or that did not know the time.
+    untimed: int
+    #: Pods had no room to count these, or their files were too old.
+    uncounted: int
+    #: Pods that are gone had these, and nobody has reported them.
+    unreported: int
+    #: Nothing is missing, and every number is exact.
+    certain: bool
+    #: What pods reported until then is in it; null before the first copy.
+    complete_until: datetime | None
+    #: Why nothing is copied from Redis now; empty if it is.
+    problem: str
+    #: Limits that are not listed.
+    more: int
+    limits: list[ReconciledLimitOut]
+
+
+@router.get("/outages", response=list[OutageOut])
+def list_outages(request: HttpRequest, environment: Environment) -> Any:
+    """Outages of the last 30 days, the newest first, at most 100. Drills are among them."""
+    return outages(environment_of(environment).slug)
+
+
+@router.get("", response=ReconciliationOut)
+def get_reconciliation(
+    request: HttpRequest, environment: Environment, since: Since = None, until: Until = None
+) -> Any:
+    """What pods allowed without Redis, from `since` to `until`. Nothing is charged for it."""
+    start, end = range_of(since, until)
+    if end - start > LONGEST:
+        raise InvalidEdit({"since": [f"Ask for at most {LONGEST.days} days."]})
+    report = reconciled(environment_of(environment).slug, start, end)
+    names = (
+        "since",
+        "until",
+        "without_redis",
+        "over",
+        "untimed",
+        "uncounted",
+        "unreported",
+        "complete_until",
+    )
+    return {
+        **{name: getattr(report, name) for name in (*names, "problem", "more")},
+        "certain": report.is_certain,
+        "limits": [_limit(line) for line in report.lines],
+    }
+
+
+def _limit(line: Line) -> dict[str, Any]:
+    return {name: getattr(line, name) for name in ReconciledLimitOut.model_fields}

@@ -1,0 +1,119 @@
+"""What pods allowed without Redis in an outage, and how much of it was over the limits."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.reconciliation.outages import Outage, outages
+from controlplane.reconciliation.report import LONGEST, Certainty, Line, reconciled
+from dashboard.rate_words import amount_words
+from dashboard.views.page import show, text_parameter
+
+#: Without an outage, the page is about this time.
+_LAST = timedelta(hours=24)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutageRow:
+    outage: Outage
+    href: str
+    chosen: bool
+    lasted: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRow:
+    line: Line
+    without: str
+    both: str
+    capacity: str
+    over: str
+
+    @property
+    def css(self) -> str:
+        return "st-warn" if self.line.over and not self.line.shadow else ""
+
+
+@require_GET
+@require_role("viewer")
+def reconciliation(request: HttpRequest) -> HttpResponse:
+    now, environment = timezone.now(), environment_in(request)
+    found = outages(environment, now)
+    since, until, problem = _asked(request, found, now)
+    report = reconciled(environment, since, until)
+    return show(
+        request,
+        "reconciliation",
+        "reconciliation.html",
+        outages=[_outage_row(outage, since, now) for outage in found],
+        report=report,
+        without=amount_words(report.without_redis, "calls"),
+        over=amount_words(report.over, "calls"),
+        rows=[_row(line) for line in report.lines],
+        problem=problem,
+        kept_days=LONGEST.days,
+        status=400 if problem else 200,
+    )
+
+
+def _asked(request: HttpRequest, found: list[Outage], now: datetime) -> tuple[datetime, datetime, str]:
+    """The time in the address; without one, the last outage, or the last day."""
+    given = text_parameter(request, "since"), text_parameter(request, "until")
+    newest = (found[0].begin, found[0].until(now)) if found else (now - _LAST, now)
+    if not any(given):
+        return *newest, ""
+    since, until = _moment(given[0]), _moment(given[1]) if given[1] else now
+    if since is None or until is None:
+        return *newest, "Enter since and until as times with a time zone, like 2026-05-04T10:00:00Z."
+    if not since < until <= since + LONGEST:
+        return *newest, f"Enter a since before until, at most {LONGEST.days} days before it."
+    return since, until, ""
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = parse_datetime(text)
+    except ValueError:
+        return None
+    if moment is None or moment.tzinfo is None or not 2000 <= moment.year <= 2999:
+        return None
+    return moment
+
+
+def _outage_row(outage: Outage, since: datetime, now: datetime) -> OutageRow:
+    ends = outage.until(now)
+    query = urlencode({"since": outage.begin.isoformat(), "until": ends.isoformat()})
+    return OutageRow(
+        outage=outage,
+        href=f"{reverse('reconciliation')}?{query}",
+        chosen=outage.begin == since,
+        lasted=ends - outage.begin,
+    )
+
+
+def _row(line: Line) -> LineRow:
+    def said(amount: int | None) -> str:
+        return "unknown" if amount is None else amount_words(amount, line.measure or "calls")
+
+    return LineRow(
+        line=line,
+        without=said(line.without_redis),
+        both=said(line.with_redis),
+        capacity=said(line.capacity),
+        over=_over(line),
+    )
+
+
+def _over(line: Line) -> str:
+    if line.certainty is Certainty.UNKNOWN:
+        return f"unknown, at most {line.over_at_most:,}"
+    if line.certainty is Certainty.AT_LEAST:
+        return f"{line.over:,} to {line.over_at_most:,}"
+    return f"{line.over:,}"

@@ -1,0 +1,84 @@
+"""The page of what pods allowed without Redis: outages, limits, what is missing, and its file."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.utils import timezone
+from shown import text_of
+
+from controlplane.fleet.models import Event
+from controlplane.reconciliation.copying import copy, note_problem
+from controlplane.reconciliation.models import LostCounts
+from fuseboard.contract import keys
+
+QUOTA = keys.tenant_quota("production", "acme-retail", "requests")
+
+
+@pytest.fixture
+def outage(production: str, limits: redis.Redis) -> datetime:
+    """Ten minutes of it, two hours ago, with a minute of calls; copied from Redis."""
+    begin = timezone.now().astimezone(UTC).replace(second=0, microsecond=0) - timedelta(hours=2)
+    about = {"environment": production, "server": "web-1", "boot": "boot-1", "kind": "mode"}
+    Event.objects.create(detail="shared -> local: connection refused", at=begin, **about)
+    Event.objects.create(detail="local -> ramping", at=begin + timedelta(minutes=10), **about)
+    name = keys.offline_totals(QUOTA)
+    limits.hset(
+        name,
+        mapping={
+            "@id": "one",
+            "quota:requests": 1_000_000,
+            f"quota:requests@{int(begin.timestamp())}+60": 1_000_000,
+        },
+    )
+    copy()
+    return begin
+
+
+def test_the_last_outage_is_shown_with_what_was_over(log_in: Any, outage: datetime) -> None:
+    shown = text_of(log_in("vera").get("/reconciliation").content.decode())
+    assert "shown below" in shown
+    assert "acme-retail" in shown
+    assert "1,000,000 calls" in shown
+    assert "calls over the limits." in shown
+    assert "Not complete yet" not in shown
+
+
+def test_the_table_is_a_file(log_in: Any, outage: datetime) -> None:
+    answer = log_in("vera").get("/reconciliation?csv=h-r")
+    rows = b"".join(answer.streaming_content).decode().splitlines()
+    assert rows[0] == "Tenant,Dependency,Limit,Without Redis,With Redis,Limit allows,Over the limit"
+    assert rows[1].startswith("acme-retail,")
+
+
+def test_what_is_missing_is_said(log_in: Any, outage: datetime) -> None:
+    LostCounts.objects.create(
+        environment="production",
+        server="web-1",
+        boot="boot-1",
+        since=outage,
+        until=outage + timedelta(minutes=1),
+        uncounted=12,
+        unreported=3,
+    )
+    note_problem("ConnectionError: refused")
+    shown = text_of(log_in("vera").get("/reconciliation").content.decode())
+    assert "Pods had no room to count 12." in shown
+    assert "Pods that are gone had not reported 3." in shown
+    assert "Redis could not be read: ConnectionError: refused." in shown
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["since=yesterday", "since=2026-01-01", "until=2026-01-01T00:00:00Z", "since=2020-01-01T00:00:00Z"],
+)
+def test_a_wrong_time_is_an_error_that_says_what_to_enter(log_in: Any, outage: datetime, query: str) -> None:
+    answer = log_in("vera").get(f"/reconciliation?{query}")
+    assert answer.status_code == 400
+    assert "Enter " in text_of(answer.content.decode())
+
+
+def test_the_page_of_pods_leads_to_it(log_in: Any, production: str) -> None:
+    assert 'href="/reconciliation"' in log_in("vera").get("/servers").content.decode()
+    assert "No outage in the last 30 days" in log_in("vera").get("/reconciliation").content.decode()
