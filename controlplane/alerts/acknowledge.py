@@ -13,13 +13,14 @@ from controlplane.errors import InvalidEdit, NotFound
 log = structlog.get_logger(__name__)
 
 
-def acknowledge_alert(*, environment: str, number: int, note: str, actor: Actor) -> Alert:
+def acknowledge_alert(*, environment: str, number: int, note: str, actor: Actor, seen: str = "") -> Alert:
     """Take an alert that fires. It ends with the alert, or when the alert becomes critical.
 
-    Raises ``NotFound``, or ``InvalidEdit`` for an alert that is pending, resolved, or already taken by the
-    same person.
+    ``seen`` is the severity that the person has read, if that is known. Raises ``NotFound``, or
+    ``InvalidEdit`` for an alert that is pending, resolved, critical by now, or already taken by the same
+    person.
     """
-    return _write(environment, number, note, actor, taken=True)
+    return _write(environment, number, note, actor, taken=True, seen=seen)
 
 
 def release_alert(*, environment: str, number: int, note: str, actor: Actor) -> Alert:
@@ -27,13 +28,15 @@ def release_alert(*, environment: str, number: int, note: str, actor: Actor) -> 
     return _write(environment, number, note, actor, taken=False)
 
 
-def _write(environment: str, number: int, note: str, actor: Actor, *, taken: bool) -> Alert:
+def _write(environment: str, number: int, note: str, actor: Actor, *, taken: bool, seen: str = "") -> Alert:
     with transaction.atomic():
         row = Alert.objects.select_for_update().filter(environment=environment, pk=number).first()
         if row is None:
             raise NotFound("alert", str(number))
         if row.state not in (AlertState.FIRING, AlertState.RECOVERING):
             raise InvalidEdit({"alert": [f"This alert is {row.state}, so it cannot be acknowledged."]})
+        if (seen, row.severity) == ("warning", "critical"):
+            raise InvalidEdit({"alert": ["This alert has just become critical. Read it, then try again."]})
         before = row.acknowledged_by
         if taken and before == actor.name[:200]:
             raise InvalidEdit({"alert": ["You have acknowledged this alert already."]})

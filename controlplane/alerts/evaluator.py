@@ -2,27 +2,30 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import structlog
 from django.db import connection, transaction
 from django.db.models.functions import Now
-from prometheus_client import Counter
 
 from controlplane.alerts.evaluate import evaluate
 from controlplane.alerts.findings import Finding
 from controlplane.alerts.flapping import timing_while, with_change
-from controlplane.alerts.lifecycle import AlertState, Known, News, advance
+from controlplane.alerts.incidents.follow import follow
+from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, advance
 from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.mutes import MOST_PODS
 from controlplane.alerts.notify import escalate, notify
 from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, rule_of, timing_of
+from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
+from controlplane.status.measured import measured
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import Status, status_of
 
 log = structlog.get_logger(__name__)
 
-NEWS = Counter("fuseboard_alert_news", "Alerts that fired, worsened, or were resolved.", ["rule", "news"])
+NEWS = catalogue.NEWS.make()
 
 #: Resolved alerts are kept for this time, and at most so many of an environment.
 KEPT_DAYS = 90
@@ -53,6 +56,7 @@ _FORGET = """
     )
     DELETE FROM alerts_alert WHERE id IN (SELECT id FROM old)
 """
+_NOT_ACKNOWLEDGED = MappingProxyType({"acknowledged_by": "", "acknowledged_at": None, "note": ""})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +106,7 @@ def evaluate_environment(environment: str) -> list[Change]:
             alert_level=alert.level,
             severity=alert.severity,
             text=alert.text,
-            detail=alert.detail,
+            # Without the detail: it can name a tenant, whom no erasure finds in a log.
             since=alert.true_since.isoformat(),
         )
     return changes
@@ -125,8 +129,13 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         row.key: row
         for row in Alert.objects.filter(environment=environment)
         .exclude(state=AlertState.RESOLVED)
-        .select_related("cause")
+        .select_related("incident", "cause__incident")
     }
+    by_id: dict[int | None, Alert] = {one.pk: one for one in rows.values()}
+    for one in by_id.values():
+        if one.cause_id in by_id:
+            # The instance that this evaluation may resolve, not a copy of how it was.
+            one.cause = by_id[one.cause_id]
     blind = status.figures.gateways == 0
     changes = []
     seen = []
@@ -145,9 +154,14 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         if _write(row, after, finding if not hidden else None, now, hidden=hidden) and news is not None:
             changes.append(Change(alert=row, news=news))
         seen.append(row)
+    paused = {"paused_at": last.at, "resumed_at": Now()} if last and passed_s > LONGEST_PAUSE_S else {}
+    # Before news: after a pause, those of level 3 wait for what gateways sent meanwhile.
+    Evaluation.objects.update_or_create(
+        environment=environment, defaults={"at": Now(), "measured": measured(status), **paused}
+    )
     notify(environment, seen, now)
     escalate(environment, seen, now)
-    Evaluation.objects.update_or_create(environment=environment, defaults={"at": Now()})
+    follow(environment, seen, now, passed_s)
     return changes
 
 
@@ -187,15 +201,21 @@ def _write(row: Alert, after: Known, finding: Finding | None, now: float, *, hid
             "subject_quota": finding.subject.quota[:200],
             "pods": list(finding.pods) if len(finding.pods) <= MOST_PODS else [],
         }
-    if after.severity == "critical" and row.severity == "warning" and row.acknowledged_at:
+    worsened = after.severity == "critical" and row.severity == "warning"
+    if worsened:
         # Whoever took a warning does not yet know that it is critical.
-        fields |= {"acknowledged_by": "", "acknowledged_at": None, "note": ""}
-    if after.severity == "warning" and row.notified == "critical":
-        # It is news again when it becomes critical again.
+        fields |= _NOT_ACKNOWLEDGED
+    if after.severity == "warning" and row.notified == "critical" and row.flapping_since is None:
+        # It is news again when it becomes critical again, unless it flaps.
         fields["notified"] = "warning"
     if row.flapping_since is not None and (after.state.value, after.severity) != (row.state, row.severity):
         fields["changes"] = with_change(row, now)
-    changed = [name for name, value in fields.items() if getattr(row, name) != value]
+    changed = [
+        name
+        for name, value in fields.items()
+        # Written in any case: a person may have taken the warning since this evaluation read it.
+        if getattr(row, name) != value or (worsened and name in _NOT_ACKNOWLEDGED)
+    ]
     for name in changed:
         setattr(row, name, fields[name])
     if row.pk is None:

@@ -83,8 +83,8 @@ class Rule(Generic[S]):
     said: Callable[[S], Said] | None = None
     #: For a figure that often exceeds its threshold for a moment.
     lasting_s: float = 0.0
-    #: The pods that the alert is about, for mutes of pods.
-    pods: Callable[[S], tuple[str, ...]] = lambda _: ()
+    #: The pods that the alert is about, for mutes of pods; ``None`` for an alert about something else.
+    pods: Callable[[S], tuple[str, ...]] | None = None
 
     def finding(self, of: S) -> Finding:
         part = self.scope.key(of)
@@ -98,5 +98,5 @@ class Rule(Generic[S]):
             since=self.since(of),
             lasting_s=self.lasting_s,
             said=self.said(of) if self.said is not None else None,
-            pods=self.pods(of),
+            pods=self.pods(of) if self.pods is not None else (),
         )

@@ -11,7 +11,7 @@ from controlplane.alerts.timings import Timing
 #: Messages of one alert within an hour after which the next one says that it flaps.
 MOST_CHANGES = 4
 WITHIN_S = 3_600.0
-#: It is stable when it did not change for this time.
+#: It is stable when it has not changed for this time.
 QUIET_S = 600.0
 _KEPT = 20
 

@@ -10,6 +10,8 @@ from controlplane.status.status import Status
 AHEAD = Said(subject="Edits", join="are", verb="not published")
 FROZEN = Said(subject="Many pods", join="went", verb="silent at once")
 NEW_PODS = Said(subject="New pods", join="are", verb="refused")
+NOTHING_LIMITED = Said(subject="No limit", join="refuses", verb="anything")
+REDIS_DOWN = Said(subject="Redis", join="is", verb="down")
 SHED = Said(subject="Pods", join="shed", verb="requests")
 UNCOUNTED = Said(subject="The figures", join="are", verb="incomplete")
 
@@ -80,6 +82,11 @@ def no_retry_budget(breaker: BreakerStatus) -> Said:
 
 def rejected(status: Status) -> Said:
     return _pods(status.fleet.rejected, "rejected", "rejected", "the configuration")
+
+
+def failed_checks(status: Status) -> Said:
+    share = f"{status.figures.store.failed_share * 100:.2g} %"
+    return Said(subject=f"{share} of checks", join="", verb="fail")
 
 
 def schedules(status: Status) -> Said:

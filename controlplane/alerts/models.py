@@ -18,6 +18,8 @@ class Muted:
     by: str
     reason: str
     until: datetime
+    #: It is repeated after ``until``.
+    weekly: bool
 
 
 class Alert(models.Model):
@@ -58,11 +60,15 @@ class Alert(models.Model):
     cause = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="explained"
     )
+    #: The incident that it opened or joined.
+    incident = models.ForeignKey(
+        "Incident", on_delete=models.SET_NULL, null=True, blank=True, related_name="alerts"
+    )
     #: When it was sent within the last hour, also by the alerts before with this key, in unix seconds.
     changes = models.JSONField(default=list, db_default=[], blank=True)
     #: It changes so often that receivers got one message about that, and get the next when it is stable.
     flapping_since = models.DateTimeField(null=True, blank=True)
-    #: Not stored: ``open_alerts`` sets it.
+    #: Not stored: ``with_mutes`` sets it.
     muted: Muted | None = None
 
     class Meta:
@@ -73,10 +79,98 @@ class Alert(models.Model):
                 name="alert_open_once",
             ),
         )
-        indexes = (models.Index(fields=["environment", "-true_since"], name="alert_newest"),)
+        indexes = (
+            models.Index(fields=["environment", "-true_since"], name="alert_newest"),
+            models.Index(
+                fields=["environment", "key", "-resolved_at"],
+                condition=models.Q(state=AlertState.RESOLVED.value),
+                name="alert_resolved_of_key",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.environment}/{self.key} {self.state}"
+
+
+class Incident(models.Model):
+    """What people work on together: from the first alert of a cause until all of its alerts stay resolved."""
+
+    environment = models.CharField(max_length=64)
+    #: Key of the alert that opened it: an environment has one open incident of a cause.
+    cause = models.CharField(max_length=200)
+    title = models.CharField(max_length=500)
+    #: The worst of its alerts.
+    level = models.SmallIntegerField()
+    severity = models.CharField(max_length=16)
+    #: The smallest ``true_since`` of its alerts.
+    started_at = models.DateTimeField()
+    opened_at = models.DateTimeField()
+    #: When the first message about it was sent. Deliveries are kept for a shorter time.
+    detected_at = models.DateTimeField(null=True, blank=True)
+    #: Since when all of its alerts are resolved.
+    quiet_since = models.DateTimeField(null=True, blank=True)
+    closed_at = models.DateTimeField(null=True, blank=True)
+    #: Empty if it closed automatically.
+    closed_by = models.CharField(max_length=200, blank=True, default="", db_default="")
+    #: How often its cause returned after it was closed.
+    reopened = models.IntegerField(default=0, db_default=0)
+    merged_into = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True)
+    #: By how many pods a pod without Redis divided its limits when it opened.
+    divisor = models.IntegerField(default=1, db_default=1)
+    #: Links of an earlier number do not open the report any more.
+    share_version = models.IntegerField(default=1, db_default=1)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=["environment", "cause"],
+                condition=models.Q(closed_at=None),
+                name="incident_open_once",
+            ),
+        )
+        indexes = (models.Index(fields=["environment", "-started_at"], name="incident_newest"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.pk} {self.title}"
+
+
+class IncidentLine(models.Model):
+    """What a person wrote into the timeline: a note, or a step of a runbook that was done or undone."""
+
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="lines")
+    at = models.DateTimeField(db_default=Now())
+    by = models.CharField(max_length=200)
+    #: The note, or the words of the step.
+    text = models.CharField(max_length=2_000)
+    #: Empty for a note.
+    runbook = models.CharField(max_length=100, blank=True, default="", db_default="")
+    #: The number of the step in its runbook, from 1.
+    step = models.IntegerField(null=True, blank=True)
+    done = models.BooleanField(default=False, db_default=False)
+
+    class Meta:
+        indexes = (models.Index(fields=["incident", "-at", "-id"], name="incident_line_newest"),)
+
+    def __str__(self) -> str:
+        return f"{self.incident_id} {self.by}"
+
+
+class Marker(models.Model):
+    """Something that happened outside of Fuseboard and may explain an incident: a deployment."""
+
+    environment = models.CharField(max_length=64)
+    at = models.DateTimeField()
+    text = models.CharField(max_length=200)
+    #: Which service it is about; empty for none.
+    service = models.CharField(max_length=64, blank=True, default="", db_default="")
+    by = models.CharField(max_length=200)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = (models.Index(fields=["environment", "-at"], name="marker_newest"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.at} {self.text}"
 
 
 class Evaluation(models.Model):
@@ -84,6 +178,11 @@ class Evaluation(models.Model):
 
     environment = models.CharField(max_length=64, primary_key=True)
     at = models.DateTimeField()
+    #: What ``/metrics`` shows of the status at that moment, see ``controlplane.status.measured``.
+    measured = models.JSONField(default=dict, db_default={})
+    #: The last time in which nobody evaluated for longer than usual: gateways may have sent alerts then.
+    paused_at = models.DateTimeField(null=True, blank=True)
+    resumed_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return f"{self.environment} at {self.at}"
@@ -104,6 +203,8 @@ class Mute(models.Model):
     ends_at = models.DateTimeField()
     #: Repeated every 7 days, until a person ends it.
     weekly = models.BooleanField(default=False)
+    #: A person ended the period before this moment, and only that one.
+    skipped_until = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     #: When a person ended it.
     ended_at = models.DateTimeField(null=True, blank=True)

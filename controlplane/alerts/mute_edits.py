@@ -5,18 +5,18 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from django.db import transaction
-from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Mute
-from controlplane.alerts.mutes import matches, not_ended, words_of
+from controlplane.alerts.mutes import active_until, matches, not_ended, words_of
 from controlplane.alerts.rules import RULES
 from controlplane.alerts.timings import NOT_ALERTS
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
+from controlplane.postgres import postgres_now
 from controlplane.validation import Problems
 from fuseboard.contract.words import is_subject
 
@@ -63,7 +63,7 @@ def preview_mute(*, environment: str, values: MuteValues) -> Preview:
     rows = Alert.objects.filter(environment=slug).exclude(state=AlertState.RESOLVED).order_by("-true_since")
     past = (
         Alert.objects.filter(environment=slug, state=AlertState.RESOLVED)
-        .filter(resolved_at__gte=timezone.now() - timedelta(days=PREVIEW_DAYS))
+        .filter(resolved_at__gte=postgres_now() - timedelta(days=PREVIEW_DAYS))
         .only("key", "level", "subject_kind", "subject_name", "pods")
         .order_by("-resolved_at")
     )
@@ -84,7 +84,7 @@ def add_mute(*, environment: str, values: MuteValues, reason: str, actor: Actor)
     with transaction.atomic():
         # Two people at once could both find room for one more.
         Environment.objects.select_for_update().get(pk=slug)
-        if not_ended(slug, timezone.now()).count() >= MOST_MUTES:
+        if not_ended(slug, postgres_now()).count() >= MOST_MUTES:
             problems.add("rule", f"An environment has at most {MOST_MUTES} mutes. End one first.")
             problems.settle()
         mute.save(force_insert=True)
@@ -93,23 +93,41 @@ def add_mute(*, environment: str, values: MuteValues, reason: str, actor: Actor)
     return mute
 
 
-def end_mute(*, environment: str, number: int, reason: str, actor: Actor) -> Mute:
-    """End a mute. Alerts that still fire are sent at once. Raises ``NotFound``."""
+def end_mute(*, environment: str, number: int, reason: str, actor: Actor, only_period: bool = False) -> Mute:
+    """End a mute, or only the present period of a weekly one. Alerts that still fire are sent at once.
+
+    Raises ``NotFound``, or ``InvalidEdit`` for a period of a mute that is not weekly, or does not apply now.
+    """
     problems = Problems()
     problems.reason(reason)
     problems.settle()
     with transaction.atomic():
-        row = not_ended(environment, timezone.now()).select_for_update().filter(pk=number).first()
+        now = postgres_now()
+        row = not_ended(environment, now).select_for_update().filter(pk=number).first()
         if row is None:
             raise NotFound("mute that has not ended", str(number))
-        row.ended_at, row.ended_by = timezone.now(), actor.name[:200]
-        row.save(update_fields=["ended_at", "ended_by"])
-        _record(row, "mute.ended", reason, actor)
+        if only_period:
+            row.skipped_until = _end_of_period(row, now)
+            row.save(update_fields=["skipped_until"])
+            _record(row, "mute.period_ended", reason, actor)
+        else:
+            row.ended_at, row.ended_by = now, actor.name[:200]
+            row.save(update_fields=["ended_at", "ended_by"])
+            _record(row, "mute.ended", reason, actor)
     return row
 
 
+def _end_of_period(row: Mute, now: datetime) -> datetime:
+    if not row.weekly:
+        raise InvalidEdit({"mute": ["This mute is not repeated: end it as a whole."]})
+    until = active_until(row, now)
+    if until is None:
+        raise InvalidEdit({"mute": ["This mute does not apply now, so that it has no period to end."]})
+    return until
+
+
 def _checked(environment: str, values: MuteValues, problems: Problems, *, reason: str, by: str) -> Mute:
-    now = timezone.now()
+    now = postgres_now()
     starts = values.starts_at or now
     if not (values.rule or values.dependency or values.pod):
         problems.add("rule", "Choose a rule, a dependency, or a pod: a mute never matches every alert.")
@@ -146,14 +164,20 @@ def _record(row: Mute, action: str, reason: str, actor: Actor) -> None:
         "ends_at": row.ends_at.isoformat(),
         "weekly": row.weekly,
     }
-    ended = action == "mute.ended"
+    ended = action != "mute.created"
     record(
         actor=actor,
         action=action,
         target_kind="mute",
         target_name=words_of(row)[:200],
         before=shown if ended else None,
-        after=None if ended else shown,
+        after=_after(row, shown, action),
         reason=reason,
         environment=row.environment,
     )
+
+
+def _after(row: Mute, shown: dict[str, object], action: str) -> dict[str, object] | None:
+    if action == "mute.period_ended" and row.skipped_until is not None:
+        return shown | {"skipped_until": row.skipped_until.isoformat()}
+    return shown if action == "mute.created" else None

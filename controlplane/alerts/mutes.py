@@ -39,7 +39,7 @@ def not_ended(environment: str, now: datetime) -> QuerySet[Mute]:
 def mute_of(mutes: Iterable[Mute], alert: Matchable, now: datetime) -> Muted | None:
     """The mute that applies to the alert now: the one that lasts longest. ``None`` for no mute."""
     found = [
-        Muted(mute=mute.pk, by=mute.by, reason=mute.reason, until=until)
+        Muted(mute=mute.pk, by=mute.by, reason=mute.reason, until=until, weekly=mute.weekly)
         for mute in mutes
         if (until := active_until(mute, now)) is not None and matches(mute, alert)
     ]
@@ -65,7 +65,9 @@ def active_until(mute: Mute, now: datetime) -> datetime | None:
 
 
 def period_of(mute: Mute, now: datetime) -> tuple[datetime, datetime]:
-    """The present period; the next one if there is none now, or the last one."""
+    """The present period; the next one if there is none now, or a person ended it; or the last one."""
+    if mute.skipped_until is not None:
+        now = max(now, mute.skipped_until)
     if not mute.weekly or now < mute.ends_at:
         return mute.starts_at, mute.ends_at
     passed = WEEK * ((now - mute.starts_at) // WEEK)

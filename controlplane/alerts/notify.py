@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 from controlplane.alerts.causes import cause_of, waits
 from controlplane.alerts.delivery.queue import enqueue, enqueue_escalation
+from controlplane.alerts.emergency.hand_in import gateways_may_have_spoken
+from controlplane.alerts.emergency.plan import LEVEL
 from controlplane.alerts.flapping import flaps, is_stable, recall, with_change
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Mute
@@ -23,7 +25,10 @@ def notify(environment: str, rows: Sequence[Alert], now: float) -> None:
         return
     at = datetime.fromtimestamp(now, UTC)
     mutes = list(not_ended(environment, at))
-    ready = [(row, news) for row, news in due if _may_go(row, news, rows, mutes, at)]
+    causes = _causes(rows, mutes, at)
+    ready = [(row, news) for row, news in due if _may_go(row, news, causes, mutes, at)]
+    if not ready:
+        return
     book = read_address_book(environment)
     # After every cause is known, so that its message lists what it explains.
     for row, news in ready:
@@ -37,12 +42,19 @@ def _due(row: Alert, now: float) -> News | None:
         return None
     if not row.notified:
         return News.FIRED
-    if is_stable(row, now):
-        return News.STABLE
-    return News.WORSENED if (row.notified, row.severity) == ("warning", "critical") else None
+    # Once while it flaps: what is known of it then stays critical.
+    if (row.notified, row.severity) == ("warning", "critical"):
+        return News.WORSENED
+    return News.STABLE if is_stable(row, now) else None
 
 
-def _may_go(row: Alert, news: News, rows: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> bool:
+def _causes(rows: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> list[Alert]:
+    """The alerts that may explain others. One that only a mute of pods hides says nothing of other pods."""
+    of_more = [mute for mute in mutes if not mute.pod]
+    return [row for row in rows if mute_of(mutes, row, at) is None or mute_of(of_more, row, at) is not None]
+
+
+def _may_go(row: Alert, news: News, causes: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> bool:
     if news is News.RESOLVED:
         # Receivers that know that it fired learn that it ended, also during a mute.
         return True
@@ -50,7 +62,9 @@ def _may_go(row: Alert, news: News, rows: Sequence[Alert], mutes: Sequence[Mute]
         return False
     if news is not News.FIRED:
         return True
-    cause = cause_of(row, rows)
+    if row.level >= LEVEL and gateways_may_have_spoken(row, at.timestamp()):
+        return False
+    cause = cause_of(row, causes)
     if cause is None:
         return not waits(row, at.timestamp())
     # A cause that is pending may not fire: until then, it only holds the message back.
@@ -71,8 +85,7 @@ def _send(row: Alert, news: News, book: AddressBook, now: float) -> None:
         row.flapping_since, row.changes = None, []
     elif row.notified or news is not News.RESOLVED:
         row.changes = with_change(row, now)
-    if news is not News.WORSENED or row.flapping_since is None:
-        enqueue(row, news, book)
+    enqueue(row, news, book, datetime.fromtimestamp(now, UTC))
     if news is not News.RESOLVED:
         row.notified = row.severity
     row.save(update_fields=["notified", "escalations", "cause", "flapping_since", "changes"])
@@ -80,18 +93,21 @@ def _send(row: Alert, news: News, book: AddressBook, now: float) -> None:
 
 def escalate(environment: str, rows: Iterable[Alert], now: float) -> None:
     """Send alerts that no person has acknowledged in time to the next receivers, each step once."""
+    # One that a person gives back at this moment is sent by the next evaluation.
     due = [row for row in rows if row.state == AlertState.FIRING and _steps(row, now)]
+    due = [row for row in due if row.acknowledged_at is None]
     if not due:
         return
     at = datetime.fromtimestamp(now, UTC)
-    mutes, book = list(not_ended(environment, at)), read_address_book(environment)
-    for row in due:
-        if mute_of(mutes, row, at) is not None:
-            continue
-        # An acknowledgement at this moment comes first, or waits for the end of this transaction.
-        free = Alert.objects.select_for_update().filter(pk=row.pk, acknowledged_at=None)
-        if not free.exists():
-            continue
+    mutes = list(not_ended(environment, at))
+    loud = {row.pk: row for row in due if mute_of(mutes, row, at) is None}
+    # An acknowledgement at this moment comes first, or waits for the end of this transaction.
+    locked = Alert.objects.select_for_update().filter(pk__in=loud, acknowledged_at=None).order_by("pk")
+    free = list(locked.values_list("pk", flat=True)) if loud else []
+    if not free:
+        return
+    book = read_address_book(environment)
+    for row in (loud[pk] for pk in free):
         steps = _steps(row, now)
         row.escalations = row.escalations[len(steps) :]
         row.save(update_fields=["escalations"])

@@ -40,7 +40,11 @@ class StoredAlert:
     escalates_to: tuple[str, ...] = ()
     #: The text of the alert that explains it; empty for none.
     because: str = ""
+    #: That one was resolved.
+    because_ended: bool = False
     flapping_since: float | None = None
+    #: The number of its incident.
+    incident: int | None = None
 
     @property
     def fired(self) -> bool:
@@ -60,12 +64,8 @@ def open_alerts(environment: str) -> list[Alert]:
         .exclude(state=AlertState.RESOLVED)
         .select_related("cause")
     )
-    now = timezone.now()
-    mutes = list(not_ended(environment, now)) if rows else []
-    for row in rows:
-        row.muted = mute_of(mutes, row, now)
     return sorted(
-        rows,
+        with_mutes(environment, rows),
         key=lambda row: (
             row.severity != "critical",
             row.state == AlertState.PENDING,
@@ -73,6 +73,15 @@ def open_alerts(environment: str) -> list[Alert]:
             row.key,
         ),
     )
+
+
+def with_mutes(environment: str, rows: list[Alert]) -> list[Alert]:
+    """The same alerts; each knows the mute that applies to it. One query."""
+    now = timezone.now()
+    mutes = list(not_ended(environment, now)) if rows else []
+    for row in rows:
+        row.muted = mute_of(mutes, row, now)
+    return rows
 
 
 def past_alerts(environment: str) -> QuerySet[Alert]:
@@ -106,5 +115,7 @@ def stored(row: Alert) -> StoredAlert:
         escalates_at=row.escalations[0][0] if row.escalations else None,
         escalates_to=tuple(row.escalations[0][1]) if row.escalations else (),
         because=row.cause.text if row.cause is not None else "",
+        because_ended=row.cause is not None and row.cause.state == AlertState.RESOLVED,
         flapping_since=row.flapping_since.timestamp() if row.flapping_since else None,
+        incident=row.incident_id,
     )

@@ -95,9 +95,11 @@ def put_route(
     problems = Problems()
     problems.reason(reason)
     slug = environment_of(environment).slug
-    _check(slug, name, values, problems)
+    _check(name, values, problems)
     with transaction.atomic():
         Environment.objects.select_for_update().get(pk=slug)
+        # A receiver that is removed at this moment waits for the lock, or is missing.
+        _check_receivers(slug, values, problems)
         others = [row for row in routes_of(slug)[:-1] if row.name != name]
         row = Route.objects.filter(environment=slug, name=name).first()
         if row is None and len(others) >= MOST_ROUTES:
@@ -204,7 +206,7 @@ def steps_of(route: Route) -> str:
     return "; ".join(f"after {after_min} min {', '.join(names)}" for after_min, names in route.steps[1:])
 
 
-def _check(environment: str, name: str, values: RouteValues, problems: Problems) -> None:
+def _check(name: str, values: RouteValues, problems: Problems) -> None:
     if not is_slug(name):
         problems.add("name", "Use 1 to 64 small letters, digits, and dashes.")
     problems.text("owner", values.owner, 200)
@@ -227,6 +229,9 @@ def _check(environment: str, name: str, values: RouteValues, problems: Problems)
     if len(values.receivers) > MOST_RECEIVERS:
         problems.add("receivers", f"Choose at most {MOST_RECEIVERS} receivers.")
     problems.settle()
+
+
+def _check_receivers(environment: str, values: RouteValues, problems: Problems) -> None:
     named = {*values.receivers, *(name for _, names in values.escalations for name in names)}
     known = Receiver.objects.filter(environment=environment, name__in=named)
     missing = named - set(known.values_list("name", flat=True))

@@ -12,6 +12,7 @@ from typing import Any
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.protection_rules import PROTECTION_RULES
+from controlplane.alerts.store_rules import STORE_RULES
 from controlplane.alerts.thresholds import (
     OVERDUE_S,
     P99_WARN_LASTS_S,
@@ -341,4 +342,5 @@ RULES: tuple[Rule[Any], ...] = (
         ),
     ),
     *PROTECTION_RULES,
+    *STORE_RULES,
 )

@@ -1,5 +1,10 @@
+from django.conf import settings
+
 from controlplane.alerts import evaluator
 from controlplane.alerts.delivery.send import send_waiting
+from controlplane.alerts.incidents.markers import forget_markers
+from controlplane.alerts.incidents.reading import forget_incidents
+from controlplane.alerts.watchdog import ping_if_evaluated
 from controlplane.celery import app
 
 
@@ -16,3 +21,11 @@ def deliver() -> None:
 @app.task(name="alerts.forget")
 def forget() -> None:
     evaluator.forget()
+    forget_incidents()
+    forget_markers()
+
+
+@app.task(name="alerts.watchdog")
+def watchdog() -> None:
+    if settings.WATCHDOG_URL:
+        ping_if_evaluated()

@@ -18,3 +18,14 @@ UNCOUNTED_SHARE = 0.1
 OVERDUE_S = 30.0
 #: Share of the live pods under pressure above which it is more than a few bad pods.
 PRESSED_SHARE = 0.5
+#: Share of the questions to Redis that fail: above the first it is more than noise, above the second the
+#: fleet notices, and above the third a person on call must know. Below the rate, a single one would count.
+FAILED_CHECKS_SHARE = 0.000_1
+FAILED_CHECKS_SHARE_CRITICAL = 0.001
+FAILED_CHECKS_MANY = 0.01
+LEAST_CHECKS_PER_S = 10.0
+#: Share of the capacity of a server of Redis: above it, answers become slow.
+REDIS_OPS_SHARE = 0.8
+REDIS_OPS_SHARE_CRITICAL = 0.9
+#: The worker evaluates every 5 s. After this time without, it is down.
+NOT_EVALUATED_S = 30.0

@@ -17,10 +17,14 @@ class Timing:
 _OF_RULE = {
     "429": Timing(level=1, for_s=120, keep_s=300),
     "ahead": Timing(level=2, for_s=0, keep_s=60),
+    "all-local": Timing(level=3, for_s=10, keep_s=30),
     "bulkhead": Timing(level=1, for_s=60, keep_s=120),
+    "check-errors": Timing(level=1, for_s=60, keep_s=120),
+    "check-failures": Timing(level=2, for_s=60, keep_s=120),
     "drill": Timing(level=1, for_s=0, keep_s=10),
     "duplicated": Timing(level=1, for_s=30, keep_s=60),
     "frozen": Timing(level=2, for_s=10, keep_s=30),
+    "gateway-away": Timing(level=2, for_s=30, keep_s=30),
     "lag": Timing(level=1, for_s=10, keep_s=30),
     "local": Timing(level=2, for_s=10, keep_s=30),
     "near": Timing(level=1, for_s=60, keep_s=120),
@@ -30,7 +34,10 @@ _OF_RULE = {
     "overdue": Timing(level=2, for_s=0, keep_s=30),
     "override": Timing(level=1, for_s=0, keep_s=10),
     "p99": Timing(level=2, for_s=60, keep_s=120),
+    "postgres-down": Timing(level=3, for_s=10, keep_s=30),
     "pressure": Timing(level=2, for_s=60, keep_s=120),
+    "redis-down": Timing(level=3, for_s=5, keep_s=30),
+    "redis-ops": Timing(level=2, for_s=120, keep_s=120),
     "rejected": Timing(level=2, for_s=0, keep_s=60),
     "retry-budget": Timing(level=1, for_s=60, keep_s=120),
     "schedules": Timing(level=2, for_s=0, keep_s=10),
@@ -39,11 +46,18 @@ _OF_RULE = {
     "uncounted": Timing(level=1, for_s=30, keep_s=60),
     "unhealthy": Timing(level=1, for_s=60, keep_s=120),
     "unknown-revision": Timing(level=2, for_s=30, keep_s=60),
+    "unlimited": Timing(level=3, for_s=0, keep_s=10),
+    "worker-away": Timing(level=3, for_s=0, keep_s=30),
 }
 #: Of a rule that this version does not know: another version stored its alert, and it is resolved here.
 _UNKNOWN = Timing(level=1, for_s=0, keep_s=60)
 #: Rules that see Postgres only. The others see nothing while no gateway reports.
-NEEDS_NO_GATEWAY = frozenset(("ahead", "observing", "overdue", "override", "schedules"))
+NEEDS_NO_GATEWAY = frozenset(
+    (
+        *("ahead", "observing", "overdue", "override", "schedules"),
+        *("gateway-away", "postgres-down", "redis-ops", "unlimited", "worker-away"),
+    )
+)
 #: Rules whose alerts are about one dependency, which has an owner.
 OF_DEPENDENCY = frozenset(("bulkhead", "near", "open", "override", "retry-budget"))
 #: What a page displays, but what is no news to a person who is called: it was planned.

@@ -17,6 +17,9 @@ from controlplane.breakers.override_in_gateways import PATH
 from controlplane.fleet.status_client import MAX_BODY_BYTES as QUESTION_BYTES
 from controlplane.fleet.status_client import PATH as FLEET_PATH
 from controlplane.gateway.answers.overrides import read_handed_override
+from controlplane.gateway.emergency.answers import answer
+from controlplane.gateway.emergency.turns import MAX_BODY_BYTES as ONCALL_BYTES
+from controlplane.gateway.emergency.turns import PATH as ONCALL_PATH
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.process import Gateway
 from controlplane.gateway.servers.fleet import Fleet, FleetFull
@@ -69,6 +72,8 @@ class GatewayApp:
                 await self._hold(scope, receive, send)
             elif scope["path"] == FLEET_PATH:
                 await self._tell(scope, receive, send)
+            elif scope["path"] == ONCALL_PATH:
+                await self._tell_gateway(scope, receive, send)
             else:
                 await self._respond(send, *self._other(scope))
         except Problem as problem:
@@ -116,6 +121,18 @@ class GatewayApp:
         told = await gateway.status_answers.tell(gateway.fleet(environment), gateway.handed_overrides.waiting)
         await self._respond(send, 200, told, _JSON_HEADERS)
 
+    async def _tell_gateway(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Another gateway asks whether it must speak; also while none has its configuration."""
+        gateway = self.gateway
+        if scope["method"] != "POST":
+            raise problems.wrong_method(b"POST")
+        if gateway.emergency is None:
+            raise problems.not_found()
+        fields = dict(scope["headers"])
+        body = await _read(receive, most=ONCALL_BYTES)
+        told = answer(gateway.emergency, body, fields.get(b"authorization", b""), gateway.clock)
+        await self._respond(send, 200, told, _JSON_HEADERS)
+
     async def _signed(self, scope: Message, receive: Receive, *, most: int) -> tuple[bytes, bytes]:
         """The body that a web process sends, and the header that must sign it."""
         self._require_post_when_ready(scope)
@@ -152,12 +169,11 @@ class GatewayApp:
         if wait_s:
             raise problems.too_many(wait_s)
         known, counted = fleet.servers.get(beat.server), True
+        stale = known is not None and known.is_stale(beat, wall=wall) and not known.may_return(beat)
         whole = beat
         if beat.refusals or beat.tally is not None:
             # Not kept with the pod: they are for the log, and for the figures of the hour.
             beat = replace(beat, refusals=(), tally=None)
-            if known is not None and known.is_stale(beat, wall=wall):
-                whole = beat
         if known is None:
             self._admit_name(token, fleet, beat.server, now)
         elif known.adds_a_process(beat, wall=wall):
@@ -168,8 +184,9 @@ class GatewayApp:
                 gateway.hurry()
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None
-        gateway.coordination.refusals.hear(whole)
-        fleet.tenant_hours.hear(whole, now, wall)
+        if not stale:
+            gateway.coordination.refusals.hear(whole)
+        fleet.tenant_hours.hear(whole, now, wall, stale=stale)
         return configuration.answer(
             beat,
             server_time_us=int(wall * 1_000_000),

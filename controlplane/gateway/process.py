@@ -5,6 +5,7 @@ import gc
 from collections.abc import Awaitable, Callable
 
 import structlog
+from django.conf import settings as django_settings
 from msgspec import DecodeError
 
 from controlplane.breakers.override_in_gateways import HandedOverride
@@ -12,6 +13,9 @@ from controlplane.gateway.answers.configuration import Configuration, Loaded, Re
 from controlplane.gateway.answers.overrides import HandedOverrides
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
+from controlplane.gateway.emergency.probe import RedisProbe
+from controlplane.gateway.emergency.watch import Emergency
+from controlplane.gateway.emergency.watchdog import Watchdog
 from controlplane.gateway.postgres.adoption import known_server_of
 from controlplane.gateway.postgres.coordination import Coordination
 from controlplane.gateway.postgres.flush import Flusher
@@ -20,6 +24,7 @@ from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.postgres.peers import Peers
 from controlplane.gateway.postgres.refresh import Refresher
 from controlplane.gateway.postgres.series_frames import SeriesWriter
+from controlplane.gateway.postgres.tenant_hours import HoursWriter
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.known_names import KnownNames
 from controlplane.gateway.servers.status_answers import StatusAnswers
@@ -84,6 +89,8 @@ class Gateway:
         self._flusher: Flusher | None = None
         self._refresher: Refresher | None = None
         self._series: SeriesWriter | None = None
+        self._hours: HoursWriter | None = None
+        self.emergency: Emergency | None = None
 
     @property
     def configuration_age_s(self) -> float:
@@ -119,6 +126,7 @@ class Gateway:
             return
         self._flusher = Flusher(self.fleets, self.settings, self.counts, self.clock)
         self._series = SeriesWriter(self.fleets, self.settings, self.counts, self.clock)
+        self._hours = HoursWriter(self.fleets, self._series.numbers, self.settings, self.counts, self.clock)
         self._refresher = Refresher(
             heads=lambda: {name: held.head for name, held in self.configurations.items()},
             take=self.take,
@@ -128,30 +136,45 @@ class Gateway:
             gateway=self.settings.gateway,
         )
         self._tasks = [
+            self._keep(RedisProbe(self.fleets).run, "probe"),
             self._keep(self._refresher.run, "refresh"),
             self._keep(self._refresher.listen, "listen"),
             self._keep(self._sweep, "sweep"),
             self._keep(self._flusher.run, "flush"),
             self._keep(self._series.run, "series"),
+            self._keep(self._hours.run, "hours"),
             self._keep(self.coordination.run, "agree"),
         ]
+        if self.settings.oncall_dir:
+            self.emergency = Emergency(self.fleets, self.settings, self.clock, self.counts)
+            self._tasks += [
+                self._keep(self.emergency.read, "plans"),
+                self._keep(self.emergency.watch, "oncall"),
+            ]
+            if django_settings.WATCHDOG_URL:
+                watchdog = Watchdog(self.emergency, self.counts)
+                self._tasks.append(self._keep(watchdog.run, "watchdog"))
         if self.settings.alone:
             self._tasks.append(self._keep(_collect_young, "collect"))
         log.info("gateway.started", gateway=self.settings.gateway, beat_ms=self.settings.beat_ms)
 
     async def stop(self) -> None:
         """Write what is not written yet, for at most ``STOP_S``. Does nothing the second time."""
-        if self._flusher is None or self._refresher is None or self._series is None:
+        if not (self._flusher and self._refresher and self._series and self._hours):
             return
         await stop_tasks(*self._tasks, within_s=CANCEL_S)
         try:
             async with asyncio.timeout(STOP_S):
                 await self._flusher.finish()
                 await self._series.finish()
+                await self._hours.write()
                 await self._refresher.close()
+                if self.emergency is not None:
+                    await self.emergency.close()
         except TimeoutError:
             log.warning("gateway.stopped_early", gateway=self.settings.gateway)
-        self._tasks, self._flusher, self._refresher, self._series = [], None, None, None
+        self._tasks, self._flusher, self._refresher = [], None, None
+        self._series = self._hours = None
         log.info("gateway.stopped", gateway=self.settings.gateway)
 
     def take(self, reading: Reading) -> None:

@@ -3,6 +3,8 @@
 import socket
 from dataclasses import dataclass
 
+from django.conf import settings
+
 from controlplane import env
 
 
@@ -27,6 +29,10 @@ class GatewaySettings:
     flush_s: float = 1.0
     #: If Postgres takes longer for a batch, the next attempt uses a new connection.
     flush_timeout_s: float = 3.0
+    #: Where it keeps receivers and what it said, for the time without Postgres; empty for neither.
+    oncall_dir: str = ""
+    #: After this time without an evaluation by a worker, it sends alerts of level 3 itself.
+    oncall_after_s: float = 30.0
     #: Whether the process does nothing else. Its garbage collector is tuned then.
     alone: bool = False
 
@@ -41,5 +47,7 @@ def from_environment(*, port: int = 0, alone: bool = False) -> GatewaySettings:
         token_burst=env.integer("FUSEBOARD_TOKEN_BURST", 20_000, at_least=1, at_most=10_000_000),
         new_pods_per_min=env.integer("FUSEBOARD_NEW_PODS_PER_MIN", 500, at_least=1, at_most=1_000_000),
         metrics_token=env.text("FUSEBOARD_METRICS_TOKEN"),
+        oncall_dir=env.text("FUSEBOARD_ONCALL_DIR", str(settings.DATA_DIR / "oncall")),
+        oncall_after_s=env.integer("FUSEBOARD_ONCALL_AFTER_S", 30, at_least=10, at_most=600),
         alone=alone,
     )

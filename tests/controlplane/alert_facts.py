@@ -33,12 +33,13 @@ def facts(*pods: Server, override: Override | None = None, **fields: Any) -> Fac
         "revision": 7,
         "servers": pods or (pod(),),
         "dependencies": (Dependency(name="payments-api", fallback="Order queue", override=override),),
+        "figures": FleetFigures(gateways=1),
     }
     return Facts(**{**usual, **fields})
 
 
 def figures(**fields: Any) -> Facts:
-    return facts(figures=FleetFigures(**fields))
+    return facts(figures=FleetFigures(**{"gateways": 1, **fields}))
 
 
 def behind(seconds: float) -> Facts:
@@ -60,6 +61,11 @@ def quota_end(at: float) -> Facts:
         quota="requests",
     )
     return facts(scheduled=(change,))
+
+
+def redis_answers(*pods: Server, **store: Any) -> Facts:
+    """What gateways and pods say of Redis."""
+    return facts(*pods, figures=FleetFigures(gateways=1, store=StoreFigures(**store)))
 
 
 def slow(p99_us: int | None) -> Facts:

@@ -24,6 +24,7 @@ from controlplane.alerts.delivery.send import (
 from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
+from controlplane.alerts.routing import read_address_book
 from tests.controlplane.test_webhook_signing import accepts
 
 pytestmark = pytest.mark.django_db
@@ -146,6 +147,30 @@ def test_an_alert_that_is_resolved_before_anything_left_is_silent() -> None:
     assert enqueue(row, News.RESOLVED) == []
     assert send_waiting(send=sink) == 0
     assert states() == [DeliveryState.SUPERSEDED]
+
+
+def test_many_receivers_cost_as_many_queries_as_one(django_assert_num_queries: Any) -> None:
+    for number in range(20):
+        receiver(f"chat-{number}")
+    row, book = alert("local"), read_address_book("production")
+    at = timezone.now()
+    for news, queries in ((News.FIRED, 3), (News.WORSENED, 3)):
+        with django_assert_num_queries(queries):
+            assert len(enqueue(row, news, book, at)) == 20
+    Delivery.objects.filter(receiver__name="chat-7").update(state=DeliveryState.SENT, attempts=1)
+    with django_assert_num_queries(5):
+        assert [one.receiver.name for one in enqueue(row, News.RESOLVED, book, at)] == ["chat-7"]
+    assert Delivery.objects.filter(state=DeliveryState.SUPERSEDED).count() == 38
+
+
+def test_a_message_names_the_first_of_what_it_explains() -> None:
+    receiver()
+    cause = alert("local")
+    for number in range(12):
+        alert(f"p99:{number}", cause=cause, true_since=cause.true_since + timedelta(seconds=number))
+    [one] = enqueue(cause, News.FIRED)
+    assert one.document["data"]["explains"] == [f"p99:{number} fires" for number in range(10)]
+    assert one.document["data"]["explained"] == 12
 
 
 def test_resolved_waits_for_fired() -> None:

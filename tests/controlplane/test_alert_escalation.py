@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 from django.db.models import F
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
@@ -88,6 +89,32 @@ def test_an_acknowledgement_stops_the_steps_and_its_withdrawal_continues_them(fi
     release_alert(environment="production", number=fired.pk, note="", actor=ADA)
     wait(0)
     assert sent()[1:] == [("escalated", "pager")]
+
+
+def test_steps_are_counted_by_the_clock_of_postgres(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("chat", "pager"):
+        receiver(name, least_level=1)
+    route((10, ("pager",)))
+    before = timezone.now()
+    real = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: real() + timedelta(hours=1))
+    fire()
+    [[at, _]] = Alert.objects.get().escalations
+    assert 0 <= at - before.timestamp() - 600 < 900, "the clock of the worker is an hour ahead"
+    row = add_mute(environment="production", values=MuteValues(rule="429"), reason=WHY, actor=ADA)
+    assert (row.starts_at - before).total_seconds() < 900
+    wait(60)
+    assert sent() == [("fired", "chat")], "the mute applies at once"
+
+
+def test_an_acknowledged_alert_locks_and_reads_nothing(fired: Alert) -> None:
+    acknowledge_alert(environment="production", number=fired.pk, note="", actor=ADA)
+    with CaptureQueriesContext(connection) as captured:
+        wait(60)
+    tables = ("alerts_receiver", "alerts_route", "alerts_mute")
+    for query in captured:
+        assert "FOR UPDATE" not in query["sql"] or "alerts_alert" not in query["sql"]
+        assert not any(table in query["sql"] for table in tables), query["sql"]
 
 
 def test_steps_that_a_dead_worker_missed_are_one_message(fired: Alert) -> None:

@@ -27,7 +27,7 @@ ADA = Actor(name="ada", role="operator", origin="dashboard")
 pytestmark = pytest.mark.django_db
 
 
-def measure(refused_per_s: float, requests_per_s: float = 100.0) -> None:
+def measure(refused_per_s: float, requests_per_s: float = 100.0, **more: object) -> None:
     Figures.objects.update_or_create(
         gateway="g1",
         environment="production",
@@ -41,6 +41,7 @@ def measure(refused_per_s: float, requests_per_s: float = 100.0) -> None:
                 "decided_locally_per_s": 0,
                 "unknown_tenants_per_s": 0,
                 "live_servers": 2,
+                **more,
             },
         },
     )
@@ -56,6 +57,7 @@ def let_pass(seconds: float) -> None:
     Alert.objects.update(
         true_since=F("true_since") - earlier,
         level_since=F("level_since") - earlier,
+        fired_at=F("fired_at") - earlier,
         clear_since=F("clear_since") - earlier,
         resolved_at=F("resolved_at") - earlier,
     )
@@ -231,6 +233,34 @@ def test_an_acknowledged_warning_that_becomes_critical_needs_a_person_again() ->
     evaluate()
     row = Alert.objects.get()
     assert (row.severity, row.worst) == ("warning", "critical")
+
+
+def test_a_warning_that_is_acknowledged_while_it_becomes_critical_needs_a_person_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measure(1.0)
+    evaluate()
+    let_pass(120)
+    evaluate()
+    row = Alert.objects.get()
+    timing = evaluator.timing_while
+
+    def while_it_evaluates(*given: Any) -> Any:
+        acknowledge_alert(
+            environment="production", number=row.pk, note="I am on it", actor=ADA, seen="warning"
+        )
+        return timing(*given)
+
+    measure(5.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluator, "timing_while", while_it_evaluates)
+        assert evaluate() == [("429", News.WORSENED)]
+    row = Alert.objects.get()
+    assert (row.severity, row.acknowledged_by, row.acknowledged_at, row.note) == ("critical", "", None, "")
+    with pytest.raises(InvalidEdit, match="has just become critical"):
+        acknowledge_alert(environment="production", number=row.pk, note="", actor=ADA, seen="warning")
+    taken = acknowledge_alert(environment="production", number=row.pk, note="", actor=ADA, seen="critical")
+    assert taken.acknowledged_by == "ada"
 
 
 @pytest.mark.parametrize("state", [AlertState.PENDING, AlertState.RESOLVED])

@@ -15,6 +15,7 @@ from controlplane.alerts.mute_edits import MuteValues, add_mute, end_mute, previ
 from controlplane.alerts.mutes import active_until, matches, mute_of, period_of
 from controlplane.alerts.reading import open_alerts
 from controlplane.audit.models import Entry
+from controlplane.editing.edits import create_environment
 from controlplane.errors import InvalidEdit, NotFound
 from tests.controlplane.test_alert_deliveries import alert, receiver
 from tests.controlplane.test_alert_evaluator import ADA, evaluate, let_pass, measure
@@ -81,6 +82,11 @@ def test_a_mute_applies_in_its_period_and_a_weekly_one_in_each() -> None:
         assert active_until(once, later) is None
         assert bool(active_until(weekly, later)) is (applies and later >= MONDAY)
     assert period_of(weekly, MONDAY + timedelta(days=1))[0] == MONDAY + timedelta(days=7)
+    # A person ended the first period: the second one applies.
+    weekly.skipped_until = weekly.ends_at
+    assert active_until(weekly, MONDAY + timedelta(hours=1)) is None
+    assert period_of(weekly, MONDAY)[0] == MONDAY + timedelta(days=7)
+    assert active_until(weekly, MONDAY + timedelta(days=7)) == MONDAY + timedelta(days=7, hours=2)
     weekly.ended_at = MONDAY
     assert active_until(weekly, MONDAY + timedelta(days=7)) is None
 
@@ -125,6 +131,19 @@ def test_a_muted_alert_is_sent_when_the_mute_ends_and_still_fires(production: st
 
 
 @needs_postgres
+def test_a_mute_of_another_environment_changes_nothing(production: str) -> None:
+    receiver(least_level=1)
+    create_environment(environment="staging", reason="for a test", actor=ADA)
+    add_mute(environment="staging", values=MuteValues(rule="429"), reason=WHY, actor=ADA)
+    starts()
+    assert kinds() == ["fired"]
+    assert open_alerts("production")[0].muted is None
+    with pytest.raises(NotFound):
+        end_mute(environment="production", number=Mute.objects.get().pk, reason=WHY, actor=ADA)
+    assert preview_mute(environment="staging", values=MuteValues(rule="429")).open == []
+
+
+@needs_postgres
 def test_a_mute_that_a_person_ends_is_over_at_once(production: str) -> None:
     receiver(least_level=1)
     row = add_mute(environment="production", values=MuteValues(rule="429"), reason=WHY, actor=ADA)
@@ -136,6 +155,27 @@ def test_a_mute_that_a_person_ends_is_over_at_once(production: str) -> None:
         end_mute(environment="production", number=row.pk, reason="it is maintained", actor=ADA)
     actions = list(Entry.objects.filter(target_kind="mute").order_by("id").values_list("action", flat=True))
     assert actions == ["mute.created", "mute.ended"]
+
+
+@needs_postgres
+def test_one_period_of_a_weekly_mute_ends_and_the_others_do_not(production: str) -> None:
+    receiver(least_level=1)
+    values = MuteValues(rule="429", weekly=True)
+    row = add_mute(environment="production", values=values, reason=WHY, actor=ADA)
+    starts()
+    end_mute(environment="production", number=row.pk, reason=WHY, actor=ADA, only_period=True)
+    evaluate()
+    assert kinds() == ["fired"]
+    row.refresh_from_db()
+    assert (row.ended_at, row.skipped_until) == (None, row.ends_at)
+    assert active_until(row, row.starts_at + timedelta(days=7)) is not None
+    entry = Entry.objects.get(action="mute.period_ended")
+    assert entry.after["skipped_until"] == row.ends_at.isoformat()
+    with pytest.raises(InvalidEdit, match="does not apply now"):
+        end_mute(environment="production", number=row.pk, reason=WHY, actor=ADA, only_period=True)
+    once = add_mute(environment="production", values=MuteValues(rule="429"), reason=WHY, actor=ADA)
+    with pytest.raises(InvalidEdit, match="not repeated"):
+        end_mute(environment="production", number=once.pk, reason=WHY, actor=ADA, only_period=True)
 
 
 @needs_postgres

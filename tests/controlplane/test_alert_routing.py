@@ -1,9 +1,12 @@
 """An alert goes to the receivers of the first route that matches, and a hole in the routes is found."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.db import connection, connections, transaction
 
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.receivers import remove_receiver
@@ -19,6 +22,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Dependency
 from tests.controlplane.test_alert_deliveries import alert, receiver
 from tests.controlplane.test_alert_evaluator import ADA
+from tests.waiting import wait_until
 
 WHY = "the team has a chat"
 needs_postgres = pytest.mark.django_db
@@ -202,6 +206,45 @@ def test_a_receiver_of_a_route_is_not_removed(production: str) -> None:
         remove_receiver(environment=production, name="chat", reason=WHY, actor=ADA)
     remove_route(environment=production, name="day", reason=WHY, actor=ADA)
     remove_receiver(environment=production, name="chat", reason=WHY, actor=ADA)
+
+
+def _save() -> None:
+    _put("day")
+
+
+def _remove() -> None:
+    remove_receiver(environment="production", name="chat", reason=WHY, actor=ADA)
+
+
+def _waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone() is not None
+
+
+@needs_postgres
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [(_save, _remove, "The route day sends to it"), (_remove, _save, "There is no receiver 'chat'")],
+)
+def test_two_admins_leave_no_route_to_a_receiver_that_is_gone(
+    production: str, first: Callable[[], None], second: Callable[[], None], says: str
+) -> None:
+    receiver("chat")
+
+    def other() -> None:
+        try:
+            second()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            first()
+            done = pool.submit(other)
+            wait_until(lambda: _waits() or done.done(), "the second admin waits for the first")
+        with pytest.raises(InvalidEdit, match=says):
+            done.result(timeout=30)
 
 
 @needs_postgres

@@ -7,7 +7,9 @@ import pytest
 
 from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.alerts.findings import Finding, Subject
+from controlplane.alerts.lifecycle import AlertState, News, advance
 from controlplane.alerts.rules import RULES
+from controlplane.alerts.timings import timing_of
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import FleetFigures, TenantFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
@@ -33,6 +35,7 @@ from tests.controlplane.alert_facts import (
     quota_end,
     slow,
 )
+from tests.controlplane.store_alert_cases import LOCAL, STORE_CASES
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 
@@ -254,6 +257,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         " made for 20.0 calls/s.",
         figures(protection={"payments-api": CallFigures(first_calls_per_s=20, retries_per_s=2)}),
     ),
+    *STORE_CASES,
 ]
 
 
@@ -308,7 +312,7 @@ def test_critical_alerts_come_first_then_the_order_of_the_rules() -> None:
         ahead="Redis has revision 1.9",
         duplicated=("web-2",),
         dependencies=(Dependency(name="zebra"), Dependency(name="payments-api"), Dependency(name="alpha")),
-        figures=FleetFigures(requests_per_s=10, refused_per_s=9, frozen=True),
+        figures=FleetFigures(requests_per_s=10, refused_per_s=9, frozen=True, gateways=1),
     )
     bad = replace(
         bad,
@@ -337,7 +341,8 @@ def test_the_thresholds_of_redis_p99_follow_the_tuning() -> None:
 
 
 def test_only_the_highest_level_of_an_alert_fires() -> None:
-    assert [one.key for one in evaluate(status_of(facts(pod(mode="local"))))] == ["local"]
+    assert [one.key for one in evaluate(status_of(facts(*LOCAL)))] == ["local", "all-local"]
+    assert [one.key for one in evaluate(status_of(ONE_OF_TWO_LOCAL))] == ["local"]
 
 
 def test_a_dependency_may_name_its_own_runbook_and_an_override_has_one_for_all() -> None:
@@ -364,6 +369,18 @@ def test_when_an_alert_began_is_read_from_the_status_where_that_says_it(
 ) -> None:
     [dated] = FirstSeen().dated([found(some)[rule]], NOW)
     assert dated.since == since
+
+
+def test_every_pod_is_local_since_the_last_one_that_was_not_left() -> None:
+    """The pods became local at different times, long before the only one that used Redis stopped."""
+    old = (pod(mode="local", mode_since=NOW - 3_600), pod("web-2", mode="local", mode_since=NOW - 60))
+    rule, timing = ("all-local", "critical"), timing_of("all-local")
+    assert rule not in found(facts(*old, pod("web-3")))
+    alert = found(facts(*old, pod("web-3", state="gone")))[rule]
+    first, news = advance(None, alert, timing, NOW)
+    assert (first and first.state, news) == (AlertState.PENDING, None)
+    assert advance(first, alert, timing, NOW + 9)[1] is None
+    assert advance(first, alert, timing, NOW + 10)[1] is News.FIRED
 
 
 def test_otherwise_the_observer_remembers_it_for_as_long_as_the_alert_fires() -> None:

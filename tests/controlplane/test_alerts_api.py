@@ -50,6 +50,24 @@ def test_an_operator_acknowledges_and_gives_back(production: str) -> None:
     problem(send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "x" * 501}), 422)
 
 
+def test_an_acknowledgement_says_what_its_person_has_read(production: str) -> None:
+    token, row = token_of("operator"), alert("local")
+    path = f"{API}/alerts/{row.pk}/acknowledge"
+    said = problem(send(token, "POST", path, {"severity": "warning"}), 422)
+    assert "has just become critical" in str(said)
+    problem(send(token, "POST", path, {"severity": "worst"}), 422)
+    assert send(token, "POST", path, {"severity": "critical"}).json()["acknowledged_by"]
+
+
+def test_an_answer_says_that_the_alert_is_muted(production: str) -> None:
+    token, row = token_of("operator"), alert("local")
+    mute = {"rule": "local", "minutes": 30, "reason": "the vendor maintains its database"}
+    number = send(token, "POST", f"{API}/mutes", mute).json()["id"]
+    for act in ("acknowledge", "release"):
+        answer = send(token, "POST", f"{API}/alerts/{row.pk}/{act}", {}).json()
+        assert answer["muted"]["mute"] == number
+
+
 def test_an_acknowledged_alert_names_who_gets_it_next(production: str) -> None:
     token, row = token_of("operator"), alert("local")
     Alert.objects.update(escalations=[[1_777_900_331.0, ["boss"]]])

@@ -79,7 +79,8 @@ def _beginning(chunks: Iterable[bytes]) -> str:
         found += chunk
         if len(found) >= MOST_READ:
             break
-    return found[:MOST_READ].decode("utf-8", "replace")
+    # Postgres stores no NUL.
+    return found[:MOST_READ].decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def _retry_after(headers: Sequence[tuple[bytes, bytes]]) -> float:

@@ -1,56 +1,78 @@
 """Makes a delivery for each receiver that must know of a change, in the transaction of the change."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Max, Q
-from django.utils import timezone
+from django.db.models import Count, Max, Q
 
+from controlplane.alerts.causes import EXPLAINS
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.alerts.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
+from controlplane.alerts.timings import rule_of
+from controlplane.postgres import postgres_now
 
 #: What a test says.
 TEST = "test"
-
-
 #: Alerts that a message names as explained by its own.
 MOST_EXPLAINED = 10
 #: Sent to the next receivers, because no person has acknowledged the alert.
 ESCALATED = "escalated"
 
 
-def enqueue(alert: Alert, news: News, book: AddressBook | None = None) -> list[Delivery]:
+@dataclass(frozen=True, kw_only=True)
+class _Logged:
+    """What one receiver knows of one alert."""
+
+    #: The place of its last message.
+    last: int
+    #: Whether a message was sent, or will be.
+    informed: bool
+
+
+def enqueue(
+    alert: Alert, news: News, book: AddressBook | None = None, at: datetime | None = None
+) -> list[Delivery]:
     """Deliveries of this news, to the receivers of the route, and to those that know of the alert already.
 
     Receivers that got "fired" get "resolved", whatever they want by now. The caller saves the escalations.
+    ``at`` is by the clock of Postgres.
     """
-    book, explained = book or read_address_book(alert.environment), _explained(alert)
-    every, informed = book.receivers, _informed(alert)
+    book, at = book or read_address_book(alert.environment), at or postgres_now()
+    every = book.receivers
     if news is News.RESOLVED:
-        rows = [row for row in every if row.pk in informed]
-        return [one for row in rows if (one := _resolved(row, alert, explained)) is not None]
-    facts, now = book.facts_of(alert), timezone.now()
-    route = route_of(book.routes, facts, now)
+        knowing = _knowing(alert)
+        return _add(alert, {row: news.value for row in every if row.pk in knowing}, _log(alert))
+    facts = book.facts_of(alert)
+    route = route_of(book.routes, facts, at)
     # The steps that are in force when people get the news stay in force.
     if news is not News.STABLE:
         alert.escalations = [
-            [now.timestamp() + after_min * 60, names_of(route, number, every)]
+            [at.timestamp() + after_min * 60, names_of(route, number, every)]
             for number, (after_min, _) in enumerate(route.steps)
             if number
         ]
-    named = set(names_of(route, 0, every))
+    log, named = _log(alert), set(names_of(route, 0, every))
     if news is not News.FIRED:
-        named.update(row.name for row in every if row.pk in informed)
+        named.update(row.name for row in every if row.pk in log and log[row.pk].informed)
     wanted = [row for row in every if row.name in named and not refusal_of(row, facts)]
-    return [_add(row, alert, _kind(row, informed, news), explained) for row in wanted]
+    return _add(alert, {row: _kind(log.get(row.pk), news) for row in wanted}, log)
 
 
 def enqueue_escalation(alert: Alert, names: Collection[str], book: AddressBook) -> list[Delivery]:
     """Deliveries to the receivers of the next step."""
-    facts, explained = book.facts_of(alert), _explained(alert)
+    facts = book.facts_of(alert)
     rows = [row for row in book.receivers if row.name in names and not refusal_of(row, facts)]
-    return [_add(row, alert, ESCALATED, explained) for row in rows]
+    return _add(alert, dict.fromkeys(rows, ESCALATED), _log(alert))
+
+
+def end_for(alert: Alert, receivers: Collection[int]) -> list[Delivery]:
+    """Say that a resolved alert ended, to those of the receivers that were not told."""
+    told = Delivery.objects.filter(alert=alert, kind=News.RESOLVED.value).values_list("receiver", flat=True)
+    rows = Receiver.objects.filter(pk__in=set(receivers) - set(told)).order_by("pk")
+    return _add(alert, dict.fromkeys(rows, News.RESOLVED.value), _log(alert))
 
 
 def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
@@ -62,47 +84,55 @@ def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
     return Delivery.objects.create(receiver=receiver, kind=TEST, document=document)
 
 
-def _informed(alert: Alert) -> set[int]:
-    """The receivers that know of the alert, or will."""
-    rows = Delivery.objects.filter(alert=alert).exclude(state=DeliveryState.SUPERSEDED)
-    return set(rows.values_list("receiver", flat=True))
+def _log(alert: Alert) -> dict[int, _Logged]:
+    """What each receiver got of the alert, or will. One query."""
+    rows = Delivery.objects.filter(alert=alert).values_list("receiver").order_by("receiver")
+    informed = Count("pk", filter=~Q(state=DeliveryState.SUPERSEDED))
+    return {
+        receiver: _Logged(last=last, informed=bool(number))
+        for receiver, last, number in rows.annotate(last=Max("place"), informed=informed)
+    }
 
 
-def _explained(alert: Alert) -> list[str]:
-    return list(alert.explained.order_by("true_since").values_list("text", flat=True))
+def _explained(alert: Alert) -> tuple[list[str], int]:
+    """The first texts of what it explains, and their number."""
+    if rule_of(alert.key) not in EXPLAINS:
+        return [], 0
+    rows = alert.explained.order_by("true_since", "pk")
+    texts = list(rows.values_list("text", flat=True)[:MOST_EXPLAINED])
+    return texts, rows.count() if len(texts) == MOST_EXPLAINED else len(texts)
 
 
-def _kind(receiver: Receiver, informed: set[int], news: News) -> str:
+def _kind(logged: _Logged | None, news: News) -> str:
     """A receiver that wants critical alerts only hears of a worsened one for the first time."""
-    first = news in (News.FIRED, News.FLAPPING) or receiver.pk in informed
+    first = news in (News.FIRED, News.FLAPPING) or (logged is not None and logged.informed)
     return news.value if first else News.FIRED.value
 
 
-def _resolved(receiver: Receiver, alert: Alert, explained: list[str]) -> Delivery | None:
-    """``None`` if no message of the alert ever left: then none has to."""
-    waiting = Q(state=DeliveryState.WAITING, attempts=0)
-    rows = Delivery.objects.filter(receiver=receiver, alert=alert).exclude(state=DeliveryState.SUPERSEDED)
-    if not rows.exclude(waiting).exists():
-        rows.filter(waiting).update(state=DeliveryState.SUPERSEDED)
-        if not Delivery.objects.filter(receiver=receiver, alert=alert, attempts__gt=0).exists():
-            return None
-    return _add(receiver, alert, News.RESOLVED.value, explained)
+def _knowing(alert: Alert) -> set[int]:
+    """The receivers to which a message of the alert has left. The others need none, and get none any more."""
+    left = Delivery.objects.filter(alert=alert, attempts__gt=0)
+    waiting = Delivery.objects.filter(alert=alert, state=DeliveryState.WAITING, attempts=0)
+    waiting.exclude(receiver__in=left.values("receiver")).update(state=DeliveryState.SUPERSEDED)
+    # Read after that: what a process took in between was not superseded.
+    return set(left.values_list("receiver", flat=True))
 
 
-def _add(receiver: Receiver, alert: Alert, kind: str, explained: list[str]) -> Delivery:
-    places = Delivery.objects.filter(receiver=receiver, alert=alert)
-    last = places.aggregate(last=Max("place"))["last"] or 0
-    return Delivery.objects.create(
-        receiver=receiver,
-        alert=alert,
-        kind=kind,
-        place=last + 1,
-        document=_document(alert, kind, explained, place=last + 1),
-    )
+def _add(alert: Alert, kinds: Mapping[Receiver, str], log: Mapping[int, _Logged]) -> list[Delivery]:
+    """The next message of the alert to each receiver, in one statement."""
+    if not kinds:
+        return []
+    explained, rows = _explained(alert), []
+    for receiver, kind in kinds.items():
+        place = log[receiver.pk].last + 1 if receiver.pk in log else 1
+        document = document_of(alert, kind, explained, place=place)
+        rows.append(Delivery(receiver=receiver, alert=alert, kind=kind, place=place, document=document))
+    return Delivery.objects.bulk_create(rows)
 
 
-def _document(alert: Alert, kind: str, explained: list[str], *, place: int) -> dict[str, Any]:
+def document_of(alert: Alert, kind: str, explained: tuple[list[str], int], *, place: int) -> dict[str, Any]:
     """The body of the webhook, but for its time."""
+    texts, number = explained
     return {
         "type": f"alert.{kind}",
         "data": {
@@ -118,8 +148,8 @@ def _document(alert: Alert, kind: str, explained: list[str], *, place: int) -> d
             "resolved_at": alert.resolved_at.isoformat() if alert.resolved_at else None,
             "runbook": alert.runbook,
             # Alerts that it explains, and that are not sent: the first of them, and their number.
-            "explains": explained[:MOST_EXPLAINED],
-            "explained": len(explained),
+            "explains": texts,
+            "explained": number,
             # A receiver that gets a lower number than it has seen can drop it.
             "sequence": place,
         },

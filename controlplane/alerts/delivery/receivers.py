@@ -13,6 +13,7 @@ from controlplane.alerts.recording import record_named
 from controlplane.alerts.routing import routes_of
 from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
+from controlplane.policies.models import Environment
 from controlplane.validation import Problems, is_printable
 from fuseboard.contract.words import is_slug
 
@@ -61,6 +62,8 @@ def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -
     """Remove it with its log of deliveries. Raises ``NotFound``, or ``InvalidEdit`` while a route uses it."""
     _check(reason)
     with transaction.atomic():
+        # Before the receiver, as an edit of a route does: that one may name it at this moment.
+        Environment.objects.select_for_update().filter(pk=environment).first()
         row = _locked(environment, name)
         for route in routes_of(environment):
             if any(name in names for _, names in route.steps):

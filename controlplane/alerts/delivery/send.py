@@ -18,16 +18,16 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 from msgspec import json
-from prometheus_client import Counter
 
 from controlplane.alerts.delivery.addresses import AddressRefused
 from controlplane.alerts.delivery.http import MOST_S, Answer, NotDelivered, post
 from controlplane.alerts.delivery.signing import headers_of
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
+from controlplane.metric_catalogue import alerts as catalogue
 
 log = structlog.get_logger(__name__)
 
-DELIVERIES = Counter("fuseboard_deliveries", "Attempts to send news of alerts, by result.", ["result"])
+DELIVERIES = catalogue.DELIVERIES.make()
 
 LEASE_S = 60
 #: Receivers that are sent to at once, over all workers: the worker has other work.

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, JsonValue
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
-from controlplane.alerts.reading import open_alerts, past_alerts
+from controlplane.alerts.reading import open_alerts, past_alerts, with_mutes
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.edits_in import Environment, Note, PageSize, RowId
 from controlplane.policies.document import environment_of
@@ -48,6 +48,8 @@ class MutedOut(Schema):
     by: str
     reason: str
     until: datetime
+    #: It is repeated after ``until``; one period of it can be ended.
+    weekly: bool
 
 
 class EscalationOut(Schema):
@@ -108,6 +110,15 @@ class NoteIn(Schema):
     note: Note = ""
 
 
+class AcknowledgementIn(NoteIn):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"note": "Called the vendor", "severity": "critical"}}
+    )
+
+    #: What you have read. If it is a warning and the alert is critical by now, nothing is changed.
+    severity: Literal["warning", "critical"] | None = None
+
+
 @router.get("", response=list[AlertOut])
 def list_alerts(
     request: HttpRequest,
@@ -122,15 +133,18 @@ def list_alerts(
 
 
 @router.post("/{alert}/acknowledge", response=AlertOut, auth=needs("acknowledge_alert"))
-def acknowledge(request: HttpRequest, environment: Environment, alert: RowId, values: NoteIn) -> AlertOut:
+def acknowledge(
+    request: HttpRequest, environment: Environment, alert: RowId, values: AcknowledgementIn
+) -> AlertOut:
     """Display that you work on this alert, until it is resolved or becomes critical."""
     row = acknowledge_alert(
         environment=environment_of(environment).slug,
         number=alert,
         note=values.note,
         actor=actor_of(request),
+        seen=values.severity or "",
     )
-    return AlertOut.from_orm(row)
+    return _shown(row)
 
 
 @router.post("/{alert}/release", response=AlertOut, auth=needs("acknowledge_alert"))
@@ -142,4 +156,9 @@ def release(request: HttpRequest, environment: Environment, alert: RowId, values
         note=values.note,
         actor=actor_of(request),
     )
+    return _shown(row)
+
+
+def _shown(row: Alert) -> AlertOut:
+    [row] = with_mutes(row.environment, [row])
     return AlertOut.from_orm(row)

@@ -55,6 +55,15 @@ class MuteIn(MuteMatchIn):
     reason: Reason
 
 
+class MuteEndIn(ReasonIn):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"reason": "The vendor was faster", "only_period": True}}
+    )
+
+    #: End the present period of a weekly one, and repeat it later.
+    only_period: bool = False
+
+
 class MuteOut(Schema):
     model_config = ConfigDict(
         json_schema_extra={
@@ -68,6 +77,7 @@ class MuteOut(Schema):
                 "starts_at": "2026-05-04T22:00:00Z",
                 "ends_at": "2026-05-05T00:00:00Z",
                 "weekly": True,
+                "skipped_until": None,
                 "active_until": None,
             }
         }
@@ -83,6 +93,8 @@ class MuteOut(Schema):
     #: Of the first period, if it is repeated.
     ends_at: datetime
     weekly: bool
+    #: A person ended the period before this moment.
+    skipped_until: datetime | None
     #: Null while it does not apply.
     active_until: datetime | None
 
@@ -149,12 +161,13 @@ def preview(request: HttpRequest, environment: Environment, values: MuteMatchIn)
 
 
 @router.post("/{mute}/end", response=MuteOut, auth=needs("mute_alerts"))
-def end(request: HttpRequest, environment: Environment, mute: RowId, values: ReasonIn) -> MuteOut:
-    """End a mute. Alerts that still fire are sent at once."""
+def end(request: HttpRequest, environment: Environment, mute: RowId, values: MuteEndIn) -> MuteOut:
+    """End a mute, or one period of it. Alerts that still fire are sent at once."""
     row = end_mute(
         environment=environment_of(environment).slug,
         number=mute,
         reason=values.reason,
         actor=actor_of(request),
+        only_period=values.only_period,
     )
     return MuteOut.from_orm(row)

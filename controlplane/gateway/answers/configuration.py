@@ -89,6 +89,7 @@ class Configuration:
         self.observe = PodProtection().observe
         #: Dependency with retries -> the most attempts of the fleet, in percent of its first calls.
         self.load_factors: dict[str, int] = {}
+        self.dependencies: frozenset[str] = frozenset()
         #: Names of the dependencies with a part of the protection.
         self.protected: frozenset[str] = frozenset()
         self.tenants: dict[str, bytes] = {}
@@ -126,6 +127,7 @@ class Configuration:
         pods = policy.protection or PodProtection()
         self.observe, self.retries_per_s = pods.observe, pods.retries_per_s
         self.unready_percent = pods.readiness.unready_percent if pods.readiness is not None else 0
+        self.dependencies = frozenset(each.name for each in policy.dependencies)
         protected = {each.name: each.protection for each in policy.dependencies if each.protection}
         self.protected = frozenset(protected)
         self.load_factors = {
@@ -135,7 +137,7 @@ class Configuration:
         }
 
     def knows(self, dependency: str) -> bool:
-        return any(known.name == dependency for known in decode_policy(self.policy).dependencies)
+        return dependency in self.dependencies
 
     def hold(self, held: Mapping[str, Override]) -> None:
         """Serve these overrides, whatever the document says about the breakers.

@@ -1,6 +1,6 @@
 """Work with Postgres that goes on through its outages: one connection, one log line per outage, pauses."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 from psycopg import AsyncConnection
@@ -22,14 +22,18 @@ class KeepTrying:
         count_failure: Callable[[], None] | None = None,
         passing: tuple[type[Exception], ...] = Unreachable,
         most_s: float = 5.0,
+        about: Mapping[str, str] | None = None,
     ) -> None:
-        """`failed` and `recovered` are events for the log; `passing` are the errors of an outage."""
+        """`failed` and `recovered` are events for the log, which have `about` too; `passing` are the errors
+        of an outage.
+        """
         self._purpose = purpose
         self._failed, self._recovered = failed, recovered
         self._count_failure = count_failure
         self._passing = passing
         self._backoff = Backoff(most_s=most_s)
         self._failing = False
+        self._about = dict(about or {})
         self._connection: AsyncConnection | None = None
 
     async def connection(self) -> AsyncConnection:
@@ -46,13 +50,13 @@ class KeepTrying:
             if self._count_failure is not None:
                 self._count_failure()
             if not self._failing:
-                log.warning(self._failed, error=str(error), kind=type(error).__name__)
+                log.warning(self._failed, error=str(error), kind=type(error).__name__, **self._about)
             self._failing = True
             await self.disconnect()
             await self._backoff.pause()
             return False
         if self._failing:
-            log.info(self._recovered)
+            log.info(self._recovered, **self._about)
         self._failing = False
         self._backoff.reset()
         return True

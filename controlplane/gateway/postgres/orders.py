@@ -5,14 +5,24 @@ from psycopg import AsyncConnection
 
 from controlplane.fleet.models import OrderKind
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.servers.erasing import erase_tenant
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.series.tenant_hours import ERASE, erasing
 
-#: How long a gateway that cannot reach Postgres may be late.
+#: How long a gateway that cannot reach Postgres may be late. A tenant is erased also later, as long as there
+#: is a row of it: 1 day.
 _VALID = "10 minutes"
+#: A write of a gateway may be on its way while a tenant is erased, and the gateway may die after it. So all
+#: of them erase what is in Postgres again and again for this time.
+_ERASE_AGAIN = "20 seconds"
+#: Hours that gateways may have in memory.
+_SINCE = "3 hours"
 
 _READ = f"""
-    SELECT id, environment, kind, server, extract(epoch FROM at)::float8
-    FROM fleet_gatewayorder WHERE at > now() - interval '{_VALID}' ORDER BY id
+    SELECT id, environment, kind, server, extract(epoch FROM at)::float8,
+           at > now() - interval '{_ERASE_AGAIN}', (now() - interval '{_SINCE}')::text
+    FROM fleet_gatewayorder WHERE at > now() - interval '{_VALID}' OR kind = '{OrderKind.ERASE.value}'
+    ORDER BY id
 """  # noqa: S608 - a text of this code
 
 #: What a gateway wrote between the order and its reading.
@@ -40,8 +50,14 @@ class Orders:
         """Raises one of ``Unreachable``."""
         rows = await (await connection.execute(_READ)).fetchall()
         now = self._clock.monotonic()
-        for number, environment, kind, server, at in rows:
+        for number, environment, kind, server, at, fresh, since in rows:
             known = number in self._done
+            if kind == OrderKind.ERASE.value:
+                await self._erase(
+                    connection, environment, int(server), at, known=known, fresh=fresh, since=since
+                )
+                self._done.setdefault(number, now)
+                continue
             if known and (kind != OrderKind.FORGET.value or now - self._done[number] > DELETE_AGAIN_S):
                 continue
             changed = await self._do(connection, environment, kind, server, at)
@@ -53,6 +69,27 @@ class Orders:
         # An order is read as long as it is valid.
         valid = {row[0] for row in rows}
         self._done = {number: at for number, at in self._done.items() if number in valid}
+
+    async def _erase(
+        self,
+        connection: AsyncConnection,
+        environment: str,
+        tenant: int,
+        at: float,
+        *,
+        known: bool,
+        fresh: bool,
+        since: str,
+    ) -> None:
+        fleet = self._fleets.get(environment)
+        if not known:
+            forgotten = fleet is not None and erase_tenant(
+                fleet.series, fleet.tenant_hours, tenant, before=at
+            )
+            # Without the tenant: the log would keep what is erased here.
+            log.info("gateway.tenant_erased", environment=environment, changed=forgotten)
+        if fresh:
+            await connection.execute(ERASE, erasing(environment, tenant, since=since))
 
     async def _do(
         self, connection: AsyncConnection, environment: str, kind: str, server: str, at: float

@@ -18,7 +18,6 @@ from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.keep_trying import KeepTrying
-from controlplane.gateway.postgres.tenant_hours import WRITE_S, write_hours
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.series_counts import Thing
 from controlplane.gateway.servers.series_spans import FleetSeries, Span, values
@@ -94,13 +93,13 @@ class SeriesWriter:
             recovered="gateway.series_recovered",
             count_failure=self._count_failure,
         )
-        #: Environment -> this process as a writer, and the numbers of things.
-        self._writers: dict[str, int] = {}
+        #: Environment -> this run as a writer.
+        self.numbers: dict[str, int] = {}
+        #: Environment -> the numbers of things.
         self._ids: dict[str, dict[Thing, int]] = defaultdict(dict)
         self._full: set[tuple[str, Kind]] = set()
         self._again_at = clock.monotonic() + ENTITIES_AGAIN_S
         self._next_at = 0.0
-        self._hours_at = clock.monotonic() + WRITE_S
 
     async def run(self) -> None:
         """Collect and write each span once, forever: several heartbeats of a pod cost as much as one."""
@@ -138,6 +137,10 @@ class SeriesWriter:
                 await (await self._postgres.connection()).execute(_UNSEALED, (UNSEALED_H,))
         for environment, fleet in list(self._fleets.items()):
             writer = await self._writer(environment)
+            if fleet.series.erased:
+                # Its number belongs to nothing any more. If it counts again, it gets a new one.
+                fleet.series.erased = False
+                self._ids[environment].clear()
             for span in fleet.series.dirty(before=before):
                 # What is heard in the meantime makes it dirty again.
                 span.dirty = False
@@ -149,30 +152,13 @@ class SeriesWriter:
                     raise
                 self._counts.series_spans += 1
             await self._look_for_others(environment, writer, fleet.series)
-        if now >= self._hours_at or before == float("inf"):
-            await self._write_hours()
-            self._hours_at = now + WRITE_S
-
-    async def _write_hours(self) -> None:
-        for environment, fleet in list(self._fleets.items()):
-            writer = await self._writer(environment)
-            await write_hours(
-                await self._postgres.connection(),
-                writer,
-                fleet.tenant_hours,
-                wall=self._clock.wall(),
-                timeout_s=self._settings.flush_timeout_s,
-            )
 
     async def _writer(self, environment: str) -> int:
-        if environment not in self._writers:
+        if environment not in self.numbers:
             connection = await self._postgres.connection()
             async with asyncio.timeout(self._settings.flush_timeout_s):
-                cursor = await connection.execute(_NEW_WRITER, (self._settings.gateway, environment))
-                row = await cursor.fetchone()
-            assert row is not None  # noqa: S101 - RETURNING of an INSERT
-            self._writers[environment] = row[0]
-        return self._writers[environment]
+                self.numbers[environment] = await new_writer(connection, self._settings.gateway, environment)
+        return self.numbers[environment]
 
     async def _look_for_others(self, environment: str, writer: int, series: FleetSeries) -> None:
         connection, now = await self._postgres.connection(), self._clock.monotonic()
@@ -241,6 +227,12 @@ class SeriesWriter:
 
     def _count_failure(self) -> None:
         self._counts.series_failures += 1
+
+
+async def new_writer(connection: AsyncConnection, gateway: str, environment: str) -> int:
+    row = await (await connection.execute(_NEW_WRITER, (gateway, environment))).fetchone()
+    assert row is not None  # noqa: S101 - RETURNING of an INSERT
+    return int(row[0])
 
 
 def _present(fleet: Fleet) -> set[str]:

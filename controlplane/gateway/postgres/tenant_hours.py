@@ -1,6 +1,7 @@
 """Writes what tenants asked for in each hour: a few hundred tenants in one row.
 
-Each write replaces the rows of this run of the gateway, so that a repeated write is harmless.
+Each write replaces the rows of this run of the gateway, so that a repeated write is harmless. It has its own
+task and connections, so that spans of 10 s never wait for it, and environments fail separately.
 """
 
 import asyncio
@@ -9,14 +10,21 @@ from datetime import UTC, datetime
 
 from psycopg import AsyncConnection
 
+from controlplane.gateway.clock import Clock
+from controlplane.gateway.counts import Counts
+from controlplane.gateway.postgres.keep_trying import KeepTrying
+from controlplane.gateway.postgres.series_frames import new_writer
+from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.tenant_hours import Hour, TenantHours
+from controlplane.gateway.settings import GatewaySettings
 from controlplane.series.kinds import ABOUT_HOUR
 
 #: Between two writes. A gateway that crashes loses what pods tallied since the last one.
 WRITE_S = 300.0
+#: After a write that Postgres did not take.
+RETRY_S = 30.0
 #: Rows of one transaction.
 PARTS_AT_ONCE = 32
-_MOST = 2**31 - 1
 _Row = tuple[object, ...]
 
 _WRITE = """
@@ -27,14 +35,75 @@ _WRITE = """
 """
 
 
+class HoursWriter:
+    def __init__(
+        self,
+        fleets: dict[str, Fleet],
+        numbers: dict[str, int],
+        settings: GatewaySettings,
+        counts: Counts,
+        clock: Clock,
+    ) -> None:
+        """``numbers`` has this run as a writer of each environment, once there is a row of it."""
+        self._fleets, self._numbers = fleets, numbers
+        self._settings, self._counts, self._clock = settings, counts, clock
+        self._postgres: dict[str, KeepTrying] = {}
+
+    async def run(self) -> None:
+        """Write every few minutes, forever."""
+        written = True
+        while True:
+            await asyncio.sleep(WRITE_S if written else RETRY_S)
+            written = await self.write()
+
+    async def write(self) -> bool:
+        """Write what changed. Returns whether Postgres took the hours of every environment."""
+        written = True
+        for environment, writer in list(self._numbers.items()):
+            if not self._fleets[environment].tenant_hours.hours:
+                continue
+            postgres = self._postgres.get(environment)
+            if postgres is None:
+                postgres = self._postgres[environment] = self._keep_trying(environment)
+            written &= await postgres.attempt(self._write(postgres, environment, writer))
+            # The next write is minutes away.
+            await postgres.disconnect()
+        return written
+
+    async def _write(self, postgres: KeepTrying, environment: str, writer: int) -> None:
+        connection, timeout_s = await postgres.connection(), self._settings.flush_timeout_s
+        hours = self._fleets[environment].tenant_hours
+        for hour in list(hours.hours.values()):
+            if hour.again and hour.writer is None:
+                async with asyncio.timeout(timeout_s):
+                    hour.writer = await new_writer(connection, self._settings.gateway, environment)
+        await write_hours(connection, writer, hours, wall=self._clock.wall(), timeout_s=timeout_s)
+
+    def _keep_trying(self, environment: str) -> KeepTrying:
+        return KeepTrying(
+            "hours",
+            failed="gateway.hours_failed",
+            recovered="gateway.hours_recovered",
+            count_failure=self._count_failure,
+            about={"environment": environment},
+        )
+
+    def _count_failure(self) -> None:
+        self._counts.series_failures += 1
+
+
 async def write_hours(
     connection: AsyncConnection, writer: int, hours: TenantHours, *, wall: float, timeout_s: float
 ) -> None:
-    """Write what changed. Raises one of ``Unreachable``: the rest is written the next time."""
+    """Write what changed until now; what changes meanwhile is for the next write, so that this one ends.
+
+    Raises one of ``Unreachable``: the rest is written the next time.
+    """
     for hour in list(hours.hours.values()):
+        todo = sorted(hour.dirty)
         await _write(connection, [(ABOUT_HOUR, *_about(hour, writer), [], [], [])], timeout_s)
-        while hour.dirty:
-            parts = sorted(hour.dirty)[:PARTS_AT_ONCE]
+        for start in range(0, len(todo), PARTS_AT_ONCE):
+            parts = todo[start : start + PARTS_AT_ONCE]
             hour.dirty.difference_update(parts)
             try:
                 await _write(connection, (_row(hour, part, writer) for part in parts), timeout_s)
@@ -52,9 +121,8 @@ async def _write(connection: AsyncConnection, rows: Iterable[_Row], timeout_s: f
 
 
 def _about(hour: Hour, writer: int) -> tuple[object, ...]:
-    return (datetime.fromtimestamp(hour.at, UTC), writer, int(hour.known_s), hour.partial)
+    return (datetime.fromtimestamp(hour.at, UTC), hour.writer or writer, int(hour.known_s), hour.partial)
 
 
 def _row(hour: Hour, part: int, writer: int) -> _Row:
-    ids, asked, refused = hour.columns(part)
-    return (part, *_about(hour, writer), ids, [min(count, _MOST) for count in asked], refused)
+    return (part, *_about(hour, writer), *hour.columns(part))

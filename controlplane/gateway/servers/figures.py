@@ -42,8 +42,11 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "store": {
             "p50_us": percentile_us(latency, 0.50),
             "p99_us": percentile_us(latency, 0.99),
+            "asked_per_s": _plain(milli, "asked"),
             "timeouts_per_s": _plain(milli, "timeouts"),
             "errors_per_s": _plain(milli, "errors"),
+            "primaries": fleet.primaries,
+            "primaries_down": fleet.primaries_down,
         },
         "decided_locally_per_s": _plain(milli, "decided_locally"),
         "unknown_tenants_per_s": _plain(milli, "unknown_tenants"),
@@ -54,6 +57,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         "frozen_until": fleet.frozen_until(),
         "uncounted": fleet.uncounted(),
         "new_pods_refused": fleet.new_pods_refused(),
+        "unhanded": fleet.unhanded,
     }
 
 

@@ -68,8 +68,9 @@ class Fleet:
         self._beat_ms, self._beats_per_s = beat_ms, beats_per_s
         self.refused_names = RefusedNames()
         self._room = Room()
-        #: Pods that were dropped for a new one.
-        self.dropped = 0
+        #: Pods that were dropped for a new one. Primaries of Redis, and those that give no answer. Alerts
+        #: that this gateway said by itself, and that Postgres does not have.
+        self.dropped = self.primaries = self.primaries_down = self.unhanded = 0
         self._most = RecentMaximum()
         #: Of this process: pods that send heartbeats, and those of them that may be spending.
         self._here = self._spending_here = 0

@@ -203,9 +203,11 @@ def percentile_us(counts: Sequence[int], share: float) -> int | None:
 
 
 _REQUESTS, _UNKNOWN, _LOCALLY = ("requests", ""), ("unknown_tenants", ""), ("decided_locally", "")
-_TIMEOUTS, _ERRORS = ("timeouts", ""), ("errors", "")
+_ASKED, _TIMEOUTS, _ERRORS = ("asked", ""), ("timeouts", ""), ("errors", "")
 #: Counts of which there are few, whatever processes invent.
-_NOT_NAMED = frozenset(("requests", "unknown_tenants", "decided_locally", "timeouts", "errors", "reason"))
+_NOT_NAMED = frozenset(
+    ("requests", "unknown_tenants", "decided_locally", "asked", "timeouts", "errors", "reason")
+)
 _NO_TENANT = TenantCounters(tenant="none")
 _NO_RULE = RuleCounters(rule="none", asked=0)
 _NO_DEPENDENCY = DependencyCounters(dependency="none")
@@ -230,6 +232,7 @@ def _counts(was: Counters, now: Counters, *, elapsed_s: float, cut: bool = False
         (_REQUESTS, was.requests, now.requests),
         (_UNKNOWN, was.unknown_tenants, now.unknown_tenants),
         (_LOCALLY, was.decided_locally, now.decided_locally),
+        (_ASKED, was.store.asked, now.store.asked),
         (_TIMEOUTS, was.store.timeouts, now.store.timeouts),
         (_ERRORS, was.store.errors, now.store.errors),
     ):

@@ -43,6 +43,7 @@ class Row(Struct, gc=False):
     token: str
     address: str
     share: dict[str, int]
+    alone: dict[str, int]
 
 
 #: What pages display of ``PodLoad``.
@@ -105,6 +106,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         server.token,
         server.address,
         _share(server),
+        _alone(server),
     )
 
 
@@ -112,6 +114,15 @@ def _share(server: KnownServer) -> dict[str, int]:
     """The reserved share that the pod says it has."""
     held = server.beat.share
     return {} if held is None else {"level": held.level, "place": held.place, "terms": held.terms}
+
+
+def _alone(server: KnownServer) -> dict[str, int]:
+    """What it allowed without Redis and has not reported, or did not count; 0 is left out."""
+    alone = server.beat.alone
+    if alone is None:
+        return {}
+    counts = {name: getattr(alone, name) for name in alone.__struct_fields__}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _load(server: KnownServer) -> dict[str, object]:

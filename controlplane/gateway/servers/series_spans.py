@@ -140,6 +140,8 @@ class FleetSeries:
         #: What bulkheads refused since the last look. It counts when it is heard: an hour needs no more.
         self._refused_by_slots: Counted = {}
         self._began: float | None = None
+        #: A tenant was erased from Postgres, so that the writer must ask for the numbers of things again.
+        self.erased = False
 
     def hear(self, beat: SyncRequest, packed: bytes, now: float, *, calls: CallTrack | None = None) -> None:
         """A heartbeat that is not stale. Only notes it: this is in its path.

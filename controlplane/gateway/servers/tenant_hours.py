@@ -13,6 +13,11 @@ from fuseboard.contract.sync import SyncRequest
 HOUR_S = 3_600
 #: Tenants of one hour, about 15 MB. The others are left out, and the hour is marked.
 MOST_TENANTS = 100_000
+#: Tenants that one pod brings into an hour: as many as an agent counts. So a pod that invents some leaves
+#: room for those of others.
+MOST_OF_POD = 10_000
+#: Requests of a tenant in an hour, as a column of Postgres takes them.
+MOST_COUNTED = 2**31 - 1
 #: A pod that is heard for this long and has sent no tally is of an older release.
 SILENT_S = 150.0
 #: How long after its end an hour stays in memory, while Postgres is down.
@@ -27,26 +32,48 @@ _ASKED, _REFUSED = 32, 2**32 - 1
 class Hour:
     #: Its start in unix seconds.
     at: int
+    #: It was written and forgotten before: the wall clock stepped back. As that must not be overwritten, it
+    #: has a writer of its own, which readers add to the other one.
+    again: bool = False
+    writer: int | None = None
     #: Part -> number of a tenant -> what it asked for.
     parts: dict[int, dict[int, int]] = field(default_factory=dict)
     tenants: int = 0
+    #: Pod -> how many of them it brought.
+    brought: dict[str, int] = field(default_factory=dict)
     #: Parts that Postgres does not have like this.
     dirty: set[int] = field(default_factory=set)
     known_s: float = 0.0
     #: Requests of some tenants are in no tally.
     partial: bool = False
 
-    def add(self, tenant: str, asked: int, refused: int) -> None:
+    def add(self, tenant: str, asked: int, refused: int, *, pod: str = "") -> None:
         number = tenant_number(tenant)
         part = tenant_part(number)
         counts = self.parts.setdefault(part, {})
-        if number not in counts:
-            if self.tenants >= MOST_TENANTS:
+        held = counts.get(number)
+        if held is None:
+            brought = self.brought.get(pod, 0)
+            if self.tenants >= MOST_TENANTS or brought >= MOST_OF_POD:
                 self.partial = True
                 return
+            self.brought[pod] = brought + 1
             self.tenants += 1
-        counts[number] = counts.get(number, 0) + (asked << _ASKED) + refused
+            held = 0
+        # Pods are not trusted: a sum that Postgres does not take would be written again and again.
+        total = min((held >> _ASKED) + asked, MOST_COUNTED)
+        counts[number] = total << _ASKED | min((held & _REFUSED) + min(refused, asked), total)
         self.dirty.add(part)
+
+    def erase(self, number: int) -> bool:
+        """Forget a tenant. Returns whether it was there."""
+        part = tenant_part(number)
+        if self.parts.get(part, {}).pop(number, None) is None:
+            return False
+        self.tenants -= 1
+        # Also if Postgres has nothing of it: a write may be on its way.
+        self.dirty.add(part)
+        return True
 
     def columns(self, part: int) -> tuple[list[int], list[int], list[int]]:
         """The numbers of tenants, what they asked, and what was refused."""
@@ -68,10 +95,15 @@ class TenantHours:
         self._pods: dict[str, _Pod] = {}
         self._heard = False
         self._covered_until: float | None = None
+        #: The newest hour that is forgotten.
+        self._forgotten = 0
 
-    def hear(self, beat: SyncRequest, now: float, wall: float) -> None:
-        """Take the tally of a heartbeat that is neither late nor repeated."""
+    def hear(self, beat: SyncRequest, now: float, wall: float, *, stale: bool = False) -> None:
+        """Take the tally of a heartbeat. A stale one is repeated, or of a process that was replaced."""
         self._heard = True
+        if stale:
+            self._miss(beat, wall)
+            return
         if self._covered_until is None:
             self._covered_until = now
         pod = self._pods.get(beat.server)
@@ -82,13 +114,20 @@ class TenantHours:
             if not pod.number and now - pod.since > SILENT_S and beat.counters.requests:
                 self._hour(wall).partial = True
             return
+        hour = self._hour(wall)
+        # Also if it is repeated: a pod that leaves says now that it counted more.
+        hour.partial |= tally.partial
         if tally.number <= pod.number:
             return
         pod.number = tally.number
-        hour = self._hour(wall)
-        hour.partial |= tally.partial
         for one in tally.tenants:
-            hour.add(one.tenant, one.asked, one.refused)
+            hour.add(one.tenant, one.asked, one.refused, pod=beat.server)
+
+    def _miss(self, beat: SyncRequest, wall: float) -> None:
+        """Two processes with one name: the pod counts as answered, but its tally is not counted."""
+        pod = self._pods.get(beat.server)
+        if beat.tally is not None and beat.tally.tenants and (pod is None or pod.boot != beat.boot):
+            self._hour(wall).partial = True
 
     def look(self, now: float, wall: float, present: Container[str]) -> None:
         """Count the time since the last look as known, if a pod was heard, and forget what is too old."""
@@ -98,20 +137,27 @@ class TenantHours:
             hour = self._hour(wall)
             hour.known_s = min(HOUR_S, hour.known_s + min(now - since, _MOST_COVERED_S))
         self._heard = False
-        for at in [at for at in self.hours if at + HOUR_S + KEPT_S <= wall]:
-            del self.hours[at]
+        self._forget([at for at in self.hours if at + HOUR_S + KEPT_S <= wall])
         for name in [name for name in self._pods if name not in present]:
             del self._pods[name]
+
+    def erase(self, number: int, *, before: float) -> bool:
+        """Forget a tenant in the hours that began before this unix time. Returns whether it was there."""
+        return sum(hour.erase(number) for hour in self.hours.values() if hour.at <= before) > 0
 
     def written(self, wall: float) -> None:
         """Postgres has everything: only the present hour can get more."""
         present = int(wall) // HOUR_S * HOUR_S
-        for at in [at for at, hour in self.hours.items() if at < present and not hour.dirty]:
+        self._forget([at for at, hour in self.hours.items() if at < present and not hour.dirty])
+
+    def _forget(self, hours: list[int]) -> None:
+        for at in hours:
             del self.hours[at]
+            self._forgotten = max(self._forgotten, at)
 
     def _hour(self, wall: float) -> Hour:
         at = int(wall) // HOUR_S * HOUR_S
         hour = self.hours.get(at)
         if hour is None:
-            hour = self.hours[at] = Hour(at)
+            hour = self.hours[at] = Hour(at, again=at <= self._forgotten)
         return hour

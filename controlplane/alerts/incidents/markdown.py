@@ -1,0 +1,78 @@
+"""A report as Markdown, for a ticket or a wiki. Names and notes are text: none becomes a link or HTML."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from controlplane.alerts.incidents.report import AffectedTenant, Report
+from controlplane.alerts.incidents.timeline import MOST, Line
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
+
+
+def as_markdown(report: Report) -> str:
+    incident = report.incident
+    taken = f" by {_text(report.acknowledged_by)}" if report.acknowledged_by else ""
+    facts = (
+        ("Environment", _text(incident.environment)),
+        ("Level", f"{incident.level}, {incident.severity}"),
+        ("Began", _moment(report.started_at)),
+        ("Detected", _moment(report.detected_at) or "no message was sent"),
+        ("Acknowledged", _moment(report.acknowledged_at) + taken or "no"),
+        ("Recovered", _moment(report.recovered_at) or "not yet"),
+        ("Closed", _moment(incident.closed_at) or "not yet"),
+    )
+    actions = [_line(line) for line in report.actions] or ["No person changed anything."]
+    parts = [
+        f"# Incident {incident.pk}: {_text(incident.title)}",
+        "\n".join(("| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts))),
+        "## Actions",
+        "\n".join(actions),
+        "## Affected tenants",
+        "\n".join(_tenants(report.tenants, report.more_tenants)),
+        "## Limits",
+        report.bound,
+        f"Usage: {report.usage}",
+        "## Timeline, UTC",
+        "\n".join(_by_day(report.lines)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tenants(tenants: Iterable[AffectedTenant], more: int) -> list[str]:
+    found = [f"- {_text(one.tenant)}: about {one.refused:,} refused" for one in tenants]
+    if more:
+        found.append(f"- and {more:,} more")
+    return found or ["No refused request of a tenant was sampled."]
+
+
+def _by_day(lines: tuple[Line, ...]) -> list[str]:
+    found = [f"The newest {MOST:,} lines.", ""] if len(lines) > MOST else []
+    day = None
+    for line in reversed(lines[:MOST]):
+        if line.at.date() != day:
+            day = line.at.date()
+            found += [f"**{day:%-d %B %Y}**", ""]
+        found.append(_line(line))
+    return found or ["Nothing is stored about this time."]
+
+
+def _line(line: Line) -> str:
+    parts = [f"- {line.at.astimezone(UTC):%H:%M:%S} {_text(line.what)}"]
+    if line.thing:
+        parts.append(f" {_text(line.thing)}")
+    if line.detail:
+        parts.append(f": {_text(line.detail)}")
+    if line.who:
+        parts.append(f" ({_text(line.who)})")
+    if line.reason:
+        parts.append(f", because: {_text(line.reason)}")
+    return "".join(parts)
+
+
+def _text(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _moment(at: datetime | None) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at is not None else ""

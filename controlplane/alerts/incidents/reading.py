@@ -1,0 +1,60 @@
+"""Stored incidents, for pages and the API."""
+
+from datetime import timedelta
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.alerts.models import Alert, Incident
+from controlplane.errors import NotFound
+
+KEPT_DAYS = 90
+#: Of one environment.
+MOST_KEPT = 5_000
+#: Alerts of one incident that are listed.
+MOST_ALERTS = 100
+_AT_ONCE = 500
+
+
+def incidents(environment: str) -> QuerySet[Incident]:
+    """The newest first."""
+    return Incident.objects.filter(environment=environment).order_by("-started_at", "-pk")
+
+
+def find_incident(environment: str, number: int) -> Incident:
+    """Raises ``NotFound``."""
+    row = Incident.objects.filter(environment=environment, pk=number).first()
+    if row is None:
+        raise NotFound("incident", str(number))
+    return row
+
+
+def alerts_of(incident: Incident) -> list[Alert]:
+    """Open ones first, then the newest."""
+    rows = Alert.objects.filter(incident=incident).select_related("cause")
+    return list(rows.order_by("-resolved_at", "true_since", "pk")[:MOST_ALERTS])
+
+
+def state_of(incident: Incident) -> str:
+    """``open``, ``quiet`` while all alerts are resolved, ``closed`` or ``merged``."""
+    if incident.merged_into_id is not None:
+        return "merged"
+    if incident.closed_at is not None:
+        return "closed"
+    return "quiet" if incident.quiet_since is not None else "open"
+
+
+def forget_incidents() -> int:
+    """Delete incidents that closed too long ago, or are too many. Returns how many."""
+    old = list(
+        Incident.objects.filter(closed_at__lt=timezone.now() - timedelta(days=KEPT_DAYS))
+        .order_by("closed_at")
+        .values_list("pk", flat=True)[:_AT_ONCE]
+    )
+    for slug in Incident.objects.order_by("environment").values_list("environment", flat=True).distinct():
+        closed = Incident.objects.filter(environment=slug, closed_at__isnull=False)
+        old += list(
+            closed.order_by("-closed_at").values_list("pk", flat=True)[MOST_KEPT : MOST_KEPT + _AT_ONCE]
+        )
+    Incident.objects.filter(pk__in=old).delete()
+    return len(old)

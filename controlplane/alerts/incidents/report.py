@@ -1,0 +1,150 @@
+"""The report of an incident: when it began, was noticed, taken and over, what was done, and whom it hit."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Sum
+from django.utils import timezone
+
+from controlplane.alerts.incidents.follow import detected_at
+from controlplane.alerts.incidents.timeline import Line, timeline
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert, Incident
+from controlplane.audit.models import Entry
+from controlplane.reconciliation.report import reconciled
+from controlplane.refusals.models import RefusalSample
+from controlplane.series.kinds import FLEET
+from controlplane.series.reading import read
+
+MOST_ACTIONS = 100
+MOST_TENANTS = 20
+#: What a person did that a report lists.
+_ACTIONS = ("override", "edit", "other", "step")
+NOT_RECONCILED = "Not reconciled yet."
+NOT_KNOWN = "Limits counted no call without Redis, but some counts were lost."
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffectedTenant:
+    tenant: str
+    #: Estimated from samples.
+    refused: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    incident: Incident
+    started_at: datetime
+    #: When the first message was sent; ``None`` if none was.
+    detected_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str
+    #: When the last alert was resolved; ``None`` while one is not.
+    recovered_at: datetime | None
+    #: Oldest first.
+    actions: tuple[Line, ...]
+    tenants: tuple[AffectedTenant, ...]
+    #: Further tenants, beyond those that are listed.
+    more_tenants: int
+    #: What limits admitted at most.
+    bound: str
+    #: What pods admitted without Redis, as it was counted later.
+    usage: str
+    #: Newest first.
+    lines: tuple[Line, ...]
+
+
+def report_of(incident: Incident) -> Report:
+    lines = timeline(incident)
+    end = incident.closed_at or timezone.now()
+    acknowledged = _acknowledged(incident, end)
+    tenants, more = _tenants(incident, end)
+    done = [line for line in reversed(lines) if line.human and line.kind in _ACTIONS]
+    return Report(
+        incident=incident,
+        started_at=incident.started_at,
+        detected_at=incident.detected_at or detected_at([incident]).get(incident.pk),
+        acknowledged_at=acknowledged.at if acknowledged else None,
+        acknowledged_by=acknowledged.actor if acknowledged else "",
+        recovered_at=_recovered(incident),
+        actions=tuple(done[:MOST_ACTIONS]),
+        tenants=tenants,
+        more_tenants=more,
+        bound=_bound(incident, end),
+        usage=_usage(incident, end),
+        lines=tuple(lines),
+    )
+
+
+def _usage(incident: Incident, end: datetime) -> str:
+    """What pods admitted without Redis, compared with the limits, once they reported it."""
+    found = reconciled(incident.environment, incident.started_at, end)
+    if not found.complete:
+        return NOT_RECONCILED
+    if not found.without_redis:
+        return "Limits counted no call without Redis." if found.is_certain else NOT_KNOWN
+    over = f"{found.over:,} of them were over a limit"
+    return (
+        f"Limits counted {found.without_redis:,} calls without Redis;"
+        f" {over if found.is_certain else f'at least {over}'}."
+    )
+
+
+def _acknowledged(incident: Incident, end: datetime) -> Entry | None:
+    keys = list(Alert.objects.filter(incident=incident).values_list("key", flat=True).distinct()[:100])
+    rows = Entry.objects.filter(
+        environment=incident.environment,
+        action="alert.acknowledged",
+        target_kind="alert",
+        target_name__in=keys,
+        at__gte=incident.started_at,
+        at__lte=end,
+    )
+    return rows.order_by("id").first()
+
+
+def _recovered(incident: Incident) -> datetime | None:
+    rows = Alert.objects.filter(incident=incident)
+    if rows.exclude(state=AlertState.RESOLVED).exists():
+        return None
+    last = rows.order_by("-resolved_at").first()
+    return last.resolved_at if last is not None else None
+
+
+def _tenants(incident: Incident, end: datetime) -> tuple[tuple[AffectedTenant, ...], int]:
+    samples = RefusalSample.objects.filter(
+        environment=incident.environment, at__gte=incident.started_at, at__lt=end
+    ).exclude(tenant="")
+    rows = samples.values("tenant").annotate(refused=Sum("weight")).order_by("-refused", "tenant")
+    found = [
+        AffectedTenant(tenant=row["tenant"], refused=round(row["refused"])) for row in rows[:MOST_TENANTS]
+    ]
+    return tuple(found), max(0, rows.count() - len(found)) if len(found) == MOST_TENANTS else 0
+
+
+def _bound(incident: Incident, end: datetime) -> str:
+    """As docs/guarantees.md promises it, for the number of pods of that time."""
+    series = read(
+        incident.environment,
+        FLEET,
+        fields=("decided_locally", "pods_local"),
+        start=incident.started_at,
+        end=end,
+    )
+    local, pods = (
+        [value for value in series.fields[name] if value is not None]
+        for name in ("decided_locally", "pods_local")
+    )
+    if not local:
+        return "It is not known whether pods decided without Redis: no figures are stored of this time."
+    if not sum(local):
+        return "No pod decided without Redis, so every limit held."
+    divisor = incident.divisor
+    share = f"1/{divisor} of a limit" if divisor > 1 else "a whole limit"
+    return (
+        f"Pods decided {sum(local):,} calls without Redis, up to {max(pods, default=0)} pods at once."
+        f" Of limits with a local share, each of {divisor} pod{'s' if divisor > 1 else ''} allowed {share}:"
+        " together at most the limit in a window, and at most twice the limit in a window in which pods"
+        " switched. Reserved limits never allowed more than the limit, limits that fail closed allowed"
+        " nothing, and limits that fail open allowed every call."
+    )

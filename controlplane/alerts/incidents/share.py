@@ -1,0 +1,112 @@
+"""Links to the report of an incident for people without an account: signed, and valid for some days.
+
+Nothing stores a link. Ending the links of an incident raises a number that each link contains.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from django.core import signing
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from controlplane.alerts.incidents.report import Report
+from controlplane.alerts.incidents.timeline import Line
+from controlplane.alerts.models import Incident
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.errors import NotFound
+from controlplane.validation import Problems
+
+PATH = "/incidents/shared/"
+MOST_DAYS = 7
+_SALT = "fuseboard.incident.report"
+#: Rules whose texts name a dependency at most. The texts of others name pods, tenants or servers.
+_OPEN_TEXTS = frozenset(
+    {"429", "ahead", "all-local", "check-errors", "check-failures", "frozen", "gateway-away", "near"}
+    | {"new-pods", "open", "override", "p99", "postgres-down", "schedules", "uncounted", "unlimited"}
+    | {"worker-away"}
+)
+#: Lines that name no customer, pod or receiver. Edits can, so they are left out.
+_SHARED = ("alert", "breaker", "override", "marker", "step", "note")
+
+
+def make_link(*, environment: str, number: int, days: int, actor: Actor) -> str:
+    """The path of a new link. Raises ``InvalidEdit``, ``NotFound``."""
+    problems = Problems()
+    problems.whole("days", days, 1, MOST_DAYS)
+    problems.settle()
+    until = timezone.now() + timedelta(days=days)
+    with transaction.atomic():
+        row = _locked(environment, number)
+        _record(row, "incident.shared", actor, {"expires_at": until.isoformat()})
+    token = signing.dumps([row.pk, row.share_version, int(until.timestamp())], salt=_SALT)
+    return f"{PATH}{token}"
+
+
+def end_links(*, environment: str, number: int, actor: Actor) -> None:
+    """No link that was made before opens the report any more. Raises ``NotFound``."""
+    with transaction.atomic():
+        row = _locked(environment, number)
+        Incident.objects.filter(pk=row.pk).update(share_version=F("share_version") + 1)
+        _record(row, "incident.unshared", actor, None)
+
+
+def shared_incident(token: str) -> tuple[Incident, datetime] | None:
+    """The incident of a link, and the end of the link; ``None`` if it is not valid."""
+    try:
+        number, version, until = signing.loads(token, salt=_SALT)
+    except signing.BadSignature:
+        return None
+    ends = datetime.fromtimestamp(until, UTC)
+    row = Incident.objects.filter(pk=number, share_version=version).first()
+    return (row, ends) if row is not None and timezone.now() < ends else None
+
+
+def without_names(report: Report) -> Report:
+    """What people without an account may read of a report."""
+    return replace(report, actions=_shared(report.actions), lines=_shared(report.lines))
+
+
+def shared_title(incident: Incident) -> str:
+    """The title for people without an account."""
+    return incident.title if _names_nobody(incident.cause) else f"Alert {incident.cause.partition(':')[0]}"
+
+
+def _shared(lines: Iterable[Line]) -> tuple[Line, ...]:
+    return tuple(_of_alert(line) if line.kind == "alert" else line for line in lines if line.kind in _SHARED)
+
+
+def _of_alert(line: Line) -> Line:
+    """Its detail can name the tenant of most requests, and most texts name a pod or a tenant."""
+    if _names_nobody(line.alert):
+        return replace(line, detail="")
+    # What was said of its end and of flapping names nobody.
+    what = f"Alert {line.alert.partition(':')[0]}" if line.begins else line.what
+    return replace(line, what=what, detail="", thing="", thing_kind="")
+
+
+def _names_nobody(key: str) -> bool:
+    return key.partition(":")[0] in _OPEN_TEXTS
+
+
+def _locked(environment: str, number: int) -> Incident:
+    row = Incident.objects.select_for_update().filter(environment=environment, pk=number).first()
+    if row is None:
+        raise NotFound("incident", str(number))
+    return row
+
+
+def _record(row: Incident, action: str, actor: Actor, after: dict[str, object] | None) -> None:
+    record(
+        actor=actor,
+        action=action,
+        target_kind="incident",
+        target_name=f"{row.pk} {row.title}"[:200],
+        before=None,
+        after=after,
+        reason="",
+        environment=row.environment,
+    )

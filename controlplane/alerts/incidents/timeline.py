@@ -1,0 +1,291 @@
+"""The timeline of an incident, from every source that keeps what happened.
+
+Only notes, steps and markers are stored for it. Each source is read up to the number of lines that is asked
+for, so that no incident is too long for a page.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Case, Count, F, Func, Max, Min, TextField, Value, When
+from django.db.models.functions import TruncMinute
+from django.utils import timezone
+
+from controlplane.alerts.lifecycle import News
+from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, IncidentLine, Marker
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Transition
+from controlplane.fleet.models import Event, EventKind
+from controlplane.status.breaker_lines import BreakerLine, breaker_lines
+from controlplane.status.incidents import trip_words
+from controlplane.status.read_facts import change_of, transition_of
+from controlplane.status.spans import span_words
+
+#: What happened shortly before may be the reason. What was deployed takes longer to show.
+BEFORE = timedelta(minutes=15)
+MARKERS_BEFORE = timedelta(hours=1)
+#: What people still do after the end.
+AFTER = timedelta(minutes=10)
+#: Lines of an export, and those that a page can lead to.
+MOST = 2_000
+#: Episodes of one alert that become one line, if there are more.
+_FLAPS = 3
+_POD_KINDS = (
+    EventKind.MODE,
+    EventKind.SILENT,
+    EventKind.BACK,
+    EventKind.JOINED,
+    EventKind.LEFT,
+    EventKind.CONFIG_REJECTED,
+)
+_NEWS = {
+    News.FIRED.value: "Alert",
+    News.WORSENED.value: "Worse alert",
+    News.RESOLVED.value: "End of alert",
+}
+#: Audit entries that are lines by themselves.
+_OWN_ACTIONS = ("incident.noted", "incident.step_done", "incident.step_undone", "marker.added")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    at: datetime
+    #: ``alert``, ``delivery``, ``breaker``, ``override``, ``edit``, ``other``, ``pod``, ``marker``, ``step``
+    #: or ``note``.
+    kind: str
+    what: str
+    #: A person, or a program with a token; empty for what happened automatically.
+    who: str = ""
+    #: What it happened to.
+    thing: str = ""
+    #: ``breaker`` or ``server`` if the thing has a page.
+    thing_kind: str = ""
+    detail: str = ""
+    reason: str = ""
+    #: The key of the alert, and whether this is where it begins: its text is ``what``.
+    alert: str = ""
+    begins: bool = False
+    revision: int | None = None
+    #: ``bad``, ``warn`` or ``good``.
+    look: str = ""
+    #: Whether a person did it.
+    human: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Range:
+    incident: Incident
+    start: datetime
+    end: datetime
+    most: int
+
+
+def timeline(incident: Incident, *, most: int = MOST) -> list[Line]:
+    """The newest first, one more than ``most`` if there are more."""
+    most = min(most, MOST)
+    ended = incident.closed_at
+    wanted = _Range(
+        incident=incident,
+        start=incident.started_at - BEFORE,
+        end=ended + AFTER if ended else timezone.now() + timedelta(seconds=1),
+        most=most,
+    )
+    sources: tuple[Callable[[_Range], Iterable[Line]], ...] = (
+        *(_alerts, _deliveries, _transitions, _entries, _pods, _markers, _lines),
+    )
+    found = [line for source in sources for line in source(wanted)]
+    return sorted(found, key=lambda line: line.at, reverse=True)[: most + 1]
+
+
+def _alerts(wanted: _Range) -> Iterable[Line]:
+    rows = Alert.objects.filter(incident=wanted.incident).order_by("-true_since", "-pk")[: wanted.most + 1]
+    episodes: dict[str, list[Alert]] = defaultdict(list)
+    for row in rows:
+        episodes[row.key].append(row)
+    for found in episodes.values():
+        if len(found) >= _FLAPS:
+            yield _flapping(found)
+            # What it does now is not hidden among the episodes before.
+            found = found[:1]
+        for row in found:
+            yield from _alert(row)
+
+
+def _alert(row: Alert) -> Iterable[Line]:
+    look = "bad" if row.worst == "critical" else "warn"
+    subject = {"breaker": "breaker", "server": "server"}.get(row.subject_kind, "")
+    thing = row.subject_name if subject else ""
+    yield Line(
+        at=row.true_since,
+        kind="alert",
+        what=row.text,
+        thing=thing,
+        thing_kind=subject,
+        detail=row.detail,
+        look=look,
+        alert=row.key,
+        begins=True,
+    )
+    if row.fired_at is not None and row.fired_at - row.true_since >= timedelta(seconds=1):
+        yield Line(
+            at=row.fired_at, kind="alert", what="Alert fired", detail=row.text, look=look, alert=row.key
+        )
+    if row.resolved_at is not None:
+        lasted = span_words((row.resolved_at - row.true_since).total_seconds())
+        yield Line(
+            at=row.resolved_at,
+            kind="alert",
+            what=f"Alert resolved after {lasted}",
+            detail=row.text,
+            look="good",
+            alert=row.key,
+        )
+
+
+def _flapping(found: list[Alert]) -> Line:
+    first, last = found[-1], found[0]
+    took = span_words((last.true_since - first.true_since).total_seconds())
+    return Line(
+        at=last.true_since,
+        kind="alert",
+        what=f"Alert began {len(found)} times in {took}",
+        detail=last.text,
+        look="warn",
+        alert=last.key,
+    )
+
+
+def _deliveries(wanted: _Range) -> Iterable[Line]:
+    """One line for each news of an alert, whoever got it."""
+    rows = Delivery.objects.filter(
+        alert__incident=wanted.incident, state__in=(DeliveryState.SENT, DeliveryState.GAVE_UP)
+    ).select_related("receiver", "alert")
+    groups: dict[tuple[int, str, str], list[Delivery]] = defaultdict(list)
+    for row in rows.order_by("-created_at")[: wanted.most + 1]:
+        groups[(row.alert_id or 0, row.kind, row.state)].append(row)
+    for (_, kind, state), sent in groups.items():
+        names = ", ".join(sorted({row.receiver.name for row in sent}))
+        what = _NEWS.get(kind, f"{kind.capitalize()} alert")
+        gave_up = state == DeliveryState.GAVE_UP
+        alert = sent[0].alert
+        yield Line(
+            at=min(row.sent_at or row.created_at for row in sent),
+            kind="delivery",
+            what=f"{what} not delivered to {names}" if gave_up else f"{what} sent to {names}",
+            detail=alert.text if alert is not None else "",
+            look="bad" if gave_up else "",
+        )
+
+
+def _transitions(wanted: _Range) -> Iterable[Line]:
+    """What breakers did by themselves. What a person did to one is in the audit."""
+    rows = Transition.objects.select_related("dependency").filter(
+        dependency__environment=wanted.incident.environment,
+        actor="",
+        at__gte=wanted.start,
+        at__lt=wanted.end,
+    )
+    newest = rows.order_by("-at", "-generation")[: wanted.most + 1]
+    for row in breaker_lines(transition_of(one) for one in newest):
+        at = datetime.fromtimestamp(row.at, UTC)
+        if isinstance(row, BreakerLine):
+            yield _breaker(at, row.flapping, row.did, look="bad")
+            continue
+        look = {"open": "bad", "closed": "good"}.get(row.after, "")
+        yield _breaker(at, row.dependency, row.after.replace("_", "-"), detail=trip_words(row), look=look)
+
+
+def _breaker(at: datetime, name: str, did: str, *, look: str, detail: str = "") -> Line:
+    return Line(
+        at=at,
+        kind="breaker",
+        what=f"Breaker {did}",
+        thing=name,
+        thing_kind="breaker",
+        detail=detail,
+        look=look,
+    )
+
+
+def _entries(wanted: _Range) -> Iterable[Line]:
+    """Edits, overrides, acknowledgements, and whatever else people and schedules did."""
+    rows = Entry.objects.filter(
+        environment=wanted.incident.environment, at__gte=wanted.start, at__lt=wanted.end
+    ).exclude(action__in=_OWN_ACTIONS)
+    mine = f"{wanted.incident.pk} "
+    for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
+        if row.target_kind == "incident" and not row.target_name.startswith(mine):
+            continue
+        change = change_of(row)
+        override = row.action.startswith("breaker.")
+        yield Line(
+            at=row.at,
+            kind="override" if override else "edit" if row.revision is not None else "other",
+            what=row.action.replace(".", " ").replace("_", " ").capitalize(),
+            who=row.actor,
+            human=change.human,
+            thing=row.target_name,
+            thing_kind="breaker" if override or row.target_kind == "dependency" else "",
+            reason=row.reason,
+            revision=row.revision,
+        )
+
+
+def _pods(wanted: _Range) -> Iterable[Line]:
+    """One line for what happened to several pods within the same minute, without the error of each."""
+    rows = Event.objects.filter(
+        environment=wanted.incident.environment, kind__in=_POD_KINDS, at__gte=wanted.start, at__lt=wanted.end
+    )
+    change = Case(
+        When(kind=EventKind.MODE, then=Func(F("detail"), Value(": "), Value(1), function="split_part")),
+        default=Value(""),
+        output_field=TextField(),
+    )
+    groups = (
+        rows.annotate(minute=TruncMinute("at"), change=change)
+        .values("minute", "kind", "change")
+        .annotate(pods=Count("server", distinct=True), last=Max("at"), one=Min("server"))
+        .order_by("-last", "kind", "change")[: wanted.most + 1]
+    )
+    for group in groups:
+        alone = group["pods"] == 1
+        yield Line(
+            at=group["last"],
+            kind="pod",
+            what=EventKind(group["kind"]).label,
+            thing=group["one"] if alone else f"{group['pods']} pods",
+            thing_kind="server" if alone else "",
+            detail=group["change"],
+            look="warn" if group["kind"] in (EventKind.SILENT, EventKind.CONFIG_REJECTED) else "",
+        )
+
+
+def _markers(wanted: _Range) -> Iterable[Line]:
+    rows = Marker.objects.filter(
+        environment=wanted.incident.environment,
+        at__gte=wanted.incident.started_at - MARKERS_BEFORE,
+        at__lt=wanted.end,
+    )
+    for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
+        yield Line(at=row.at, kind="marker", what=row.text, who=row.by, thing=row.service)
+
+
+def _lines(wanted: _Range) -> Iterable[Line]:
+    rows = IncidentLine.objects.filter(incident=wanted.incident).order_by("-at", "-id")
+    for row in rows[: wanted.most + 1]:
+        if not row.runbook:
+            yield Line(at=row.at, kind="note", what="Note", who=row.by, human=True, detail=row.text)
+            continue
+        yield Line(
+            at=row.at,
+            kind="step",
+            what=f"Step {row.step} {'done' if row.done else 'undone'}",
+            who=row.by,
+            human=True,
+            thing=row.runbook,
+            thing_kind="runbook",
+            detail=row.text,
+            look="good" if row.done else "",
+        )

@@ -1,0 +1,205 @@
+"""Alert rules about Redis, Postgres, and the processes of the control plane.
+
+Those of level 3 need a person at once. Gateways apply them as well, when nobody else does: see
+``controlplane.alerts.emergency``.
+"""
+
+from typing import Any
+
+from controlplane.alerts import headlines, texts
+from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.thresholds import (
+    FAILED_CHECKS_MANY,
+    FAILED_CHECKS_SHARE,
+    FAILED_CHECKS_SHARE_CRITICAL,
+    LEAST_CHECKS_PER_S,
+    NOT_EVALUATED_S,
+    REDIS_OPS_SHARE,
+    REDIS_OPS_SHARE_CRITICAL,
+)
+from controlplane.status.facts import RedisServer
+from controlplane.status.status import Status
+
+_FLEET = Scope[Status](
+    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
+)
+
+_EACH_REDIS_SERVER = Scope[RedisServer](
+    each=lambda status: status.facts.redis_servers,
+    key=lambda server: server.address,
+    subject=lambda _: Subject(kind="servers"),
+)
+_REDIS_OPS: tuple[tuple[Severity, float], ...] = (
+    ("critical", REDIS_OPS_SHARE_CRITICAL),
+    ("warning", REDIS_OPS_SHARE),
+)
+
+
+def _redis_is_down(status: Status) -> bool:
+    """A gateway gets no answer, and pods confirm it: the gateway alone may be cut off."""
+    # Of silent pods, nobody knows whether they reach Redis: those that are left must not speak for them.
+    confirming = max(1, min(2, status.fleet.total))
+    return status.figures.store.primaries_down > 0 and len(status.fleet.local) >= confirming
+
+
+def _what_is_down(status: Status) -> str:
+    store = status.figures.store
+    if store.primaries_down >= store.primaries:
+        return "Redis is down"
+    return f"{store.primaries_down} of {store.primaries} primaries of Redis are down"
+
+
+def _who_confirms(status: Status) -> str:
+    local, live = len(status.fleet.local), status.fleet.live
+    return (
+        f"Gateways get no answer, and {local} of {texts.count(live, 'pod')} decide without Redis."
+        f" {texts.approximate_limits(status)}"
+    )
+
+
+def _all_local(status: Status) -> bool:
+    return 0 < len(status.fleet.local) == status.fleet.live
+
+
+def _failed_share(status: Status) -> float:
+    """0 while there are too few checks to say."""
+    store = status.figures.store
+    return store.failed_share if store.asked_per_s >= LEAST_CHECKS_PER_S else 0.0
+
+
+def _failed_checks(status: Status) -> str:
+    return f"{_failed_share(status) * 100:.2g} % of checks fail"
+
+
+def _why_checks_fail(status: Status) -> str:
+    store = status.figures.store
+    return (
+        f"Of {store.asked_per_s:.0f} questions to Redis per second, {store.timeouts_per_s:.1f} get no answer"
+        f" in time and {store.errors_per_s:.1f} get an error. Pods decide these calls locally."
+    )
+
+
+def _not_evaluated_s(status: Status) -> float:
+    at = status.facts.evaluated_at
+    return 0.0 if at is None else status.facts.now - at
+
+
+STORE_RULES: tuple[Rule[Any], ...] = (
+    Rule[Status](
+        key="all-local",
+        severity="critical",
+        said=headlines.local,
+        runbook="redis-unreachable",
+        scope=_FLEET,
+        pods=lambda status: status.fleet.local,
+        test=_all_local,
+        text=lambda _: "Every pod decides without Redis",
+        # Without ``since``: "every" can become true long after each of the pods became local.
+        detail=texts.approximate_limits,
+    ),
+    Rule[Status](
+        key="check-errors",
+        severity="critical",
+        said=headlines.failed_checks,
+        runbook="redis-unreachable",
+        scope=_FLEET,
+        test=lambda status: _failed_share(status) > FAILED_CHECKS_SHARE_CRITICAL,
+        text=_failed_checks,
+        detail=_why_checks_fail,
+    ),
+    Rule[Status](
+        key="check-errors",
+        severity="warning",
+        said=headlines.failed_checks,
+        runbook="redis-unreachable",
+        scope=_FLEET,
+        test=lambda status: _failed_share(status) > FAILED_CHECKS_SHARE,
+        text=_failed_checks,
+        detail=_why_checks_fail,
+    ),
+    Rule[Status](
+        key="check-failures",
+        severity="critical",
+        said=headlines.failed_checks,
+        runbook="redis-unreachable",
+        scope=_FLEET,
+        test=lambda status: _failed_share(status) > FAILED_CHECKS_MANY,
+        text=lambda status: f"{_failed_checks(status)}, more than {FAILED_CHECKS_MANY * 100:g} %",
+        detail=_why_checks_fail,
+    ),
+    Rule[Status](
+        key="gateway-away",
+        severity="critical",
+        runbook="gateway-away",
+        scope=_FLEET,
+        test=lambda status: not status.figures.gateways and status.fleet.live > 0 and not status.facts.stale,
+        text=lambda _: "No gateway reports",
+        detail=lambda _: (
+            "Pods decide as before. They get no edits, no process notices a silent pod, and alerts about pods"
+            " keep their state."
+        ),
+    ),
+    Rule[Status](
+        key="postgres-down",
+        severity="critical",
+        runbook="postgres-away",
+        scope=_FLEET,
+        test=lambda status: status.facts.stale,
+        text=lambda _: "Postgres is unavailable",
+        detail=lambda _: (
+            "Pods decide as before. Edits are refused, and only alerts of level 3 are evaluated and sent."
+        ),
+        since=lambda status: status.facts.as_of,
+    ),
+    Rule[Status](
+        key="redis-down",
+        severity="critical",
+        said=lambda _: headlines.REDIS_DOWN,
+        runbook="redis-unreachable",
+        scope=_FLEET,
+        test=_redis_is_down,
+        text=_what_is_down,
+        detail=_who_confirms,
+    ),
+    *(
+        Rule[RedisServer](
+            key="redis-ops",
+            severity=severity,
+            runbook="redis-busy",
+            scope=_EACH_REDIS_SERVER,
+            test=lambda server, most=most: server.used > most,  # type: ignore[misc]
+            text=lambda server: f"Redis {server.address} is at {server.used * 100:.0f} % of its capacity",
+            detail=lambda server: (
+                f"{server.ops_per_s:,.0f} of {server.capacity_ops:,} commands/s. Near its capacity, answers"
+                " become slow, and pods decide calls locally."
+            ),
+        )
+        for severity, most in _REDIS_OPS
+    ),
+    Rule[Status](
+        key="unlimited",
+        severity="critical",
+        said=lambda _: headlines.NOTHING_LIMITED,
+        runbook="nothing-limited",
+        scope=_FLEET,
+        subject=lambda _: Subject(kind="configuration"),
+        test=lambda status: status.facts.unlimited,
+        text=lambda _: "No limit refuses anything",
+        detail=lambda _: (
+            "Every quota of tiers and tenants, and every limit of callers, only counts (shadow)."
+        ),
+    ),
+    Rule[Status](
+        key="worker-away",
+        severity="critical",
+        runbook="worker-away",
+        scope=_FLEET,
+        test=lambda status: _not_evaluated_s(status) > NOT_EVALUATED_S and not status.facts.stale,
+        text=lambda _: "No worker evaluates alerts",
+        detail=lambda status: (
+            f"None was evaluated for {_not_evaluated_s(status):.0f} s: the worker, beat, or their broker is"
+            " down. Only alerts of level 3 are sent, and edits reach pods later."
+        ),
+        since=lambda status: status.facts.evaluated_at,
+    ),
+)

@@ -1,0 +1,22 @@
+"""Tells a service outside, once a minute, that this gateway still looks after alerts of level 3."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from controlplane.alerts.watchdog import EVERY_S, MOST_IDLE_S, ping
+from controlplane.gateway.counts import Counts
+from controlplane.gateway.emergency.watch import Emergency
+
+
+class Watchdog:
+    def __init__(self, emergency: Emergency, counts: Counts) -> None:
+        self._emergency, self._counts = emergency, counts
+        self._thread = ThreadPoolExecutor(1, "gateway-watchdog")
+
+    async def run(self) -> None:
+        """Tell it every minute, forever, but not while the rules are not evaluated."""
+        while True:
+            if self._emergency.idle_s < MOST_IDLE_S:
+                result = await asyncio.get_running_loop().run_in_executor(self._thread, ping)
+                self._counts.watchdog_pings[result] += 1
+            await asyncio.sleep(EVERY_S)

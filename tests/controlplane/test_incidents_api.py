@@ -1,0 +1,245 @@
+"""Incidents, their report, and markers of deployments by API; and the link to a report."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.alerts.incidents.markers import KEPT_DAYS, forget_markers
+from controlplane.alerts.incidents.report import report_of
+from controlplane.alerts.incidents.share import end_links, make_link
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, Marker
+from controlplane.audit.models import Entry
+from controlplane.errors import InvalidEdit
+from controlplane.reconciliation.models import AllowedAlone, Copying
+from controlplane.refusals.models import RefusalSample
+from tests.controlplane.calling import API, problem, send, token_of
+from tests.controlplane.test_alert_deliveries import receiver
+from tests.controlplane.test_alert_evaluator import ADA
+from tests.dashboard.test_incident_pages import incident
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WHY = {"reason": "the same outage of the vendor"}
+
+
+def refused(tenant: str, weight: float) -> None:
+    RefusalSample.objects.create(
+        environment="production",
+        at=timezone.now() - timedelta(seconds=20),
+        service="web",
+        server="web-1",
+        reason="limit",
+        mode="shared",
+        tenant=tenant,
+        revision=1,
+        retry_after_ms=0,
+        weight=weight,
+    )
+
+
+def test_an_operator_lists_notes_ticks_merges_splits_and_closes(production: str) -> None:
+    token = token_of("operator")
+    first, second = incident(), incident("lag", text="3 pods have old configuration")
+    assert {row["id"] for row in send(token, "GET", f"{API}/incidents?state=open").json()} == {
+        first.pk,
+        second.pk,
+    }
+    whole = send(token, "GET", f"{API}/incidents/{first.pk}").json()
+    assert (whole["state"], [one["key"] for one in whole["alerts"]]) == ("open", ["open:payments-api"])
+    path = f"{API}/incidents/{first.pk}"
+    assert send(token, "POST", f"{path}/notes", {"text": "called them"}).status_code == 201
+    step = {"runbook": "redis-unreachable", "step": 1, "text": "Look at it"}
+    made = send(token, "POST", f"{path}/steps", step).json()
+    assert send(token, "POST", f"{path}/steps", step).json() == made, "noted once"
+    kinds = [line["kind"] for line in send(token, "GET", f"{path}/timeline?limit=2").json()]
+    assert kinds == ["step", "note"]
+    merged = send(token, "POST", f"{API}/incidents/{second.pk}/merge", {"into": first.pk, **WHY})
+    assert merged.json()["id"] == first.pk
+    lag = Alert.objects.get(key="lag")
+    new = send(token, "POST", f"{path}/split", {"alert": lag.pk, **WHY})
+    assert (new.status_code, new.json()["cause"]) == (201, "lag")
+    closed = send(token, "POST", f"{path}/close", WHY).json()
+    assert closed["state"] == "closed"
+    problem(send(token, "POST", f"{path}/close", WHY), 422)
+    problem(send(token, "GET", f"{API}/incidents/999999"), 404)
+    problem(send(token_of("viewer"), "POST", f"{path}/notes", {"text": "hello"}), 403)
+
+
+def test_a_marker_that_is_sent_twice_with_one_key_is_one(production: str) -> None:
+    token, values = token_of("operator"), {"text": "Deployed web 4.2.0", "service": "web"}
+    made = [
+        send(token, "POST", f"{API}/markers", values, **{"Idempotency-Key": "deploy-4.2.0"}) for _ in range(2)
+    ]
+    assert [one.status_code for one in made] == [201, 201]
+    assert made[0].json() == made[1].json()
+    [row] = send(token, "GET", f"{API}/markers").json()
+    assert (row["text"], row["service"]) == ("Deployed web 4.2.0", "web")
+    marks = send(token, "GET", f"{API}/series/marks?kind=fleet").json()["marks"]
+    assert [mark["text"] for mark in marks if mark["kind"] == "marker"] == ["web: Deployed web 4.2.0"]
+    found = incident()
+    lines = send(token, "GET", f"{API}/incidents/{found.pk}/timeline").json()
+    assert [line["what"] for line in lines if line["kind"] == "marker"] == ["Deployed web 4.2.0"]
+    assert Entry.objects.filter(action="marker.added").count() == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"text": ""},
+        {"text": "x" * 201},
+        {"text": "Deployed", "service": "a b"},
+        {"text": "Deployed", "at": "2001-01-01T00:00:00Z"},
+        {"text": "Deployed", "at": "2999-01-01T00:00:00Z"},
+    ],
+)
+def test_a_wrong_marker_is_explained(production: str, values: dict[str, str]) -> None:
+    problem(send(token_of("operator"), "POST", f"{API}/markers", values), 422)
+    assert not Marker.objects.exists()
+
+
+def test_old_markers_are_forgotten(production: str) -> None:
+    now = timezone.now()
+    for days in (0, KEPT_DAYS + 1):
+        Marker.objects.create(environment=production, at=now - timedelta(days=days), text="x", by="ada")
+    assert forget_markers() == 1
+    assert Marker.objects.count() == 1
+
+
+def test_the_report_says_when_it_was_noticed_taken_and_over(production: str) -> None:
+    token, found = token_of("operator"), incident()
+    row = Alert.objects.get()
+    sent_at = row.true_since + timedelta(seconds=7)
+    Delivery.objects.create(
+        receiver=receiver(), alert=row, kind="fired", document={}, state=DeliveryState.SENT, sent_at=sent_at
+    )
+    refused("acme", 400.0)
+    refused("globex", 1200.0)
+    send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "on it"})
+    report = send(token, "GET", f"{API}/incidents/{found.pk}/report").json()
+    assert report["detected_at"] is not None
+    assert report["acknowledged_by"] == row_by(row)
+    assert report["recovered_at"] is None
+    assert report["tenants"] == [
+        {"tenant": "globex", "refused": 1200},
+        {"tenant": "acme", "refused": 400},
+    ]
+    assert "not known whether pods decided without Redis" in report["bound"]
+    assert report["usage"] == "Not reconciled yet."
+    Alert.objects.update(state=AlertState.RESOLVED, resolved_at=timezone.now())
+    assert send(token, "GET", f"{API}/incidents/{found.pk}/report").json()["recovered_at"] is not None
+
+
+def test_the_report_says_what_pods_allowed_without_redis(production: str) -> None:
+    found, end = incident(), timezone.now()
+    Incident.objects.update(closed_at=end)
+
+    def usage() -> str:
+        return report_of(Incident.objects.get()).usage
+
+    Copying.objects.update_or_create(pk=1, defaults={"began_at": end - timedelta(seconds=1)})
+    assert usage() == "Not reconciled yet.", "pods may have reported since then"
+    Copying.objects.update(began_at=end)
+    assert usage() == "Limits counted no call without Redis."
+    AllowedAlone.objects.create(
+        environment="production",
+        domain="d:search",
+        field="limit:calls@0+60",
+        counter="limit:calls",
+        value=1_260,
+        amount=1_260,
+        start=found.started_at,
+        length_s=60,
+        dependency="search",
+        rule="calls",
+    )
+    assert usage() == ("Limits counted 1,260 calls without Redis; at least 0 of them were over a limit."), (
+        "its limit is not known"
+    )
+
+
+def row_by(row: Alert) -> str:
+    row.refresh_from_db()
+    return row.acknowledged_by
+
+
+def test_the_markdown_has_everything_and_no_live_markup(production: str) -> None:
+    token, found = token_of("operator"), incident()
+    note = "see <script> and [here](javascript:alert) | *now*\n# not a heading"
+    send(token, "POST", f"{API}/incidents/{found.pk}/notes", {"text": note})
+    answer = send(token, "GET", f"{API}/incidents/{found.pk}/report?format=markdown")
+    assert answer["Content-Type"] == "text/markdown; charset=utf-8"
+    text = answer.content.decode()
+    assert text.startswith(f"# Incident {found.pk}: payments-api is open\n")
+    assert "## Timeline, UTC" in text
+    assert r"see \<script\> and \[here\](javascript:alert) \| \*now\* \# not a heading" in text
+
+
+def test_a_shared_link_opens_the_report_and_nothing_else(production: str) -> None:
+    found = incident(detail="Most are from acme.")
+    refused("acme", 400.0)
+    send(token_of("operator"), "POST", f"{API}/markers", {"text": "Deployed web 4.2.0"})
+    path = make_link(environment=production, number=found.pk, days=3, actor=ADA)
+    answer = Client().get(path, secure=True)
+    page = answer.content.decode()
+    assert answer.status_code == 200
+    assert "payments-api is open" in page
+    assert "Deployed web 4.2.0" in page
+    assert "1 tenant<" in page
+    for hidden in ("acme", "<form", 'href="/breakers', 'href="/incidents', "csrf"):
+        assert hidden not in page
+    assert answer["X-Robots-Tag"] == "noindex"
+    assert answer["Cache-Control"] == "no-store"
+    assert Client().post(path, secure=True).status_code == 405
+    assert Client().get(f"{path[:-1]}{'a' if path[-1] != 'a' else 'b'}", secure=True).status_code == 404
+    entry = Entry.objects.get(action="incident.shared")
+    assert path.rpartition("/")[2] not in str(entry.after), "the audit has no link"
+    end_links(environment=production, number=found.pk, actor=ADA)
+    assert Client().get(path, secure=True).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "shared"),
+    [
+        ("overdue:quota:acme/requests", "Overdue: quota requests of acme ends", "Alert overdue"),
+        ("rejected", "web-acme-3 rejected the configuration", "Alert rejected"),
+        ("unknown-revision:web-acme-3", "web-acme-3 reports revision 9.1", "Alert unknown-revision"),
+        ("open:payments-api", "payments-api is open", "payments-api is open"),
+    ],
+)
+def test_a_shared_link_names_no_tenant_and_no_pod(production: str, key: str, text: str, shared: str) -> None:
+    found = incident(key, text=text)
+    if key != "open:payments-api":
+        Alert.objects.update(subject_kind="server", subject_name="web-acme-3")
+    Alert.objects.update(fired_at=timezone.now())
+    path = make_link(environment=production, number=found.pk, days=3, actor=ADA)
+    page = Client().get(path, secure=True).content.decode()
+    assert f"<h1>{shared}</h1>" in page
+    assert "Alert fired" in page
+    assert "acme" not in page
+
+
+def test_a_shared_link_ends(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = incident()
+    path = make_link(environment=production, number=found.pk, days=1, actor=ADA)
+    later = timezone.now() + timedelta(days=1, seconds=1)
+    monkeypatch.setattr("controlplane.alerts.incidents.share.timezone.now", lambda: later)
+    assert Client().get(path, secure=True).status_code == 404
+    with pytest.raises(InvalidEdit, match="from 1 to 7"):
+        make_link(environment=production, number=found.pk, days=8, actor=ADA)
+
+
+def test_the_bound_is_that_of_the_pods_of_that_time(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = incident()
+    Incident.objects.update(divisor=18)
+    found.refresh_from_db()
+
+    series = SimpleNamespace(fields={"decided_locally": [None, 0, 900], "pods_local": [None, 0, 18]})
+    monkeypatch.setattr("controlplane.alerts.incidents.report.read", lambda *_, **__: series)
+    bound = report_of(found).bound
+    assert "900 calls without Redis, up to 18 pods" in bound
+    assert "each of 18 pods allowed 1/18 of a limit" in bound
+    series.fields = {"decided_locally": [0, 0], "pods_local": [0, 0]}
+    assert report_of(found).bound == "No pod decided without Redis, so every limit held."

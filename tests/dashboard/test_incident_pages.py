@@ -1,0 +1,180 @@
+"""The pages of incidents: the list, one incident with its timeline, and what operators do there."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.alerts.incidents.edits import add_note
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert, Incident
+from controlplane.audit.models import Entry
+from tests.controlplane.test_alert_evaluator import ADA
+from tests.dashboard.test_alerts_page import alert
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WHY = {"reason": "the same outage of the vendor"}
+
+
+def incident(key: str = "open:payments-api", number: int | None = None, **fields: Any) -> Incident:
+    """An incident with one alert that fires."""
+    row = alert(key, **fields)
+    opened = Incident.objects.create(
+        pk=number,
+        environment="production",
+        cause=row.key,
+        title=row.text,
+        level=2,
+        severity="critical",
+        started_at=row.true_since,
+        opened_at=row.true_since,
+    )
+    row.incident = opened
+    row.save()
+    return opened
+
+
+def text(client: Any, path: str) -> str:
+    page: str = client.get(path).content.decode()
+    return page
+
+
+def test_the_list_has_open_and_past_incidents_and_filters(log_in: Any) -> None:
+    first = incident()
+    closed = {"closed_at": timezone.now(), "closed_by": "olga"}
+    Incident.objects.filter(pk=incident("lag", text="3 pods have old configuration").pk).update(**closed)
+    olga = log_in("olga")
+    page = text(olga, "/incidents")
+    assert "1 open" in page
+    assert f'href="/incidents/{first.pk}"' in page
+    assert "3 pods have old configuration" in page
+    page = text(olga, "/incidents?state=open")
+    assert "3 pods have old configuration" not in page
+    assert "3 pods have old configuration" in text(olga, "/incidents?q=old+conf")
+    assert "No incident matches" in text(olga, "/incidents?q=nothing")
+
+
+def test_an_alert_leads_to_its_incident_and_the_incident_to_what_is_affected(log_in: Any) -> None:
+    row, olga = incident(), log_in("olga")
+    assert f'href="/incidents/{row.pk}"' in text(olga, "/alerts")
+    page = text(olga, f"/incidents/{row.pk}")
+    assert page.count('href="/breakers/payments-api"') >= 2
+    assert 'href="/runbooks/payment-provider-timeouts"' in page
+    assert "Timeline" in page
+    assert f'hx-get="/incidents/{row.pk}/now"' in page
+    now = text(olga, f"/incidents/{row.pk}/now")
+    assert now.strip().startswith('<div class="stack" id="now"')
+    assert "csrf" not in now
+
+
+def test_an_operator_acknowledges_and_notes_on_the_page(log_in: Any) -> None:
+    row, olga = incident(), log_in("olga")
+    path = f"/incidents/{row.pk}"
+    found = Alert.objects.get()
+    page = olga.post(path, {"act": f"acknowledge:{found.pk}"}, follow=True).content.decode()
+    assert "<b>olga</b> works on it" in page
+    assert "Alert acknowledged" in page, "the timeline has it"
+    page = olga.post(path, {"act": f"release:{found.pk}"}, follow=True).content.decode()
+    assert "works on it" not in page
+    page = olga.post(path, {"act": "note", "note": "Called <b>them</b>\nthey look"}, follow=True)
+    assert "Called &lt;b&gt;them&lt;/b&gt;<br>they look" in page.content.decode()
+    assert Entry.objects.get(action="incident.noted").actor == "olga"
+
+
+def test_a_runbook_step_is_posted_and_kept(log_in: Any) -> None:
+    row, olga = incident(), log_in("olga")
+    step = {"act": "step", "runbook": "redis-unreachable", "step": "2", "text": "Look at it", "done": "1"}
+    page = olga.post(f"/incidents/{row.pk}", step, follow=True).content.decode()
+    assert "Step 2 done" in page
+    assert 'href="/runbooks/redis-unreachable"' in page
+    answer = olga.post(f"/incidents/{row.pk}", step | {"step": "two"})
+    assert answer.status_code == 422
+
+
+def test_merge_split_and_close(log_in: Any) -> None:
+    first, second = incident(), incident("lag", text="3 pods have old configuration")
+    olga = log_in("olga")
+    page = olga.post(f"/incidents/{second.pk}", {"act": "merge", "into": first.pk, **WHY}, follow=True)
+    assert f"Incident {second.pk} was merged into this one." in page.content.decode()
+    assert f"Merged into {first.pk}" in text(olga, f"/incidents/{second.pk}")
+    lag = Alert.objects.get(key="lag")
+    page = olga.post(f"/incidents/{first.pk}", {"act": "split", "alert": lag.pk, **WHY}, follow=True)
+    assert f"was split off incident {first.pk}" in page.content.decode()
+    page = olga.post(f"/incidents/{first.pk}", {"act": "close", **WHY}, follow=True).content.decode()
+    assert "by olga" in page
+    assert "hx-trigger" not in page.partition('id="now"')[2].partition("</header>")[0]
+    answer = olga.post(f"/incidents/{first.pk}", {"act": "close", "reason": "short"})
+    assert answer.status_code == 422
+    assert "short" in answer.content.decode(), "what was typed is kept"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"act": ""}, 422),
+        ({"act": "acknowledge:x"}, 422),
+        ({"act": "acknowledge:999999"}, 404),
+        ({"act": "merge", "into": "", **WHY}, 422),
+        ({"act": "merge", "into": "999999", **WHY}, 404),
+        ({"act": "split", "alert": "999999", **WHY}, 404),
+        ({"act": "note", "note": "x\x1fy"}, 422),
+    ],
+)
+def test_wrong_input_is_explained(log_in: Any, sent: dict[str, str], status: int) -> None:
+    row = incident()
+    assert log_in("olga").post(f"/incidents/{row.pk}", sent).status_code == status
+
+
+def test_a_viewer_reads_and_changes_nothing(log_in: Any) -> None:
+    row, vera = incident(), log_in("vera")
+    page = text(vera, f"/incidents/{row.pk}")
+    assert "payments-api is open" in page
+    assert 'name="act"' not in page
+    assert vera.post(f"/incidents/{row.pk}", {"act": "note", "note": "hello"}).status_code == 403
+    assert vera.get("/incidents/999999").status_code == 404
+
+
+def test_another_environment_has_none_of_it(log_in: Any) -> None:
+    row = incident()
+    Incident.objects.update(environment="staging")
+    assert log_in("olga").get(f"/incidents/{row.pk}").status_code == 404
+
+
+def test_a_long_timeline_is_bounded_and_flapping_is_one_line(log_in: Any) -> None:
+    row, olga = incident(), log_in("olga")
+    begun = timezone.now() - timedelta(minutes=50)
+    for number in range(5):
+        since = begun + timedelta(minutes=number)
+        past = {"true_since": since, "fired_at": since, "resolved_at": since + timedelta(seconds=9)}
+        alert("lag", text="flaps", incident=row, state=AlertState.RESOLVED, **past)
+    for number in range(70):
+        add_note(environment="production", number=row.pk, text=f"note number {number}", actor=ADA)
+    path = f"/incidents/{row.pk}"
+    page = text(olga, path)
+    assert "note number 69" in page
+    assert "note number 0<" not in page
+    assert 'href="?lines=all"' in page
+    page = text(olga, f"{path}?lines=all")
+    assert "note number 0<" in page
+    assert "Alert began 5 times in 4 min" in page
+    assert f'hx-get="{path}/now?lines=all"' in page
+
+
+def test_the_report_is_a_page_a_file_and_a_link(log_in: Any) -> None:
+    row, olga = incident(), log_in("olga")
+    page = text(olga, f"/incidents/{row.pk}/report")
+    assert f"# Incident {row.pk}: payments-api is open" in page
+    assert "Not reconciled yet." in page
+    answer = olga.get(f"/incidents/{row.pk}/report.md")
+    assert answer["Content-Disposition"] == f'attachment; filename="incident-{row.pk}.md"'
+    page = olga.post(f"/incidents/{row.pk}/report", {"act": "share", "days": "3"}).content.decode()
+    link = page.partition('<code class="secret">')[2].partition("</code>")[0]
+    assert link.startswith("http://testserver/incidents/shared/")
+    assert olga.get(link).status_code == 200
+    olga.post(f"/incidents/{row.pk}/report", {"act": "unshare"})
+    assert olga.get(link).status_code == 404
+    assert olga.post(f"/incidents/{row.pk}/report", {"act": "share", "days": "30"}).status_code == 422
+    vera = log_in("vera")
+    assert 'value="share"' not in text(vera, f"/incidents/{row.pk}/report")
+    assert vera.post(f"/incidents/{row.pk}/report", {"act": "share", "days": "3"}).status_code == 403
