@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.editing.plans.resolving import PREFIX
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limits import full_columns
+from controlplane.policies.limits import OPTIONAL, full_columns
 from controlplane.policies.merge import RATE
 from dashboard.forms import whole
 from dashboard.limit_controls import ends_typed
@@ -20,7 +20,6 @@ from dashboard.thing_fields import LIMIT_WORD, NEW, OWN, OwnField
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
-    NUMBERS,
     Choices,
     Flag,
     LimitField,
@@ -56,9 +55,9 @@ class Typed:
                 self.fields.pop(prefix, None)
             elif not column:
                 limits.pop(name, None)
-            else:
+            elif isinstance(columns := limits.get(name), dict):
                 for each in RATE if column == "rate" else (column,):
-                    limits.get(name, {}).pop(each, None)
+                    columns.pop(each, None)
             if isinstance(limits, dict):
                 left = {key: value for key, value in limits.items() if value != {}}
                 self.fields = {**self.fields, prefix: left} if left else _without(self.fields, prefix)
@@ -97,9 +96,8 @@ def typed_in(
             limits[limit] = found
     for limit, columns in (inherited or {}).items():
         if found := _changed_columns(typed, f"limit.{limit}", data, full_columns(columns)):
-            # It becomes a quota of the tenant, which needs all its numbers, unless a template has them.
-            numbers = {name: columns[name] for name in NUMBERS if name in columns}
-            limits[limit] = found if found.get("template") else numbers | found
+            # It becomes a quota of the tenant, with all that the form showed, unless a template has it.
+            limits[limit] = found if found.get("template") else _every_column(columns) | found
     if new := data.get("new.name", "").strip():
         if new in limits_in(prefix, shown or {}) or new in (inherited or {}):
             typed.errors["new.name"] = [f"A {LIMIT_WORD[kind]} with this name already exists."]
@@ -117,6 +115,8 @@ def typed_in(
 
 
 _WRONG: Any = object()
+#: Columns that say what a limit counts.
+_COUNTED = ("measure", "per", "endpoints")
 
 
 def _read(typed: Typed, name: str, read: Callable[[], Any]) -> Any:
@@ -157,6 +157,8 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
             found[each.name] = value
     if algorithm != Algorithm.TOKEN_BUCKET and present.get("burst") not in (None, 1):
         found["burst"] = 1
+    if algorithm != Algorithm.FIXED_WINDOW and present.get("period"):
+        found["period"] = ""
     if (ends := data.get(f"{name}.expires_at", "")) != ends_typed(present) and f"{name}.expires_at" in data:
         value = _read(typed, f"{name}.expires_at", lambda: _moment(ends))
         if value is not _WRONG:
@@ -164,8 +166,19 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
     was = present.get("template") or ""
     template = data.get(f"{name}.template", was)
     if template != was:
+        if template:
+            # What it counts belongs to the limit, and the form shows it beside the template.
+            own = (name for name in _COUNTED if not was or name in present["own"])
+            kept = {
+                name: present[name] for name in own if present.get(name, OPTIONAL[name]) != OPTIONAL[name]
+            }
+            found = kept | found
         found["template"] = template
     return found
+
+
+def _every_column(columns: Fields) -> dict[str, Any]:
+    return {name: value for name, value in full_columns(columns).items() if name in BY_NAME}
 
 
 def _moment(text: str) -> str:

@@ -1,6 +1,6 @@
 """Who may do what, and where. Views and the API check it before they call an edit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
@@ -37,6 +37,9 @@ ACTIONS: dict[str, Role] = {
     "run_drills": Role.ADMIN,
     "acknowledge_alert": Role.OPERATOR,
     "mute_alerts": Role.OPERATOR,
+    "edit_incident": Role.OPERATOR,
+    #: Of deployments, for a pipeline with a token.
+    "add_marker": Role.OPERATOR,
     "forget_pod": Role.OPERATOR,
     "share_view": Role.OPERATOR,
     "lift_freeze": Role.OPERATOR,
@@ -123,6 +126,15 @@ def may(user: Any, action: str, environment: str = "", *, service: str = "") -> 
     return has_role(user, ACTIONS[action], where, service if action in OF_SERVICE else "")
 
 
+def reads_of_people(user: Any) -> bool:
+    """Whether the user may read who got which role: not one to whom an environment is closed.
+
+    Entries of people belong to no environment, and name environments and addresses.
+    """
+    closed = not all((getattr(user, "environment_roles", None) or {}).values())
+    return bool(role_of(user)) and (getattr(user, "is_superuser", False) or not closed)
+
+
 def may_for_some(user: Any, action: str, environment: str) -> bool:
     """Whether the user may do this in the environment, or for one service at least."""
     return may(user, action, environment) or bool(covered(services_of(user, environment), action))
@@ -133,6 +145,25 @@ def check(user: Any, action: str, environment: str, *, service: str) -> None:
     if not may(user, action, environment, service=service):
         owner = f", or the same role for service {service}" if service else ""
         raise PermissionDenied(f"This needs the role {ACTIONS[action].value}{owner}.")
+
+
+def check_changes(user: Any, environment: str, changes: Iterable[Any]) -> None:
+    """Raise ``PermissionDenied`` unless the user may make all these changes. Each has what is there now.
+
+    A role for a service covers changes of dependencies that it owns, as long as it owns them afterwards.
+    """
+    if may(user, "edit_quota", environment):
+        return
+    for change in changes:
+        now, after = change.before or {}, change.after or {}
+        owner = str(now.get("owner", ""))
+        own = change.kind == "dependency" and owner and owner == after.get("owner")
+        if not own or not may(user, "edit_breaker_policy", environment, service=owner):
+            raise PermissionDenied(
+                f"It also changes {change.kind} {change.name}, which needs the role admin."
+                if change.kind != "dependency" or now.get("owner") == after.get("owner")
+                else f"It also decides who owns {change.name}, which needs the role admin."
+            )
 
 
 def environment_in(request: HttpRequest) -> str:
@@ -155,7 +186,12 @@ def require_role(role: str) -> Callable[[View], View]:
 def require(action: str) -> Callable[[View], View]:
     """As ``require_role``, for users who may do ``action``."""
     least = ACTIONS[action].value
-    return _require(lambda user, environment: may(user, action, environment), f"This needs the role {least}.")
+
+    def allowed(user: Any, environment: str) -> bool:
+        # A page has the frame of its environment, also if its action belongs to none.
+        return may(user, action, environment) and bool(role_of(user, environment))
+
+    return _require(allowed, f"This needs the role {least}.")
 
 
 def _require(allowed: Callable[[Any, str], bool], otherwise: str) -> Callable[[View], View]:

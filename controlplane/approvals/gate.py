@@ -15,7 +15,6 @@ import msgspec
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 from django.utils import timezone
-from prometheus_client import Counter
 
 from controlplane.accounts.people import person_of
 from controlplane.accounts.permissions import may
@@ -23,13 +22,14 @@ from controlplane.approvals.models import PENDING, ChangeRequest, ProposedChange
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, record
 from controlplane.errors import EditError, InvalidEdit
+from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, Fields, as_document, encode, in_parts
 
 #: A pending request expires after this.
 EXPIRES_AFTER = timedelta(days=14)
 
-opened = Counter("fuseboard_change_requests_opened_total", "Edits that became change requests.")
+opened = catalogue.CHANGE_REQUESTS_OPENED.make()
 
 _STORE_CHANGES = """
     INSERT INTO approvals_proposedchange (request_id, kind, name, before, after)
@@ -68,9 +68,10 @@ class Proposal:
     conflicts_with_any_change: bool = False
     restores: int | None = None
     reverts: int | None = None
-    #: Of a scheduled change: when it is due, and its plan.
+    #: Of a scheduled change: when it is due, its plan, and what must exist then.
     due_at: Any = None
     document: Any = None
+    needs: str = ""
     title: str = ""
     #: Of a change of the rule itself: the number of approvals needed afterwards.
     lowers_to: int | None = None
@@ -163,6 +164,7 @@ def _new_request(given: Proposal) -> ChangeRequest:
         reverts=given.reverts,
         due_at=given.due_at,
         document=given.document,
+        needs=given.needs,
         title=given.title[:200],
         lowers_to=given.lowers_to,
     )

@@ -70,6 +70,8 @@ class ChangeRequest(models.Model):
     due_at = models.DateTimeField(null=True, blank=True)
     document = models.JSONField(null=True, blank=True)
     title = models.CharField(max_length=200, blank=True)
+    #: And what must exist when it is due, see ``controlplane.schedules.models.Needs``.
+    needs = models.CharField(max_length=16, blank=True, default="", db_default="")
     #: For a change of the rule itself: the number of approvals needed afterwards.
     lowers_to = models.SmallIntegerField(null=True, blank=True)
     #: The audit entries that the edit would have made.

@@ -11,7 +11,6 @@ import structlog
 from django.contrib.auth import get_user_model
 from django.db import DataError, IntegrityError, connection, transaction
 from django.utils import timezone
-from prometheus_client import Counter
 
 from controlplane.accounts import given_access
 from controlplane.accounts.people import person_of
@@ -26,18 +25,16 @@ from controlplane.change_requests.conflicts import check_base
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
+from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.history import ROWS_PER_STATEMENT
 from controlplane.schedules.edits import keep_schedule
+from controlplane.schedules.models import Needs
 from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
 
-ended = Counter("fuseboard_change_requests_ended_total", "Change requests by outcome.", ["state"])
-refused = Counter(
-    "fuseboard_approvals_refused_total",
-    "Approvals by a person who does not count as another one.",
-    ["reason"],
-)
+ended = catalogue.CHANGE_REQUESTS_ENDED.make()
+refused = catalogue.APPROVALS_REFUSED.make()
 
 
 class NotYours(EditError):
@@ -151,6 +148,8 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
             title=row.title,
             reason=row.reason,
             actor=author,
+            needs=Needs(row.needs),
+            base=row.base,
         ).pk
     else:
         changes = gate.changes_of(row)

@@ -9,16 +9,21 @@ import structlog
 from django.conf import settings
 from django.db import DataError, IntegrityError, transaction
 from django.utils import timezone
-from prometheus_client import Counter
 
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import acting, record, token_behind
 from controlplane.editing.edits.expiry import expire_quotas
+from controlplane.editing.edits.shown import moved_quotas, thing_as_of
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.editing.plans.difference import Difference
+from controlplane.editing.plans.resolving import PREFIX
 from controlplane.errors import EditError, EditsFrozen, InvalidEdit
+from controlplane.metric_catalogue import edits as catalogue
+from controlplane.policies.fields import limits_in
+from controlplane.policies.history import Changed
 from controlplane.policies.models import Environment, TenantQuota
+from controlplane.policies.state import read_state
 from controlplane.schedules.models import Needs, Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
@@ -26,8 +31,8 @@ log = structlog.get_logger(__name__)
 #: Most announcements of one run.
 _AT_ONCE = 500
 
-failed = Counter("fuseboard_schedules_failed_total", "Scheduled changes that could not be applied.")
-applied = Counter("fuseboard_schedules_applied_total", "Scheduled changes that were applied.")
+failed = catalogue.SCHEDULES_FAILED.make()
+applied = catalogue.SCHEDULES_APPLIED.make()
 
 
 def run_due() -> None:
@@ -99,7 +104,7 @@ def _apply(pk: int) -> bool:
 
 
 def _check_needs(row: Schedule, found: Difference) -> None:
-    """Raise ``InvalidEdit`` if another person has created or removed since what the change names."""
+    """Raise ``InvalidEdit`` if another person has changed since what its author relied on."""
     for change in found.changes:
         if row.needs == Needs.NEW and change.before is not None:
             text = f"Another person has created {change.kind} {change.name} since. Edit it instead."
@@ -107,6 +112,30 @@ def _check_needs(row: Schedule, found: Difference) -> None:
         if row.needs == Needs.PRESENT and change.before is None:
             text = f"Another person has removed {change.kind} {change.name} since."
             raise InvalidEdit({"document": [text]})
+        if row.needs == Needs.PRESENT and row.base and change.kind in PREFIX:
+            _check_limits(row, change)
+
+
+def _check_limits(row: Schedule, change: Changed) -> None:
+    """Check the limits that it adds: its form did, or it showed them as quotas of the tier."""
+    before, after = change.before or {}, change.after or {}
+    had, gets = (limits_in(PREFIX[change.kind], fields).keys() for fields in (before, after))
+    if not gets - had:
+        return
+    shown = thing_as_of(row.environment, row.base, change.kind, change.name) or {}
+    if lost := (gets - had) & limits_in(PREFIX[change.kind], shown).keys():
+        text = f"{min(lost)} of {change.kind} {change.name} was removed, or ended, since."
+        raise InvalidEdit({"document": [text]})
+    if change.kind != "tenant" or not shown:
+        return
+    tiers = (shown["tier"], shown["tier"] if before["tier"] != after["tier"] else before["tier"])
+    state = read_state(row.environment, tenants=())
+    for moved in moved_quotas(row.environment, row.base, change.name, tiers, gets - had, state):
+        text = (
+            f"Quota {moved.name}, which tenant {change.name} inherited when this was scheduled, was changed"
+            f" since in revision {moved.revision.number}. Edit the tenant again."
+        )
+        raise InvalidEdit({"document": [text]})
 
 
 def _fail(pk: int, error: str) -> None:

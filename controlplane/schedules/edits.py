@@ -35,8 +35,7 @@ def schedule_change(
 ) -> Schedule:
     """Schedule a plan for ``due_at``. It must be valid now, and is checked again then.
 
-    ``needs`` says whether its things must exist then. A change that waits for approval is applied only
-    if it does exactly what was approved, which includes that.
+    ``needs`` says whether its things must exist then, and that what they inherit must not have changed.
 
     Raises ``InvalidEdit``, also as ``PlanErrors``, and ``gate.Proposed`` when another person has to
     approve it first.
@@ -60,6 +59,7 @@ def schedule_change(
             changes=found.changes,
             due_at=due_at,
             document=document,
+            needs=needs,
             title=title,
         )
         raise gate.Proposed(gate.propose(waiting))
@@ -71,6 +71,7 @@ def schedule_change(
         reason=reason,
         actor=actor,
         needs=needs,
+        base=found.revision,
     )
 
 
@@ -83,8 +84,9 @@ def keep_schedule(
     reason: str,
     actor: Actor,
     needs: Needs = Needs.ANYTHING,
+    base: int,
 ) -> Schedule:
-    """Store a change that was checked, and approved if that is required."""
+    """Store a change that was checked at revision ``base``, and approved if that is required."""
     with transaction.atomic():
         acting(actor)
         row = Schedule.objects.create(
@@ -92,6 +94,7 @@ def keep_schedule(
             due_at=due_at,
             document=document,
             needs=needs,
+            base=base if needs else 0,
             title=title,
             reason=reason,
             actor=actor.name[:200],

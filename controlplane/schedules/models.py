@@ -29,6 +29,8 @@ class Schedule(models.Model):
     #: The change as a plan, see ``controlplane.editing.plans``.
     document = models.JSONField()
     needs = models.CharField(max_length=16, choices=Needs, blank=True, default="", db_default="")
+    #: The revision that its author, or its approvers, saw; 0 for a plan, which states all that it needs.
+    base = models.BigIntegerField(default=0, db_default=0)
     #: The change in one line.
     title = models.CharField(max_length=200)
     reason = models.CharField(max_length=500)

@@ -11,8 +11,8 @@ from datetime import timedelta
 import structlog
 from django.db import Error, close_old_connections
 from django.utils import timezone
-from prometheus_client import Counter
 
+from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.models import TenantQuota
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule, ScheduleState
@@ -23,9 +23,7 @@ log = structlog.get_logger(__name__)
 LATE_S = 15.0
 LOOK_S = 5.0
 
-stood_in = Counter(
-    "fuseboard_schedules_stood_in_total", "Times the web process did what the worker had not done."
-)
+stood_in = catalogue.SCHEDULES_STOOD_IN.make()
 
 
 async def stand_in() -> None:

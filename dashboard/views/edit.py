@@ -90,12 +90,12 @@ def _schedule(request: HttpRequest, asked: EditRequest, starts: str) -> HttpResp
         due_at = moment_of(starts)
     except ValueError:
         raise InvalidEdit({"starts": [WRONG]}) from None
-    edits.check_edit(asked.edit, replace=asked.replace, seen=asked.seen)
+    document = edits.check_scheduled(asked.edit, replace=asked.replace, seen=asked.seen)
     try:
         schedule_change(
             environment=asked.environment,
             due_at=due_at,
-            document=asked.edit.document,
+            document=document,
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
             needs=Needs.NEW if asked.new else Needs.PRESENT,

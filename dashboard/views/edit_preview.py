@@ -7,14 +7,14 @@ from django.shortcuts import render
 from django.views.decorators.http import require_POST
 
 from controlplane.editing import edits
-from controlplane.editing.edits.edit_thing import Preview, ThingEdit, thing_as_of
+from controlplane.editing.edits.edit_thing import Preview, ThingEdit
+from controlplane.editing.edits.shown import quotas_to_inherit, thing_as_of
 from controlplane.editing.plans import plan_from_document
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.live import divisor
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.fields import limits_in
 from controlplane.policies.history import Changed
-from controlplane.policies.limits import ALONE
 from controlplane.policies.models import Tenant
 from controlplane.usage.what_if import what_if
 from dashboard.change_words import change_words
@@ -93,13 +93,10 @@ def _beside_the_tier(change: Changed, edit: ThingEdit) -> Changed:
         return change
     if before["tier"] != after["tier"]:
         return change
-    tier = limits_in("quotas", thing_as_of(edit.environment, edit.base, "tier", after["tier"]) or {})
+    tier = quotas_to_inherit(thing_as_of(edit.environment, edit.base, "tier", after["tier"]))
     own = limits_in("quotas", before).keys() ^ limits_in("quotas", after).keys()
     of_tier = {
-        f"quotas.{name}.{column}": value
-        for name in own & tier.keys()
-        for column, value in tier[name].items()
-        if column not in ALONE
+        f"quotas.{name}.{column}": value for name in own & tier.keys() for column, value in tier[name].items()
     }
     return Changed(change.kind, change.name, {**of_tier, **before}, {**of_tier, **after})
 
@@ -119,7 +116,7 @@ def _temporary(edit: ThingEdit, found: Preview) -> list[str]:
 def _outages(edit: ThingEdit, found: Preview) -> list[tuple[str, str]]:
     """What each changed quota allows while Redis is down."""
     changed = edit.typed.get("quotas")
-    if edit.kind not in ("tier", "tenant") or edit.removed or not changed:
+    if edit.kind not in ("tier", "tenant") or not changed:
         return []
     before, after = (limits_in("quotas", fields or {}) for fields in (found.before, found.after))
     names = [name for name in sorted(changed) if name in after and after[name] != before.get(name)]
@@ -129,12 +126,13 @@ def _outages(edit: ThingEdit, found: Preview) -> list[tuple[str, str]]:
 
 def _reach(edit: ThingEdit, found: Preview) -> dict[str, Any]:
     """Which tenants the edit reaches, and whether a replay of the last days says something about it."""
-    if edit.kind not in ("tier", "tenant") or edit.removed or not found.difference:
+    if edit.kind not in ("tier", "tenant") or not found.difference:
         return {}
-    context: dict[str, Any] = {}
+    # A replay has no limit to compare with what a removed one refused.
+    context: dict[str, Any] = {"removes": bool(edit.removed)}
     if edit.kind == "tier":
         rows = Tenant.objects.filter(environment=edit.environment, deleted=False, tier__name=edit.name)
-        quotas = list(edit.typed.get("quotas", {}))
+        quotas = [*edit.typed.get("quotas", {}), *edit.removed]
         own = rows.filter(quotas__name__in=quotas).distinct() if quotas else rows.none()
         context |= {"followers": rows.count(), "own": own.count()}
-    return context | {"replays": bool(edit.typed.keys() & _REPLAYED)}
+    return context | {"replays": not edit.removed and bool(edit.typed.keys() & _REPLAYED)}

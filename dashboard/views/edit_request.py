@@ -8,10 +8,10 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
 from controlplane.accounts.permissions import environment_in, may, require, require_role
-from controlplane.editing.edits.edit_thing import ThingEdit, thing_as_of
+from controlplane.editing.edits.edit_thing import ThingEdit
+from controlplane.editing.edits.shown import quotas_to_inherit, thing_as_of
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limits import ALONE
 from controlplane.policies.models import Dependency
 from dashboard.reader import check_owner
 from dashboard.typed_thing import Typed, typed_in
@@ -160,10 +160,6 @@ def _name_in(request: HttpRequest, kind: str, environment: str) -> str:
 def _of_tier(environment: str, kind: str, shown: Fields | None, base: int) -> dict[str, Fields]:
     if kind != "tenant" or shown is None:
         return {}
-    tier = thing_as_of(environment, base, "tier", shown["tier"]) or {}
     own = limits_in("quotas", shown)
-    return {
-        name: {column: value for column, value in columns.items() if column not in ALONE}
-        for name, columns in limits_in("quotas", tier).items()
-        if name not in own
-    }
+    of_tier = quotas_to_inherit(thing_as_of(environment, base, "tier", shown["tier"]))
+    return {name: columns for name, columns in of_tier.items() if name not in own}

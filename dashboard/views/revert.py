@@ -3,22 +3,24 @@
 from dataclasses import dataclass
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.editing import edits
-from controlplane.editing.edits.revert import Chosen, Reverted
+from controlplane.editing.edits.revert import Check, Chosen, Reverted
+from controlplane.editing.edits.revert_rights import own_dependencies
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Revision
 from dashboard.hub import hub
 from dashboard.labels import action_words
-from dashboard.reader import actor_of, one_at_a_time_as
+from dashboard.reader import actor_of, check_reverts, one_at_a_time_as
 from dashboard.views.page import context_of, not_found, text_parameter
 from dashboard.views.revisions import changed_item_of
 
@@ -37,21 +39,24 @@ class _Preview:
     errors: dict[str, list[str]] | None = None
     #: The present revision, if there is too much to preview; 0 otherwise.
     large: int = 0
+    #: If the reader may not make all of it: dependencies that they may revert one by one.
+    own: tuple[str, ...] = ()
 
 
 @require_http_methods(["GET", "POST"])
-@require("edit_quota")
+@require_role("viewer")
 def revert(request: HttpRequest, number: int) -> HttpResponseBase:
     """Preview the revert of a revision, or of one thing that it changed; with POST, make it."""
+    check = check_reverts(request, number)
     row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return not_found(request, "No such revision", "There is no revision with this number.")
     if request.method == "POST":
-        return _revert(request, row)
-    return _page(request, row)
+        return _revert(request, row, check)
+    return _page(request, row, check)
 
 
-def _revert(request: HttpRequest, row: Revision) -> HttpResponse:
+def _revert(request: HttpRequest, row: Revision, check: Check) -> HttpResponse:
     seen = request.POST.get("seen", "")
     chosen = _chosen(request)
     anyway = request.POST.getlist("anyway") if chosen else []
@@ -67,15 +72,18 @@ def _revert(request: HttpRequest, row: Revision) -> HttpResponse:
                 reason=request.POST.get("reason", ""),
                 actor=actor_of(request),
                 expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
+                check=check,
             )
     except StillRunning:
-        return _page(request, row, errors={"revision": [_RUNNING]}, status=429)
+        return _page(request, row, check, errors={"revision": [_RUNNING]}, status=429)
     except InvalidEdit as error:
-        return _page(request, row, errors=error.errors, status=422)
+        return _page(request, row, check, errors=error.errors, status=422)
     except NotFound as missing:
-        return _page(request, row, errors={"revision": [str(missing)]}, status=409)
+        return _page(request, row, check, errors={"revision": [str(missing)]}, status=409)
     except EditConflict as conflict:
-        return _page(request, row, conflict=conflict, status=409)
+        return _page(request, row, check, conflict=conflict, status=409)
+    except PermissionDenied:
+        return _page(request, row, check, status=403)
     hub.nudge()
     if not made.changes:
         messages.info(request, f"Nothing to do: revision {row.number} is already undone.")
@@ -104,13 +112,13 @@ def _back_to(chosen: Chosen | None) -> str | None:
     return None
 
 
-def _preview(request: HttpRequest, row: Revision) -> _Preview:
+def _preview(request: HttpRequest, row: Revision, check: Check) -> _Preview:
     if row.changed > _PREVIEWED and not _chosen(request):
         return _Preview(large=environment_of(environment_in(request)).revision)
     try:
         with alone(one_at_a_time_as(request)):
             found = edits.preview_revert(
-                environment=environment_in(request), number=row.number, things=_chosen(request)
+                environment=environment_in(request), number=row.number, things=_chosen(request), check=check
             )
         return _Preview(found)
     except StillRunning:
@@ -119,17 +127,21 @@ def _preview(request: HttpRequest, row: Revision) -> _Preview:
         return _Preview(errors=error.errors)
     except NotFound as missing:
         return _Preview(errors={"revision": [str(missing)]})
+    except PermissionDenied as refused:
+        own = own_dependencies(request.user, environment_in(request), row.number)
+        return _Preview(errors={"revision": [str(refused)]}, own=tuple(own))
 
 
 def _page(
     request: HttpRequest,
     row: Revision,
+    check: Check,
     *,
     errors: dict[str, list[str]] | None = None,
     conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    preview = _preview(request, row)
+    preview = _preview(request, row, check)
     found = preview.found
     context = context_of(
         request,
@@ -139,6 +151,7 @@ def _page(
         only=next(iter(_chosen(request) or ()), None),
         found=found,
         large=preview.large,
+        own=preview.own,
         things=[changed_item_of(change) for change in found.changes[:_SHOWN]] if found else [],
         more=max(0, len(found.changes) - _SHOWN) if found else 0,
         errors=errors or preview.errors,
@@ -146,4 +159,4 @@ def _page(
         reason=request.POST.get("reason", ""),
         anyway=request.POST.getlist("anyway"),
     )
-    return render(request, "dashboard/revert.html", context, status=status)
+    return render(request, "dashboard/revert.html", context, status=403 if preview.own else status)

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.alerts.texts import count
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
+from controlplane.editing.plans.schema import SECTIONS
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
@@ -112,8 +113,9 @@ def moment(text: str) -> datetime:
 def _document(typed: Any) -> dict[str, Any]:
     """The typed plan, as plain data."""
     plan = read_plan(typed.get("plan", ""))
-    document: dict[str, Any] = {}
-    names = {"tenant": "tenants", "tier": "tiers", "dependency": "dependencies"}
+    # Written for one environment, it is refused in any other, as in an import.
+    document: dict[str, Any] = {"environment": plan.environment} if plan.environment else {}
+    names = {kind: section for section, kind in SECTIONS.items()}
     for (kind, name), fields in plan.things.items():
         nested = _nested(fields)
         if kind == "environment":

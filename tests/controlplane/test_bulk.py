@@ -1,5 +1,6 @@
 """Bulk edits of tenants, and the effective settings of one with their sources."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from controlplane.editing.edits import TenantChange, TenantFilter
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.effective import effective
-from controlplane.policies.models import Environment, Tenant
+from controlplane.policies.models import Environment, Tenant, TenantQuota
 
 REASON = "For a test of many"
 
@@ -168,3 +169,37 @@ def test_an_unregistered_tenant_gets_the_default_tier(many: str) -> None:
     assert (limit.value, limit.source) == (10, "default tier")
     with pytest.raises(NotFound):
         effective("nowhere", "acme")
+
+
+def test_scaled_numbers_that_no_limit_can_have_are_refused_in_the_preview(many: str, ada: Any) -> None:
+    common: dict[str, Any] = {"environment": many, "reason": REASON, "actor": ada, "expected_version": None}
+    edits.set_tenant_quota(tenant="eu-2", quota="uploads", limit=900_000_000, window_s=1, burst=1, **common)
+    before = head()
+    who, what = TenantFilter(prefix="eu-"), TenantChange(scale_percent={"uploads": 200})
+    for attempt in (
+        lambda: edits.preview_bulk_edit(environment=many, filter=who, change=what),
+        lambda: bulk(ada, who, what),
+    ):
+        with pytest.raises(InvalidEdit) as refused:
+            attempt()
+        [said] = refused.value.errors["change"]
+        assert said.startswith("tenants.eu-2.quotas.uploads.limit: Enter a whole number from 0 to")
+    assert head() == before
+
+
+def test_what_applies_after_a_temporary_quota_is_scaled_too(many: str, ada: Any, hour: datetime) -> None:
+    common: dict[str, Any] = {"environment": many, "reason": REASON, "actor": ada, "expected_version": None}
+    edits.set_template(template="usual", limit=100, window_s=60, burst=10, **common)
+    edits.set_tenant_quota(tenant="eu-2", quota="requests", template="usual", **common)
+    for tenant in ("eu-1", "eu-2"):
+        edits.set_tenant_quota(tenant=tenant, quota="requests", limit=80, burst=8, expires_at=hour, **common)
+    bulk(ada, TenantFilter(prefix="eu-"), TenantChange(scale_percent={"requests": 150}))
+    rows = TenantQuota.objects.filter(name="requests").order_by("tenant__key")
+    assert [(row.limit, row.burst, row.expires_at) for row in rows] == [(120, 12, hour)] * 2
+    lasting = [row.returns_to or {} for row in rows]
+    assert [(each["limit"], each["burst"]) for each in lasting] == [(60, 6), (150, 15)]
+    assert lasting[1]["own"] == ["limit", "burst"]
+    large = TenantChange(scale_percent={"requests": 10_000})
+    TenantQuota.objects.filter(tenant__key="eu-1").update(returns_to={**lasting[0], "limit": 90_000_000})
+    with pytest.raises(InvalidEdit, match=r"eu-1\.quotas\.requests\.limit"):
+        edits.preview_bulk_edit(environment=many, filter=TenantFilter(prefix="eu-"), change=large)

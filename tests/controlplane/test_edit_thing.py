@@ -1,16 +1,20 @@
 """One edit of one thing: only typed values change, and two people conflict unit by unit."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import Rule
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
+from controlplane.editing.edits import edit_thing
 from controlplane.editing.edits.edit_thing import ThingEdit, UnitConflict, preview_edit, save_edit
+from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.models import Environment, Tier, TierQuota
+from controlplane.policies.models import Environment, TenantQuota, Tier, TierQuota
 from controlplane.policies.state import read_state
 from tests.people import BOB
 
@@ -36,10 +40,15 @@ def save(edit: ThingEdit, ada: Any, **more: Any) -> int:
     return save_edit(edit, actor=ada, **WHY, **more)
 
 
-def bob_sets(quota: str = "requests", **values: int) -> int:
+def bob_sets(quota: str = "requests", **values: Any) -> int:
     return edits.set_tier_quota(
         environment="production", tier="pro", quota=quota, expected_version=None, actor=BOB, **WHY, **values
     )
+
+
+def tenant_edit(quotas: dict[str, Any], *, base: int, **more: Any) -> ThingEdit:
+    typed = {"quotas": quotas, **more}
+    return ThingEdit(environment="production", kind="tenant", name="acme", typed=typed, base=base)
 
 
 @pytest.fixture
@@ -83,7 +92,124 @@ def test_two_people_who_edit_one_rate_conflict_until_one_replaces_it(pro: str, a
     assert TierQuota.objects.get(tier__name="pro").limit == 600
     save(edit, ada, replace=["quotas.requests:rate"])
     row = TierQuota.objects.get(tier__name="pro")
-    assert (row.limit, row.window_s) == (900, 30)
+    assert (row.limit, row.window_s) == (900, 60)
+
+
+def test_what_replaces_a_rate_is_the_whole_rate_that_the_person_saw(pro: str, ada: Any) -> None:
+    acme: dict[str, Any] = {"environment": pro, "tenant": "acme", "quota": "requests"}
+    common: dict[str, Any] = {"expected_version": None, "actor": BOB, **WHY}
+    edits.set_tenant_quota(**acme, **common, limit=600, window_s=60, burst=100)
+    base = head()
+    ends = timezone.now() + timedelta(days=1)
+    edits.set_tenant_quota(
+        **acme, **common, limit=600, window_s=3_600, burst=100, shadow=True, expires_at=ends
+    )
+    edit = tenant_edit({"requests": {"limit": 900}}, base=base)
+    found = preview_edit(edit)
+    assert [each.unit for each in found.theirs if each.conflicts] == ["quotas.requests:rate"]
+    assert (found.after or {})["quotas.requests.window_s"] == 60
+    save(edit, ada, replace=["quotas.requests:rate"], seen=head())
+    row = TenantQuota.objects.get(tenant__key="acme")
+    assert (row.limit, row.window_s, row.expires_at, row.returns_to) == (900, 60, None, None)
+    assert row.shadow
+
+
+def test_the_same_limit_in_another_window_is_a_conflict(pro: str, ada: Any) -> None:
+    base = head()
+    bob_sets(limit=900, window_s=3_600, burst=100)
+    edit = tier_edit({"quotas": {"requests": {"limit": 900}}}, base=base)
+    with pytest.raises(UnitConflict):
+        save(edit, ada)
+    save(edit, ada, replace=["quotas.requests:rate"])
+    assert TierQuota.objects.get(tier__name="pro").window_s == 60
+
+
+def test_a_quota_that_both_added_is_replaced_as_a_whole(pro: str, ada: Any) -> None:
+    base = head()
+    bob_sets("uploads", limit=5, window_s=3_600, burst=1, shadow=True, warn_percent=50)
+    edit = tier_edit({"quotas": {"uploads": {"limit": 9, "window_s": 60}}}, base=base)
+    with pytest.raises(UnitConflict):
+        save(edit, ada)
+    save(edit, ada, replace=["quotas.uploads"])
+    row = TierQuota.objects.get(name="uploads")
+    assert (row.limit, row.window_s, row.shadow, row.warn_percent) == (9, 60, False, 0)
+
+
+def test_a_quota_of_the_tier_that_changed_meanwhile_is_a_conflict(pro: str, ada: Any) -> None:
+    base = head()
+    bob_sets(failure_policy="fail_closed")
+    edit = tenant_edit({"requests": {"limit": 900, "window_s": 60, "failure_policy": "fail_open"}}, base=base)
+    with pytest.raises(UnitConflict) as conflict:
+        save(edit, ada)
+    [theirs] = conflict.value.theirs
+    assert (theirs.unit, theirs.by) == ("quotas.requests", "bob")
+    assert theirs.fields == {"quotas.requests.failure_policy of tier pro": ("fail_open", "fail_closed")}
+    with pytest.raises(UnitConflict):
+        save(edit, ada, replace=["quotas.requests"], seen=head() - 1)
+    save(edit, ada, replace=["quotas.requests"], seen=head())
+    assert TenantQuota.objects.get().failure_policy == "fail_open"
+
+
+def test_a_quota_of_another_tier_than_shown_is_a_conflict(pro: str, ada: Any) -> None:
+    base = head()
+    edits.change_tier(environment=pro, tenant="acme", tier="free", expected_version=None, actor=BOB, **WHY)
+    quotas = {"requests": {"limit": 900, "window_s": 60}}
+    with pytest.raises(UnitConflict) as conflict:
+        save(tenant_edit(quotas, base=base), ada)
+    assert "quotas.requests" in [each.unit for each in conflict.value.theirs]
+    # Quotas that the tier does not have, or that did not change, do not conflict.
+    save(tenant_edit({"exports": {"limit": 9, "window_s": 60}}, base=base), ada)
+    save(tenant_edit(quotas, base=head()), ada)
+    assert {row.name for row in TenantQuota.objects.all()} == {"exports", "requests"}
+
+
+def test_a_temporary_quota_that_ended_meanwhile_is_not_written_back(
+    pro: str, ada: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"limit": 600, "window_s": 60, "burst": 100}
+    ends = timezone.now() + timedelta(hours=1)
+    edits.set_tenant_quota(
+        environment=pro,
+        tenant="acme",
+        quota="requests",
+        expires_at=ends,
+        expected_version=None,
+        actor=BOB,
+        **WHY,
+        **values,
+    )
+    base = head()
+    monkeypatch.setattr(timezone, "now", lambda: ends + timedelta(minutes=1))
+    assert expire_quotas() == [(pro, "acme", "requests")]
+    edit = tenant_edit({"requests": {"limit": 900}}, base=base)
+    with pytest.raises(InvalidEdit) as refused:
+        save(edit, ada, replace=["quotas.requests"])
+    assert refused.value.errors.keys() == {"tenants.acme.quotas.requests.expires_at"}
+    assert not TenantQuota.objects.exists()
+    for end in ("", (ends + timedelta(days=1)).isoformat()):
+        edit = tenant_edit({"requests": {"limit": 900, "expires_at": end}}, base=base)
+        with pytest.raises(UnitConflict):
+            save(edit, ada)
+    save(edit, ada, replace=["quotas.requests"])
+    assert TenantQuota.objects.get().expires_at == ends + timedelta(days=1)
+
+
+def test_a_conflict_found_inside_the_revision_names_the_newest_revision(
+    pro: str, ada: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit = tier_edit({"quotas": {"requests": {"limit": 900}}})
+    preview = edit_thing.preview_edit
+
+    def slow(*given: Any, **more: Any) -> Any:
+        found = preview(*given, **more)
+        monkeypatch.setattr(edit_thing, "preview_edit", preview)
+        bob_sets(limit=700, window_s=60, burst=100)
+        return found
+
+    monkeypatch.setattr(edit_thing, "preview_edit", slow)
+    with pytest.raises(UnitConflict) as conflict:
+        save(edit, ada)
+    assert conflict.value.current_version == head()
 
 
 def test_a_change_after_the_decision_to_replace_is_a_conflict_again(pro: str, ada: Any) -> None:

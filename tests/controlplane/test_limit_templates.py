@@ -175,6 +175,36 @@ def test_removing_a_template_needs_a_choice_for_its_followers_and_a_rollback_res
     assert read_state("production") == then
 
 
+def test_a_template_that_contradicts_the_own_values_of_a_follower_is_not_followed_instead(
+    standard: dict[str, Any],
+) -> None:
+    """Each was an error of the database, or a limit that pods cannot read."""
+    change: dict[str, Any] = {"tier": "pro", "quota": "requests", "expected_version": None, **standard}
+    edits.set_tier_quota(**change, burst=20)
+    remove = {"template": "standard", "expected_version": None, **standard}
+    others = {
+        "slide": {"limit": 900, "window_s": 60, "burst": 1, "algorithm": "sliding_window"},
+        "month": {"limit": 900, "window_s": 60, "burst": 1, "algorithm": "fixed_window", "period": "month"},
+        "large": {"limit": 100_000_000, "window_s": 60, "burst": 1},
+    }
+    wrong = {"slide": "burst", "month": "burst", "large": "window_s"}
+    for name, values in others.items():
+        edits.set_template(template=name, expected_version=0, **standard, **values)
+    edits.set_tier_quota(**change, window_s=30_000)
+    before = read_state("production", tenants=None)
+    for name, column in wrong.items():
+        with pytest.raises(InvalidEdit) as refused:
+            edits.remove_template(instead=name, **remove)
+        assert (
+            f"tiers.pro.quotas.requests.{column} would become invalid" in refused.value.errors["instead"][0]
+        )
+    assert read_state("production", tenants=None) == before
+    edits.set_tier_quota(**change, template="standard", shadow=True)
+    edits.remove_template(instead="slide", **remove)
+    row = TierQuota.objects.get(tier__name="pro", name="requests")
+    assert (row.template, row.algorithm, row.own, row.shadow) == ("slide", "sliding_window", ["shadow"], True)
+
+
 def test_effective_values_name_their_template(standard: dict[str, Any]) -> None:
     revision = edits.set_template(template="standard", burst=30, expected_version=None, **standard)
     found = {value.name: value for value in effective("production", "acme")}

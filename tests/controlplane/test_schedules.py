@@ -118,6 +118,37 @@ def test_a_plan_can_contain_the_end_of_a_quota(production: str, ada: Any, hour: 
     assert TenantQuota.objects.get().limit == 300, "what comes back has ended all the same"
 
 
+@pytest.mark.parametrize("zone", ["+02:00", "Z", "-09:30"])
+def test_an_edit_with_the_end_in_any_time_zone_is_reverted(
+    production: str, ada: Any, hour: datetime, zone: str
+) -> None:
+    """History kept the time as it was written, and the revert took that for another edit."""
+    end = hour.astimezone(datetime.fromisoformat(f"2030-01-01T00:00{zone}").tzinfo)
+    written = end.isoformat().replace("+00:00", "Z") if zone == "Z" else end.isoformat()
+    text = {
+        "tenants": {"acme": {"quotas": {"requests": {"limit": 7, "window_s": 60, "expires_at": written}}}}
+    }
+    quota(ada, 300)
+    number = apply_plan(plan=plan_from_document(text), expected_revision=None, actor=ada, **WHY)
+    assert TenantQuota.objects.get().expires_at == hour
+    again = apply_plan(plan=plan_from_document(text), expected_revision=None, actor=ada, **WHY)
+    assert again == number, "the same end, so nothing changes"
+    made = edits.revert(number=number, expected_revision=None, actor=ada, **WHY)
+    assert (made.kept, TenantQuota.objects.get().limit) == ([], 300)
+
+
+def test_an_end_outside_of_the_calendar_is_refused(production: str, ada: Any) -> None:
+    for end in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"):
+        columns = {"limit": 7, "window_s": 60, "expires_at": end}
+        with pytest.raises(InvalidEdit, match="Choose a time"):
+            apply_plan(
+                plan=plan_from_document({"tenants": {"acme": {"quotas": {"requests": columns}}}}),
+                expected_revision=None,
+                actor=ada,
+                **WHY,
+            )
+
+
 @pytest.mark.parametrize("delta", [timedelta(seconds=-1), timedelta(days=401)])
 def test_an_invalid_end_is_refused(production: str, ada: Any, delta: timedelta) -> None:
     with pytest.raises(InvalidEdit, match="expires_at"):
@@ -214,6 +245,16 @@ def test_due_changes_and_ending_quotas_are_announced_once(
     assert actions().count("tenant_quota.ends_soon") == 1
     assert actions().count("schedule.due_soon") == 1
     assert "tenant_quota.ends_soon" in caplog.text
+    # Another edit of the tenant does not announce it again; another end does.
+    title = plan_from_document({"tenants": {"acme": {"title": "Acme"}}})
+    apply_plan(plan=title, expected_revision=None, actor=ada, **WHY)
+    announce()
+    assert actions().count("tenant_quota.ends_soon") == 1
+    ends = (datetime.now(UTC) + timedelta(hours=2)).isoformat()
+    sooner = plan_from_document({"tenants": {"acme": {"quotas": {"requests": {"expires_at": ends}}}}})
+    apply_plan(plan=sooner, expected_revision=None, actor=ada, **WHY)
+    announce()
+    assert actions().count("tenant_quota.ends_soon") == 2
 
 
 def test_the_status_reads_scheduled_changes_without_their_plans(

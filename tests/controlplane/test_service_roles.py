@@ -22,9 +22,10 @@ from controlplane.accounts.permissions import (
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import InvalidEdit
 from controlplane.fleet.models import GatewayOrder, Server
-from controlplane.policies.models import Dependency
+from controlplane.policies.models import Dependency, Environment
 from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import API, problem, send
@@ -53,6 +54,10 @@ def vera(**fields: Any) -> User:
 
 def of_shop(role: str) -> dict[str, Any]:
     return {"service_roles": {"production": {"shop": role}}}
+
+
+def head() -> int:
+    return Environment.objects.get(pk="production").revision
 
 
 def test_a_role_for_a_service_covers_only_what_it_owns() -> None:
@@ -183,6 +188,39 @@ def test_the_api_refuses_what_is_decided_in_the_environment(
 ) -> None:
     problem(send(token(), method, f"{API}/{path}", body), 403)
     assert Dependency.objects.get(name="openai").owner == "shop"
+
+
+def test_the_api_reverts_what_changed_only_own_dependencies(owned: str) -> None:
+    text = token()
+
+    def policy(names: list[str], probes: int) -> int:
+        plan = plan_from_document({"dependencies": {name: {"breaker": {"probes": probes}} for name in names}})
+        return apply_plan(environment=owned, plan=plan, expected_revision=None, actor=ADA, **WHY)
+
+    def revert(number: int, **more: Any) -> Any:
+        preview = send(text, "POST", f"{API}/revisions/{number}/revert/preview", {**more, **WHY})
+        made = send(
+            text,
+            "POST",
+            f"{API}/revisions/{number}/revert",
+            {"expected_revision": head(), **more, **WHY},
+        )
+        assert preview.status_code == made.status_code
+        return made
+
+    was = Dependency.objects.get(name="openai").probes
+    other, both, own = policy(["maps"], 2), policy(["maps", "openai"], 4), policy(["openai"], 5)
+    assert "owner, vera" in problem(revert(other), 403)["detail"]
+    assert (
+        problem(revert(both), 403)["detail"] == "It also changes dependency maps, which needs the role admin."
+    )
+    assert revert(own).status_code == 200
+    entry = Entry.objects.latest("id")
+    assert (entry.action, entry.role, entry.owner) == ("revision.reverted", "admin", "vera")
+    assert revert(both, things=[{"kind": "dependency", "name": "openai"}]).status_code == 200
+    assert Dependency.objects.get(name="openai").probes == was
+    assert Dependency.objects.get(name="maps").probes == 4
+    assert problem(revert(999_999), 403)
 
 
 def test_texts_of_a_dependency_can_be_changed_while_its_owner_stays(owned: str) -> None:

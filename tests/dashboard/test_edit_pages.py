@@ -171,7 +171,9 @@ def test_a_quota_is_added_removed_and_scheduled(ada: Any) -> None:
     tomorrow = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
     soon = {"limit.requests.limit": "900", "starts": tomorrow}
     assert ada.post(PRO, {**typed, **soon})["Location"] == "/schedules"
-    assert Schedule.objects.get().document == {"tiers": {"pro": {"quotas": {"requests": {"limit": 900}}}}}
+    # The whole rate that the form showed: another number of it may change until then.
+    rate = {"limit": 900, "window_s": 60, "burst": 100, "algorithm": "token_bucket"}
+    assert Schedule.objects.get().document == {"tiers": {"pro": {"quotas": {"requests": rate}}}}
     refused = page(ada.post(PRO, {**typed, "keep.uploads": "remove", "starts": tomorrow}), 422)
     assert "A removal cannot be scheduled" in refused
     ada.post(PRO, {**typed, "keep.uploads": "remove"})

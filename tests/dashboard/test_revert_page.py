@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.one_at_a_time import alone
 from controlplane.policies.models import Environment, Revision, Tenant
 from dashboard.views import revert as revert_views
@@ -120,3 +121,28 @@ def test_m10_a_large_revision_is_not_previewed_and_one_revert_runs_at_a_time(
     assert tier() == "free"
     assert ada.post(address, typed).status_code == 302
     assert tier() == "pro"
+
+
+def test_undo_says_what_it_left_as_it_is(log_in: Any, production: str) -> None:
+    client = log_in("ada")
+    plan = plan_from_document({"tenants": {"acme-retail": {"tier": "free", "title": "Acme"}}})
+    number = apply_plan(environment=production, plan=plan, expected_revision=None, reason=WHY, actor=ADA)
+    later = edits.change_tier(**COMMON, tier="enterprise", reason=WHY, actor=BOB)
+    answer = client.post(f"/revisions/{number}/undo", {"back": "/tenants"})
+    assert answer["Location"].startswith("/tenants?saved=")
+    shown = page(client.get(answer["Location"]))
+    assert f"bob changed tenant acme-retail in revision {later}. 1 value stays as now." in shown
+    assert f'<a class="link" href="/revisions/{number}/revert">See what stays</a>' in shown
+    assert (tier(), Tenant.objects.get(key="acme-retail").title) == ("enterprise", "")
+
+
+def test_an_edit_that_is_undone_twice_blames_nobody(log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    assert "saved=" in client.post(f"/revisions/{moved}/undo", {"back": "/tenants"})["Location"]
+    again = client.post(f"/revisions/{moved}/undo", {"back": "/tenants"})
+    assert again["Location"] == "/tenants"
+    assert f"Nothing to do: revision {moved} is already undone." in page(client.get("/tenants"))
+    third = edits.change_tier(**COMMON, tier="free", reason=WHY, actor=ADA)
+    edits.change_tier(**COMMON, tier="enterprise", reason=WHY, actor=BOB)
+    assert client.post(f"/revisions/{third}/undo", {"back": "/"})["Location"] == f"/revisions/{third}/revert"
+    assert "Nothing was undone: bob changed tenant acme-retail" in page(client.get("/"))

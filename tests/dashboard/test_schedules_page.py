@@ -8,7 +8,7 @@ from django.utils import timezone
 from shown import text_of
 
 from controlplane.editing import edits
-from controlplane.policies.models import Tenant
+from controlplane.policies.models import Tenant, TierQuota
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
 from tests.people import ADA
@@ -42,6 +42,35 @@ def test_a_change_is_scheduled_displayed_applied_and_kept_in_history(log_in: Any
     tenant = Tenant.objects.select_related("tier").get(key="acme-retail")
     assert tenant.tier.name == "free"
     assert "Applied" in page(client.get("/schedules"))
+
+
+def test_a_plan_for_another_environment_is_refused(log_in: Any) -> None:
+    client, tenants = log_in("ada"), "tenants:\n  acme-retail: {tier: free}\n"
+    shown = page(client.post("/schedules", form(plan=f"environment: staging\n{tenants}")), 422)
+    assert "The plan is for staging, not production." in shown
+    assert not Schedule.objects.exists()
+    page(client.post("/schedules", form(plan=f"environment: production\n{tenants}")), 302)
+    assert Schedule.objects.get().document["environment"] == "production"
+
+
+def test_every_section_of_a_plan_can_be_scheduled(log_in: Any) -> None:
+    plan = """
+default_tier: free
+tuning: {ramp_ms: 9000}
+subject_limits:
+  by.ip: {limit: 5, window_s: 60, per: [ip]}
+templates:
+  standard: {limit: 70, window_s: 60, endpoints: ["GET /*"]}
+tiers:
+  free: {quotas: {a.b: {template: standard}}}
+"""
+    client = log_in("ada")
+    page(client.post("/schedules", form(plan=plan)), 302)
+    assert "template standard" in text_of(page(client.get("/schedules")))
+    Schedule.objects.update(due_at=timezone.now())
+    run_due()
+    assert Schedule.objects.get().state == "applied"
+    assert TierQuota.objects.get(name="a.b").limit == 70
 
 
 def test_a_row_lists_every_value_that_the_change_sets(log_in: Any) -> None:

@@ -8,11 +8,13 @@ from browsing import is_live
 
 from controlplane.accounts import people
 from controlplane.accounts.models import User
+from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import override_breaker
 from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.fleet.models import Server
-from controlplane.policies.models import Dependency
+from controlplane.policies.models import Dependency, Revision, Tier
 from controlplane.schedules.models import Schedule
 from fuseboard.contract.words import OverrideMode
 from tests.people import ADA, OLGA
@@ -113,6 +115,79 @@ def test_an_own_dependency_is_edited_but_not_given_away_removed_or_scheduled(
     assert client.post("/edit/dependency?new", {"name": "own", "own.owner": "shop", **WHY}).status_code == 403
     for kind in ("tenant?key=acme-retail", "tier?key=pro", "environment"):
         assert client.get(f"/edit/{kind}").status_code == 403
+
+
+def timeout(dependency: str, timeout_ms: int, **more: Any) -> int:
+    plan = plan_from_document({"dependencies": {dependency: {"timeout_ms": timeout_ms}}, **more})
+    return apply_plan(environment="production", plan=plan, expected_revision=None, actor=ADA, **WHY)
+
+
+def test_an_own_edit_is_undone_and_reverted(log_in: Any, owned: None) -> None:
+    client = log_in("vera")
+    saved = edit(client, **{"own.owner": "shop", "own.title": "Payments"})
+    number = Revision.objects.latest("number").number
+    assert f'action="/revisions/{number}/undo"' in text(client.get(saved["Location"]))
+    assert client.post(f"/revisions/{number}/undo", {"back": "/"}).status_code == 302
+    assert Dependency.objects.get(name="payments-api").title == ""
+    entry = Entry.objects.latest("id")
+    assert (entry.actor, entry.role) == ("vera", "admin")
+    number = edits.set_breaker_policy(
+        environment="production",
+        dependency="payments-api",
+        breaker={"probes": 9},
+        expected_version=None,
+        actor=ADA,
+        **WHY,
+    )
+    link = f"/revisions/{number}/revert?kind=dependency&amp;name=payments-api"
+    for path in ("/audit", "/changes", f"/revisions/{number}"):
+        assert link in text(client.get(path)), path
+    page = client.get(f"/revisions/{number}/revert")
+    form = {"seen": str(page.context["found"].revision), **WHY}
+    assert client.post(f"/revisions/{number}/revert", form).status_code == 302
+    assert Dependency.objects.get(name="payments-api").probes != 9
+
+
+def test_what_others_own_is_not_undone_or_reverted(log_in: Any, owned: None) -> None:
+    client = log_in("vera")
+    form = {"seen": "0", "back": "/", **WHY}
+    other, quota = timeout("search", 7_000), timeout("search", 8_000, tiers={"pro": {"priority": 7}})
+    for number in (other, quota, 999_999):
+        assert client.get(f"/revisions/{number}/revert").status_code == 403
+        assert client.post(f"/revisions/{number}/revert", form).status_code == 403
+        assert client.post(f"/revisions/{number}/undo", form).status_code == 403
+        assert f"/{number}/revert" not in text(client.get("/changes")) + text(client.get("/audit"))
+    assert Dependency.objects.get(name="search").timeout_ms == 8_000
+    # Only together with others: refused as a whole, with a way to revert the own part.
+    both = timeout("payments-api", 6_000, tiers={"pro": {"priority": 8}})
+    alone = f"/revisions/{both}/revert?kind=dependency&name=payments-api"
+    page = client.get(f"/revisions/{both}/revert")
+    assert page.status_code == 403
+    assert alone.replace("&", "&amp;") in text(page)
+    assert "It also changes tier pro, which needs the role admin." in text(page)
+    assert client.post(f"/revisions/{both}/revert", {**form, "seen": str(both)}).status_code == 403
+    assert client.post(f"/revisions/{both}/undo", form)["Location"] == f"/revisions/{both}/revert"
+    assert Dependency.objects.get(name="payments-api").timeout_ms == 6_000
+    assert client.get(f"/revisions/{both}/revert?kind=tier&name=pro").status_code == 403
+    assert client.post(alone, {**form, "seen": str(both)}).status_code == 302
+    assert Dependency.objects.get(name="payments-api").timeout_ms != 6_000
+    assert Tier.objects.get(name="pro").priority == 8
+
+
+def test_a_revert_never_decides_who_owns_a_dependency(log_in: Any, owned: None) -> None:
+    """``payments-api`` had no owner before, and belonged to another service in between."""
+    client = log_in("vera")
+    given = Revision.objects.filter(target="payments-api").latest("number").number
+    page = client.get(f"/revisions/{given}/revert")
+    assert page.status_code == 403
+    assert "It also decides who owns payments-api" in text(page)
+    number = timeout("payments-api", 7_000)
+    Dependency.objects.filter(name="payments-api").update(owner="routes")
+    assert client.post(f"/revisions/{number}/undo", {"back": "/"}).status_code == 403
+    User.objects.filter(username="vera").update(service_roles={"production": {"shop": "operator"}})
+    Dependency.objects.filter(name="payments-api").update(owner="shop")
+    assert log_in("vera").post(f"/revisions/{number}/undo", {"back": "/"}).status_code == 403
+    assert Dependency.objects.get(name="payments-api").timeout_ms == 7_000
 
 
 def test_a_selection_opens_only_own_breakers(log_in: Any, owned: None) -> None:

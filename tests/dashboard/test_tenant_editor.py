@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.editing import edits
-from controlplane.policies.models import Tenant, TenantQuota
+from controlplane.policies.models import Environment, SubjectLimit, Tenant, TenantQuota
 from controlplane.schedules.models import Schedule
 from tests.dashboard.editor_steps import ACME, WHY, base_of, head, page, quota
 from tests.dashboard.shown import text_of
@@ -57,6 +57,31 @@ def test_n1_a_quota_of_the_tier_becomes_one_of_the_tenant_by_typing_in_it(ada: A
     assert "requests: 900 per min, burst 100 → 600 per min, burst 100" in preview
     ada.post(ACME, back)
     assert not TenantQuota.objects.exists()
+
+
+def test_a_quota_of_the_tier_is_saved_as_it_was_shown_or_conflicts(ada: Any) -> None:
+    quota(600, failure_policy="reserved", reserved_percent=20)
+    typed = {"base": head(), "limit.requests.limit": "900", "reason": WHY}
+    quota(500, window_s=30, failure_policy="fail_closed", shadow=True)
+    shown = page(ada.post(ACME, typed), 409)
+    assert "bob changed the same values" in shown
+    for column in ("limit", "window_s", "failure_policy", "shadow"):
+        assert f"quotas.requests.{column} of tier pro" in shown.replace("<wbr>", "")
+    assert not TenantQuota.objects.exists()
+    ada.post(ACME, {**typed, "drop": "quotas.requests"})
+    assert not TenantQuota.objects.exists()
+    ada.post(ACME, {**typed, "replace": "quotas.requests", "seen": head()})
+    row = acme_requests()
+    assert (row.limit, row.window_s, row.burst, row.shadow) == (900, 60, 100, False)
+    assert (row.failure_policy, row.reserved_percent) == ("reserved", 20)
+
+
+def test_a_calendar_quota_of_the_tier_becomes_a_bucket_of_the_tenant(ada: Any) -> None:
+    quota(600, algorithm="fixed_window", period="day", window_s=86_400, burst=1)
+    typed = {"limit.requests.algorithm": "token_bucket", "limit.requests.window_s": "60"}
+    assert ada.post(ACME, {**typed, "base": head(), "reason": WHY}).status_code == 302
+    row = acme_requests()
+    assert (row.algorithm, row.period, row.limit, row.window_s) == ("token_bucket", "", 600, 60)
 
 
 def test_m12_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any) -> None:
@@ -198,7 +223,9 @@ def test_two_admins_on_one_quota_see_both_values_and_nothing_typed_is_lost(ada: 
     seen = re.search(r'name="seen" value="(\d+)"', shown)
     assert seen
     ada.post(ACME, {**typed, "replace": "quotas.requests", "seen": seen[1]})
-    assert acme_requests().limit == 90
+    row = acme_requests()
+    # With the values that the form showed, and not those of bob.
+    assert (row.limit, row.window_s, row.burst, row.failure_policy) == (90, 60, 100, "fail_open")
 
 
 def test_the_part_spent_without_redis_is_edited(ada: Any) -> None:
@@ -244,6 +271,51 @@ def test_a_quota_follows_a_template_and_overrides_only_what_is_typed(ada: Any) -
     assert ada.post(ACME, alone).status_code == 302
     row = acme_requests()
     assert (row.limit, row.burst, row.template) == (900, 90, "")
+
+
+def test_what_a_quota_counts_stays_when_it_follows_a_template(ada: Any) -> None:
+    values = {"limit": 900, "window_s": 60, "burst": 90, "endpoints": ["GET /all"]}
+    edits.set_template(
+        environment="production", template="standard", expected_version=0, reason=WHY, actor=BOB, **values
+    )
+    acme_quota(5, per=["user"], endpoints=["POST /v1/*"])
+    follow = {"base": head(), "limit.requests.template": "standard", "reason": WHY}
+    assert ada.post(ACME, follow).status_code == 302
+    row = acme_requests()
+    assert (row.limit, row.per, row.endpoints, row.own) == (
+        900,
+        ["user"],
+        ["POST /v1/*"],
+        ["per", "endpoints"],
+    )
+    caller = {
+        "new.name": "by-ip",
+        "new.limit": "5",
+        "new.window_s": "60",
+        "new.per": "ip",
+        "base": head(),
+        "reason": WHY,
+    }
+    assert ada.post("/edit/environment", caller).status_code == 302
+    follow = {"base": head(), "limit.by-ip.template": "standard", "reason": WHY}
+    assert ada.post("/edit/environment", follow).status_code == 302
+    limit = SubjectLimit.objects.get(name="by-ip")
+    assert (limit.limit, limit.per, limit.template) == (900, ["ip"], "standard")
+
+
+def test_a_preview_with_a_removal_says_that_it_is_not_replayed(ada: Any) -> None:
+    typed = {"base": head(), "keep.requests": "remove", "own.priority": "9", "reason": WHY}
+    preview = text_of(page(ada.post("/edit/tier/preview?key=pro", typed)))
+    assert "Not replayed on the last days: a limit is removed." in preview
+    assert "use this tier" in preview or "uses this tier" in preview
+    kept = {**typed, "keep.requests": "keep"}
+    assert "Not replayed" not in text_of(page(ada.post("/edit/tier/preview?key=pro", kept)))
+
+
+def test_a_hand_made_choice_of_theirs_is_no_error_of_the_server(ada: Any) -> None:
+    typed = {"base": head(), "own.tuning.ramp_ms": "9000", "drop": "tuning.ramp_ms:x", "reason": WHY}
+    assert ada.post("/edit/environment", typed).status_code == 302
+    assert Environment.objects.get(pk="production").tuning["ramp_ms"] == 9_000
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from controlplane.editing.edits.dependencies import (
 from controlplane.editing.edits.dependency_settings import set_dependency
 from controlplane.editing.edits.edit_thing import (
     ThingEdit,
-    check_edit,
+    check_scheduled,
     preview_edit,
     remove_thing,
     save_edit,
@@ -56,7 +56,7 @@ __all__ = [
     "ThingEdit",
     "bulk_edit",
     "change_tier",
-    "check_edit",
+    "check_scheduled",
     "create_dependency",
     "create_environment",
     "create_tenant",

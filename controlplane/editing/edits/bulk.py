@@ -10,17 +10,20 @@ from controlplane.audit.actor import Actor
 from controlplane.editing.plans.difference import Difference
 from controlplane.editing.plans.plan import MAX_ROWS, Plan, PlanErrors
 from controlplane.editing.plans.reading import plan_from_document
-from controlplane.editing.plans.resolving import resolve
+from controlplane.editing.plans.resolving import Wanted, resolve
 from controlplane.editing.revise import revise
+from controlplane.editing.rows.limit_checks import check_limit_columns, check_together
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
 from controlplane.policies.conflicts import check_revision
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import Changed
+from controlplane.policies.limits import full_columns, own_columns
 from controlplane.policies.models import Tenant
 from controlplane.policies.state import State, names_of, read_state
 from controlplane.validation import Problems
+from fuseboard.contract.limit_fields import NUMBERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,8 @@ class TenantChange:
     quotas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Own quotas to remove, so that the tier's apply again.
     remove_quotas: tuple[str, ...] = ()
-    #: Name of a quota -> percent of the present limit and burst, their own or the tier's.
+    #: Name of a quota -> percent of the present limit and burst, their own or the tier's. For a temporary
+    #: quota, also of those that apply afterwards.
     scale_percent: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -141,6 +145,8 @@ def preview_bulk_edit(
     now = dict(state)
     for name in change.remove_quotas:
         state |= {("tenant", key): _without(state["tenant", key], name) for key in chosen}
+    if change.scale_percent:
+        state |= {("tenant", key): _with_scaled_ends(state["tenant", key], change) for key in chosen}
     plan = Plan(sections={"tenant"})
     plan.things = {("tenant", key): {**given, **_scaled(state, key, change)} for key in chosen}
     try:
@@ -148,6 +154,8 @@ def preview_bulk_edit(
     except PlanErrors as errors:
         said = [f"{error.where}: {error.message}" for error in errors.found[:5]]
         raise InvalidEdit({"change": said}) from errors
+    if change.scale_percent:
+        _check_scaled(wanted, change)
     changes = [
         Changed(kind, key, now[kind, key], fields)
         for (kind, key), fields in sorted(wanted.items())
@@ -194,12 +202,51 @@ def _scaled(state: State, key: str, change: TenantChange) -> Fields:
     for name, percent in change.scale_percent.items():
         if name in limits:
             columns = limits[name]
+            given = _times(columns, percent)
             if name not in own:
-                scaled |= {f"quotas.{name}.{column}": columns[column] for column in ("window_s", "burst")}
-            scaled[f"quotas.{name}.limit"] = -(-columns["limit"] * percent // 100)
-            if columns["burst"] > 1:
-                scaled[f"quotas.{name}.burst"] = max(1, -(-columns["burst"] * percent // 100))
+                given = {column: columns[column] for column in ("window_s", "burst")} | given
+            scaled |= {f"quotas.{name}.{column}": value for column, value in given.items()}
     return scaled
+
+
+def _times(columns: Fields, percent: int) -> Fields:
+    scaled = {"limit": -(-columns["limit"] * percent // 100)}
+    if columns["burst"] > 1:
+        scaled["burst"] = max(1, -(-columns["burst"] * percent // 100))
+    return scaled
+
+
+def _with_scaled_ends(fields: Fields, change: TenantChange) -> Fields:
+    """Scale what applies after a temporary quota too: otherwise the old numbers return with its end."""
+    found = dict(fields)
+    for name, percent in change.scale_percent.items():
+        field = f"quotas.{name}.returns_to"
+        if lasting := fields.get(field):
+            scaled = _times(lasting, percent)
+            if lasting.get("template"):
+                scaled["own"] = own_columns([*lasting["own"], *scaled])
+            found[field] = lasting | scaled
+    return found
+
+
+def _check_scaled(wanted: Wanted, change: TenantChange) -> None:
+    """Check the computed numbers, which nobody typed, as a plan checks typed ones."""
+    said: list[str] = []
+    for (_, key), fields in sorted(wanted.items()):
+        quotas = limits_in("quotas", fields or {})
+        for name in change.scale_percent.keys() & quotas.keys():
+            for columns in (quotas[name], quotas[name].get("returns_to")):
+                problems = Problems()
+                if columns:
+                    check_limit_columns(problems, {column: columns[column] for column in NUMBERS}, quota=True)
+                    check_together(problems, full_columns(columns), subject=False)
+                said += [
+                    f"tenants.{key}.quotas.{name}.{column}: {' '.join(texts)}"
+                    for column, texts in problems.errors.items()
+                ]
+    if said:
+        more = [f"And {len(said) - 5:,} more."] if len(said) > 5 else []
+        raise InvalidEdit({"change": said[:5] + more})
 
 
 def _without(fields: Fields, quota: str) -> Fields:

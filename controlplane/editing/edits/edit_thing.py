@@ -6,10 +6,14 @@ values of one thing at the same time. They conflict unit by unit, see ``controlp
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from datetime import datetime
 from typing import Any
 
+from django.utils import timezone
+
 from controlplane.audit.actor import Actor
+from controlplane.editing.edits.shown import changes_since, moved_quotas
 from controlplane.editing.plans import plan_from_document
 from controlplane.editing.plans.difference import Difference
 from controlplane.editing.plans.plan import PlanErrors
@@ -21,7 +25,7 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
-from controlplane.policies.merge import units
+from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import Change, Dependency, Tenant, TenantQuota, Tier
 from controlplane.policies.state import State, Thing, read_state
 from controlplane.validation import Problems
@@ -94,9 +98,12 @@ class UnitConflict(EditConflict):
         )
 
 
-def preview_edit(edit: ThingEdit) -> Preview:
-    """Return what the edit would change. Nothing is written. Raises ``InvalidEdit`` and ``NotFound``."""
-    head = environment_of(edit.environment).revision
+def preview_edit(edit: ThingEdit, *, head: int | None = None) -> Preview:
+    """Return what the edit would change. Nothing is written. Raises ``InvalidEdit`` and ``NotFound``.
+
+    ``head`` is the newest revision; while one is being made, the one before.
+    """
+    head = environment_of(edit.environment).revision if head is None else head
     if edit.base is not None and edit.base > head:
         text = "The configuration was restored from a backup since this page was shown. Reload the page."
         raise InvalidEdit({"form": [text]})
@@ -106,13 +113,14 @@ def preview_edit(edit: ThingEdit) -> Preview:
     state = read_state(edit.environment, tenants=tenants)
     present = state.get(thing)
     _check_exists(edit, present)
-    later = _changes_since(edit)
+    later = [] if edit.base is None else changes_since(edit.environment, edit.base, *thing)
     as_of: Fields = (later[0].before or {}) if later else present or {}
     start: State = dict(state)
+    planned = (edit.kind, "" if edit.kind == "environment" else edit.name)
     if present is not None:
-        start[thing] = _without(edit, _with_removed(edit, present, as_of), as_of)
+        start[thing] = _without(edit, _as_shown(plan.things.get(planned, {}), present, as_of), as_of)
         if edit.removed and not plan.things:
-            plan.things[edit.kind, "" if edit.kind == "environment" else edit.name] = {}
+            plan.things[planned] = {}
     wanted = resolve(edit.environment, plan, start, prune=False)
     changes = [
         Changed(kind, name, state.get((kind, name)), fields)
@@ -120,13 +128,30 @@ def preview_edit(edit: ThingEdit) -> Preview:
         if state.get((kind, name)) != fields
     ]
     after = wanted.get(thing, present)
+    _check_ends(edit, after or {}, present or {})
     theirs = _theirs(later, as_of, present or {}, after or {})
+    theirs += _theirs_of_the_tier(edit, as_of, present or {}, after or {}, state)
+    theirs.sort(key=lambda each: -each.revision)
     return Preview(Difference(edit.environment, head, changes), present, after, theirs)
 
 
-def check_edit(edit: ThingEdit, *, replace: Collection[str] = (), seen: int | None = None) -> None:
-    """Raise as ``save_edit`` does, and write nothing: for an edit that is made later."""
-    _check_conflicts(preview_edit(edit), replace, seen)
+def check_scheduled(
+    edit: ThingEdit, *, replace: Collection[str] = (), seen: int | None = None
+) -> dict[str, Any]:
+    """Return the edit as a plan for later. Raises as ``save_edit`` does, and writes nothing.
+
+    Where a number of a rate was typed, the plan has the whole rate: it may change until then.
+    """
+    found = preview_edit(edit)
+    _check_conflicts(found, replace, seen)
+    prefix = PREFIX[edit.kind]
+    limits = dict(edit.typed.get(prefix, {}))
+    for name, columns in limits_in(prefix, found.after or {}).items():
+        if not RATE.isdisjoint(limits.get(name, ())) and not columns.get("template"):
+            rate = {column: columns[column] for column in RATE - {"returns_to"} if column in columns}
+            lasting = {"expires_at": ""} if edit.kind == "tenant" else {}
+            limits[name] = {**lasting, **rate, **limits[name]}
+    return replace_fields(edit, typed={**edit.typed, **({prefix: limits} if limits else {})}).document
 
 
 def save_edit(
@@ -154,7 +179,7 @@ def save_edit(
     with revise(environment=edit.environment, actor=actor, reason=reason) as revision:
         if found.difference.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
-            found = preview_edit(edit)
+            found = preview_edit(edit, head=revision.number - 1)
             _check_conflicts(found, replace, seen)
         _write(revision, edit, found, action or _action(edit, found))
     return revision.number
@@ -196,18 +221,6 @@ def remove_thing(
     return revision.number
 
 
-def thing_as_of(environment: str, number: int, kind: str, name: str) -> Fields | None:
-    """Return one thing as it was at a revision; ``None`` if it did not exist then."""
-    later = Change.objects.filter(
-        revision__environment=environment, revision__number__gt=number, kind=kind, name=name
-    )
-    change = later.order_by("revision__number").first()
-    if change is not None:
-        before: Fields | None = change.before
-        return before
-    return read_state(environment, tenants={name} if kind == "tenant" else ()).get((kind, name))
-
-
 def _check_unmoved(environment: str, kind: str, name: str, base: int, head: int) -> None:
     rows = Change.objects.filter(
         revision__environment=environment, revision__number__gt=base, kind=kind, name=name
@@ -242,33 +255,32 @@ def _check_exists(edit: ThingEdit, present: Fields | None) -> None:
         raise NotFound(edit.kind, edit.name)
 
 
-def _changes_since(edit: ThingEdit) -> list[Change]:
-    """Return what changed the thing after the page was shown, oldest first."""
-    if edit.base is None:
-        return []
-    rows = Change.objects.filter(
-        revision__environment=edit.environment,
-        revision__number__gt=edit.base,
-        kind=edit.kind,
-        name=edit.name,
-    )
-    return list(rows.select_related("revision").order_by("revision__number"))
+def _as_shown(typed: Fields, present: Fields, as_of: Fields) -> Fields:
+    """Return the thing now, but each unit that was typed in as the page showed it.
 
-
-def _with_removed(edit: ThingEdit, present: Fields, as_of: Fields) -> Fields:
-    """Return the thing with limits that were typed in, but that another person has removed meanwhile.
-
-    So the typed values are those of a limit, and the removal is a conflict.
+    So a typed limit never joins the window of another person. If they changed the unit, it conflicts.
     """
-    prefix = PREFIX[edit.kind]
-    typed, known = edit.typed.get(prefix, {}), limits_in(prefix, present)
-    lost = {name: columns for name, columns in limits_in(prefix, as_of).items() if name in typed}
-    return present | {
-        f"{prefix}.{name}.{column}": value
-        for name, columns in lost.items()
-        if name not in known
-        for column, value in columns.items()
-    }
+    shown = dict(present)
+    for fields in units((as_of, present, present | typed)).values():
+        if not typed.keys().isdisjoint(fields):
+            for field in fields:
+                shown.pop(field, None)
+                if field in as_of:
+                    shown[field] = as_of[field]
+    return shown
+
+
+def _check_ends(edit: ThingEdit, after: Fields, now: Fields) -> None:
+    """Refuse to write back a temporary quota that has ended since the page was shown."""
+    prefix, wrong = PREFIX[edit.kind], {}
+    for name in edit.typed.get(prefix, {}):
+        field = f"{prefix}.{name}.expires_at"
+        ends = after.get(field)
+        if ends and ends != now.get(field) and datetime.fromisoformat(ends) <= timezone.now():
+            text = "It has ended since this page was shown: enter a later time, or nothing for no end."
+            wrong[".".join((_SECTION_OF[edit.kind], edit.name, field))] = [text]
+    if wrong:
+        raise InvalidEdit(wrong)
 
 
 def _without(edit: ThingEdit, present: Fields, as_of: Fields) -> Fields:
@@ -281,7 +293,7 @@ def _without(edit: ThingEdit, present: Fields, as_of: Fields) -> Fields:
 
 
 def _theirs(later: list[Change], as_of: Fields, now: Fields, after: Fields) -> list[Theirs]:
-    """Return what other people changed since the page was shown, newest first."""
+    """Return what other people changed since the page was shown."""
     last = {}
     for change in later:
         for field in different(change.before, change.after):
@@ -295,7 +307,23 @@ def _theirs(later: list[Change], as_of: Fields, now: Fields, after: Fields) -> l
             row = max(rows, key=lambda row: row.number)
             conflicts = bool(mine.intersection(fields))
             found.append(Theirs(unit, moved, conflicts, row.number, row.actor, row.at, row.reason))
-    return sorted(found, key=lambda each: -each.revision)
+    return found
+
+
+def _theirs_of_the_tier(
+    edit: ThingEdit, as_of: Fields, now: Fields, after: Fields, state: State
+) -> list[Theirs]:
+    """Return what changed in quotas of its tier that become quotas of the tenant with this edit."""
+    if edit.kind != "tenant" or edit.base is None:
+        return []
+    had, has, gets = (limits_in("quotas", fields).keys() for fields in (as_of, now, after))
+    tiers = (as_of["tier"], as_of["tier"] if "tier" in edit.typed else now["tier"])
+    moved = moved_quotas(edit.environment, edit.base, edit.name, tiers, gets - had - has, state)
+    return [
+        Theirs(f"quotas.{each.name}", each.fields, True, row.number, row.actor, row.at, row.reason)
+        for each in moved
+        for row in [each.revision]
+    ]
 
 
 def _check_conflicts(found: Preview, replace: Collection[str], seen: int | None) -> None:

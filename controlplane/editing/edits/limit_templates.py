@@ -5,7 +5,7 @@ from typing import Unpack
 from controlplane.audit.actor import Actor
 from controlplane.editing.plans.difference import Difference, difference
 from controlplane.editing.plans.plan import Plan, PlanErrors
-from controlplane.editing.plans.resolving import PREFIX
+from controlplane.editing.plans.resolving import PREFIX, Wanted, fit
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.limit_checks import check_new_limit
 from controlplane.editing.rows.limit_rows import given_columns
@@ -17,7 +17,7 @@ from controlplane.policies.history import Changed
 from controlplane.policies.limit_fields import LimitValues
 from controlplane.policies.limits import ALONE, followed, plain_columns
 from controlplane.policies.models import Template
-from controlplane.policies.state import read_state, tenants_following
+from controlplane.policies.state import State, read_state, tenants_following
 from controlplane.policies.template_followers import Followers, count_followers
 from controlplane.validation import Problems
 
@@ -76,8 +76,8 @@ def remove_template(
 ) -> int:
     """Remove a template. If limits follow it, the caller chooses what happens to them.
 
-    They keep their present values (``keep_values``), or follow another template ``instead``. Without
-    a choice, raises ``InvalidEdit``, which names the followers.
+    They keep their present values (``keep_values``), or follow another template ``instead``. Raises
+    ``InvalidEdit``: without a choice, it names the followers; otherwise limits that would be invalid.
     """
     problems = Problems()
     problems.reason(reason)
@@ -99,12 +99,13 @@ def remove_template(
         values = None if instead is None else state.get(("template", instead))
         if instead is not None and (values is None or instead == template):
             raise InvalidEdit({"instead": ["No other template has this name."]})
-        changes = [Changed("template", template, state["template", template], None)]
-        for thing, fields in state.items():
-            after = _without(thing[0], fields, template, instead, values)
-            if after != fields:
-                changes.append(Changed(*thing, fields, after))
-        write_changes(revision, changes)
+        after = {
+            thing: _without(thing[0], fields, template, instead, values) for thing, fields in state.items()
+        }
+        wanted: Wanted = {thing: fields for thing, fields in after.items() if fields != state[thing]}
+        wanted["template", template] = None
+        fitted = wanted if instead is None else _fitted(environment, wanted, state)
+        write_changes(revision, [Changed(*thing, state[thing], fields) for thing, fields in fitted.items()])
         revision.audit(
             "template.removed",
             target_kind="template",
@@ -133,6 +134,15 @@ def changed_followers(found: Difference, template: str) -> Followers:
         dependencies=len(owners["dependency"]),
         subject_limits=subject_limits,
     )
+
+
+def _fitted(environment: str, wanted: Wanted, state: State) -> Wanted:
+    """Check limits that follow another template: it may contradict their own values."""
+    try:
+        return fit(environment, wanted, state)
+    except PlanErrors as errors:
+        said = [f"{error.where} would become invalid: {error.message}" for error in errors.found[:5]]
+        raise InvalidEdit({"instead": said}) from errors
 
 
 def _both(change: Changed) -> tuple[Fields | None, Fields | None]:

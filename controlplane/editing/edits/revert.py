@@ -1,6 +1,6 @@
 """Undoes what one revision changed, and nothing that was changed since."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -27,6 +27,8 @@ from controlplane.validation import Problems
 OnConflict = Literal["keep", "overwrite", "fail"]
 #: Thing -> the units to revert; an empty collection for all of them.
 Chosen = Mapping[Thing, Collection[str]]
+#: Raises if the caller may not make these changes.
+Check = Callable[[Sequence[Changed]], None]
 
 _REFERRED = ("tier", "dependency", "template")
 #: The newest edits are looked up for so many units that stay. Pages and the API list no more.
@@ -78,11 +80,16 @@ class Reverted:
 
 
 def preview_revert(
-    *, environment: str, number: int, things: Chosen | None = None, on_conflict: OnConflict = "keep"
+    *,
+    environment: str,
+    number: int,
+    things: Chosen | None = None,
+    on_conflict: OnConflict = "keep",
+    check: Check | None = None,
 ) -> Reverted:
     """Return what ``revert`` would do now. Nothing is written. Raises as ``revert`` does."""
     head = environment_of(environment).revision
-    return _planned(environment, _revision(environment, number), head, things, on_conflict)
+    return _planned(environment, _revision(environment, number), head, things, on_conflict, check)
 
 
 def revert(
@@ -94,26 +101,27 @@ def revert(
     expected_revision: int | None,
     things: Chosen | None = None,
     on_conflict: OnConflict = "keep",
+    check: Check | None = None,
 ) -> Reverted:
     """Restore what revision ``number`` changed, as a new revision.
 
     What another edit has changed since stays, unless ``on_conflict`` is ``overwrite``; ``fail`` raises
-    ``EditConflict`` instead. ``things`` restricts the revert. If nothing is left to do, nothing is
-    written. Raises ``EditConflict`` when a thing in question was changed after ``expected_revision``,
-    and ``InvalidEdit`` when the result would contradict the rest of the configuration.
+    ``EditConflict`` instead. ``things`` restricts the revert. ``check`` gets its changes. If nothing is
+    left to do, nothing is written. Raises ``EditConflict`` when a thing in question was changed after
+    ``expected_revision``, and ``InvalidEdit`` when the result would contradict the rest.
     """
     problems = Problems()
     problems.reason(reason)
     problems.settle()
     row = _revision(environment, number)
-    found = preview_revert(environment=environment, number=number, things=things, on_conflict=on_conflict)
+    found = _planned(environment, row, environment_of(environment).revision, things, on_conflict, check)
     _check_unmoved(environment, found, expected_revision)
     if not found.changes:
         return found
     with revise(environment=environment, actor=actor, reason=reason, reverts=number) as revision:
         if found.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
-            found = _planned(environment, row, revision.number - 1, things, on_conflict)
+            found = _planned(environment, row, revision.number - 1, things, on_conflict, check)
             _check_unmoved(environment, found, expected_revision)
         write_changes(revision, found.changes)
         _audit(revision, found, number)
@@ -128,7 +136,12 @@ def _revision(environment: str, number: int) -> RevisionRow:
 
 
 def _planned(
-    environment: str, row: RevisionRow, head: int, things: Chosen | None, on_conflict: OnConflict
+    environment: str,
+    row: RevisionRow,
+    head: int,
+    things: Chosen | None,
+    on_conflict: OnConflict,
+    check: Check | None,
 ) -> Reverted:
     made = _changes_of(row, things)
     state = _state_for(environment, made)
@@ -153,6 +166,8 @@ def _planned(
             for (kind, name), fields in sorted(fitted.items())
             if state.get((kind, name)) != fields
         )
+    if check is not None:
+        check(found.changes)
     return found
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -187,7 +188,8 @@ class Reading:
         for column, message in _limit_errors(_frozen(columns), prefix == "quotas"):
             self.error((prefix, name, column), message)
         for column, value in columns.items():
-            self.fields[sys.intern(f"{prefix}.{name}.{column}")] = value
+            given = _in_utc(value) if column == "expires_at" else value
+            self.fields[sys.intern(f"{prefix}.{name}.{column}")] = given
         # A limit without fields would get lost among flat fields.
         if not columns:
             self.error((prefix, name), "Enter its fields: limit, window_s, burst and so on.")
@@ -202,6 +204,14 @@ class Reading:
             self._line,
         )
         self._errors.add(line, ".".join((self._where, *path)), message)
+
+
+def _in_utc(moment: Any) -> Any:
+    """Return a time as rows have it: history compares texts. A wrong one stays, and is an error already."""
+    try:
+        return datetime.fromisoformat(moment).astimezone(UTC).isoformat()
+    except (TypeError, ValueError, OverflowError):
+        return moment
 
 
 def _frozen(columns: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...]:

@@ -1,6 +1,7 @@
 """Writes thousands of tenants and quotas per statement: one statement per row costs a round trip each."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
@@ -32,6 +33,13 @@ _BURY = """
     WHERE environment_id = %(environment)s AND key = ANY(%(keys)s)
 """
 
+_ANNOUNCED = """
+    SELECT tenant.key, quota.name, quota.expires_at, quota.announced_at
+    FROM policies_tenantquota quota JOIN policies_tenant tenant ON tenant.id = quota.tenant_id
+    WHERE tenant.environment_id = %(environment)s AND tenant.key = ANY(%(keys)s)
+      AND quota.announced_at IS NOT NULL AND quota.expires_at IS NOT NULL
+"""
+
 _CLEAR_QUOTAS = """
     DELETE FROM policies_tenantquota quota
     USING policies_tenant tenant
@@ -55,6 +63,7 @@ _COLUMNS = {
     "own": "text[]",
     "expires_at": "timestamptz",
     "returns_to": "jsonb",
+    "announced_at": "timestamptz",
 }
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
 _PUT_QUOTAS = f"""
@@ -82,7 +91,8 @@ def write_tenants(
             cleared = [change.name for change in part if _had_quotas(change)]
             put = [(change.name, change.after) for change in part if change.after is not None]
             buried = [change.name for change in part if change.after is None]
-            quotas = [row for name, fields in put for row in _quota_rows(name, fields)]
+            announced = _announced(cursor, common | {"keys": cleared}) if cleared else {}
+            quotas = [row for name, fields in put for row in _quota_rows(name, fields, announced)]
             if cleared:
                 cursor.execute(_CLEAR_QUOTAS, {**common, "keys": cleared})
             if put:
@@ -115,8 +125,17 @@ def _row(key: str, fields: Fields) -> Fields:
     return {"key": key, "parent": fields.get("parent", ""), **own}
 
 
-def _quota_rows(key: str, fields: Fields) -> list[Fields]:
-    return [
-        {**full_columns(columns), "name": name, "key": key}
-        for name, columns in limits_in("quotas", fields).items()
-    ]
+def _announced(cursor: Any, common: dict[str, Any]) -> dict[tuple[str, str, datetime], str]:
+    """Return when the ends of temporary quotas were announced, so that no end is announced twice."""
+    cursor.execute(_ANNOUNCED, common)
+    return {(key, name, ends): at.isoformat() for key, name, ends, at in cursor.fetchall()}
+
+
+def _quota_rows(key: str, fields: Fields, announced: dict[tuple[str, str, datetime], str]) -> list[Fields]:
+    rows = []
+    for name, columns in limits_in("quotas", fields).items():
+        row = {**full_columns(columns), "name": name, "key": key}
+        if announced and (ends := columns.get("expires_at")):
+            row["announced_at"] = announced.get((key, name, datetime.fromisoformat(ends)))
+        rows.append(row)
+    return rows
