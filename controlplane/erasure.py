@@ -3,17 +3,19 @@
 The entry says what was erased and why, but not about whom: the audit is never deleted.
 """
 
-import re
 from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
+from controlplane.fleet.models import GatewayOrder, OrderKind
 from controlplane.policies.document import environment_of
-from controlplane.refusals.erasure import erase_caller
+from controlplane.reconciliation.copying import erase_tenant as erase_allowed
+from controlplane.refusals.erasure import erase_caller, is_named
 from controlplane.refusals.erasure import erase_tenant as erase_samples
 from controlplane.series.erasure import erase_tenant as erase_series
+from controlplane.series.kinds import tenant_number
 from controlplane.usage.rollups import erase_tenant as erase_demand
 from controlplane.validation import Problems
 
@@ -31,12 +33,16 @@ class Erased:
     #: Of a tenant: its charts, and the rows that what-if reads.
     series: int = 0
     demand: int = 0
+    #: What it was allowed without Redis.
+    without_redis: int = 0
 
     @property
     def words(self) -> str:
         parts = [f"{self.samples:,} sample{'' if self.samples == 1 else 's'} of refusals"]
         if self.series or self.demand:
             parts += [f"{self.series:,} series", f"{self.demand:,} rows of demand"]
+        if self.without_redis:
+            parts.append(f"{self.without_redis:,} counts of an outage")
         return ", ".join(parts)
 
 
@@ -50,7 +56,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
     if kind not in KINDS:
         problems.add("kind", f"Choose one of: {', '.join(KINDS)}.")
     problems.subject("value", value)
-    if value and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", reason, re.IGNORECASE):
+    if value and is_named(kind, value, reason):
         problems.add("reason", "Leave the caller out of the reason: the audit keeps it forever.")
     problems.settle()
     slug = environment_of(environment).slug
@@ -60,6 +66,11 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 samples=erase_samples(slug, value),
                 series=erase_series(slug, value),
                 demand=erase_demand(slug, value),
+                without_redis=erase_allowed(slug, value),
+            )
+            # Gateways have it in memory too, and would write it again.
+            GatewayOrder.objects.create(
+                environment=slug, kind=OrderKind.ERASE, server=str(tenant_number(value))
             )
         else:
             erased = Erased(samples=erase_caller(slug, kind, value))

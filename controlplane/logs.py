@@ -7,8 +7,11 @@ from typing import Any
 
 import structlog
 
-#: Secrets that would grant access: the secret half of a token, and of a link that sets a password.
-_SECRET = re.compile(r"(fb_[0-9a-f]{4,64}_|/welcome/[0-9a-f]{4,64}-)[0-9a-f]+")
+#: Secrets that would grant access: the secret half of a token, of a link that sets a password, and a link to
+#: the report of an incident.
+_SECRET = re.compile(
+    r"(fb_[0-9a-f]{4,64}_|/welcome/[0-9a-f]{4,64}-)[0-9a-f]+|(/incidents/shared/)[A-Za-z0-9_:.-]+"
+)
 
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -21,7 +24,7 @@ _SHARED: list[Any] = [
 def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for name, value in event.items():
         if isinstance(value, str):
-            event[name] = _SECRET.sub(r"\1***", value)
+            event[name] = _SECRET.sub(r"\1\2***", value)
     return event
 
 

@@ -55,6 +55,8 @@ CA_FILE = env.text("FUSEBOARD_CA_FILE")
 REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), CA_FILE)
 #: What pods may do there, see controlplane/redis_acl.py.
 ACL_PROFILE = env.choice("FUSEBOARD_ACL_PROFILE", PROFILES)
+#: Commands per second that one server of it bears; 0 for unknown.
+REDIS_CAPACITY_OPS = env.integer("FUSEBOARD_REDIS_CAPACITY_OPS", 0, at_least=0, at_most=100_000_000)
 #: Celery's queue, on its own server: a full queue must not affect a limit.
 BROKER_URL = env.url("FUSEBOARD_BROKER_URL", ("redis", "rediss", "redis+socket", "unix"))
 
@@ -104,6 +106,7 @@ INSTALLED_APPS = [
     "controlplane.usage",
     "controlplane.refusals",
     "controlplane.series",
+    "controlplane.reconciliation",
     "controlplane.alerts",
     "dashboard",
     # After ours, whose export_openapi_schema knows where the API is.
@@ -117,6 +120,9 @@ GATEWAY_URLS = env.origins("FUSEBOARD_GATEWAY_URL")
 
 #: Private networks that webhooks may connect to.
 WEBHOOK_NETWORKS = env.networks("FUSEBOARD_WEBHOOK_NETWORKS")
+
+#: Is pinged every minute while alerts are evaluated; empty for no ping.
+WATCHDOG_URL = env.url("FUSEBOARD_WATCHDOG_URL", ("http", "https"))
 
 #: Opens /metrics to scrapers without an API token.
 METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")
@@ -274,7 +280,8 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_048_576
-DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000
+# The editor of a tier has 18 for each limit. The size above bounds them all the same.
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 10_000
 #: API requests of one caller, counted by each web process.
 API_RATE_PER_S = env.integer("FUSEBOARD_API_RATE_PER_S", 100, at_least=1, at_most=1_000_000)
 API_BURST = env.integer("FUSEBOARD_API_BURST", 1_000, at_least=1, at_most=10_000_000)

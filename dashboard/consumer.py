@@ -46,7 +46,12 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return
         self._services = services_of(self.scope["user"], environment_of(query))
         topic = topic_of(query, role, self._services)
-        if topic is None or not await _exists(topic.environment):
+        try:
+            exists = topic is not None and await _exists(topic.environment)
+        except (OperationalError, InterfaceError):
+            await self.close(code=CONNECT_AGAIN)  # It is unknown while Postgres is unavailable.
+            return
+        if topic is None or not exists:
             await self.close(code=NO_SUCH_PAGE)
             return
         self.topic = topic
@@ -139,7 +144,4 @@ async def _exists(environment: str) -> bool:
     # What is read of an environment stays in memory, so a socket cannot ask for names that it makes up.
     if environment == DEFAULT_ENVIRONMENT or environment in hub.environments:
         return True
-    try:
-        return await sync_to_async(is_environment)(environment)
-    except (OperationalError, InterfaceError):
-        return False
+    return await sync_to_async(is_environment)(environment)

@@ -12,6 +12,9 @@ from controlplane.page_addresses import home_of, links_into, split_address
 from dashboard.environments import environments_of, is_environment
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
+#: Where a login leads, what answers to refused requests name, and people, who belong to no environment.
+_WITHOUT_ENVIRONMENT = frozenset({"/", "/explain", "/people"})
+
 
 class EnvironmentOfAddress:
     """Middleware, after the user is known. Links in the response stay in the environment of the request.
@@ -26,6 +29,9 @@ class EnvironmentOfAddress:
         environment, rest = split_address(request.path)
         if rest == request.path:
             return self._home_elsewhere(request) or self.get_response(request)
+        if rest.startswith("/account/"):
+            # Pages of one's login belong to no environment. allauth finds them by the whole path.
+            return redirect(rest, preserve_request=True)
         role = role_of(request.user, environment)
         if role and not _exists(environment):
             said = {"heading": "No such environment", "text": f"There is no environment {environment}."}
@@ -38,9 +44,15 @@ class EnvironmentOfAddress:
             return self.get_response(request)
 
     def _home_elsewhere(self, request: HttpRequest) -> HttpResponseBase | None:
-        """Where a login leads a person without a role in production."""
-        found = environments_of(request.user) if request.path == "/" else []
-        return redirect(home_of(found[0])) if found and DEFAULT_ENVIRONMENT not in found else None
+        """Lead a person without a role in production to the same page of another environment.
+
+        A browser keeps the fragment of the address, which is the token of a refusal.
+        """
+        led = request.method == "GET" and request.path in _WITHOUT_ENVIRONMENT
+        found = environments_of(request.user) if led else []
+        if not found or DEFAULT_ENVIRONMENT in found:
+            return None
+        return redirect(home_of(found[0]) + request.path.lstrip("/"))
 
 
 def _exists(environment: str) -> bool:

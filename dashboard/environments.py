@@ -10,6 +10,7 @@ from controlplane.accounts.permissions import environment_in, role_of
 from controlplane.page_addresses import home_of, split_address
 from controlplane.policies.models import Environment
 from dashboard.hub import hub, read_environments
+from dashboard.saved_views import PLACES
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 
 
@@ -49,6 +50,9 @@ def _there(request: HttpRequest, environment: str) -> str:
     if request.method != "GET" or not same:
         return home_of(environment)
     query = request.GET.copy()
-    query.pop("saved", None)
+    for name in list(query):
+        # The place in a list is of things of this environment; a form that a link filled in is meant for it.
+        if name in PLACES or name == "act" or name.startswith("own."):
+            del query[name]
     address = home_of(environment) + split_address(request.path)[1].lstrip("/")
     return f"{address}?{query.urlencode()}" if query else address

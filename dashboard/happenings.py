@@ -15,25 +15,26 @@ from django.urls import reverse
 
 from controlplane.accounts.models import Role
 from controlplane.alerts.findings import Subject
+from controlplane.alerts.incidents.markers import markers
 from controlplane.alerts.models import Alert
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet.models import Event, EventKind
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Change, Revision
+from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
+from controlplane.status.spans import span_words
 from dashboard.change_words import ChangeWords, change_words
 from dashboard.labels import (
     action_words,
     cause_words,
     event_detail_words,
     event_words,
-    span_words,
     state_verb,
 )
 from dashboard.live.alerts import link_of
-from dashboard.live.breaker_lines import BreakerLine, breaker_lines
 from dashboard.live.change_lines import ChangeLine, line_of
 
 #: Kind -> its words; also the values of the filter.
@@ -44,6 +45,7 @@ KINDS = {
     "breaker": "Breakers",
     "alert": "Alerts",
     "pod": "Pods",
+    "marker": "Deployments",
 }
 #: Things of one edit that are described, and lines of each.
 _THINGS, _LINES = 3, 4
@@ -116,6 +118,7 @@ def happenings(wanted: Wanted) -> list[Happening]:
         "breaker": _breakers,
         "alert": _alerts,
         "pod": _pods,
+        "marker": _markers,
     }
     of_kind = {"edit": ("revision",), "override": ("revision",), "other": ("entry",)}
     chosen = of_kind.get(wanted.kind, (wanted.kind,)) if wanted.kind else tuple(sources)
@@ -206,7 +209,7 @@ def _entries(wanted: Wanted) -> Iterable[Happening]:
     """What people did without a revision: schedules, freezes, drills, approvals, acknowledged alerts."""
     rows = Entry.objects.filter(
         environment=wanted.environment, revision__isnull=True, at__gte=wanted.start, at__lt=wanted.end
-    )
+    ).exclude(action="marker.added")
     if wanted.actor:
         rows = rows.filter(actor=wanted.actor)
     if wanted.thing:
@@ -320,3 +323,14 @@ def _pods(wanted: Wanted) -> Iterable[Happening]:
             detail=event_detail_words(group["said"]),
             css="st-warn" if group["kind"] in (EventKind.SILENT, EventKind.CONFIG_REJECTED) else "",
         )
+
+
+def _markers(wanted: Wanted) -> Iterable[Happening]:
+    """What was deployed, as a pipeline reported it."""
+    rows = markers(wanted.environment).filter(at__gte=wanted.start, at__lt=wanted.end)
+    if wanted.actor:
+        rows = rows.filter(by=wanted.actor)
+    if wanted.thing:
+        rows = rows.filter(service=wanted.thing)
+    for row in rows[: wanted.most + 1]:
+        yield Happening(at=row.at, kind="marker", who=row.by, what=row.text, thing=row.service)

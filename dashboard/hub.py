@@ -156,11 +156,12 @@ class Hub:
         """In the hub's thread: read, build, draw."""
         self._ticks += 1
         drawn: dict[Topic, Drawing] = {}
-        for environment in self._to_read({topic.environment for topic in topics}):
+        found = self._read_environments()
+        for environment in self._to_read({topic.environment for topic in topics}, found):
             shown = [topic for topic in topics if topic.environment == environment]
             try:
                 with links_into(environment):
-                    drawn |= self._draw(environment, shown)
+                    drawn |= self._draw(environment, shown, found)
             except Exception:
                 # One environment that cannot be read must not stop the others.
                 log.exception("hub.environment_not_drawn", environment=environment)
@@ -168,20 +169,27 @@ class Hub:
             del self._sent[topic]
         return drawn
 
-    def _to_read(self, shown: set[str]) -> list[str]:
-        """Return the environments that pages show, and one other in turn, so that it has a history later."""
+    def _read_environments(self) -> bool:
+        """Whether Postgres answers. If not, no other read of this tick waits for it."""
         try:
             close_old_connections()
             self.environments = read_environments()
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_unavailable", error=str(error).splitlines()[0])
             close_old_connections()
+            return False
+        return True
+
+    def _to_read(self, shown: set[str], found: bool) -> list[str]:
+        """Return the environments that pages show, and one other in turn, so that it has a history later."""
+        if not found:
+            return [*shown]
         others = [name for name in self.environments if name not in shown]
         return [*shown, *([others[self._ticks % len(others)]] if others else [])]
 
-    def _draw(self, environment: str, topics: list[Topic]) -> dict[Topic, Drawing]:
+    def _draw(self, environment: str, topics: list[Topic], found: bool) -> dict[Topic, Drawing]:
         known = self.of(environment)
-        facts = self._read(environment, known)
+        facts = self._read(environment, known) if found else self._last_known(known)
         if facts is None:
             return {}
         before, known.facts = known.live, facts
@@ -210,7 +218,10 @@ class Hub:
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_unavailable", error=str(error).splitlines()[0])
             close_old_connections()
-            return self.without_postgres.facts(known.facts) if known.facts is not None else None
+            return self._last_known(known)
+
+    def _last_known(self, known: Known) -> Facts | None:
+        return self.without_postgres.facts(known.facts) if known.facts is not None else None
 
 
 def read_environments() -> tuple[str, ...]:

@@ -48,8 +48,18 @@ _ACTIONS = {
     "epoch.raised": ("New epoch started", "started a new epoch of"),
     "history.erased": ("History erased", "erased the history of"),
     "fleet.freeze_lifted": ("Silent pods marked offline", "marked silent pods as offline in"),
+    "incident.closed": ("Incident closed", "closed incident"),
+    "incident.merged": ("Incident merged", "merged incident"),
+    "incident.noted": ("Note added", "added a note to incident"),
+    "incident.shared": ("Report of incident shared", "made a link to the report of incident"),
+    "incident.split": ("Alert split off", "split an alert off incident"),
+    "incident.step_done": ("Step done", "did a step of incident"),
+    "incident.step_undone": ("Step undone", "withdrew a step of incident"),
+    "incident.unshared": ("Links to report ended", "ended the links to the report of incident"),
+    "marker.added": ("Marker added", "added marker"),
     "mute.created": ("Alerts muted", "muted alerts of"),
     "mute.ended": ("Mute ended", "ended the mute of"),
+    "mute.period_ended": ("Period of a mute ended", "ended this period of the mute of"),
     "override.expired": ("Override expired", "ended the expired override on"),
     "pod_protection.set": ("Protection of pods changed", "changed the protection of pods in"),
     "plan.applied": ("Plan applied", "applied a plan to"),
@@ -364,13 +374,3 @@ def request_words(state: str) -> str:
 def drill_words(kind: str) -> str:
     """What a drill simulates."""
     return _DRILLS.get(kind, kind)
-
-
-def span_words(seconds: float) -> str:
-    """25 to "25 s", 150 to "2 min 30 s", 7300 to "2 h 1 min"."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
-    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 // 60 else "")

@@ -6,18 +6,19 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 #: For a refused text.
-WRONG = "Enter a date and a time, in UTC or with an offset, such as 2030-01-31T18:00+01:00."
+WRONG = "Enter a date and a time from 2000 to 2999, in UTC or with an offset, such as 2030-01-31T18:00+01:00."
+#: As in the API. Near the ends of the calendar, one day more or another time zone is no time at all.
+_YEARS = range(2000, 3000)
 
 
 def moment_of(text: str) -> datetime:
-    """A typed time: in UTC, unless it has an offset, which then counts. Raises ``ValueError``."""
+    """A typed time from 2000 to 2999: in UTC, unless it has an offset. Raises ``ValueError``."""
     found = datetime.fromisoformat(text.strip())
+    if found.year not in _YEARS:
+        raise ValueError(text)
     if found.tzinfo is None:
         return found.replace(tzinfo=UTC)
-    try:
-        return found.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(text) from None
+    return found.astimezone(UTC)
 
 
 def time_tag(at: datetime, shown: str) -> SafeString:

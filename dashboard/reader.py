@@ -1,11 +1,22 @@
 """The person who looks at a page, as far as drawing it depends on them."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from django.http import HttpRequest
 
-from controlplane.accounts.permissions import Services, check, environment_in, may, role_of, services_of
+from controlplane.accounts.permissions import (
+    Services,
+    check,
+    check_changes,
+    environment_in,
+    may,
+    role_of,
+    services_of,
+)
 from controlplane.audit.actor import Actor
+from controlplane.editing.edits.revert import Check
+from controlplane.editing.edits.revert_rights import service_of_revert
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,16 @@ def check_owner(request: HttpRequest, action: str, service: str) -> None:
     """
     check(request.user, action, environment_in(request), service=service)
     request.service = service  # type: ignore[attr-defined]
+
+
+def check_reverts(request: HttpRequest, number: int) -> Check:
+    """Refuse a reader who may revert nothing of the revision, and return the check of what it changes.
+
+    The audit then names the role for the service. Raises ``PermissionDenied``, as the check does.
+    """
+    environment = environment_in(request)
+    request.service = service_of_revert(request.user, environment, number)  # type: ignore[attr-defined]
+    return partial(check_changes, request.user, environment)
 
 
 def actor_of(request: HttpRequest, *, service: str = "") -> Actor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
+from django.urls import get_script_prefix
 from django.utils.safestring import SafeString
 from markdown_it import MarkdownIt
 
@@ -27,7 +28,14 @@ class Page:
 
     @property
     def html(self) -> SafeString:
-        text: str = _markdown.render(_TITLE.sub("", self.body, count=1))
+        tokens = _markdown.parse(_TITLE.sub("", self.body, count=1))
+        for part in tokens:
+            for token in part.children or ():
+                href = str(token.attrGet("href") or "")
+                if href.startswith("/") and not href.startswith("//"):
+                    # A page of this site: of the environment that the reader looks at.
+                    token.attrSet("href", get_script_prefix() + href.removeprefix("/"))
+        text: str = _markdown.renderer.render(tokens, _markdown.options, {})
         # Safe: rendered with raw HTML disabled.
         return SafeString(text)
 

@@ -43,8 +43,8 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 #: Words and order of a table, under the name of its heading if it is not the main one; the range of charts.
 _OF_TABLES = re.compile(r"([a-z0-9-]{1,64}\.)?(q|sort)|span|since|until")
-#: The place in a list, and the notice of an edit: a view begins at the start.
-_LEFT_OUT = frozenset({"after", "before", "page", "saved"})
+#: The place in a list, the notice of an edit, and the mode of a wall display: a view begins at the start.
+PLACES = frozenset({"after", "before", "displayed", "page", "saved", "start", "wall"})
 #: Offered above a list. The page of views has the rest.
 _OFFERED = 8
 
@@ -87,13 +87,13 @@ def _words(name: str, value: str) -> str:
     return f"{table} words {value}".strip() if kind == "q" else f"{name} {value}"
 
 
-def views_of(request: HttpRequest) -> list[View]:
-    """All views that the reader sees, their own first; none while Postgres is down."""
+def views_of(request: HttpRequest) -> list[View] | None:
+    """All views that the reader sees, their own first; ``None`` while Postgres is down."""
     rows = views_for(request.user.get_username(), environment_in(request))
     try:
         return [view_of(row) for row in rows if row.page in LISTS]
     except (OperationalError, InterfaceError):
-        return []
+        return None
 
 
 def offered_views(request: HttpRequest, *, stale: bool) -> dict[str, Any] | None:
@@ -105,7 +105,7 @@ def offered_views(request: HttpRequest, *, stale: bool) -> dict[str, Any] | None
     page = match.url_name if match else None
     if page not in LISTS or stale:
         return None
-    here = {name: str(value) for name, value in request.GET.items() if value and name not in _LEFT_OUT}
+    here = {name: str(value) for name, value in request.GET.items() if value and _is_filter(page, name)}
     visible = views_for(request.user.get_username(), environment_in(request))
     try:
         rows = list(visible.filter(page=page)[: _OFFERED + 1])
@@ -141,14 +141,18 @@ def list_at(address: str, request: HttpRequest) -> tuple[str, dict[str, str]]:
     page = match.url_name or ""
     if match.namespaces or page not in LISTS:
         raise _wrong(_NO_LIST)
-    query = {name: value for name, value in given if name not in _LEFT_OUT}
-    heading, known = LISTS[page]
+    query = {name: value for name, value in given if name not in PLACES}
+    heading = LISTS[page][0]
     for name, value in query.items():
-        if name not in known and not _OF_TABLES.fullmatch(name):
+        if not _is_filter(page, name):
             raise _wrong(f"{heading} has no filter {name[:64]!r}. Remove it from the address.")
         if not is_printable(value):
             raise _wrong(f"Remove the control characters from {name}.")
     return page, query
+
+
+def _is_filter(page: str, name: str) -> bool:
+    return name in LISTS[page][1] or bool(_OF_TABLES.fullmatch(name))
 
 
 _NO_LIST = "This address is not a list. Open a list, such as Breakers or Tenants, and choose Save view there."

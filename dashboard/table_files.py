@@ -91,7 +91,7 @@ def table_file(request: HttpRequest, page: Callable[[HttpRequest], HttpResponseB
         return _missing()
     pieces = _pieces(request, page, table)
     place = match.url_name if match and match.url_name else "table"
-    file = f"{place}-{name.removeprefix('h-')}-{datetime.now(UTC):%Y-%m-%d}.csv"
+    file = f"{environment_in(request)}-{place}-{name.removeprefix('h-')}-{datetime.now(UTC):%Y-%m-%d}.csv"
     return StreamingHttpResponse(
         # A WSGI server streams plain iterators, an ASGI server asynchronous ones.
         _apieces(pieces) if isinstance(request, ASGIRequest) else pieces,

@@ -16,7 +16,6 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import transaction
 from django.http import HttpRequest
 from django.shortcuts import render
-from prometheus_client import Counter
 
 from controlplane.accounts import logins
 from controlplane.accounts.id_tokens import Provider, check_id_token
@@ -24,12 +23,11 @@ from controlplane.accounts.models import Role, User
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.audit.record import record
+from controlplane.metric_catalogue import edits as catalogue
 
 log = structlog.get_logger(__name__)
 
-failed = Counter(
-    "fuseboard_provider_logins_failed", "Logins for which the answer of the identity provider was refused."
-)
+failed = catalogue.PROVIDER_LOGINS_FAILED.make()
 
 #: The actor of what groups changed. No username contains a space.
 _GROUPS = "OpenID Connect"

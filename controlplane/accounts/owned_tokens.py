@@ -11,22 +11,18 @@ import structlog
 from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
-from prometheus_client import Counter
 
 from controlplane import notify_channels
 from controlplane.accounts.models import ApiToken, User
 from controlplane.accounts.permissions import lower_role, role_of, services_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
+from controlplane.metric_catalogue import edits as catalogue
 from controlplane.postgres import notify
 
 log = structlog.get_logger(__name__)
 
-refused = Counter(
-    "fuseboard_api_tokens_refused_total",
-    "Requests with a valid API token that was refused or limited because of its owner.",
-    ["reason"],
-)
+refused = catalogue.TOKENS_REFUSED.make()
 
 
 #: ``limited``: the owner has a lower role. ``ended``: the owner is deactivated or deleted.

@@ -10,18 +10,16 @@ from allauth.account.authentication import get_authentication_records
 from allauth.mfa.signals import authentication_failed, authenticator_added, authenticator_removed
 from django.contrib.auth.signals import user_logged_in, user_logged_out
 from django.http import HttpRequest
-from prometheus_client import Counter
 
 from controlplane.accounts import logins
 from controlplane.accounts.models import User
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
+from controlplane.metric_catalogue import edits as catalogue
 
 log = structlog.get_logger(__name__)
 
-wrong_codes = Counter(
-    "fuseboard_wrong_codes", "Wrong codes of second factors, typed after a correct password or in a session."
-)
+wrong_codes = catalogue.WRONG_CODES.make()
 
 #: Ways to log in that are stronger than a password; the provider enforces its own second factor.
 _STRONG = frozenset(("mfa", "socialaccount"))

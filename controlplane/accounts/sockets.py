@@ -53,9 +53,13 @@ async def user_of(scope: Any) -> Any:
     """The user of the socket's session now, read again, because the login may have ended."""
     checks = _checks.setdefault(asyncio.get_running_loop(), _Checks())
     try:
-        return await checks.user_of(scope["session"])
+        user = await checks.user_of(scope["session"])
     except (OperationalError, InterfaceError) as error:
         return claims.believed(scope["session"], error)
+    # A page that is open for long sends no request that would renew the claims of its cookie.
+    if getattr(user, "is_authenticated", False):
+        claims.renew(scope["session"], user)
+    return user
 
 
 class _Checks:

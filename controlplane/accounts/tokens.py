@@ -89,7 +89,7 @@ def create_agent_token(
             **bound,
         )
         fields = {"environment": environment, "selector": selector, **{k: v for k, v in bound.items() if v}}
-        _note("agent_token.created", name, fields, reason, actor)
+        _note("agent_token.created", name, environment, fields, reason, actor)
     return text
 
 
@@ -122,7 +122,7 @@ def create_api_token(
             expires_at=expires_at,
         )
         fields = {"role": role, "environment": environment, "selector": selector}
-        _note("api_token.created", name, fields, reason, actor)
+        _note("api_token.created", name, environment, fields, reason, actor)
     return text
 
 
@@ -153,7 +153,7 @@ def rotate_token(
             row.owner = person_of(actor)
         row.save(force_insert=True)
         fields = {"selector": successor, "replaces": selector, "until": until.isoformat(timespec="seconds")}
-        _note("token.rotated", name, fields, reason, actor)
+        _note("token.rotated", name, row.environment, fields, reason, actor)
     return text
 
 
@@ -165,7 +165,7 @@ def revoke_token(*, selector: str, reason: str, actor: Actor) -> None:
     with transaction.atomic():
         row = token_of(selector)
         type(row).objects.filter(pk=row.pk).update(revoked_at=Now())
-        _note("token.revoked", row.name, {"selector": selector}, reason, actor)
+        _note("token.revoked", row.name, row.environment, {"selector": selector}, reason, actor)
 
 
 def token_of(selector: str) -> AgentToken | ApiToken:
@@ -250,8 +250,11 @@ def _check_binding(service: str, name_prefix: str) -> None:
     problems.settle()
 
 
-def _note(action: str, name: str, fields: dict[str, str], reason: str, actor: Actor) -> None:
+def _note(
+    action: str, name: str, environment: str, fields: dict[str, str], reason: str, actor: Actor
+) -> None:
     record(
+        environment=environment,
         actor=actor,
         action=action,
         target_kind="token",

@@ -11,7 +11,8 @@ class KeptReply(models.Model):
     #: ``token:<selector>`` or ``user:<id>``: keys of one caller do not affect another.
     caller = models.CharField(max_length=200)
     key = models.CharField(max_length=200)
-    #: SHA-256 of method, address, ``If-Match`` and body, hexadecimal.
+    #: HMAC-SHA256 of method, address, ``If-Match`` and body, hexadecimal, under ``FUSEBOARD_SECRET_KEY``: a
+    #: body can name a caller to erase, whom no list of guesses may find. Releases up to 0.1 stored SHA-256.
     fingerprint = models.CharField(max_length=64)
     #: The response as it was sent, without secrets; null only inside the transaction that makes it.
     reply = models.JSONField(null=True)

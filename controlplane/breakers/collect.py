@@ -9,6 +9,7 @@ from django.db import transaction
 
 from controlplane import notify_channels
 from controlplane.breakers.models import StreamPosition, Transition
+from controlplane.metric_catalogue import traffic as catalogue
 from controlplane.policies.models import Dependency
 from controlplane.postgres import notify
 from controlplane.redis.scripts import PATIENT_S, limits
@@ -16,6 +17,8 @@ from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState
 
 log = structlog.get_logger(__name__)
+
+transitions = catalogue.BREAKER_TRANSITIONS.make()
 
 #: The scripts cap the streams at about a thousand.
 AT_ONCE = 1_000
@@ -76,6 +79,7 @@ def _not_stored(rows: list[Transition]) -> list[Transition]:
 
 
 def _log(environment: str, row: Transition) -> None:
+    transitions.labels(environment, row.dependency.name, row.to_state).inc()
     log.warning(
         "breaker.moved",
         environment=environment,

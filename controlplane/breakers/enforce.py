@@ -9,12 +9,12 @@ import structlog
 from django.db import InterfaceError, OperationalError
 from django.db.models.functions import Now
 from django.utils import timezone
-from prometheus_client import Counter
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.breakers_in_redis import apply_override
 from controlplane.breakers.models import Override
 from controlplane.breakers.override_in_redis import adopt
+from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency
 from controlplane.publishing.models import OutboxEntry
@@ -25,7 +25,7 @@ from fuseboard.contract.words import OverrideMode
 
 log = structlog.get_logger(__name__)
 
-failures = Counter("fuseboard_enforce_failures_total", "Overrides and resets left to the reconciler.")
+failures = catalogue.ENFORCE_FAILURES.make()
 
 
 @dataclass(frozen=True)

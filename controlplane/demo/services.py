@@ -101,7 +101,13 @@ class Demo:
         for process in started:
             # At INFO, Celery would log every second that there was nothing to do.
             level = "WARNING" if process.name in ("worker", "beat") else "INFO"
-            said = {"FUSEBOARD_BEAT_MS": str(BEAT_MS), "FUSEBOARD_LOG_LEVEL": level}
+            said = {
+                "FUSEBOARD_BEAT_MS": str(BEAT_MS),
+                "FUSEBOARD_LOG_LEVEL": level,
+                # Receivers of the demo are on this machine, and nobody waits long for an alert.
+                "FUSEBOARD_WEBHOOK_NETWORKS": "127.0.0.0/8",
+                "FUSEBOARD_ONCALL_AFTER_S": "15",
+            }
             process.environment = dict(os.environ) | said
             self.processes.add(process)
         web = started[0]

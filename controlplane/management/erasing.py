@@ -36,4 +36,5 @@ def erase_or_fail(*, kind: str, value: str, options: dict[str, Any]) -> str:
         raise CommandError(str(error)) from error
     # Without the caller: the log would keep what is erased here.
     log.info("erasure.done", environment=options["environment"], kind=kind, erased=erased.words)
-    return f"Erased {erased.words}. Samples of the last minute are written later: erase it again then."
+    later = "Figures and samples of the last minute are written later"
+    return f"Erased {erased.words}. {later}: erase it again after two minutes."

@@ -18,8 +18,8 @@ import structlog
 from django.db import InterfaceError, OperationalError, connection
 from django.db.models import Q
 from django.db.models.functions import Now
-from prometheus_client import Counter
 
+from controlplane.metric_catalogue import edits as catalogue
 from controlplane.publishing.models import HISTORY, REDIS, Ahead, OutboxEntry
 from controlplane.publishing.snapshot import Snapshot, encode_tenants, is_in_own_bucket, take_snapshot
 from controlplane.redis.scripts import PATIENT_S, PROMPT_S, Script, limits
@@ -40,8 +40,8 @@ TENANTS_PER_NUDGE = 200
 
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
 
-failures = Counter("fuseboard_publish_failures_total", "Publications that were left to the sweep.")
-published = Counter("fuseboard_published_total", "Configurations written to Redis.")
+failures = catalogue.PUBLISH_FAILURES.make()
+published = catalogue.PUBLISHED.make()
 
 
 #: Postgres checks the condition, because the caller may have read an older moment.

@@ -67,12 +67,12 @@ def _servers(url: StoreUrl) -> Iterator[redis.Redis]:
     no name of the client, no database.
     """
     if url.socket:
-        yield _connection(url, unix_socket_path=url.socket)
-    for host, port in _addresses(url):
-        yield _connection(url, host=host, port=port, ssl=url.tls, ssl_ca_certs=url.ca_file or None)
+        yield connection(url, unix_socket_path=url.socket)
+    for host, port in primary_addresses(url):
+        yield connection(url, host=host, port=port, ssl=url.tls, ssl_ca_certs=url.ca_file or None)
 
 
-def _addresses(url: StoreUrl) -> list[tuple[str, int]]:
+def primary_addresses(url: StoreUrl) -> list[tuple[str, int]]:
     if url.socket:
         return []
     if url.kind == "single":
@@ -85,7 +85,7 @@ def _addresses(url: StoreUrl) -> list[tuple[str, int]]:
     return [sentinel.discover_master(url.primary)]  # type: ignore[no-untyped-call]
 
 
-def _connection(url: StoreUrl, **where: object) -> redis.Redis:
+def connection(url: StoreUrl, **where: object) -> redis.Redis:
     return redis.Redis(
         username=url.username or None,
         password=url.password or None,

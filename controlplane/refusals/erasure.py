@@ -28,6 +28,13 @@ def erase_tenant(environment: str, tenant: str) -> int:
     return rows.delete()[0]
 
 
+def is_named(subject: str, value: str, text: str) -> bool:
+    """Whether a text contains this caller, in any of its spellings."""
+    return any(
+        re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text, re.IGNORECASE) for one in spellings(subject, value)
+    )
+
+
 def spellings(subject: str, value: str) -> set[str]:
     """How services write this caller. One server writes an IPv4 address as it is, another as IPv6."""
     if subject != "ip":
@@ -37,5 +44,13 @@ def spellings(subject: str, value: str) -> set[str]:
     except ValueError:
         return {value}
     plain = (address.ipv4_mapped if isinstance(address, IPv6Address) else None) or address
-    found = {value, str(plain), plain.exploded, str(plain).upper()}
-    return found if plain.version == 6 else found | {f"::ffff:{plain}", f"::FFFF:{plain}"}
+    found = {value, str(plain), plain.exploded}
+    if plain.version == 4:
+        high, low = divmod(int(plain), 2**16)
+        mapped = f"::ffff:{high:x}:{low:x}"
+        found |= {f"::ffff:{plain}", mapped, IPv6Address(mapped).exploded, f"0:0:0:0:0:ffff:{high:x}:{low:x}"}
+        found |= {f"0:0:0:0:0:ffff:{plain}", f"0000:0000:0000:0000:0000:ffff:{plain}"}
+    else:
+        # Without the short form of zeros, as some runtimes write it.
+        found.add(":".join(f"{int(part, 16):x}" for part in plain.exploded.split(":")))
+    return found | {one.upper() for one in found}

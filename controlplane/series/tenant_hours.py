@@ -14,7 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.series.kinds import ABOUT_HOUR, TENANT_HOUR, tenant_number, tenant_part
-from controlplane.series.reading import MOST, Answer
+from controlplane.series.reading import MOST, MOST_PARTIAL, Answer, Partial
 
 HOUR_S = 3_600
 
@@ -29,18 +29,16 @@ _FIRST = """
     FROM series_tenant_hour JOIN series_writer ON series_writer.id = writer
     WHERE environment = %s AND part = %s
 """
-_ERASE = """
-    WITH found AS (
-        SELECT part, hour, writer, array_position(ids, %(number)s::bigint) AS place FROM series_tenant_hour
-        WHERE part = %(part)s AND ids @> ARRAY[%(number)s::bigint]
-          AND writer IN (SELECT id FROM series_writer WHERE environment = %(environment)s)
-    )
-    UPDATE series_tenant_hour AS kept SET
-        ids = kept.ids[:place - 1] || kept.ids[place + 1:],
-        asked = kept.asked[:place - 1] || kept.asked[place + 1:],
-        refused = kept.refused[:place - 1] || kept.refused[place + 1:]
-    FROM found WHERE (kept.part, kept.hour, kept.writer) = (found.part, found.hour, found.writer)
-"""
+_PLACE = "array_position(ids, %(number)s::bigint)"
+#: Without a join: if a gateway writes the row meanwhile, each place is looked up again in what it wrote.
+ERASE = f"""
+    UPDATE series_tenant_hour SET
+        ids = ids[:{_PLACE} - 1] || ids[{_PLACE} + 1:],
+        asked = asked[:{_PLACE} - 1] || asked[{_PLACE} + 1:],
+        refused = refused[:{_PLACE} - 1] || refused[{_PLACE} + 1:]
+    WHERE part = %(part)s AND hour >= %(since)s::timestamptz AND ids @> ARRAY[%(number)s::bigint]
+      AND writer IN (SELECT id FROM series_writer WHERE environment = %(environment)s)
+"""  # noqa: S608 - a text of this code
 
 
 def read_hours(
@@ -60,11 +58,14 @@ def read_hours(
     count = max(0, ceil((end.timestamp() - begin) / HOUR_S))
     known_s = [0] * count
     values: list[list[int | None]] = [[None] * count for _ in places]
-    for at, (known, partial, counted) in _hours(environment, tenant, begin, count).items():
+    incomplete = []
+    for at, (known, partial, counted) in sorted(_hours(environment, tenant, begin, count).items()):
         place = (at - begin) // HOUR_S
         # If tallies of the hour are not complete, a tenant without one may have asked.
         if known and (counted is not None or not partial):
             known_s[place] = known
+            if partial:
+                incomplete.append(at)
             for column, which in zip(values, places, strict=True):
                 column[place] = 0 if counted is None else counted[which]
     newest = max((at for at, known in enumerate(known_s) if known), default=None)
@@ -74,10 +75,19 @@ def read_hours(
         known_s=known_s,
         fields=dict(zip(fields, values, strict=True)),
         first_at=_first(environment),
-        partial=[],
+        partial=_runs(incomplete)[-MOST_PARTIAL:],
         newest=None if newest is None else begin + (newest + 1) * HOUR_S,
         made_up_until=None,
     )
+
+
+def _runs(hours: Sequence[int]) -> list[Partial]:
+    """Hours with requests that are in no tally, joined. How many pods sent none is not known."""
+    runs: list[Partial] = []
+    for at in hours:
+        start = runs.pop().start if runs and runs[-1].end == at else at
+        runs.append(Partial(start=start, end=at + HOUR_S, heard=0, known=0))
+    return runs
 
 
 _Counted = list[int] | None
@@ -123,7 +133,11 @@ def _first(environment: str) -> int | None:
 
 def erase_hours(environment: str, tenant: str) -> int:
     """Take a tenant out of all rows; returns their number."""
-    number = tenant_number(tenant)
     with connection.cursor() as cursor:
-        cursor.execute(_ERASE, {"number": number, "part": tenant_part(number), "environment": environment})
+        cursor.execute(ERASE, erasing(environment, tenant_number(tenant), since="-infinity"))
         return int(cursor.rowcount)
+
+
+def erasing(environment: str, number: int, *, since: str) -> dict[str, Any]:
+    """What ``ERASE`` needs to take a tenant out of the hours from ``since`` on."""
+    return {"environment": environment, "number": number, "part": tenant_part(number), "since": since}

@@ -30,6 +30,8 @@ class Breaker(BreakerStatus):
     face: BreakerLook
     #: The last seconds of calls: see ``plots.strip``.
     marks: str
+    #: Of the calls of the last minute; ``None`` if unknown.
+    p99_ms: float | None
     #: Six hours of states, as one strip.
     band: SafeString
 
@@ -105,6 +107,7 @@ def breaker_of(status: BreakerStatus, facts: Facts, history: History) -> Breaker
         **vars(status),
         face=FACES[status.effective],
         marks=history.marks(status.name),
+        p99_ms=facts.call_p99_ms.get(status.name),
         band=_band(status, facts),
     )
 

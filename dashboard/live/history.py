@@ -10,6 +10,8 @@ from controlplane.status.facts import Facts
 POINTS = 40
 #: Seconds per point. A short history has finer points, so that ten minutes are more than one dot.
 STEPS = (3, 15, 60)
+#: Samples that are further apart than this are not neighbours in a strip of seconds.
+_TICKS_APART_S = 5.0
 #: Failures above this share of the calls in a second make a tall mark.
 _BAD_SHARE = 0.2
 
@@ -41,8 +43,11 @@ class History:
         self._last = 0.0
 
     def add(self, facts: Facts, samples: dict[str, float]) -> None:
-        if facts.now - self._last < 0.9:
+        passed = facts.now - self._last
+        if passed < 0.9:
             return
+        # Seconds of which nothing is known. A slow tick leaves none, and an environment without readers many.
+        missed = " " * (min(POINTS, round(passed) - 1) if passed > _TICKS_APART_S else 0)
         self._last = facts.now
         self._began = self._began or facts.now
         for name, value in samples.items():
@@ -52,11 +57,10 @@ class History:
             # Gateways list a dependency while it is called. One that was called before has no calls now.
             traffic = dict.fromkeys(self._marks, DependencyFigures()) | facts.figures.dependencies
         for name in self._marks.keys() - traffic.keys():
-            self._marks[name].append(" ")
+            self._marks[name].extend(f"{missed} ")
         for name, t in traffic.items():
-            self._marks.setdefault(name, deque(maxlen=POINTS)).append(
-                mark(t.calls_per_s, t.failures_per_s, t.slow_per_s, t.refused_per_s)
-            )
+            now = mark(t.calls_per_s, t.failures_per_s, t.slow_per_s, t.refused_per_s)
+            self._marks.setdefault(name, deque(maxlen=POINTS)).extend(f"{missed}{now}")
 
     @property
     def step_s(self) -> int:

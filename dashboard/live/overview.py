@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from controlplane.alerts import texts
 from controlplane.alerts.evaluate import FirstSeen, evaluate
 from controlplane.alerts.reading import StoredAlert
+from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
-from dashboard.live.breaker_lines import BreakerLine, breaker_lines
 from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.change_lines import ChangeLine, line_of

@@ -45,6 +45,9 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
         "operated": covered(topic.services, "override_breaker"),
         "administered": covered(topic.services, "edit_breaker_policy"),
     }
+    if administered := context["administered"]:
+        own = (each.name for each in live.facts.dependencies if each.owner in administered)
+        context["own_dependencies"] = frozenset(own)
     match topic.page:
         case "servers":
             context["server_tiles"] = live.server_tiles

@@ -175,6 +175,7 @@ _FRAME_ONLY = (
     "dependency",
     "drills",
     "import",
+    "incidents",
     # An address that no page has, or the page of something that was removed.
     "missing",
     "mutes",

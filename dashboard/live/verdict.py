@@ -23,9 +23,11 @@ _NAMED = 2
 WEIGHTS = (
     "postgres",
     "gateways",
+    "unlimited",
     "ahead",
     "open",
-    "local_all",
+    "redis-down",
+    "all-local",
     "rejected",
     "unknown-revision",
     "half_open",
@@ -34,6 +36,8 @@ WEIGHTS = (
     "silent",
     "local",
     "p99",
+    "check-failures",
+    "check-errors",
     "locally",
     "lag",
     "429",
@@ -59,8 +63,8 @@ WEIGHTS = (
 #: What dates an incident: the oldest condition of the first group that has one. Drills, planned changes
 #: and overrides are made on purpose, so they date nothing; a Redis within its deadline delays no decision.
 _INCIDENTS = (
-    ("postgres", "gateways", "ahead", "open", "half_open", "local_all", "rejected"),
-    ("frozen", "silent", "local", "p99", "locally", "lag"),
+    ("postgres", "gateways", "ahead", "open", "half_open", "redis-down", "all-local", "rejected"),
+    ("frozen", "silent", "local", "p99", "check-failures", "locally", "lag"),
     ("429",),
 )
 
@@ -170,7 +174,7 @@ def _alerts(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
             continue
         key = alert.key.partition(":")[0]
         if key == "local" and len(fleet.local) == fleet.live:
-            key = "local_all"
+            continue  # all-local says it
         if key == "p99" and not _over_deadline(alert):
             key = "p99_high"
         said = alert.said

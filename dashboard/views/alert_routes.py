@@ -30,6 +30,7 @@ from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of
 
 _LEVELS = ((1, "1 or higher"), (2, "2 or higher"), (3, "3"))
+_DAYS = {str(number): number for number in range(len(DAYS))}
 _SEVERITIES = (("warning", "Warning or critical"), ("critical", "Critical"))
 
 
@@ -75,7 +76,8 @@ def _values(typed: QueryDict) -> RouteValues:
         owner=bounded_text(typed, "owner").strip(),
         least_level=int(level) if level in ("1", "2", "3") else 0,
         least_severity=typed.get("least_severity", "warning"),
-        days=tuple(int(day) for day in typed.getlist("days") if day in "0123456"),
+        # What is no day is refused with the others.
+        days=tuple(_DAYS.get(day, -1) for day in typed.getlist("days")),
         begins=bounded_text(typed, "begins", most=5).strip(),
         ends=bounded_text(typed, "ends", most=5).strip(),
         zone=bounded_text(typed, "zone", most=64).strip() or "UTC",
@@ -150,7 +152,7 @@ def _form(request: HttpRequest, rows: list[Route]) -> dict[str, Any]:
     if typed.get("act") == "put":
         return {
             **typed.dict(),
-            "days": {int(day) for day in typed.getlist("days") if day in "0123456"},
+            "days": {_DAYS[day] for day in typed.getlist("days") if day in _DAYS},
             "receivers": set(typed.getlist("receivers")),
             "steps": _typed_steps(typed),
         }

@@ -12,7 +12,6 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.mute_edits import end_mute
-from controlplane.alerts.mutes import words_of
 from controlplane.alerts.reading import past_alerts, stored
 from controlplane.alerts.routing import warnings
 from controlplane.errors import InvalidEdit, NotFound
@@ -21,6 +20,7 @@ from dashboard.hub import hub
 from dashboard.list_filters import PERIODS, given_filters, having, in_period
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn
+from dashboard.views.mutes import ended_text
 from dashboard.views.page import bounded_text, context_of, text_parameter
 
 _ROWS = 50
@@ -38,17 +38,19 @@ def alerts(request: HttpRequest) -> HttpResponse:
 def _act(request: HttpRequest) -> HttpResponse:
     if not may(request.user, "acknowledge_alert", environment_in(request)):
         raise PermissionDenied("This needs the role operator.")
-    if "end_mute" in request.POST:
+    if "end_mute" in request.POST or "end_period" in request.POST:
         return _end_mute(request)
-    releases = "release" in request.POST
-    change = release_alert if releases else acknowledge_alert
+    common: dict[str, Any] = {
+        "environment": environment_in(request),
+        "note": bounded_text(request.POST, "note", most=500),
+        "actor": actor_of(request),
+    }
     try:
-        row = change(
-            environment=environment_in(request),
-            number=whole(request.POST.get("release" if releases else "acknowledge", ""), "alert"),
-            note=bounded_text(request.POST, "note", most=500),
-            actor=actor_of(request),
-        )
+        if "release" in request.POST:
+            row = release_alert(number=whole(request.POST["release"], "alert"), **common)
+        else:
+            number, _, seen = request.POST.get("acknowledge", "").partition(" ")
+            row = acknowledge_alert(number=whole(number, "alert"), seen=seen, **common)
     except InvalidEdit as error:
         return _page(request, errors=error.errors, typed=request.POST, status=422)
     except NotFound as missing:
@@ -63,19 +65,21 @@ def _act(request: HttpRequest) -> HttpResponse:
 def _end_mute(request: HttpRequest) -> HttpResponse:
     if not may(request.user, "mute_alerts", environment_in(request)):
         raise PermissionDenied("This needs the role operator.")
+    only_period = "end_period" in request.POST
     try:
         row = end_mute(
             environment=environment_in(request),
-            number=whole(request.POST.get("end_mute", ""), "mute"),
+            number=whole(request.POST["end_period" if only_period else "end_mute"], "mute"),
             reason="Ended on the Alerts page",
             actor=actor_of(request),
+            only_period=only_period,
         )
     except InvalidEdit as error:
         return _page(request, errors=error.errors, typed=request.POST, status=422)
     except NotFound as missing:
         return _page(request, errors={"mute": [str(missing)]}, typed=request.POST, status=404)
     hub.nudge()
-    messages.success(request, f"Mute ended: {words_of(row)}. Alerts that still fire are sent.")
+    messages.success(request, ended_text(row))
     return redirect(request.get_full_path())
 
 

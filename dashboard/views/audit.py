@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.models import Role
-from controlplane.accounts.permissions import environment_in, may, require, require_role
+from controlplane.accounts.permissions import environment_in, may, reads_of_people, require, require_role
 from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
 from controlplane.status.read_facts import change_of
@@ -37,7 +37,7 @@ class Day:
 def audit(request: HttpRequest) -> HttpResponse:
     """The audit, filtered by the parameters in the address."""
     filters = _filters(request)
-    rows = _filtered(environment_in(request), filters)
+    rows = _filtered(_chains(request), filters)
     before = request.GET.get("before", "")
     if before.isascii() and before.isdigit() and len(before) < 19:
         rows = rows.filter(pk__lt=int(before))
@@ -73,10 +73,10 @@ def audit_export(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     kind = _FILES.get(request.GET.get("format", ""))
     if kind is None:
         return HttpResponse("format must be csv or jsonl", status=400, content_type="text/plain")
-    rows = _filtered(environment_in(request), _filters(request))
+    rows = _filtered(_chains(request), _filters(request))
     # A WSGI server streams plain iterators, an ASGI server asynchronous ones.
     pieces = aexport(rows, kind) if isinstance(request, ASGIRequest) else export(rows, kind)
-    name = f"audit-{datetime.now(UTC):%Y-%m-%d}.{kind}"
+    name = f"audit-{environment_in(request)}-{datetime.now(UTC):%Y-%m-%d}.{kind}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingHttpResponse(pieces, content_type=CONTENT_TYPES[kind], headers=headers)
 
@@ -96,8 +96,13 @@ def _with(filters: dict[str, str], **changed: str) -> str:
     return f"{reverse('audit')}?{urlencode(kept)}" if kept else reverse("audit")
 
 
-def _filtered(environment: str, filters: dict[str, str]) -> QuerySet[Entry]:
-    rows = Entry.objects.filter(environment__in=(environment, ""))
+def _chains(request: HttpRequest) -> list[str]:
+    """This environment, and the entries of people, who belong to none."""
+    return [environment_in(request), *([""] if reads_of_people(request.user) else [])]
+
+
+def _filtered(environments: list[str], filters: dict[str, str]) -> QuerySet[Entry]:
+    rows = Entry.objects.filter(environment__in=environments)
     if query := filters.get("q"):
         rows = rows.filter(
             Q(target_name__icontains=query)

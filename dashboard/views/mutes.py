@@ -1,5 +1,6 @@
 """Mutes of alerts and maintenance windows: what applies, what a new one would mute, and how one ends."""
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -51,14 +52,38 @@ def _act(request: HttpRequest) -> HttpResponse:
             return _page(request, typed)
         case "add":
             row = add_mute(values=_values(typed), **common)
-            messages.success(request, f"Muted: {words_of(row)}, until {row.ends_at:%-d %b %H:%M} UTC.")
-        case "end":
-            row = end_mute(number=whole(typed.get("mute", ""), "mute"), **common)
-            messages.success(request, f"Mute ended: {words_of(row)}. Alerts that still fire are sent.")
+            messages.success(request, _added_text(row))
+        case ("end" | "end_period") as act:
+            number = whole(typed.get("mute", ""), "mute")
+            row = end_mute(number=number, only_period=act == "end_period", **common)
+            messages.success(request, ended_text(row))
         case _:
             raise InvalidEdit({"act": ["Choose an action."]})
     hub.nudge()
     return redirect("mutes")
+
+
+def ended_text(row: Mute) -> str:
+    """What follows when a mute ends, or one period of it."""
+    rest = "Alerts that still fire are sent."
+    if row.ended_at is None:
+        starts, _ = period_of(row, timezone.now())
+        return f"This period ended: {words_of(row)}. {rest} The next begins on {_short(starts)} UTC."
+    if row.weekly:
+        return f"Weekly mute ended: {words_of(row)}. It is not repeated. {rest}"
+    return f"Mute ended: {words_of(row)}. {rest}"
+
+
+def _added_text(row: Mute) -> str:
+    planned = row.starts_at > row.created_at
+    begins = f"from {_short(row.starts_at)} " if planned else ""
+    weekly = ", and every week until a person ends it" if row.weekly else ""
+    word = "Planned" if planned else "Muted"
+    return f"{word}: {words_of(row)}, {begins}until {_short(row.ends_at)} UTC{weekly}."
+
+
+def _short(at: datetime) -> str:
+    return f"{at:%-d %b %H:%M}"
 
 
 def _values(typed: QueryDict) -> MuteValues:
@@ -83,7 +108,8 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     preview = None
-    if errors is None and any(typed.get(name) for name in _MATCHES):
+    asked = errors is None and any(typed.get(name) for name in _MATCHES)
+    if asked and may(request.user, "mute_alerts", environment_in(request)):
         try:
             preview = preview_mute(environment=environment_in(request), values=_values(typed))
         except InvalidEdit as error:
@@ -93,11 +119,19 @@ def _page(
     context |= {
         "rows": [_row(row) for row in not_ended(environment_in(request), now)],
         "preview": preview,
-        "rules": (("", "Any rule"), *MUTABLE_RULES),
-        "dependencies": (("", "Any dependency"), *(one.name for one in context["live"].breakers)),
+        "rules": _with_typed((("", "Any rule"), *MUTABLE_RULES), typed.get("rule", "")),
+        "dependencies": _with_typed(
+            (("", "Any dependency"), *(one.name for one in context["live"].breakers)),
+            typed.get("dependency", ""),
+        ),
         "repeats": _REPEATS,
     }
     return render(request, "dashboard/mutes.html", context, status=status)
+
+
+def _with_typed(choices: tuple[str | tuple[str, str], ...], typed: str) -> tuple[str | tuple[str, str], ...]:
+    """Keep what is no choice: in its place, the form would mute more than its preview shows."""
+    return choices if not typed or typed in choices else (*choices, typed)
 
 
 def _row(mute: Mute) -> dict[str, Any]:

@@ -149,7 +149,8 @@ def _pages(request: HttpRequest) -> list[Entry]:
 
 _PAGES = (
     ("overview", "Overview", "home start incidents"),
-    ("alerts", "Alerts", "firing acknowledge incidents"),
+    ("alerts", "Alerts", "firing acknowledge"),
+    ("incidents", "Incidents", "postmortem timeline report note outage"),
     ("mutes", "Mutes of alerts", "silence maintenance window"),
     ("breakers", "Breakers", "dependencies circuit"),
     ("bulkheads", "Bulkheads", "slots concurrency queue"),
@@ -157,6 +158,7 @@ _PAGES = (
     ("limits", "Rate limits", "quota near shadow"),
     ("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
     ("servers", "Pods", "fallback redis heartbeat instances"),
+    ("reconciliation", "Allowed without Redis", "reconciliation outage over the limit"),
     ("tenants", "Tenants", "customers"),
     ("budgets", "Costs and budgets", "spent money tokens usage projected month"),
     ("tiers", "Tiers", "plans quota"),
@@ -193,7 +195,7 @@ def _views(request: HttpRequest) -> list[Entry]:
             view.href,
             also=f"saved view {view.words}",
         )
-        for view in views_of(request)
+        for view in views_of(request) or ()
     ]
 
 

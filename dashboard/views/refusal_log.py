@@ -115,5 +115,5 @@ def _words(name: str, value: str) -> str:
 
 def _file(environment: str, wanted: Filter, start: datetime, end: datetime) -> HttpResponse:
     text = samples_as_csv(samples_of(environment, wanted, start, end)[: IN_FILE + 1])
-    headers = {"Content-Disposition": f'attachment; filename="refusals-{end:%Y-%m-%d}.csv"'}
+    headers = {"Content-Disposition": f'attachment; filename="{environment}-refusals-{end:%Y-%m-%d}.csv"'}
     return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)

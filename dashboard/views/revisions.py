@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals.models import ChangeRequest
 from controlplane.editing import edits
+from controlplane.editing.edits.revert_rights import own_dependencies
 from controlplane.editing.edits.rollback import changes_back
 from controlplane.editing.plans.difference import Difference, summary
 from controlplane.errors import EditConflict, InvalidEdit
@@ -141,6 +142,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         head=head,
         possible=possible,
         back=back,
+        own=own_dependencies(request.user, environment_in(request), row.number),
         back_summary=summary(back.counts) if back else "",
         back_things=[changed_item_of(change) for change in back.changes[:20]] if back else [],
         reason=request.POST.get("reason", ""),

@@ -49,7 +49,7 @@ def _act(request: HttpRequest) -> HttpResponse:
     match act:
         case "change":
             # An owner who may not share any more keeps what is shared, or stops sharing it.
-            kept = any(one.id == view and one.mine and one.shared for one in _views(request))
+            kept = any(one.id == view and one.mine and one.shared for one in views_of(request) or ())
             _refuse_unless(shares or kept or not shared)
             row = edits.change_view(view=view, name=typed.get("name", ""), shared=shared, **common)
             messages.success(request, f"View {row.name} is changed.")
@@ -69,17 +69,15 @@ def _refuse_unless(allowed: bool) -> None:
         raise PermissionDenied("To share views needs the role operator.")
 
 
-def _views(request: HttpRequest) -> list[Any]:
-    return views_of(request)
-
-
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "views", **extra)
-    views = _views(request)
+    found = views_of(request)
+    views = found or []
     typed = extra.get("typed") or {}
     chosen = typed.get("view", "") or text_parameter(request, "view")
     changed = next((one for one in views if one.mine and str(one.id) == chosen), None)
     context |= {
+        "known": found is not None,
         "own": [one for one in views if one.mine],
         "others": [one for one in views if not one.mine],
         "changed": changed,

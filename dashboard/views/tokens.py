@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts import tokens as edits
 from controlplane.accounts.models import AgentToken, ApiToken, Role
 from controlplane.accounts.owned_tokens import with_rights
-from controlplane.accounts.permissions import may, require
+from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.policies.models import Environment
 from dashboard.live.pod_page import ENDS_SOON
@@ -118,6 +118,7 @@ def _environments(request: HttpRequest) -> list[str]:
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     environments = _environments(request)
+    typed = extra.get("typed", {})
     visible = [*environments, *([""] if _everywhere(request) else [])]
     now = timezone.now()
 
@@ -139,6 +140,8 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         agents=[described(row) for row in newest(AgentToken)],
         programs=[{**described(each.token), "owned": each} for each in owned],
         environments=environments,
+        # The form creates a token for the environment of the page, unless a person chooses another.
+        chosen=typed["environment"] if "environment" in typed else environment_in(request),
         everywhere=_everywhere(request),
         roles=(*Role.choices, (ApiToken.METRICS, "Metrics only")),
         days=_DAYS,

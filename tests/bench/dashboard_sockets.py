@@ -31,6 +31,8 @@ PAGES = ("overview", "breakers", "servers")
 HOLD_S = 20.0
 #: What the process needed in its first minute, it keeps: growth is measured after it.
 SETTLED_S = 60.0
+#: As ``dashboard.consumer``: sockets last about 30 minutes.
+CONNECT_AGAIN = 4000
 #: The growth of a run that counts as a leak, and the noise of a sample.
 LEAK_KIB = 4 * 1024
 #: Besides the time of holding; an idle machine needs a tenth of it.
@@ -44,8 +46,14 @@ class Browser:
         self.page = PAGES[number % len(PAGES)]
         self.messages = 0
         self.sizes = []
+        self.connected = 0
 
     async def run(self, port, cookie, gate, connected):
+        """Stays on the page: after its time, the web process asks each browser to connect again."""
+        while True:
+            await self._once(port, cookie, gate, connected)
+
+    async def _once(self, port, cookie, gate, connected):
         async with gate:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             request = (
@@ -58,28 +66,35 @@ class Browser:
             answer = await reader.readuntil(b"\r\n\r\n")
             if b" 101 " not in answer.partition(b"\r\n")[0]:
                 raise SystemExit(answer.decode())
-            connected.append(self)
+            if not self.connected:
+                connected.append(self)
+            self.connected += 1
         try:
-            while True:
-                await self._message(reader, writer)
+            while await self._message(reader, writer):
+                pass
         finally:
             writer.close()
 
     async def _message(self, reader, writer):
+        """Whether the socket stays open."""
         head = await reader.readexactly(2)
         code, size = head[0] & 15, head[1] & 127
         if size > 125:
             size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
         data = await reader.readexactly(size)
         if code == 8:
-            raise SystemExit(f"the web process closed a socket: {int.from_bytes(data[:2], 'big')}")
+            reason = int.from_bytes(data[:2], "big")
+            if reason == CONNECT_AGAIN:
+                return False
+            raise SystemExit(f"the web process closed a socket: {reason}")
         if code == 9:
             # Masked with zeros, which change nothing.
             writer.write(bytes([0x8A, 0x80 | size, 0, 0, 0, 0]) + data)
-            return
+            return True
         self.messages += 1
         if self.messages > 1:
             self.sizes.append(size)
+        return True
 
 
 def viewer():
@@ -143,6 +158,8 @@ async def hold(port, cookie, web, seconds, bars):
     sizes = [size for one in (first, *browsers) for size in one.sizes]
     bars.figure("dashboard_sockets_bytes_p50", statistics.median(sizes) / 1024, "KiB per message")
     bars.figure("dashboard_sockets_messages", sum(one.messages for one in browsers) / SOCKETS, "per socket")
+    again = sum(one.connected - 1 for one in browsers)
+    bars.figure("dashboard_sockets_connected_again", again, "times, as the web process asked")
     memory(samples, seconds, bars)
     for task in tasks:
         task.cancel()

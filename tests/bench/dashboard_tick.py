@@ -143,6 +143,7 @@ def write(pods, tick, *, opened=3, local=0):
             "selector",
             f"10.0.{pod // 256}.{pod % 256}",
             {},
+            {},
         )
         for pod in pods
     ]

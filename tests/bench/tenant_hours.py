@@ -31,9 +31,10 @@ def count(hours, chance):
 
     hour = hours.hours.setdefault(int(HOUR.timestamp()), Hour(int(HOUR.timestamp())))
     counted = [(f"customer-{n}", chance.randrange(1, 3_000), chance.randrange(40)) for n in range(TENANTS)]
+    pods = [f"pod-{n % 1_000}" for n in range(TENANTS)]
     begun = process_time()
-    for one in counted:
-        hour.add(*one)
+    for one, pod in zip(counted, pods, strict=True):
+        hour.add(*one, pod=pod)
     hour.known_s += 300
     return process_time() - begun
 

@@ -155,7 +155,15 @@ def test_dependencies_and_the_store_are_summed_over_servers(fleet, clock):
     assert found["dependencies"] == {
         "llm": {"calls_per_s": 26.0, "failures_per_s": 4.0, "slow_per_s": 2.0, "refused_per_s": 10.0}
     }
-    assert found["store"] == {"p50_us": 375, "p99_us": 498, "timeouts_per_s": 2.0, "errors_per_s": 4.0}
+    assert found["store"] == {
+        "p50_us": 375,
+        "p99_us": 498,
+        "asked_per_s": 0.0,
+        "timeouts_per_s": 2.0,
+        "errors_per_s": 4.0,
+        "primaries": 0,
+        "primaries_down": 0,
+    }
     assert (found["decided_locally_per_s"], found["unknown_tenants_per_s"]) == (6.0, 12.0)
 
 

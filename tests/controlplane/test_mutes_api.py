@@ -26,11 +26,27 @@ def test_an_operator_previews_mutes_and_ends(production: str) -> None:
         "by": listed["by"],
         "reason": WHY["reason"],
         "until": listed["ends_at"],
+        "weekly": False,
     }
     assert send(token, "POST", f"{API}/mutes/{listed['id']}/end", WHY).status_code == 200
     assert send(token, "GET", f"{API}/mutes").json() == []
     assert send(token, "GET", f"{API}/alerts").json()[0]["muted"] is None
     problem(send(token, "POST", f"{API}/mutes/{listed['id']}/end", WHY), 404)
+
+
+def test_one_period_of_a_weekly_mute_is_ended(production: str) -> None:
+    token = token_of("operator")
+    alert("local")
+    made = send(token, "POST", f"{API}/mutes", {"rule": "local", "weekly": True, **WHY}).json()
+    assert send(token, "GET", f"{API}/alerts").json()[0]["muted"]["weekly"] is True
+    path = f"{API}/mutes/{made['id']}/end"
+    ended = send(token, "POST", path, {"only_period": True, **WHY}).json()
+    assert (ended["active_until"], ended["skipped_until"]) == (None, made["ends_at"])
+    assert send(token, "GET", f"{API}/alerts").json()[0]["muted"] is None
+    assert [row["id"] for row in send(token, "GET", f"{API}/mutes").json()] == [made["id"]]
+    problem(send(token, "POST", path, {"only_period": True, **WHY}), 422)
+    assert send(token, "POST", path, WHY).status_code == 200
+    assert send(token, "GET", f"{API}/mutes").json() == []
 
 
 def test_a_maintenance_window_is_planned(production: str) -> None:

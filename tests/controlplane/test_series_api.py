@@ -25,6 +25,12 @@ def asked(call: Any, **parameters: str) -> Any:
     return answer.json()
 
 
+def test_hours_of_no_tenant_are_refused(production: str, call: Any) -> None:
+    answer = call("viewer", "GET", f"{API}/series?kind=tenant_hour&fields=asked")
+    assert answer.status_code == 422, answer.content
+    assert "Name the tenant" in answer.content.decode()
+
+
 def times(start: datetime, end: datetime) -> dict[str, str]:
     return {"since": start.isoformat(), "until": end.isoformat()}
 

@@ -1,13 +1,14 @@
 """The logins of many sockets are read again together, and each socket gets its own answer."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import OperationalError
 
-from controlplane.accounts import logins, sockets
+from controlplane.accounts import claims, logins, sockets
 from controlplane.accounts.models import Login, User
 from tests.people import OLGA, VERA
 
@@ -113,3 +114,24 @@ async def test_a_socket_that_leaves_disturbs_no_other(people: None) -> None:
     assert (await staying).get_username() == VERA.name
     with pytest.raises(asyncio.CancelledError):
         await leaving
+
+
+async def test_an_open_page_outlasts_postgres_though_its_claims_are_old(
+    people: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope = await login_of(OLGA.name)
+    now = time.time()
+    monkeypatch.setattr("controlplane.accounts.claims.time.time", lambda: now)
+    assert (await sockets.user_of(scope)).get_username() == OLGA.name
+    now += claims.BELIEVED_S * 3
+    # An hour on one page: only the socket checked its login meanwhile.
+    assert (await sockets.user_of(scope)).get_username() == OLGA.name
+
+    def down(*_: Any) -> None:
+        raise OperationalError("the server closed the connection")
+
+    monkeypatch.setattr(logins, "admitted", down)
+    now += claims.BELIEVED_S - 1
+    assert (await sockets.user_of(scope)).role == OLGA.role
+    now += 2
+    assert not (await sockets.user_of(scope)).is_authenticated, "nobody is believed for longer"

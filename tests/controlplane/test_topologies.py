@@ -18,6 +18,8 @@ from controlplane.breakers.overrides import end_override, override_breaker, rese
 from controlplane.editing import edits
 from controlplane.embedded.reachable import problem
 from controlplane.publishing.publish import PUBLISH_CONFIG, PublishError, publish_head, read_head
+from controlplane.reconciliation import copying
+from controlplane.reconciliation.models import AllowedAlone
 from controlplane.redis.scripts import limits as client_of_limits
 from controlplane.repair.tasks import reconcile_environment
 from fuseboard.configuration.current_configuration import Configuration
@@ -169,6 +171,15 @@ class TestCluster:
                 wait_until(lambda: pod.refusal(name) is None)  # noqa: B023
         collect_transitions("production")
         assert set(Transition.objects.values_list("dependency__name", flat=True)) == set(DEPENDENCIES)
+
+    def test_what_pods_allowed_without_redis_is_found_on_every_primary(
+        self, on_cluster: Cluster, production: str
+    ):
+        for number in range(30):
+            quota = keys.tenant_quota(production, f"t-{number}", "requests")
+            client_of_limits().hincrby(keys.offline_totals(quota), keys.offline_field(quota), 1)
+        assert copying.copy() == 30
+        assert AllowedAlone.objects.count() == 30
 
     def test_an_emptied_cluster_is_refilled(self, on_cluster: Cluster, production: str):
         on_cluster.flush()

@@ -84,6 +84,16 @@ def test_a_wrong_number_is_explained(log_in: Any, sent: str, status: int) -> Non
     assert "Called &lt;b&gt;them&lt;/b&gt;" in answer.content.decode(), "what was typed is kept"
 
 
+def test_a_warning_that_became_critical_meanwhile_is_read_first(log_in: Any) -> None:
+    row, olga = alert(severity="warning"), log_in("olga")
+    assert f'name="acknowledge" value="{row.pk} warning"' in text(olga)
+    Alert.objects.update(severity="critical")
+    answer = olga.post("/alerts", {"acknowledge": f"{row.pk} warning"})
+    assert answer.status_code == 422
+    assert "This alert has just become critical" in answer.content.decode()
+    assert olga.post("/alerts", {"acknowledge": f"{row.pk} critical"}).status_code == 302
+
+
 def test_an_alert_that_is_resolved_meanwhile_says_so(log_in: Any) -> None:
     row = alert(state=AlertState.RESOLVED, resolved_at=timezone.now())
     answer = log_in("olga").post("/alerts", {"acknowledge": row.pk})
@@ -106,6 +116,15 @@ def test_resolved_alerts_have_pages(log_in: Any) -> None:
     assert "dep-50 is open" not in first
     assert "dep-50 is open" in second
     assert "51, last 90 days" in first
+
+
+def test_an_explained_alert_says_whether_it_is_sent(log_in: Any) -> None:
+    cause = alert("pressure", text="web-1 is under pressure")
+    alert("unhealthy", cause=cause)
+    olga = log_in("olga")
+    assert "Explained by: web-1 is under pressure. It is not sent." in text(olga)
+    Alert.objects.filter(pk=cause.pk).update(state=AlertState.RESOLVED, resolved_at=timezone.now())
+    assert "Explained by: web-1 is under pressure, which is resolved. It is sent soon" in text(olga)
 
 
 def test_missing_figures_are_named(log_in: Any) -> None:

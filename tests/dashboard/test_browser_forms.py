@@ -268,8 +268,8 @@ def test_a_phone_displays_what_decides_and_hints_at_the_rest(sign_in):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto("/breakers")
     is_live(page)
-    assert right_of(page, "#row-payments-api td:nth-child(10)") <= 390
     assert right_of(page, "#row-payments-api td:nth-child(11)") <= 390
+    assert right_of(page, "#row-payments-api td:nth-child(12)") <= 390
     page.goto("/servers")
     is_live(page)
     assert right_of(page, "#srv-web-1 td:nth-child(6)") <= 390

@@ -8,6 +8,7 @@ import pytest
 from fleet_rows import breaker, put_server
 from refused_samples import FIRST, put_samples
 
+from tests.dashboard.test_incident_pages import incident
 from tests.people import BOB, OLGA, PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -36,6 +37,7 @@ PAGES = {
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
     "hot_keys": "/hot-keys",
+    "reconciliation": "/reconciliation",
     "budgets": "/budgets",
     "edit": "/edit/tier?key=pro",
     "changes": "/changes",
@@ -49,6 +51,9 @@ PAGES = {
     "alerts": "/alerts",
     "routes": "/alerts/routes?rule=open",
     "mutes": "/alerts/mutes",
+    "incidents": "/incidents",
+    "incident": "/incidents/4712",
+    "incident_report": "/incidents/4712/report",
     "receivers": "/alerts/receivers",
     "audit": "/audit",
     "explain": "/explain",
@@ -81,6 +86,9 @@ NO_PAGES = {
         "audit_export",
         "export",
         "forget_pod",
+        "incident_file",
+        "incident_now",
+        "shared_report",
         "lift_freeze",
         "palette",
         "totp_picture",
@@ -113,6 +121,7 @@ def something_everywhere(production: Any) -> None:
 
     from django.db import connection
 
+    from controlplane.alerts.incidents.edits import add_note
     from controlplane.approvals.gate import Proposed
     from controlplane.approvals.rules import set_approvals
     from controlplane.breakers.overrides import override_breaker
@@ -137,6 +146,8 @@ def something_everywhere(production: Any) -> None:
     values = {"limit": 100, "window_s": 60, "burst": 20}
     edits.set_template(template="contract", expected_version=0, actor=BOB, **values, **common)
     set_approvals(needed=1, actor=BOB, **common)
+    incident(number=4712, acknowledged_by="olga", acknowledged_at=datetime.now(UTC))
+    add_note(environment="production", number=4712, text="The vendor confirms an outage", actor=OLGA)
     with connection.cursor() as cursor:
         cursor.execute("SELECT setval('approvals_changerequest_id_seq', 4710)")
     with pytest.raises(Proposed):

@@ -18,7 +18,9 @@ from controlplane.page_addresses import home_of, links_into, split_address
 from controlplane.policies.models import Environment, TierQuota
 from controlplane.status.read_facts import read_facts
 from dashboard import consumer
+from dashboard.hub import Hub
 from dashboard.hub import hub as the_hub
+from dashboard.live.topics import Topic
 from tests.controlplane.calling import send, token_of
 from tests.people import create_person
 
@@ -221,3 +223,102 @@ async def test_the_hub_knows_environments_that_no_page_shows(staging: str) -> No
         await until(socket, 'data-whole="1"')
     assert consumer.hub.environments == ("production", "staging")
     assert consumer.hub.of("production").facts is not None
+
+
+def test_links_in_runbooks_and_the_503_page_stay_in_the_environment(
+    client: Client, staging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = as_person(client, "ada").get("/env/staging/runbooks/quota-raised-by-mistake").content.decode()
+    assert 'href="/env/staging/audit?kind=tenant"' in page
+    assert 'href="/audit?kind=tenant"' in client.get("/runbooks/quota-raised-by-mistake").content.decode()
+
+    def unreachable(*_: Any, **__: Any) -> Any:
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr("dashboard.views.tiers.context_of", unreachable)
+    refused = client.get("/env/staging/tiers")
+    assert refused.status_code == 503
+    assert 'href="/env/staging/"' in refused.content.decode()
+
+
+def test_the_form_of_a_token_begins_with_the_environment_of_its_page(client: Client, staging: str) -> None:
+    as_person(client, "ada")
+    for path, chosen in (("/env/staging/tokens", "staging"), ("/tokens", "production")):
+        assert f'<option value="{chosen}" selected>' in client.get(path).content.decode()
+    typed = {"act": "api", "environment": "", "name": ""}
+    refused = client.post("/env/staging/tokens", typed)
+    assert refused.status_code == 422
+    assert '<option value="staging" selected>' not in refused.content.decode(), "the choice is kept"
+
+
+def test_an_explanation_is_found_without_a_role_in_production(client: Client, staging: str) -> None:
+    as_person(client, "otto")
+    for path in ("/explain", "/people"):
+        there = client.get(path)
+        assert (there.status_code, there["Location"]) == (302, f"/env/staging{path}")
+    assert client.get("/env/staging/explain").status_code == 200
+    assert client.get("/env/staging/people").status_code == 403, "he is no admin of all environments"
+
+
+def test_people_are_not_administered_from_an_environment_without_a_role(client: Client, staging: str) -> None:
+    User.objects.filter(username="olga").update(role="admin", environment_roles={"staging": ""})
+    as_person(client, "olga")
+    assert client.get("/people").status_code == 200
+    assert client.get("/env/staging/people").status_code == 403, "its frame would be of staging"
+
+
+def test_readers_of_one_environment_see_no_entries_of_people(client: Client, staging: str) -> None:
+    as_person(client, "ada").post(
+        "/people", {"act": "invite", "username": "zoe", "role": "viewer", "reason": "joins the team"}
+    )
+    made = {"act": "agent", "environment": "staging", "name": "zed", "days": "7", "reason": "for a test"}
+    assert client.post("/env/staging/tokens", made).status_code == 200
+    everything = client.get("/env/staging/audit").content.decode()
+    assert "zoe" in everything
+    assert "zed" in everything
+    assert "zed" not in client.get("/audit").content.decode()
+    page = as_person(client, "otto").get("/env/staging/audit").content.decode()
+    assert "zed" in page
+    assert "zoe" not in page
+    file = b"".join(client.get("/env/staging/audit/export?format=csv"))
+    assert b"zed" in file
+    assert b"zoe" not in file
+
+
+def test_pages_of_a_login_have_no_environment(client: Client, staging: str) -> None:
+    as_person(client, "otto")
+    there = client.get("/env/staging/account/recovery-codes")
+    assert (there.status_code, there["Location"]) == (307, "/account/recovery-codes")
+    assert client.get("/env/staging/account").status_code == 200
+
+
+def test_the_switch_begins_at_the_start_of_a_list(client: Client, staging: str) -> None:
+    page = as_person(client, "ada").get("/tenants?state=suspended&after=zeta&act=x&own.suspended=yes")
+    assert 'href="/env/staging/tenants?state=suspended"' in page.content.decode()
+
+
+def test_a_file_names_its_environment(client: Client, staging: str) -> None:
+    file = as_person(client, "ada").get("/env/staging/breakers?csv=h-b")
+    assert 'filename="staging-breakers-b-' in file.get("Content-Disposition", "")
+
+
+def test_a_tick_without_postgres_waits_for_one_connection_only(
+    staging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def unreachable(what: str) -> Any:
+        def read(*_: Any) -> Any:
+            tried.append(what)
+            raise OperationalError("timeout expired")
+
+        return read
+
+    own = Hub()
+    own.of("production").facts = read_facts("production")
+    topics = [Topic(page="breakers", role="viewer", environment=name) for name in ("production", "staging")]
+    monkeypatch.setattr("dashboard.hub.read_environments", unreachable("environments"))
+    monkeypatch.setattr("dashboard.hub.read_facts", unreachable("facts"))
+    drawn = own._tick(topics)
+    assert tried == ["environments"]
+    assert [topic.environment for topic in drawn] == ["production"], "it knows nothing of staging yet"

@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.alerts.evaluate import FirstSeen
 from controlplane.fleet.live import FleetFigures
+from controlplane.status.breaker_lines import breaker_lines
 from controlplane.status.facts import (
     BreakerSeen,
     Dependency,
@@ -16,7 +17,6 @@ from controlplane.status.facts import (
     Transition,
     TripFigures,
 )
-from dashboard.live.breaker_lines import breaker_lines
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of

@@ -33,7 +33,9 @@ def test_an_offset_that_a_person_types_counts(typed, meant):
     assert read.fields["quotas"]["requests"]["expires_at"] == meant.isoformat()
 
 
-@pytest.mark.parametrize("typed", ["", "tomorrow", "2030-13-01T00:00", "0001-01-01T00:00+23:59"])
+@pytest.mark.parametrize(
+    "typed", ["", "tomorrow", "2030-13-01T00:00", "0001-01-01T00:00+23:59", "9999-12-31T23:59"]
+)
 def test_what_is_no_time_is_refused(typed):
     with pytest.raises(ValueError, match=r"."):
         moment_of(typed)

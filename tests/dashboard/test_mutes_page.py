@@ -1,8 +1,10 @@
 """The page of mutes: what a mute would hide is displayed before, and one click ends it."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from controlplane.alerts.models import Mute
 from controlplane.audit.models import Entry
@@ -56,6 +58,48 @@ def test_a_window_is_planned_listed_and_cancelled(log_in: Any) -> None:
     assert "No alert is muted now or later." in page.content.decode()
 
 
+def test_a_weekly_mute_is_ended_for_this_week_or_for_ever(log_in: Any) -> None:
+    alert(escalations=[[1_777_900_331.0, ["boss"]]])
+    olga = log_in("olga")
+    page = olga.post(PATH, NEW | {"repeats": "weekly"}, follow=True).content.decode()
+    assert "UTC, and every week until a person ends it." in page
+    row = Mute.objects.get()
+    page = text(olga)
+    assert "It is repeated every week." in page
+    assert "End weekly mute" in page
+    assert "when the mute ends, but not before" in page
+    page = olga.post("/alerts", {"end_period": row.pk}, follow=True).content.decode()
+    assert "This period ended: rule open, dependency payments-api." in page
+    assert "The next begins on" in page
+    assert "<b>Muted</b>" not in page
+    page = olga.get(PATH).content.decode()
+    assert "Planned" in page
+    assert 'value="end_period"' not in page
+    again = olga.post(PATH, {"act": "end_period", "mute": row.pk, "reason": NEW["reason"]})
+    assert (again.status_code, "does not apply now" in again.content.decode()) == (422, True)
+    page = olga.post(PATH, {"act": "end", "mute": row.pk, "reason": NEW["reason"]}, follow=True)
+    assert (
+        "Weekly mute ended: rule open, dependency payments-api. It is not repeated." in page.content.decode()
+    )
+
+
+def test_the_buttons_of_a_muted_alert_fit_on_a_phone(sign_in: Any, log_in: Any) -> None:
+    alert()
+    log_in("olga").post(PATH, NEW | {"repeats": "weekly"})
+    page = sign_in("olga")
+    page.set_viewport_size({"width": 320, "height": 800})
+    page.goto("/alerts")
+    assert page.locator("button[name=end_period]").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_a_window_that_starts_later_says_when(log_in: Any) -> None:
+    starts = timezone.now() + timedelta(days=2)
+    typed = NEW | {"starts_at": f"{starts:%Y-%m-%dT%H:%M}"}
+    page = log_in("olga").post(PATH, typed, follow=True).content.decode()
+    assert f"Planned: rule open, dependency payments-api, from {starts:%-d %b %H:%M} until" in page
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
@@ -80,9 +124,21 @@ def test_a_viewer_reads_mutes_and_makes_none(log_in: Any) -> None:
     page = vera.get(PATH).content.decode()
     assert "the vendor maintains its database" in page
     assert 'name="act"' not in page
+    alert()
+    page = vera.get(f"{PATH}?rule=open").content.decode()
+    assert "18 of 30 calls failed." not in page, "a preview is for who may mute, as in the API"
     assert vera.post(PATH, NEW).status_code == 403
     assert vera.post("/alerts", {"end_mute": Mute.objects.get().pk}).status_code == 403
     assert Mute.objects.get().ended_at is None
+
+
+def test_a_dependency_that_is_not_listed_stays_what_is_muted(log_in: Any) -> None:
+    """It became "Any dependency", so that the mute hid more than its preview."""
+    page = log_in("olga").get(f"{PATH}?rule=open&dependency=removed-api").content.decode()
+    assert '<option value="removed-api" selected>' in page
+    answer = log_in("olga").post(PATH, NEW | {"act": "preview", "rule": "no-such-rule"})
+    assert answer.status_code == 422
+    assert '<option value="no-such-rule" selected>' in answer.content.decode()
 
 
 def test_the_preview_of_wrong_values_says_so(log_in: Any) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from controlplane.alerts.models import Route
+from controlplane.alerts.mute_edits import MuteValues, add_mute
+from controlplane.audit.actor import Actor
 from tests.controlplane.test_alert_deliveries import receiver
 from tests.dashboard.test_alerts_page import alert, text
 
@@ -50,6 +52,8 @@ def test_an_admin_adds_changes_and_removes_a_route(log_in: Any) -> None:
     [
         ("name", "My Route", "small letters"),
         ("zone", "Mars", "name of a time zone"),
+        ("days", [""], "Choose days from"),
+        ("days", ["12"], "Choose days from"),
         ("begins", "9", "two different times"),
         ("receivers", [], "Choose one receiver or more"),
         ("place", "first", "Enter a whole number"),
@@ -82,7 +86,16 @@ def test_from_an_alert_to_its_receivers(log_in: Any) -> None:
     assert "No receiver gets it." not in page
     assert "There is no receiver" not in text(olga)
     assert olga.get(f"{PATH}?rule=none").status_code == 422
-    assert olga.get(f"{PATH}?rule=open&at=soon").status_code == 422
+    # Of a mute that is repeated, the period at this time is looked for.
+    add_mute(
+        environment="production",
+        values=MuteValues(rule="open", weekly=True),
+        reason=NEW["reason"],
+        actor=Actor(name="ada", role="admin", origin="dashboard"),
+    )
+    assert olga.get(f"{PATH}?rule=open&at=2999-12-31T23:59").status_code == 200
+    for at in ("soon", "9999-12-31T23:59", "0001-01-01T00:00"):
+        assert olga.get(f"{PATH}?rule=open&at={at}").status_code == 422
 
 
 def test_an_operator_reads_routes_and_changes_none(log_in: Any) -> None:

@@ -186,3 +186,20 @@ def test_a_view_belongs_to_its_environment(log_in: Any) -> None:
     assert "there" in {one.name for one in client.get("/env/staging/breakers").context["views"]["shown"]}
     assert client.get("/breakers").context["views"]["shown"] == []
     assert error(client.post("/env/staging/views", {**typed, "address": "/breakers"}), "address")
+
+
+def test_a_view_is_saved_from_a_further_page(log_in: Any) -> None:
+    client = log_in("vera")
+    address = "/changes?kind=edit&displayed=12"
+    offered = client.get(address).content.decode()
+    assert "address=%2Fchanges%3Fkind%3Dedit" in offered
+    assert "displayed%3D" not in offered
+    save(client, address)
+    assert SavedView.objects.get().query == {"kind": "edit"}
+
+
+def test_views_that_cannot_be_read_are_not_called_missing(log_in: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("dashboard.views.saved_views.views_of", lambda _: None)
+    page = log_in("vera").get("/views").content.decode()
+    assert "cannot be read while Postgres is unavailable" in page
+    assert "None yet" not in page

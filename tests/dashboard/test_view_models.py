@@ -354,3 +354,12 @@ def test_long_windows_have_readable_units():
     assert [seconds(ms) for ms in (250, 90_000, 300_000, 7_200_000, 2_592_000_000)] == [
         *("250 ms", "90 s", "5 min", "2 h", "30 d"),
     ]
+
+
+def test_the_strip_of_seconds_is_blank_where_nothing_was_read():
+    history = History()
+    rates = FleetFigures(gateways=1, dependencies={"payments-api": DependencyFigures(calls_per_s=5.0)})
+    for at in (1_000.0, 1_001.0, 1_020.0, 1_021.0):
+        history.add(facts(server("a", CLOSED), now=at, figures=rates), {})
+    assert history.marks("payments-api", count=10) == "        oo"
+    assert history.marks("payments-api").strip() == "oo" + " " * 18 + "oo"

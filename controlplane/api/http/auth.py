@@ -1,7 +1,9 @@
 """Authenticates the caller: a program with a token, or a browser with a session and its CSRF token."""
 
+from functools import partial
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from ninja.errors import AuthorizationError
 from ninja.security import HttpBearer, SessionAuth
@@ -9,9 +11,11 @@ from ninja.security import HttpBearer, SessionAuth
 from controlplane.accounts import tokens
 from controlplane.accounts.models import Role
 from controlplane.accounts.owned_tokens import TokenEnded, refused
-from controlplane.accounts.permissions import covered, may, role_of, roles_of, services_of
+from controlplane.accounts.permissions import check_changes, covered, may, role_of, roles_of, services_of
 from controlplane.api.http.rate_limit import Spent, allowances
 from controlplane.audit.actor import Actor
+from controlplane.editing.edits.revert import Check
+from controlplane.editing.edits.revert_rights import service_of_revert
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Dependency
 
@@ -122,6 +126,19 @@ def check_environment(request: HttpRequest, action: str) -> None:
     """Refuse a caller who may do this for one service only. Raises ``AuthorizationError``."""
     if not may(request.auth, action, environment_in(request)):  # type: ignore[attr-defined]
         raise AuthorizationError
+
+
+def check_reverts(request: HttpRequest, number: int) -> Check:
+    """Refuse a caller who may revert nothing of the revision, and return the check of what it changes.
+
+    Raises ``AuthorizationError``, and the check ``PermissionDenied``.
+    """
+    user, environment = request.auth, environment_in(request)  # type: ignore[attr-defined]
+    try:
+        request.service = service_of_revert(user, environment, number)  # type: ignore[attr-defined]
+    except PermissionDenied as error:
+        raise AuthorizationError from error
+    return partial(check_changes, user, environment)
 
 
 def caller_of(request: HttpRequest) -> str:

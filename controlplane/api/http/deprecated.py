@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from prometheus_client import Counter
+from controlplane.metric_catalogue import edits as catalogue
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
-_uses = Counter("fuseboard_deprecated_use_total", "Uses of deprecated names of the API.", ["name"])
+_uses = catalogue.DEPRECATED_USE.make()
 
 
 def count_deprecated(name: str) -> None:

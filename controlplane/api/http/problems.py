@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, AuthorizationError, HttpError, ValidationError
@@ -74,6 +74,7 @@ def install(api: NinjaAPI) -> None:
 
     api.add_exception_handler(AuthorizationError, lambda request, _: _forbidden(request))
 
+    handle(PermissionDenied, lambda e: problem(403, str(e)))
     handle(ValidationError, lambda e: _invalid([_field_error(found) for found in e.errors]))
     handle(EditsFrozen, lambda e: problem(423, str(e), kind="edits-frozen", until=e.until.isoformat()))
     handle(InvalidEdit, lambda e: _invalid([(field, " ".join(found)) for field, found in e.errors.items()]))

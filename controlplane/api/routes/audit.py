@@ -5,6 +5,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import BeforeValidator, Field
 
+from controlplane.accounts.permissions import reads_of_people
 from controlplane.api.http.auth import needs
 from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, RowId, Slug, Subject, digits
 from controlplane.api.schemas.operations_out import EntryOut, EntryPage
@@ -43,7 +44,7 @@ def list_entries(
 
     ``owner`` finds what a person did with tokens, and ``token`` takes a selector. ``request_id`` finds what a
     request changed: it is the header ``X-Request-Id`` of its answer.
-    Includes entries of people and tokens, which belong to no environment.
+    Includes entries of people and of tokens for all environments, if no environment is closed to the caller.
     """
     filters: Filters = {
         "id__lt": before,
@@ -58,7 +59,7 @@ def list_entries(
         "at__gte": since,
         "at__lt": until,
     }
-    found = list(_entries(environment, filters).order_by("-id")[: limit + 1])
+    found = list(_entries(request, environment, filters).order_by("-id")[: limit + 1])
     more = len(found) > limit
     items = [EntryOut.from_orm(row) for row in found[:limit]]
     return EntryPage(items=items, next=items[-1].id if more else None)
@@ -90,7 +91,7 @@ def export_entries(
 
     While there are more, ``Link`` with ``rel="next"`` is the next address.
     """
-    rows = _entries(environment, {"id__gt": after, "at__gte": since, "at__lt": until})
+    rows = _entries(request, environment, {"id__gt": after, "at__gte": since, "at__lt": until})
     ids = list(rows.order_by("id").values_list("id", flat=True)[: _EXPORTED + 1])
     more, ids = len(ids) > _EXPORTED, ids[:_EXPORTED]
     text = "".join(export(rows.filter(id__lte=ids[-1] if ids else 0), format))
@@ -103,6 +104,9 @@ def export_entries(
     return response
 
 
-def _entries(environment: str, filters: Filters) -> QuerySet[Entry]:
-    rows = Entry.objects.filter(environment__in=(environment_of(environment).slug, ""))
+def _entries(request: HttpRequest, environment: str, filters: Filters) -> QuerySet[Entry]:
+    chains = [environment_of(environment).slug]
+    if reads_of_people(request.auth):  # type: ignore[attr-defined]
+        chains.append("")  # Of people and of tokens for all environments.
+    rows = Entry.objects.filter(environment__in=chains)
     return rows.filter(**{field: value for field, value in filters.items() if value is not None})

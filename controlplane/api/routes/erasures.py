@@ -27,12 +27,15 @@ class EraseIn(ReasonIn):
 
 
 class ErasedOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": {"samples": 12, "series": 0, "demand": 0}})
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"samples": 12, "series": 0, "demand": 0, "without_redis": 0}}
+    )
 
-    #: Samples of refusals; then, of a tenant, its series and the rows of its demand.
+    #: Samples of refusals; then, of a tenant, its series, the rows of its demand, and its counts of outages.
     samples: int
     series: int
     demand: int
+    without_redis: int
 
 
 @router.post("", response=ErasedOut)
@@ -40,7 +43,8 @@ def erase_caller(request: HttpRequest, environment: Environment, values: EraseIn
     """Delete what is stored about an address, a login, an API key, or a tenant.
 
     These are samples of refusals; of a tenant, also its figures over time and the demand of what-if. The
-    configuration and the audit stay. The audit gets an entry that does not name the caller.
+    configuration and the audit stay. The audit gets an entry that does not name the caller. Pods and gateways
+    write figures and samples of the last minute later: erase the caller again after two minutes.
     """
     erased = erase(
         environment=environment,

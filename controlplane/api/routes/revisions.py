@@ -3,7 +3,7 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Router
 
-from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.auth import actor_of, check_reverts, needs
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.one_at_a_time import one_at_a_time
 from controlplane.api.http.versions import revision_read
@@ -59,7 +59,7 @@ def get_revision(request: HttpRequest, environment: Environment, number: RowId) 
     )
 
 
-@router.post("/{number}/revert", response=RevertedOut, auth=needs("edit_quota"))
+@router.post("/{number}/revert", response=RevertedOut, auth=needs("view"))
 @one_at_a_time
 def revert_revision(
     request: HttpRequest, environment: Environment, number: RowId, values: RevertIn
@@ -67,8 +67,10 @@ def revert_revision(
     """Undo what this revision changed, as a new revision. Later changes of the same values stay.
 
     ``units`` restricts the revert to some values of a thing. Overrides of breakers stay as they are. Each
-    caller gets one plan, apply, revert, preview, or what-if at a time.
+    caller gets one plan, apply, revert, preview, or what-if at a time. This needs the role admin; an admin
+    for a service reverts what changes only its dependencies.
     """
+    check = check_reverts(request, number)
     found = revert(
         environment=environment,
         number=number,
@@ -76,18 +78,20 @@ def revert_revision(
         expected_revision=revision_read(request, values.expected_revision),
         reason=values.reason,
         actor=actor_of(request),
+        check=check,
     )
     return _reverted(found)
 
 
-@router.post("/{number}/revert/preview", response=RevertedOut, auth=needs("edit_quota"))
+@router.post("/{number}/revert/preview", response=RevertedOut, auth=needs("view"))
 @changes_nothing
 @one_at_a_time
 def preview_revert_of_revision(
     request: HttpRequest, environment: Environment, number: RowId, values: RevertIn
 ) -> RevertedOut:
     """Preview that revert. Each caller gets one plan, apply, preview, or what-if at a time."""
-    return _reverted(preview_revert(environment=environment, number=number, **_chosen(values)))
+    check = check_reverts(request, number)
+    return _reverted(preview_revert(environment=environment, number=number, **_chosen(values), check=check))
 
 
 def _chosen(values: RevertIn) -> dict[str, Any]:

@@ -9,12 +9,15 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import ConfigDict, Field
 
+from controlplane.alerts.incidents.markers import markers_between
+from controlplane.alerts.models import Marker
 from controlplane.api.schemas.edits_in import Environment
 from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.series.kinds import BY_NAME, TENANT_HOUR
-from controlplane.series.marks import marks_of
+from controlplane.series.marks import MOST as MOST_MARKS
+from controlplane.series.marks import Mark, marks_of
 from controlplane.series.reading import Answer, read
 from controlplane.series.tenant_hours import read_hours
 
@@ -40,7 +43,10 @@ Fields = Annotated[
 
 
 class PartialOut(Schema):
-    """Seconds in which only `heard` of `known` pods were measured."""
+    """Seconds in which only `heard` of `known` pods were measured.
+
+    Both are 0 in hours of all tenants without the requests of some: counts are at least the values.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"example": {"start": 1777900320, "end": 1777900330, "heard": 17, "known": 18}}
@@ -100,7 +106,7 @@ class MarkOut(Schema):
     )
 
     at: float
-    kind: Annotated[str, Field(description="`transition`, `override`, `change`, or `pod`.")]
+    kind: Annotated[str, Field(description="`transition`, `override`, `change`, `pod`, or `marker`.")]
     text: str
     revision: int | None
 
@@ -143,6 +149,8 @@ def get_series(
     slug = environment_of(environment).slug
     try:
         if kind == TENANT_HOUR.name:
+            if not name:
+                raise InvalidEdit({"name": ["Name the tenant: its hours have no sum of all tenants."]})
             answer = read_hours(slug, name, fields=names, start=start, end=end)
         else:
             answer = read(slug, BY_NAME[kind], name, rule, fields=names, start=start, end=end)
@@ -173,8 +181,15 @@ def get_marks(
     since: Since = None,
     until: Until = None,
 ) -> Any:
-    """Transitions, overrides, changes, and events of pods in a range, at most 40."""
+    """Transitions, overrides, changes, events of pods, and markers in a range, at most 40."""
     start, end = range_of(since, until)
     slug = environment_of(environment).slug
     marks, earlier = marks_of(slug, BY_NAME[kind], name, start=start, end=end)
-    return {"marks": marks, "earlier": earlier}
+    deployed, older = markers_between(slug, start=start, end=end, most=MOST_MARKS)
+    marks += [Mark(at=row.at.timestamp(), kind="marker", text=_deployed(row)) for row in deployed]
+    newest = sorted(marks, key=lambda mark: mark.at)[-MOST_MARKS:]
+    return {"marks": newest, "earlier": earlier + older + len(marks) - len(newest)}
+
+
+def _deployed(row: Marker) -> str:
+    return f"{row.service}: {row.text}" if row.service else row.text

@@ -4,6 +4,7 @@ A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` runs th
 """
 
 from controlplane.demo.story import (
+    alerts,
     drills,
     imports,
     opening,
@@ -12,6 +13,7 @@ from controlplane.demo.story import (
     program,
     protection,
     quotas,
+    reconciliation,
     redis,
     restart,
     survival,
@@ -44,10 +46,14 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("retry-budget", protection.retry_budget),
     Checkpoint("fallback-chain", protection.fallback_chain),
     Checkpoint("shed-by-tier", protection.shed_by_tier),
+    Checkpoint("reconciled", reconciliation.reconciled),
     Checkpoint("redis-frozen", survival.redis_frozen),
     Checkpoint("redis-flushed", survival.redis_flushed),
     Checkpoint("postgres-down", survival.postgres_down),
     Checkpoint("pod-restart-offline", survival.pod_restart_offline),
+    Checkpoint("alert-fires", alerts.alert_fires),
+    Checkpoint("alert-resolves", alerts.alert_resolves),
+    Checkpoint("level-3", alerts.level_3),
 )
 
 __all__ = ["BASE", "MORE", "Chapter", "CheckFailed", "Checkpoint"]

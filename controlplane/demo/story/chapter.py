@@ -3,10 +3,10 @@
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 import redis
@@ -14,6 +14,8 @@ import redis
 from controlplane.demo.browser import Browser
 from controlplane.demo.scenario import PODS
 from controlplane.demo.services import Demo
+
+T = TypeVar("T")
 
 
 class CheckFailed(Exception):
@@ -57,6 +59,8 @@ class Chapter:
     def __init__(self, demo: Demo, limits_url: str) -> None:
         self.demo = demo
         self.limits = redis.Redis.from_url(limits_url, decode_responses=True)
+        #: The receiver of alerts, see ``controlplane.demo.story.alerts``.
+        self.sink: Any = None
         self._browsers: dict[str, Browser] = {}
         self._stack = ExitStack()
         self._clients = {
@@ -68,6 +72,10 @@ class Chapter:
         for browser in self._browsers.values():
             browser.close()
         self.limits.close()
+
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context until the end of the run."""
+        return self._stack.enter_context(context)
 
     def browser(self, role: str) -> Browser:
         """The browser of the user with this role, logged in."""

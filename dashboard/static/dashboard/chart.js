@@ -216,7 +216,7 @@
       : unknown ? "unknown: not measured" : values.join(", ");
     const limit = chart.about.limit != null && !unknown ? `, ${chart.about.limit_label}` : "";
     const made = at < chart.answer.made_up_until ? " (made up by the demo)" : "";
-    const from = partial ? `, from ${partial.heard} of ${partial.known} pods` : "";
+    const from = !partial ? "" : partial.known ? `, from ${partial.heard} of ${partial.known} pods` : ", at least";
     return `${clock(at, chart.answer.step_s)}${made}, ${text}${limit}${from}`;
   };
   const marksAt = (chart, place) => {
@@ -300,7 +300,7 @@
     for (const line of chart.about.lines) cell(head, line.label, "th");
     for (let at = chart.page * TABLE_ROWS; at < Math.min(total, (chart.page + 1) * TABLE_ROWS); at += 1) {
       const row = body.insertRow(), partial = partialAt(chart, chart.data[0][at]);
-      const pods = partial ? ` (${partial.heard} of ${partial.known} pods)` : "";
+      const pods = !partial ? "" : partial.known ? ` (${partial.heard} of ${partial.known} pods)` : " (at least)";
       cell(row, clock(chart.data[0][at], chart.answer.step_s) + pods, "th");
       chart.about.lines.forEach((_, i) => cell(row, words(chart, chart.data[i + 1][at]), "td"));
     }

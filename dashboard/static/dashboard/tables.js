@@ -224,7 +224,8 @@
     const text = (cell.dataset.copied || $("a", cell)?.textContent || cell.textContent).trim();
     try {
       await navigator.clipboard.writeText(text);
-      $("#announce").textContent = `Copied: ${cell.matches(".secret") ? "the token" : text}`;
+      const said = text.length > 200 ? "the text" : text;
+      $("#announce").textContent = `Copied: ${cell.matches(".secret") ? "the token" : said}`;
       copier.dataset.done = "";
     } catch { // a browser permits the clipboard only over TLS
       getSelection().selectAllChildren($("a", cell) || cell);
@@ -236,6 +237,10 @@
     if (!cell || copier.parentNode === cell || !cell.textContent.trim()) return;
     delete copier.dataset.done;
     cell.append(copier);
+  });
+  document.addEventListener("click", e => {
+    const button = e.target.closest("[data-copies]");
+    if (button) copy($(`#${button.dataset.copies}`));
   });
   copier.addEventListener("click", e => { e.preventDefault(); copy(copier.parentNode); });
   addEventListener("keydown", e => {
