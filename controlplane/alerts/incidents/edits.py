@@ -100,7 +100,7 @@ def merge_incident(*, environment: str, number: int, into: int, reason: str, act
 
 
 def split_alert(*, environment: str, number: int, alert: int, reason: str, actor: Actor) -> Incident:
-    """Give an alert, with all of its episodes in this incident, an incident of its own."""
+    """Move an alert, with all of its episodes in this incident, into a new incident."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()

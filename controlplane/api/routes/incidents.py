@@ -354,7 +354,7 @@ def merge(request: HttpRequest, environment: Environment, incident: RowId, value
 
 @router.post("/{incident}/split", response={201: IncidentOut}, auth=needs("edit_incident"))
 def split(request: HttpRequest, environment: Environment, incident: RowId, values: SplitIn) -> IncidentOut:
-    """Give an alert an incident of its own. Replies with that."""
+    """Move an alert into a new incident. Replies with that incident."""
     row = split_alert(alert=values.alert, reason=values.reason, **_common(request, environment, incident))
     return IncidentOut.from_orm(row)
 
