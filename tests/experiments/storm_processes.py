@@ -4,7 +4,6 @@ The control plane is a gateway on a socket. It computes the caps of retries from
 product's own function.
 """
 
-import asyncio
 import json
 import socket
 import subprocess
@@ -12,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,9 +93,8 @@ class Vendor:
     def __init__(self) -> None:
         self._up = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._up.getsockname()[1]
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._ended: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._reserved: socket.socket | None = None
 
     def __enter__(self) -> "Vendor":
@@ -108,19 +106,18 @@ class Vendor:
         if self._reserved is not None:
             self._reserved.close()
 
-    async def _serve(self) -> None:
-        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"1")
-            writer.close()
-
-        async with await asyncio.start_server(answer, sock=self._up):
-            await self._ended.wait()
+    def _serve(self) -> None:
+        # No asyncio server: one that closes while it accepts leaves the socket of that connection open.
+        self._up.settimeout(0.05)
+        with self._up:
+            while not self._ended.is_set():
+                with suppress(TimeoutError):
+                    connection, _ = self._up.accept()
+                    with connection, suppress(ConnectionError):
+                        connection.send(b"1")
 
     def _stop(self) -> None:
-        if self._thread.is_alive() and self._loop is not None and self._ended is not None:
-            self._loop.call_soon_threadsafe(self._ended.set)
+        self._ended.set()
         self._thread.join(timeout=10)
 
     def go_down(self) -> float:
