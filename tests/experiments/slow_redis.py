@@ -60,11 +60,13 @@ class DelayingProxy:
     ) -> None:
         loop = asyncio.get_running_loop()
         due = 0.0
-        while data := await reader.read(65_536):
-            # Later bytes must not overtake earlier ones when the delay ends.
-            due = max(due, loop.time() + (self.delay_s if delayed else 0.0))
-            loop.call_at(due, _write, writer, data)
-        writer.close()
+        try:
+            while data := await reader.read(65_536):
+                # Later bytes must not overtake earlier ones when the delay ends.
+                due = max(due, loop.time() + (self.delay_s if delayed else 0.0))
+                loop.call_at(due, _write, writer, data)
+        finally:
+            writer.close()
 
 
 def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
