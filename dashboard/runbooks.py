@@ -1,23 +1,23 @@
-"""Runbooks: Markdown to safe HTML, from Postgres or, while it is unavailable, from their files."""
+"""Runbooks for pages: from Postgres or, while it is unavailable, from their files."""
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
-from django.conf import settings
+from django.contrib.auth.models import AnonymousUser
 from django.db import InterfaceError, OperationalError
-from django.urls import get_script_prefix
-from django.utils.safestring import SafeString
-from markdown_it import MarkdownIt
+from django.utils import timezone
 
+from controlplane.accounts.models import User
+from controlplane.accounts.permissions import may
+from controlplane.fleet.models import RedisNode
 from controlplane.policies.models import Runbook
-from fuseboard.contract.words import is_slug
-
-_FOLDER = settings.BASE_DIR / "docs" / "runbooks"
-# Raw HTML is displayed as text, and links that run script are not links.
-_markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-_TITLE = re.compile(r"\A\s*#\s+(.+)\n")
-_FIRST = re.compile(r"\A\s*(.+?)(?:\n\n|\Z)", re.DOTALL)
-_SYMPTOM = re.compile(r"^## Symptom\s+(.+?)(?:\n\n|\n##|\Z)", re.MULTILINE | re.DOTALL)
+from controlplane.runbooks.format import Action, Document, read_runbook
+from controlplane.runbooks.shipped import Text, shipped, split_title
+from controlplane.status.read_facts import REDIS_FRESH_FOR
+from dashboard.live.breakers import Breaker
+from dashboard.live.overview import Live
+from dashboard.live.runbook_values import Scene
 
 
 @dataclass(frozen=True)
@@ -26,36 +26,34 @@ class Page:
     title: str
     body: str
 
-    @property
-    def html(self) -> SafeString:
-        tokens = _markdown.parse(_TITLE.sub("", self.body, count=1))
-        for part in tokens:
-            for token in part.children or ():
-                href = str(token.attrGet("href") or "")
-                if href.startswith("/") and not href.startswith("//"):
-                    # A page of this site: of the environment that the reader looks at.
-                    token.attrSet("href", get_script_prefix() + href.removeprefix("/"))
-        text: str = _markdown.renderer.render(tokens, _markdown.options, {})
-        # Safe: rendered with raw HTML disabled.
-        return SafeString(text)
+    @cached_property
+    def document(self) -> Document:
+        return read_runbook(self.body)
 
     @property
     def symptom(self) -> str:
-        """When to open it, for the list: its symptom, or its first paragraph."""
-        found = _SYMPTOM.search(self.body) or _FIRST.search(_TITLE.sub("", self.body, count=1))
-        return " ".join(found[1].replace("`", "").replace("*", "").split()) if found else ""
+        """When to open it, for the list: the first words under its first heading."""
+        paragraph = next(
+            (
+                token
+                for before, token in zip(self.document.tokens, self.document.tokens[1:], strict=False)
+                if before.type == "paragraph_open"
+            ),
+            None,
+        )
+        children = (paragraph.children or ()) if paragraph is not None else ()
+        words = (" " if child.type == "softbreak" else child.content for child in children)
+        return " ".join("".join(words).split())
 
 
 def every_runbook() -> list[Page]:
     """Those in Postgres, and files that are not loaded there: alerts link to some of them."""
     try:
-        pages = {row.slug: Page(row.slug, row.title, row.body) for row in Runbook.objects.all()}
+        pages = {row.slug: _page(row.slug, Text(row.title, row.body)) for row in Runbook.objects.all()}
     except (OperationalError, InterfaceError):
         pages = {}  # The files have to do, as for one page.
-    for file in _FOLDER.glob("*.md"):
-        page = _from_file(file.stem)
-        if page is not None:
-            pages.setdefault(file.stem, page)
+    for slug, text in shipped().items():
+        pages.setdefault(slug, _page(slug, text))
     return sorted(pages.values(), key=lambda page: page.title)
 
 
@@ -64,13 +62,31 @@ def find_runbook(slug: str) -> Page | None:
         row = Runbook.objects.filter(slug=slug).first()
     except (OperationalError, InterfaceError):
         row = None  # Runbooks matter most when a store is down, so the file has to do.
-    return _from_file(slug) if row is None else Page(row.slug, row.title, row.body)
+    if row is not None:
+        return _page(slug, Text(row.title, row.body))
+    text = shipped().get(slug)
+    return _page(slug, text) if text is not None else None
 
 
-def _from_file(slug: str) -> Page | None:
-    file = _FOLDER / f"{slug}.md"
-    if not is_slug(slug) or not file.is_file():
-        return None
-    body = file.read_text(encoding="utf-8")
-    title = _TITLE.match(body)
-    return Page(slug, title[1].strip() if title else slug, body)
+def _page(slug: str, text: Text) -> Page:
+    # One that was written through the API may begin with its title again.
+    inner = split_title(text.body)
+    return Page(slug, text.title or slug, inner.body if inner.title == text.title else text.body)
+
+
+def scene_of(live: Live, breaker: Breaker | None) -> Scene:
+    """What the values are read from. Of Redis nothing is known while Postgres is down."""
+    try:
+        fresh = timezone.now() - REDIS_FRESH_FOR
+        nodes = list(RedisNode.objects.filter(read_at__gt=fresh).order_by("address"))
+    except (OperationalError, InterfaceError):
+        nodes = []
+    return Scene(live=live, breaker=breaker, nodes=nodes)
+
+
+def permits(
+    user: User | AnonymousUser, environment: str, breaker: Breaker | None
+) -> Callable[[Action], bool]:
+    """Whether the person may use the form of an action."""
+    owner = breaker.dependency.owner if breaker is not None else ""
+    return lambda action: may(user, action.right, environment, service=owner if action.of else "")

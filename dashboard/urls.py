@@ -99,6 +99,7 @@ urlpatterns = [
     path("audit/export", audit.audit_export, name="audit_export"),
     path("runbooks", runbooks.runbooks, name="runbooks"),
     path("runbooks/<str:slug>", runbooks.runbook, name="runbook"),
+    path("runbooks/<str:slug>/now", runbooks.runbook_now, name="runbook_now"),
     path("changes", changes.changes, name="changes"),
     path("revisions", revisions.revisions, name="revisions"),
     path("revisions/<int:number>", revisions.revision, name="revision"),

@@ -47,6 +47,11 @@ class StoredAlert:
     incident: int | None = None
 
     @property
+    def dependency(self) -> str:
+        """That it is about; empty for none."""
+        return self.subject.name if self.subject.kind == "breaker" else ""
+
+    @property
     def fired(self) -> bool:
         """It lasted for the time of its rule."""
         return self.fired_at is not None

@@ -20,13 +20,14 @@ from controlplane.alerts.thresholds import (
     REFUSED_SHARE_CRITICAL,
     UNCOUNTED_SHARE,
 )
+from controlplane.runbooks.shipped import FOR_DEPENDENCIES
 from controlplane.status.breakers import CANNOT_OPEN, PHRASES, BreakerStatus
 from controlplane.status.facts import ScheduledChange
 from controlplane.status.servers import LAG_CRITICAL_S
 from controlplane.status.status import Status
 
 #: For dependencies that have no runbook of their own.
-GENERAL_RUNBOOK = "payment-provider-timeouts"
+GENERAL_RUNBOOK = FOR_DEPENDENCIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +246,7 @@ RULES: tuple[Rule[Any], ...] = (
         key="p99",
         severity="critical",
         said=headlines.redis_over_deadline,
-        runbook="redis-unreachable",
+        runbook="redis-slow",
         scope=FLEET,
         test=lambda status: (status.figures.store.p99_us or 0) > status.facts.store_deadline_us,
         text=texts.slow_redis,
@@ -255,7 +256,7 @@ RULES: tuple[Rule[Any], ...] = (
         key="p99",
         severity="warning",
         said=headlines.redis_slower_than_usual,
-        runbook="redis-unreachable",
+        runbook="redis-slow",
         scope=FLEET,
         test=lambda status: (status.figures.store.p99_us or 0) > texts.p99_warn_us(status),
         text=texts.slow_redis,

@@ -24,6 +24,10 @@ class Alert:
     #: Its number in Postgres; ``None`` until the worker has evaluated it.
     number: int | None = None
     acknowledged_by: str = ""
+    #: That it is about.
+    dependency: str = ""
+    #: In which people work on it.
+    incident: int | None = None
 
     @property
     def css(self) -> str:
@@ -46,6 +50,8 @@ def alert_of(finding: Finding, stored: StoredAlert | None = None) -> Alert:
         said=finding.said,
         number=stored.id if stored is not None else None,
         acknowledged_by=stored.acknowledged_by if stored is not None else "",
+        dependency=finding.subject.name if finding.subject.kind == "breaker" else "",
+        incident=stored.incident if stored is not None else None,
     )
 
 

@@ -32,7 +32,7 @@ from dashboard.labels import (
     state_verb,
 )
 from dashboard.limit_controls import limit_editor
-from dashboard.live.alerts import link_of
+from dashboard.live.alerts import Alert, link_of
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
 from dashboard.live.protection import duration
@@ -182,6 +182,14 @@ def plan_url(alert: StoredAlert) -> str:
     if alert.subject.kind == "breaker":
         asked["dependency"] = alert.subject.name
     return f"{reverse('routes')}?{urlencode(asked)}"
+
+
+@register.simple_tag
+def runbook_url(alert: StoredAlert | Alert, incident: int | None = None) -> str:
+    """The runbook of an alert, with the incident that keeps its ticks and the dependency of its values."""
+    asked = {"incident": incident or alert.incident, "of": alert.dependency}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    return f"{reverse('runbook', args=[alert.runbook])}{f'?{query}' if query else ''}"
 
 
 @register.simple_tag

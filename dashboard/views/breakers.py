@@ -20,7 +20,8 @@ from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
 from dashboard.live.timeline import RANGES, range_name
 from dashboard.reader import actor_of, check_owner
-from dashboard.runbooks import Page, find_runbook
+from dashboard.runbook_html import Drawing, draw_runbook
+from dashboard.runbooks import Page, find_runbook, permits, scene_of
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views import without_postgres
 from dashboard.views.breaker_selection import MOST
@@ -200,6 +201,10 @@ def _page(
     if request.htmx and request.method == "POST":
         return render(request, "dashboard/breaker.html#override", context, status=status)
     context["runbook"] = runbook_of(found)
+    drawing = Drawing(
+        scene=scene_of(context["live"], found), permits=permits(request.user, environment_in(request), found)
+    )
+    context["runbook_html"] = draw_runbook(context["runbook"].document, drawing)
     return render(request, "dashboard/breaker.html", context, status=status)
 
 

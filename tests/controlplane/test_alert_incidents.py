@@ -264,7 +264,7 @@ def test_a_step_is_noted_once_and_can_be_undone(production: str) -> None:
         "actor": ADA,
     }
     assert tick_step(**step, done=True) == tick_step(**step, done=True)
-    assert steps_done(first, "redis-is-down")[2].by == "ada"
+    assert steps_done(first, "redis-is-down")["Look at the primaries"].by == "ada"
     tick_step(**step, done=False)
     assert steps_done(first, "redis-is-down") == {}
     assert [line.what for line in timeline(first) if line.kind == "step"] == ["Step 2 undone", "Step 2 done"]

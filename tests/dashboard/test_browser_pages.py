@@ -88,6 +88,7 @@ NO_PAGES = {
         "forget_pod",
         "incident_file",
         "incident_now",
+        "runbook_now",
         "shared_report",
         "lift_freeze",
         "palette",

@@ -60,7 +60,7 @@ def test_an_alert_leads_to_its_incident_and_the_incident_to_what_is_affected(log
     assert f'href="/incidents/{row.pk}"' in text(olga, "/alerts")
     page = text(olga, f"/incidents/{row.pk}")
     assert page.count('href="/breakers/payments-api"') >= 2
-    assert 'href="/runbooks/payment-provider-timeouts"' in page
+    assert f'href="/runbooks/payment-provider-timeouts?incident={row.pk}&amp;of=payments-api"' in page
     assert "Timeline" in page
     assert f'hx-get="/incidents/{row.pk}/now"' in page
     now = text(olga, f"/incidents/{row.pk}/now")

@@ -146,7 +146,7 @@ def test_refused_tenants_add_up_to_the_total():
 def test_slow_redis_and_too_many_refusals_are_alerts_with_runbooks():
     figures = FleetFigures(requests_per_s=100, refused_per_s=5, store=StoreFigures(p99_us=7_000))
     keys = {c.key: c.runbook for c in picture(facts(figures=figures)).alerts}
-    assert keys == {"429": "too-many-429s", "p99": "redis-unreachable"}
+    assert keys == {"429": "too-many-429s", "p99": "redis-slow"}
 
 
 def test_a_fleet_without_calls_is_not_called_cut_off_from_redis():

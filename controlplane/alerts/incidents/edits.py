@@ -53,7 +53,8 @@ def tick_step(
     problems.settle()
     with transaction.atomic():
         incident = _locked(environment, number)
-        steps = IncidentLine.objects.filter(incident=incident, runbook=runbook, step=step)
+        # With its words: an edit of the runbook can give the number to another step.
+        steps = IncidentLine.objects.filter(incident=incident, runbook=runbook, text=text)
         last = steps.order_by("-id").first()
         if last is not None and last.done == done:
             return last
@@ -65,11 +66,11 @@ def tick_step(
     return line
 
 
-def steps_done(incident: Incident, runbook: str) -> dict[int, IncidentLine]:
-    """Step -> who did it and when, for the steps that are done."""
+def steps_done(incident: Incident, runbook: str) -> dict[str, IncidentLine]:
+    """Words of a step -> who did it and when, for the steps that are done."""
     rows = IncidentLine.objects.filter(incident=incident, runbook=runbook).order_by("id")
-    newest = {row.step: row for row in rows if row.step is not None}
-    return {step: row for step, row in newest.items() if row.done}
+    newest = {row.text: row for row in rows}
+    return {text: row for text, row in newest.items() if row.done}
 
 
 def merge_incident(*, environment: str, number: int, into: int, reason: str, actor: Actor) -> Incident:

@@ -214,7 +214,7 @@
   addEventListener("pageshow", showSelection); // "Back" brings the ticks along
 
   // ---- copy: a name, a token or a command, from its cell
-  const COPIED = "main :is(td.strong, tbody th[scope=row], code.secret, .prose pre, [data-copied])";
+  const COPIED = "main :is(td.strong, tbody th[scope=row], code.secret, .prose pre:not(.command *), [data-copied])";
   const copier = document.createElement("button");
   copier.type = "button";
   copier.className = "copy";

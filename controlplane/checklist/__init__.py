@@ -1,1 +1,0 @@
-"""The checklist before a deployment, answered from the live configuration and what the fleet reports."""

@@ -1,0 +1,37 @@
+"""The runbooks of this release: ``docs/runbooks``, which also opens while Postgres is down."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+
+from django.conf import settings
+
+_FOLDER = settings.BASE_DIR / "docs" / "runbooks"
+_TITLE = re.compile(r"\A\s*#\s+(.+)\n+")
+#: For a dependency that names none.
+FOR_DEPENDENCIES = "breaker-open"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A runbook without its name: its title, and its body in Markdown."""
+
+    title: str
+    body: str
+
+    @property
+    def digest(self) -> str:
+        """Says which default an edited text was made from."""
+        return sha256(f"{self.title}\n{self.body}".encode()).hexdigest()
+
+
+@cache
+def shipped() -> dict[str, Text]:
+    """Name -> text. Read once: the files of a release do not change while it runs."""
+    return {file.stem: split_title(file.read_text(encoding="utf-8")) for file in sorted(_FOLDER.glob("*.md"))}
+
+
+def split_title(text: str) -> Text:
+    found = _TITLE.match(text)
+    return Text(found[1].strip() if found else "", _TITLE.sub("", text, count=1).strip() + "\n")

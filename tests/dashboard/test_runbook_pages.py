@@ -1,0 +1,137 @@
+"""A runbook beside what it is for: ticks of an incident, live values, buttons of forms, commands to copy."""
+
+import re
+from typing import Any
+
+import pytest
+from fleet_rows import breaker, put_server
+
+from controlplane.alerts.incidents.edits import steps_done
+from controlplane.alerts.models import Alert, Incident, IncidentLine
+from controlplane.runbooks.format import ACTIONS, VALUES, step_key
+from controlplane.runbooks.shipped import shipped
+from dashboard.live.runbook_values import _VALUES
+from dashboard.runbook_html import _FORMS
+from tests.dashboard.test_incident_pages import incident, text
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BOOK = "/runbooks/breaker-open"
+FIRST = "Read the status page of the dependency, or ask its owner."
+
+
+def opened(**fields: Any) -> Incident:
+    """An incident whose alert names the runbook."""
+    row = incident(**fields)
+    Alert.objects.filter(incident=row).update(runbook="breaker-open")
+    return row
+
+
+def tick(row: Incident, done: str = "1", words: str = FIRST) -> dict[str, str]:
+    return {"tick": f"{row.pk}:{step_key(words)}:{done}"}
+
+
+def test_a_step_is_ticked_during_the_incident_and_is_in_its_timeline(log_in: Any) -> None:
+    row, olga = opened(), log_in("olga")
+    page = text(olga, BOOK)
+    assert f'href="/incidents/{row.pk}"' in page
+    assert "0 of 7 steps done" in page
+    assert f'value="{row.pk}:{step_key(FIRST)}:1"' in page
+    answer = olga.post(BOOK, tick(row))
+    assert answer["location"] == f"{BOOK}?incident={row.pk}#step-{step_key(FIRST)}"
+    page = text(olga, f"{BOOK}?incident={row.pk}")
+    assert "1 of 7 steps done" in page
+    assert re.search(r'class="by">olga, \d\d:\d\d:\d\d UTC', page)
+    assert FIRST in text(olga, f"/incidents/{row.pk}")
+    assert IncidentLine.objects.get().runbook == "breaker-open"
+    olga.post(BOOK, tick(row))
+    assert IncidentLine.objects.count() == 1, "sent twice, it is noted once"
+    olga.post(BOOK, tick(row, "0"))
+    assert steps_done(row, "breaker-open") == {}
+
+
+def test_a_step_that_was_changed_meanwhile_is_not_ticked(log_in: Any) -> None:
+    row, olga = opened(), log_in("olga")
+    answer = olga.post(BOOK, tick(row, words="Restart every pod"))
+    assert answer.status_code == 422
+    assert "The runbook was changed" in answer.content.decode()
+    assert olga.post(BOOK, {"tick": f"4711:{step_key(FIRST)}:1"}).status_code == 404
+    assert olga.post(BOOK, {}).status_code == 422
+    assert not IncidentLine.objects.exists()
+
+
+def test_the_incident_from_which_a_person_came_keeps_the_ticks(log_in: Any) -> None:
+    first, other = opened(), incident("lag", text="3 pods have old configuration")
+    olga = log_in("olga")
+    page = text(olga, f"{BOOK}?incident={other.pk}")
+    assert f'value="{other.pk}:{step_key(FIRST)}:1"' in page
+    assert f'href="{BOOK}?incident={first.pk}"' in page, "the other open one can be chosen"
+    for odd in ("x", "9" * 30, "-1", "4711"):
+        assert f'value="{first.pk}:{step_key(FIRST)}:1"' in text(olga, f"{BOOK}?incident={odd}")
+
+
+def test_without_an_incident_nothing_can_be_ticked(log_in: Any) -> None:
+    page = text(log_in("olga"), BOOK)
+    assert "No incident is open for this runbook" in page
+    assert 'form="ticks"' not in page
+    assert page.count(" disabled></button>") == 7
+
+
+def test_a_viewer_reads_ticks_and_sees_no_button_that_the_role_does_not_permit(log_in: Any) -> None:
+    row = opened()
+    page = text(log_in("vera"), f"{BOOK}?of=payments-api")
+    assert 'form="ticks"' not in page
+    assert "Force open: payments-api: your role does not permit this." in page
+    assert "data-action" not in page
+    assert log_in("vera").post(BOOK, tick(row)).status_code == 403
+
+
+def test_values_and_buttons_are_of_the_dependency_of_the_alert(log_in: Any) -> None:
+    put_server("web-1", breakers=[breaker("payments-api", "open", generation=3), breaker("search")])
+    row, olga = opened(), log_in("olga")
+    alerts = text(olga, "/alerts")
+    assert f'href="{BOOK}?incident={row.pk}&amp;of=payments-api"' in alerts
+    page = text(olga, f"{BOOK}?incident={row.pk}")
+    assert 'href="/breakers/payments-api?act=forced_open#override"' in page
+    assert 'href="/breakers/payments-api?act=reset#override"' in page
+    assert re.search(r'data-value="breaker_state">open', page)
+    page = text(olga, f"{BOOK}?of=search")
+    assert re.search(r'data-value="breaker_state">closed', page)
+    page = text(olga, f"{BOOK}?of=no-such-thing")
+    assert 'class="value unknown" data-value="breaker_state">unknown' in page
+    assert 'href="/breakers"' in page
+
+
+def test_the_part_that_is_read_again_has_no_token_and_the_same_query(log_in: Any) -> None:
+    row, olga = opened(), log_in("olga")
+    page = text(olga, f"{BOOK}?incident={row.pk}&of=search")
+    assert f'hx-get="{BOOK}/now?incident={row.pk}&amp;of=search"' in page
+    now = text(olga, f"{BOOK}/now?incident={row.pk}&of=search")
+    assert now.strip().startswith("<section")
+    assert "csrf" not in now
+    assert log_in("olga").get("/runbooks/none/now").status_code == 404
+
+
+def test_every_command_has_a_button_that_copies_it(log_in: Any) -> None:
+    page = text(log_in("vera"), "/runbooks/redis-split")
+    commands = re.findall(r'<code id="(command-\d+)">', page)
+    assert len(commands) == 5
+    assert re.findall(r'data-copies="(command-\d+)"', page) == commands
+    assert "sentinel get-master-addr-by-name mymaster</code>" in page
+
+
+def test_links_lead_to_other_runbooks_of_the_environment(log_in: Any) -> None:
+    assert 'href="/runbooks/redis-busy"' in text(log_in("vera"), "/runbooks/redis-slow")
+
+
+@pytest.mark.parametrize("slug", shipped())
+def test_every_shipped_runbook_opens(log_in: Any, slug: str) -> None:
+    answer = log_in("olga").get(f"/runbooks/{slug}")
+    assert answer.status_code == 200
+    page = answer.content.decode()
+    assert "{{" not in page.partition('id="now"')[2]
+    assert "```" not in page
+
+
+def test_every_value_and_every_action_of_the_closed_lists_has_its_code() -> None:
+    assert set(_VALUES) == set(VALUES)
+    assert set(_FORMS) == set(ACTIONS)
