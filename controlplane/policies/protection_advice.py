@@ -9,7 +9,7 @@ from fuseboard.contract.protection_fields import TIERS
 #: Connections of an httpx client unless it sets limits.
 _HTTPX_CONNECTIONS = 100
 #: More retries than these multiply the load on a dependency that fails.
-_MANY_PERCENT = 20
+MANY_PERCENT = 20
 
 
 def protection_advice(fields: Mapping[str, Any]) -> list[str]:
@@ -52,10 +52,10 @@ def _about_bulkhead(bulkhead: Mapping[str, Any], timeout_ms: int) -> Iterator[st
 def _about_retry(retry: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[str]:
     if retry["idempotent"] and fields["kind"] != "llm":
         yield "idempotent is on: a call that may have arrived is repeated. Check that this does no harm."
-    if retry["budget_percent"] > _MANY_PERCENT:
+    if retry["budget_percent"] > MANY_PERCENT:
         yield (
             f"budget_percent is {retry['budget_percent']} %: while the dependency fails, retries add this"
-            f" much load. Use at most {_MANY_PERCENT} %."
+            f" much load. Use at most {MANY_PERCENT} %."
         )
 
 

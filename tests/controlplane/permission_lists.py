@@ -29,6 +29,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ),
     ("GET", f"{API}/series?kind=fleet&fields=requests", None, "viewer"),
     ("GET", f"{API}/series/marks?kind=fleet", None, "viewer"),
+    ("GET", f"{API}/checklist", None, "viewer"),
     ("GET", f"{API}/reconciliation", None, "viewer"),
     ("GET", f"{API}/reconciliation/outages", None, "viewer"),
     ("GET", f"{API}/tenants", None, "viewer"),

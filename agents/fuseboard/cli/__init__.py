@@ -3,6 +3,7 @@
 ::
 
     fuseboard doctor                                     can this pod decide?
+    fuseboard doctor --checklist                         is the configuration ready for a deployment?
     fuseboard explain --tenant acme --endpoint "POST /v1/orders"
     fuseboard explain --dependency payments-api          what is the next decision, and why?
     fuseboard ctl ...                                    edit and watch through the REST API, from anywhere
@@ -17,6 +18,7 @@ import msgspec
 
 from fuseboard.agent_api.arguments import INVALID, check_costs, check_name, harmless
 from fuseboard.cli import ctl
+from fuseboard.cli.doctor import checklist
 from fuseboard.cli.doctor.command import Level, examine
 from fuseboard.cli.explain.command import explain
 from fuseboard.contract.words import is_subject
@@ -50,6 +52,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check this pod's settings, Redis and gateway")
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument(
+        "--checklist",
+        action="store_true",
+        help="print the checklist before a deployment instead: the control plane checks its configuration",
+    )
+    doctor.add_argument(
+        "--strict", action="store_true", help="with --checklist, exit with 1 also if a line needs attention"
+    )
+    doctor.add_argument(
+        "--environment",
+        default="",
+        help="with --checklist, the environment (default: $FUSEBOARD_ENVIRONMENT, or production)",
+    )
     explain = commands.add_parser("explain", help="which rules apply, what is left, and what comes next")
     about = explain.add_mutually_exclusive_group(required=True)
     about.add_argument("--tenant", help="a request of this tenant")
@@ -68,6 +83,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(given: argparse.Namespace) -> int:
+    if given.checklist:
+        return checklist.run(given)
+    if given.strict or given.environment:
+        raise Misconfigured("--strict and --environment need --checklist")
     findings = asyncio.run(examine())
     failed = any(finding.level is Level.FAIL for finding in findings)
     if given.json:
