@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, LimitStatus, Permit
-from fuseboard.errors import FuseboardError, Misconfigured, Refused
+from fuseboard.errors import FuseboardError, LockLost, LockTaken, Misconfigured, Refused, StoreUnavailable
 
 if TYPE_CHECKING:
     from fuseboard import blocking
@@ -36,12 +36,15 @@ __all__ = [
     "Default",
     "FuseboardError",
     "LimitStatus",
+    "LockLost",
+    "LockTaken",
     "Misconfigured",
     "Mode",
     "Outcome",
     "Permit",
     "Reason",
     "Refused",
+    "StoreUnavailable",
     "Subject",
     "Verdict",
     "blocking",

@@ -1,6 +1,8 @@
 """The agent that an application uses on an event loop."""
 
+import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import asdict
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -28,8 +30,11 @@ from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
+from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, Locks
+from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
 from fuseboard.settings import AgentSettings
+from fuseboard.store.drill_store import SIMULATED
 from fuseboard.subject import NOBODY, Subject
 
 INVALID_TENANT = INVALID
@@ -51,6 +56,14 @@ class Agent(PodState, ContextManagers):
     def __init__(self, *, settings: AgentSettings) -> None:
         super().__init__(settings=settings)
         self._names: set[str] = set()
+        self._store_thread = StoreThread(settings.redis_url, self._simulated_outage)
+        self.locks = Locks(self._store_thread, settings.environment)
+
+    async def stop(self) -> None:
+        """Send what is not reported yet and sign off; at most half a second. Locks end by themselves."""
+        if self.running:
+            await super().stop()
+            await asyncio.to_thread(self._store_thread.stop)
 
     # Requests that enter a service
 
@@ -233,6 +246,25 @@ class Agent(PodState, ContextManagers):
         decision = taken
         if decision.charges:
             self._run_on_loop(lambda: self._runtime.admission.give_back(decision))
+
+    # What one pod cannot decide alone
+
+    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> AsyncLock:
+        """A lock of one process among all: ``async with agent.lock(name) as lock``; see docs/primitives.md.
+
+        ``ttl_s``: for how long a process that dies keeps it. ``wait_s``: the longest wait for it, at most
+        10 s. The block raises ``LockTaken`` and ``StoreUnavailable`` before it begins, and ``LockLost``
+        after its end.
+        """
+        return self.locks.asynchronous(name, ttl_s, wait_s)
+
+    def resilience(self) -> dict[str, Any]:
+        """What protects the pod and what it does now, as JSON. Without tenants and without secrets."""
+        return super().resilience() | {"locks": asdict(self.locks.figures)}
+
+    def _simulated_outage(self) -> str:
+        drill = self._runtime.admission.store.drill
+        return f"a drill: it is simulated as {SIMULATED[drill.kind]}" if drill is not None else ""
 
     # Helpers of the other parts of the surface
 

@@ -40,6 +40,7 @@ from fuseboard.contract.failures import UNKNOWN_KIND
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
+from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, BlockingLock
 from fuseboard.protection.pod import Visit
 from fuseboard.protection.pressure import Pressure
 from fuseboard.settings import AgentSettings
@@ -242,6 +243,21 @@ class Agent(ThreadCalls, Decorators, RetryDecorator):
     def give_back(self, taken: Decision | Permit) -> None:
         """As ``fuseboard.Agent.give_back``."""
         self._started().give_back(taken)
+
+    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> BlockingLock:
+        """As ``fuseboard.Agent.lock``: ``with agent.lock(name) as lock``."""
+        return self._started().locks.blocking(name, ttl_s, wait_s)
+
+    @contextlib.asynccontextmanager
+    async def alock(
+        self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
+    ) -> AsyncIterator[AsyncLock]:
+        """``lock`` for a coroutine on any loop, such as an asynchronous view."""
+        agent = self._agent
+        if agent is None:
+            agent = await asyncio.to_thread(self._started)
+        async with agent.lock(name, ttl_s=ttl_s, wait_s=wait_s) as lock:
+            yield lock
 
     # State
 

@@ -201,8 +201,12 @@ class Store:
         return {key: self.client.dump(key) for key in self.client.keys("*")}
 
     def _run(self, script: Script, keys: list[str], arguments: list[object]) -> Any:
-        every = [*keys, *arguments, self.now_us]
-        try:
-            return self.client.evalsha(script.sha, len(keys), *every)
-        except redis.exceptions.NoScriptError:
-            return self.client.eval(script.text, len(keys), *every)
+        return run_script(self.client, script, keys, [*arguments, self.now_us])
+
+
+def run_script(client: redis.Redis, script: Script, keys: list[str], arguments: list[Any]) -> Any:
+    """The last argument is the time."""
+    try:
+        return client.evalsha(script.sha, len(keys), *keys, *arguments)
+    except redis.exceptions.NoScriptError:
+        return client.eval(script.text, len(keys), *keys, *arguments)

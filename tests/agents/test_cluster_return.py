@@ -4,7 +4,9 @@ import asyncio
 import signal
 
 import msgspec
+import pytest
 
+from fuseboard import AgentSettings, LockTaken, blocking
 from fuseboard.contract.words import FailurePolicy, Mode
 from tests.agents.redis_topologies import Cluster
 from tests.agents.servers import Server
@@ -69,3 +71,13 @@ async def test_a_returning_shard_gets_the_reports_first_and_one_question_per_dom
 
         await eventually(lambda: all(map(is_told, servers)))
     await asyncio.to_thread(cluster.settle)
+
+
+def test_a_lock_is_on_the_shard_of_its_name(cluster: Cluster):
+    cluster.settle()
+    with blocking.Agent(settings=AgentSettings(redis_url=cluster.url, server="locker")) as agent:
+        for number in range(12):
+            with agent.lock(f"report-{number}") as lock:
+                with pytest.raises(LockTaken), agent.lock(f"report-{number}", wait_s=0):
+                    pytest.fail("entered")
+                lock.check()

@@ -55,6 +55,12 @@ def check_wait(wait_s: object) -> None:
         raise Misconfigured(f"wait_s must be 0 to {MAX_WAIT_S:g} seconds, not {_shown(wait_s)}")
 
 
+def check_seconds(name: str, seconds: object, least: float, most: float) -> None:
+    """Raise ``Misconfigured`` unless it is a number of seconds in this range."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= most:
+        raise Misconfigured(f"{name} must be {least:g} to {most:g} seconds, not {_shown(seconds)}")
+
+
 def check_tier(tier: object) -> None:
     """Raise ``Misconfigured`` unless it is a tier of calls. ``None`` is the one of the dependency."""
     if tier is not None and tier not in TIERS:

@@ -139,6 +139,11 @@ def subject_limit(environment: str, subject: str, limit: str) -> str:
     return f"fb1:{environment}:{{i:{subject_digest(subject)}}}:limit:{limit}"
 
 
+def lock(environment: str, name: str) -> str:
+    """STRING ``token fence until_us``; see ``lua/lock.lua``."""
+    return f"fb1:{environment}:{{i:{subject_digest(name)}}}:lock"
+
+
 def values_digest(values: tuple[str, ...]) -> str:
     """No two lists of values have the same digest: each value is preceded by its length."""
     return subject_digest("".join(f"{len(value)}:{value}" for value in values))

@@ -59,8 +59,9 @@ def read_script(name: str, *, clock: str = CLOCK) -> Script:
 
 ADMIT = read_script("admit")
 DRAIN = read_script("drain")
+LOCK = read_script("lock")
 REPORT = read_script("report")
 SETTLE = read_script("settle")
 
 #: All that a pod calls.
-SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN)
+SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, LOCK)

@@ -28,6 +28,7 @@ _EXAMPLES = {
     "root": "root",
     "dependency": "DEP",
     "limit": "LIMIT",
+    "name": "NAME",
     "quota": "QUOTA",
     "subject": "ip=192.0.2.1",
     "limit_key": "fb1:ENV:{d:DEP}:limit:LIMIT",

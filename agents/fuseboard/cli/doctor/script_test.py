@@ -22,14 +22,14 @@ from fuseboard.contract.policy import (
     encode_policy,
     hash_of,
 )
-from fuseboard.contract.scripts import Script
+from fuseboard.contract.scripts import LOCK, Script
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome, Period
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.runtime import compose_admission
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
-from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word
+from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word, ignore
 
 DEPENDENCY = "fuseboard-doctor"
 TENANT = "(fuseboard doctor)"
@@ -111,12 +111,15 @@ class ScriptTest:
 
     async def _every_script(self) -> None:
         admission = self._admission
+        lock = keys.lock(self._environment, TENANT).encode()
+        for action in ("take", "release"):
+            self._listening.run(LOCK, (lock,), (action, TENANT, 1_000_000, 1000, 0), ignore)
         with suppress(Refused):
             permit = await admission.admit_call(DEPENDENCY, costs={"tokens": 2})
             admission.settle(permit.decision, "tokens", 1)
             # Trips the breaker, which writes every kind of key.
             admission.report(permit, Outcome.FAILURE)
-            await self._until(lambda: self._listening.answers >= 3 or bool(self.errors))
+            await self._until(lambda: self._listening.answers >= 5 or bool(self.errors))
             if self.errors:
                 return  # and the store may have dropped a connection that may not call scripts
             # The script works without the history, but people need it.
@@ -138,7 +141,7 @@ class ScriptTest:
         named = (keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         ours = [key(environment, DEPENDENCY) for key in named]
         ours += [keys.vendor_limit(environment, DEPENDENCY, limit.name) for limit in _LIMITS]
-        ours += [keys.tenant_quota(environment, TENANT, _RING.name)]
+        ours += [keys.tenant_quota(environment, TENANT, _RING.name), keys.lock(environment, TENANT)]
         # What cannot be removed expires. The errors are reported already.
         with suppress(OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
             for key in ours:

@@ -1,0 +1,1 @@
+"""Locks and idempotency keys for services: what one pod cannot decide alone."""

@@ -1,0 +1,147 @@
+"""A connection to Redis on a thread: it renews what a busy event loop of the application would lose.
+
+Only processes that use a lock or an idempotency key have this thread. It starts on first use.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import hiredis
+
+from fuseboard.cancellation import stop_tasks
+from fuseboard.contract.scripts import Script
+from fuseboard.errors import StoreUnavailable
+from fuseboard.store import ConnectionLostError, Store, open_store
+from fuseboard.store.pipelined_connection import settles
+from fuseboard.store.store import Reply, Word
+from fuseboard.store.store_clock import StoreClock
+
+logger = logging.getLogger("fuseboard")
+
+#: How long a connection and an answer may take. A question is too late for Redis after the same time.
+CONNECT_S = 1.0
+ANSWER_S = 1.0
+#: ``stop`` waits for the thread for at most this time.
+STOP_S = 0.3
+
+T = TypeVar("T")
+_FAILURES = (OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError)
+
+
+class StoreThread:
+    """Any thread may call ``submit`` and ``stop``. Everything else runs on the thread.
+
+    ``simulated`` returns why Redis must not be asked, in a drill; usually nothing.
+    """
+
+    def __init__(self, redis_url: str, simulated: Callable[[], str] = lambda: "") -> None:
+        self._redis_url = redis_url
+        self._store: Store
+        self._simulated = simulated
+        self._clock = StoreClock()
+        self._guard = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._connecting: asyncio.Lock | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def submit(self, question: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run ``question`` on the thread."""
+        with self._guard:
+            if self._loop is None:
+                # Both belong together: parts of a store belong to the loop that they are first used on.
+                self._loop, self._store = asyncio.new_event_loop(), open_store(self._redis_url)
+                self._thread = threading.Thread(
+                    target=_run, args=(self._loop,), name="fuseboard-store", daemon=True
+                )
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(question, self._loop)
+
+    def stop(self) -> None:
+        """Disconnect and end the thread. What it renewed ends by itself; ``submit`` starts another one."""
+        with self._guard:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = self._connecting = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.create_task, self._end(loop))
+            thread.join(STOP_S)
+
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            await self._store.close()
+        finally:
+            loop.stop()
+
+    # On the thread
+
+    def begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Do ``work`` beside other work."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def not_after_us(self) -> int:
+        """The store time at which the caller of a question that is sent now has given up; 0 is unknown."""
+        now = self._clock.now_us()
+        return now and now + int(ANSWER_S * 1_000_000)
+
+    async def ask(self, script: Script, key: str, *arguments: Word) -> list[Any]:
+        """The answer of a script whose last number is the time of the store. Raises ``StoreUnavailable``."""
+        if why := self._simulated():
+            raise StoreUnavailable(why)
+        try:
+            await self._connect()
+            future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            self._store.run(script, (key.encode(),), arguments, settles(future))
+            reply = await self._answer(future)
+        except _FAILURES as error:
+            raise StoreUnavailable(str(error) or type(error).__name__) from None
+        if not isinstance(reply, list) or not reply or not isinstance(reply[-1], int):
+            why = (
+                str(reply)
+                if isinstance(reply, Exception)
+                else f"{script.name} was answered with {reply!r:.80}"
+            )
+            raise StoreUnavailable(why)
+        self._clock.learn(reply[-1])
+        return reply
+
+    async def command(self, *words: Word) -> Reply:
+        """The answer of one command. Raises ``StoreUnavailable``."""
+        try:
+            await self._connect()
+            return await self._store.call(*words, timeout=ANSWER_S)
+        except _FAILURES as error:
+            raise StoreUnavailable(str(error) or type(error).__name__) from None
+
+    async def _connect(self) -> None:
+        if self._store.connected:
+            return
+        if self._connecting is None:
+            self._connecting = asyncio.Lock()
+        async with self._connecting:
+            if not self._store.connected:
+                await self._store.connect(CONNECT_S)
+
+    async def _answer(self, future: asyncio.Future[Reply]) -> Reply:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await future
+        except TimeoutError:
+            # The server may be frozen, or the connection half-open: the next question opens a new one.
+            await self._store.drop()
+            raise TimeoutError(f"no answer within {ANSWER_S:g} s") from None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(stop_tasks(*asyncio.all_tasks(loop), within_s=STOP_S))
+        loop.close()
