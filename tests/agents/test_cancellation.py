@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,12 @@ class Pipe:
     async def insist(self, *command: object) -> list[bytes]:
         return [b"127.0.0.1", b"6379"]
 
+    def subscribe(self, on_message: Callable[[object], None]) -> None:
+        self._on_message = on_message
+
+    def send(self, command: bytes) -> None:
+        self._on_message([b"subscribe", b"+switch-master", 1])
+
     def abort(self) -> None:
         """There is no connection."""
 
@@ -97,7 +104,8 @@ async def test_the_follower_of_sentinels_is_cancelled(monkeypatch: pytest.Monkey
     async def open_pipe(*_: object, **__: object) -> Pipe:
         return Pipe()
 
-    monkeypatch.setattr("fuseboard.store.sentinels.open_pipe", open_pipe)
+    for module in ("sentinels", "subscription"):
+        monkeypatch.setattr(f"fuseboard.store.{module}.open_pipe", open_pipe)
     for turn in range(TIMES):
         sentinels = Sentinels(StoreUrl.parse("redis+sentinel://127.0.0.1:1/main"))
         task = asyncio.create_task(sentinels.follow(lambda _: True), name="sentinels")

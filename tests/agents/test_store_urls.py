@@ -2,6 +2,8 @@
 
 import pytest
 
+from fuseboard.cli.doctor.findings import Level
+from fuseboard.cli.doctor.redis_check import check_options
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
@@ -74,3 +76,11 @@ def test_no_secret_is_shown():
     shown = repr(AgentSettings(redis_url=url)) + repr(StoreUrl.parse(url))
     assert "secret" not in shown
     assert "hidden" not in shown
+
+
+def test_doctor_names_options_that_have_no_effect_without_their_values():
+    (finding,) = check_options("redis://one:1/0?socket_timeout=3&password=secret&ssl_ca_certs=/ca.pem")
+    assert finding.level is Level.WARN
+    assert "socket_timeout, password" in finding.says
+    assert "secret" not in repr(finding)
+    assert check_options("rediss://one:1/0?ssl_ca_certs=/ca.pem") == []

@@ -53,7 +53,7 @@ async def test_an_agent_decides_and_watches_over_tls(secured: str, papers: Paper
     try:
         await store.connect(10.0)
         assert store.serves(b"some:key")
-        assert await (await source.locate()).ping()
+        assert await source.ask(("PING",)) == [b"PONG"]
     finally:
         await store.close()
         await source.close()

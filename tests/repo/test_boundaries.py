@@ -29,6 +29,10 @@ MADE_UP = {
     ),
     "controlplane/made_up/alone.py": ("", "The control plane's packages import downwards only"),
     "agents/fuseboard/new_room/pages.py": ("import dashboard.hub", "Nothing imports the pages"),
+    "agents/fuseboard/new_room/subscriptions.py": (
+        "import redis.asyncio",
+        "The agent has its own connection to Redis",
+    ),
     "agents/fuseboard/new_room/models.py": (
         "import django.db",
         "The agent knows neither Django nor the control plane",

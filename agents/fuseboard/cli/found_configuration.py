@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from fuseboard.configuration.checked_config import (
     CheckedConfig,
     ConfigError,
@@ -16,7 +13,7 @@ from fuseboard.configuration.checked_config import (
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.disk import Disk, DiskError
 from fuseboard.configuration.redis_copy import StoredConfig, read_configuration
-from fuseboard.configuration.redis_source import RedisSource
+from fuseboard.configuration.redis_source import FAILURES, RedisSource
 from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.policy import Policy
@@ -57,7 +54,7 @@ async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> Fo
     try:
         offer = await _in_redis(settings, tenant, clock)
         problem = "Redis has no configuration yet: nothing was published"
-    except (RedisError, OSError, TimeoutError, ConfigError) as error:
+    except (*FAILURES, ConfigError) as error:
         offer, problem = None, f"no configuration from Redis: {error}"
     notes: tuple[str, ...] = ()
     if offer is None:
@@ -72,11 +69,10 @@ async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> Fo
 async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) -> CheckedConfig | None:
     source = RedisSource(url=settings.redis_url, environment=settings.environment)
     try:
-        redis = await source.locate()
-        stored = await _read(redis, settings, (tenant,) if tenant else (), clock)
+        stored = await _read(source, settings, (tenant,) if tenant else (), clock)
         record = stored.tenants.get(tenant) if stored is not None else None
         if record is not None and record.parents:
-            stored = await _read(redis, settings, (tenant, *record.parents), clock)
+            stored = await _read(source, settings, (tenant, *record.parents), clock)
     finally:
         await source.close()
     if stored is None:
@@ -91,10 +87,10 @@ async def _in_redis(settings: AgentSettings, tenant: str, clock: ServerClock) ->
 
 
 async def _read(
-    redis: Redis, settings: AgentSettings, tenants: tuple[str, ...], clock: ServerClock
+    source: RedisSource, settings: AgentSettings, tenants: tuple[str, ...], clock: ServerClock
 ) -> StoredConfig | None:
     return await read_configuration(
-        redis, settings.environment, tenants=tenants, with_policy=True, clock=clock
+        source, settings.environment, tenants=tenants, with_policy=True, clock=clock
     )
 
 

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-from redis.asyncio import Redis
 
 from fuseboard.configuration.checked_config import ConfigError
+from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.configuration.server_clock import ServerClock
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead, PolicyError, TenantRecord, decode_tenant
 
 #: Records parsed before other tasks of the loop get a turn.
 _PARSED_AT_ONCE = 200
+
+_HEAD = ("epoch", "revision", "hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +30,16 @@ class StoredConfig:
     tenants: dict[str, TenantRecord | None]
 
 
-async def read_head(redis: Redis, environment: str) -> ConfigHead | None:
+async def read_head(source: RedisSource, environment: str) -> ConfigHead | None:
     """The head in Redis; ``None`` when nothing was published, or after a flush."""
-    key = keys.config_head(environment)
-    return _head(await redis.hmget(key, ["epoch", "revision", "hash"]))
+    (fields,) = await source.ask(("HMGET", keys.config_head(environment), *_HEAD))
+    return _head(_values(fields, len(_HEAD)))
 
 
 async def read_configuration(
-    redis: Redis, environment: str, *, tenants: Sequence[str], with_policy: bool, clock: ServerClock
+    source: RedisSource, environment: str, *, tenants: Sequence[str], with_policy: bool, clock: ServerClock
 ) -> StoredConfig | None:
-    """Head, policy and records of one moment. Raises ``RedisError``, ``OSError`` or ``ConfigError``.
+    """Head, policy and records of one moment. Raises ``ConfigError``, or one of ``FAILURES``.
 
     All keys share one hash tag, and the publisher writes them in one script. So a tenant that is
     missing here is not registered.
@@ -45,16 +47,18 @@ async def read_configuration(
     buckets: dict[int, list[str]] = defaultdict(list)
     for tenant in tenants:
         buckets[keys.tenant_bucket_number(tenant)].append(tenant)
-    fields = ["epoch", "revision", "hash", *(["policy"] if with_policy else [])]
-    pipe = redis.pipeline(transaction=True)
-    pipe.hmget(keys.config_head(environment), fields)
+    fields = (*_HEAD, "policy") if with_policy else _HEAD
+    questions: list[tuple[str, ...]] = [("HMGET", keys.config_head(environment), *fields)]
     for number, names in buckets.items():
-        pipe.hmget(keys.tenant_bucket(environment, number), names)
-        pipe.hmget(keys.own_bucket(environment, number), names)
-    pipe.time()
+        questions.append(("HMGET", keys.tenant_bucket(environment, number), *names))
+        questions.append(("HMGET", keys.own_bucket(environment, number), *names))
     asked_ns = time.monotonic_ns()
-    head_fields, *found, (seconds, microseconds) = await pipe.execute()
-    clock.observe(seconds * 1_000_000 + microseconds, asked_ns=asked_ns, answered_ns=time.monotonic_ns())
+    *replies, now = await source.transaction(*questions, ("TIME",))
+    answered_ns = time.monotonic_ns()
+    head_fields, *found = [
+        _values(reply, len(question) - 2) for reply, question in zip(replies, questions, strict=True)
+    ]
+    clock.observe(_microseconds(now), asked_ns=asked_ns, answered_ns=answered_ns)
     head = _head(head_fields)
     if head is None:
         return None
@@ -79,12 +83,27 @@ async def _records(pairs: list[tuple[str, bytes | None]]) -> dict[str, TenantRec
     return records
 
 
-def _head(fields: Sequence[bytes | str | None]) -> ConfigHead | None:
+def _values(reply: object, count: int) -> list[bytes | None]:
+    """The values of an answer to HMGET."""
+    if not isinstance(reply, list) or len(reply) != count:
+        raise ConnectionResetError(f"Redis gave an invalid answer: {reply!r:.100}")
+    if not all(value is None or isinstance(value, bytes) for value in reply):
+        raise ConnectionResetError(f"Redis gave an invalid answer: {reply!r:.100}")
+    return reply
+
+
+def _microseconds(reply: object) -> int:
+    match reply:
+        case [bytes() as seconds, bytes() as microseconds] if seconds.isdigit() and microseconds.isdigit():
+            return int(seconds) * 1_000_000 + int(microseconds)
+    raise ConnectionResetError(f"Redis gave an invalid answer to TIME: {reply!r:.100}")
+
+
+def _head(fields: Sequence[bytes | None]) -> ConfigHead | None:
     epoch, revision, digest = fields[:3]
     if epoch is None or revision is None or digest is None:
         return None
     try:
-        text = digest.decode() if isinstance(digest, bytes) else digest
-        return ConfigHead(epoch=int(epoch), revision=int(revision), hash=text)
+        return ConfigHead(epoch=int(epoch), revision=int(revision), hash=digest.decode())
     except ValueError as error:
         raise ConfigError(f"head: unreadable in Redis ({error})", poisoned=False) from error

@@ -1,81 +1,99 @@
 """The server that has the configuration now: one primary of a Cluster, or the primary behind Sentinels."""
 
-import logging
+import asyncio
 import random
-from typing import Any
 
 import hiredis
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from fuseboard.contract import keys
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.cluster_map import ask_for_ranges
 from fuseboard.store.cluster_slots import slot_of
+from fuseboard.store.pipelined_connection import Pipe, open_pipe
 from fuseboard.store.sentinels import Sentinels
+from fuseboard.store.store import Reply, Word
+from fuseboard.store.subscription import Subscription
 
-logger = logging.getLogger("fuseboard.configuration")
-
+#: How long the server may be silent while it is asked, and how long connecting may take.
 IO_TIMEOUT_S = 1.0
 
-_OPTIONS: dict[str, Any] = {
-    "socket_timeout": IO_TIMEOUT_S,
-    "socket_connect_timeout": IO_TIMEOUT_S,
-    "health_check_interval": 5,
-    "retry": Retry(NoBackoff(), 0),
-    "max_connections": 4,
-}
+#: What asking Redis for the configuration may raise.
+FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
 
 
 class RedisSource:
-    """Provides one client, of the right server."""
+    """One connection for questions, made when it is needed. Each question raises one of ``FAILURES``."""
 
     def __init__(self, *, url: str, environment: str) -> None:
-        self._text = url
         self._url = StoreUrl.parse(url)
         # All keys of the configuration have one hash tag. A message published on one node of a Cluster
         # reaches all.
         self._slot = slot_of(keys.config_head(environment).encode())
         self._known = self._url.addresses
         self._address: Address | None = None
-        self._client: Redis | None = None
+        self._pipe: Pipe | None = None
 
-    @property
-    def client(self) -> Redis:
-        """The client that ``locate`` found last."""
-        if self._client is None:
-            raise ConnectionError("not located yet")
-        return self._client
+    async def open_subscription(self, subscription: Subscription) -> None:
+        """Open it at the server that has the configuration now. Later questions go to the same server."""
+        address = await self._locate()
+        if address != self._address:
+            self.leave()
+        await subscription.open(self._url, address, timeout_s=IO_TIMEOUT_S)
 
-    async def locate(self) -> Redis:
-        """A client of the right server. Raises ``OSError`` or ``TimeoutError`` when it cannot be found."""
-        if self._url.kind == "single":
-            self._client = self._client or self._from_text()
-            return self._client
-        address = await (
-            self._in_cluster() if self._url.kind == "cluster" else Sentinels(self._url).primary()
-        )
-        if self._client is None or address != self._address:
-            await self.close()
-            self._address, self._client = address, self._at(address)
-        return self._client
+    async def ask(self, *commands: tuple[Word, ...]) -> list[Reply]:
+        """The replies to commands, in order."""
+        return await (await self._connected()).ask_within(IO_TIMEOUT_S, *commands)
+
+    async def transaction(self, *commands: tuple[Word, ...]) -> list[Reply]:
+        """The replies to commands that only read, as of one moment."""
+        return await (await self._connected()).transaction(IO_TIMEOUT_S, *commands)
+
+    def leave(self) -> None:
+        """Disconnect. The next question looks for the server again."""
+        pipe, self._pipe, self._address = self._pipe, None, None
+        if pipe is not None:
+            pipe.abort()
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        self.leave()
+        # Let the loop close the socket.
+        await asyncio.sleep(0)
+
+    async def _connected(self) -> Pipe:
+        if self._pipe is not None and self._pipe.open:
+            return self._pipe
+        address = await self._locate()
+        async with asyncio.timeout(IO_TIMEOUT_S):
+            pipe = await open_pipe(self._url, address, lambda *_: None, scripts=False)
             try:
-                await client.aclose()
-            except (RedisError, OSError) as error:
-                logger.debug("source.close: %s", error)
+                await self._examine(pipe)
+            except BaseException:
+                pipe.abort()
+                raise
+        self._pipe, self._address = pipe, address
+        return pipe
+
+    async def _examine(self, pipe: Pipe) -> None:
+        if self._url.kind == "sentinel":
+            role = await pipe.insist("ROLE")
+            if not isinstance(role, list) or not role or role[0] != b"master":
+                raise ConnectionRefusedError("the server that Sentinels name is not a primary (yet)")
+
+    async def _locate(self) -> Address | None:
+        """The right server; ``None`` for the socket of the URL."""
+        match self._url.kind:
+            case "cluster":
+                return await self._in_cluster()
+            case "sentinel":
+                return await Sentinels(self._url).primary()
+        return self._url.addresses[0] if self._url.addresses else None
 
     async def _in_cluster(self) -> Address:
         failure: Exception = ConnectionRefusedError("no node of the Cluster has the configuration's slot")
         for asked in random.sample(self._known, len(self._known)):
             try:
                 ranges = await ask_for_ranges(self._url, asked)
-            except (OSError, TimeoutError, hiredis.ReplyError) as error:
+            except FAILURES as error:
                 failure = error
                 continue
             self._known = tuple(dict.fromkeys((*(node for _, _, node in ranges), *self._url.addresses)))
@@ -84,18 +102,7 @@ class RedisSource:
                     return node
         raise ConnectionRefusedError(str(failure)) from failure
 
-    def _from_text(self) -> Redis:
-        client: Redis = Redis.from_url(self._text, **_OPTIONS)
-        return client
 
-    def _at(self, address: Address) -> Redis:
-        return Redis(
-            host=address.host,
-            port=address.port,
-            username=self._url.username or None,
-            password=self._url.password or None,
-            db=self._url.database,
-            ssl=self._url.tls,
-            ssl_ca_certs=self._url.ca_file or None,
-            **_OPTIONS,
-        )
+def has_moved(error: hiredis.ReplyError) -> bool:
+    """Whether another node of the Cluster has the keys."""
+    return str(error).startswith("MOVED ")

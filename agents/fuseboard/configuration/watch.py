@@ -8,23 +8,22 @@ says the same over HTTP.
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from time import monotonic
 
+import hiredis
 import msgspec
-from redis.asyncio.client import PubSub
-from redis.exceptions import MovedError, RedisError
 
-from fuseboard.cancellation import stop_tasks
+from fuseboard.cancellation import stop_tasks, wait_for_event
 from fuseboard.configuration.checked_config import ConfigError, check_config
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.redis_copy import StoredConfig, read_configuration, read_head
-from fuseboard.configuration.redis_source import IO_TIMEOUT_S, RedisSource
+from fuseboard.configuration.redis_source import FAILURES, IO_TIMEOUT_S, RedisSource, has_moved
 from fuseboard.configuration.snapshot import HELD_TENANTS
 from fuseboard.contract import keys
 from fuseboard.contract.policy import ConfigHead
 from fuseboard.contract.sync import Nudge, decode_nudge
 from fuseboard.contract.words import ConfigSource
+from fuseboard.store.subscription import OnMessage, Subscription
 
 logger = logging.getLogger("fuseboard.configuration")
 
@@ -41,8 +40,10 @@ CANCEL_S = 2 * IO_TIMEOUT_S
 USELESS_S = 0.25
 #: Attempts to read a configuration that changes while it is read. The next message starts new ones.
 _TRIES = 5
+#: Messages that wait to be read. When there are more, the head says what they would have said.
+MAX_NUDGES = 1_000
 
-_FAILURES = (RedisError, OSError, TimeoutError, ConfigError)
+_FAILURES = (*FAILURES, ConfigError)
 
 
 class Watch:
@@ -53,12 +54,19 @@ class Watch:
         *,
         url: str,
         configuration: Configuration,
-        breaker_opened: Callable[[bytes], None] = lambda _: None,
+        breaker_opened: OnMessage = lambda _: None,
         rng: random.Random | None = None,
     ) -> None:
         self._configuration = configuration
-        self._breaker_opened = breaker_opened
-        self._breakers = keys.breaker_channel(configuration.environment).encode()
+        environment = configuration.environment
+        self._channels: dict[bytes, OnMessage] = {
+            keys.config_channel(environment).encode(): self._nudged,
+            keys.breaker_channel(environment).encode(): breaker_opened,
+        }
+        self._subscription: Subscription | None = None
+        self._nudges: list[bytes] = []
+        # There is a message, or the subscription has ended.
+        self._news = asyncio.Event()
         self._rng = rng or random.Random()
         self._source = RedisSource(url=url, environment=configuration.environment)
         self._turn = asyncio.Lock()
@@ -74,13 +82,22 @@ class Watch:
         self.connected = False
         self.failures = 0
 
+    def listen(self, channel: str, on_message: OnMessage) -> None:
+        """Call ``on_message`` with each message of another channel, over the same connection.
+
+        Messages are lost while Redis is away, so none may be needed.
+        """
+        self._channels[channel.encode()] = on_message
+        if self._subscription is not None:
+            self._subscription.add(channel.encode(), on_message)
+
     def start(self) -> None:
         self._configuration.fetch = self.fetch_soon
         self._task = asyncio.create_task(self._run(), name="fuseboard-watch")
 
     async def stop(self) -> None:
         self._configuration.fetch, self._stopping = None, True
-        # Let a question or a handshake in progress end: redis-py loses the socket of a cancelled one.
+        # Let a question or a handshake in progress end: the socket of a cancelled one closes later.
         try:
             async with asyncio.timeout(STOP_S):
                 await self.looked.wait()
@@ -120,10 +137,11 @@ class Watch:
         attempt = 0
         while not self._stopping:
             began = monotonic()
-            pubsub: PubSub | None = None
+            self._nudges.clear()
+            self._news.clear()
+            subscription = self._subscription = Subscription(self._channels, self._news.set)
             try:
-                pubsub = (await self._source.locate()).pubsub()
-                await self._follow(pubsub)
+                await self._follow(subscription)
             except _FAILURES as error:
                 self._failed(error)
             except Exception:
@@ -137,21 +155,17 @@ class Watch:
                 attempt = 0 if settled else attempt + 1
                 self.connected = False
                 self.looked.set()
-                if pubsub is not None:
-                    await _close(pubsub)
+                self._subscription = None
+                subscription.close()
             await asyncio.sleep(self._rng.uniform(0, min(BACKOFF_S[1], BACKOFF_S[0] * 2 ** min(attempt, 10))))
 
-    async def _follow(self, pubsub: PubSub) -> None:
-        await pubsub.subscribe(keys.config_channel(self._configuration.environment), self._breakers)
-        # Wait for the confirmations, so that nothing is missed between the look and the first message.
-        for _ in range(2):
-            if await pubsub.get_message(timeout=IO_TIMEOUT_S) is None:
-                raise TimeoutError("the subscription was not confirmed")
+    async def _follow(self, subscription: Subscription) -> None:
+        await self._source.open_subscription(subscription)
         await self._look([])
         self.connected = True
         self.looked.set()
         while not self._stopping:
-            nudges = await self._next_nudges(pubsub)
+            nudges = await self._next_nudges(subscription)
             current = self._configuration.snapshot.head
             if nudges and all((n.epoch, n.revision) <= (current.epoch, current.revision) for n in nudges):
                 continue
@@ -161,25 +175,27 @@ class Watch:
         async with self._turn:
             await self._catch_up(nudges)
 
-    async def _next_nudges(self, pubsub: PubSub) -> list[Nudge]:
-        """All messages that are ready, after waiting for the first; empty when it is time to look without
+    def _nudged(self, message: bytes) -> None:
+        if len(self._nudges) < MAX_NUDGES:
+            self._nudges.append(message)
+        self._news.set()
+
+    async def _next_nudges(self, subscription: Subscription) -> list[Nudge]:
+        """All messages that have arrived, after waiting for the first; empty when it is time to look without
         one.
         """
-        nudges: list[Nudge] = []
-        timeout = LOOK_S * self._rng.uniform(0.8, 1.2)
-        while (
-            message := await pubsub.get_message(ignore_subscribe_messages=True, timeout=timeout)
-        ) is not None:
-            if message["channel"] == self._breakers:
-                self._breaker_opened(message["data"])
-                continue
-            try:
-                nudges.append(decode_nudge(message["data"]))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                logger.warning("watch.unreadable_nudge; looking at the head instead")
-                return []
-            timeout = 0.0
-        return nudges
+        await wait_for_event(self._news, LOOK_S * self._rng.uniform(0.8, 1.2))
+        self._news.clear()
+        if not subscription.alive:
+            raise ConnectionResetError(f"the subscription has ended: {subscription.ended_by}")
+        messages, self._nudges = self._nudges, []
+        if len(messages) == MAX_NUDGES:
+            return []
+        try:
+            return [decode_nudge(message) for message in messages]
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            logger.warning("watch.unreadable_nudge; looking at the head instead")
+            return []
 
     async def _catch_up(self, nudges: list[Nudge]) -> None:
         """Fetch what is newer in Redis, and the wanted tenants, as of one moment."""
@@ -189,15 +205,17 @@ class Watch:
                 try:
                     if await self._fetch(nudges):
                         return
-                except MovedError:
-                    await self._source.locate()
+                except hiredis.ReplyError as error:
+                    if not has_moved(error):
+                        raise
+                    self._source.leave()
         finally:
             self._asked_at = 0.0
 
     async def _fetch(self, nudges: list[Nudge]) -> bool:
         """One attempt; ``False`` when the head changed meanwhile."""
         configuration = self._configuration
-        head = await read_head(self._source.client, configuration.environment)
+        head = await read_head(self._source, configuration.environment)
         current = configuration.snapshot.head
         if head is None or _order(head) < _order(current) or configuration.is_poisoned(head):
             self._useless_until = monotonic() + USELESS_S
@@ -207,7 +225,7 @@ class Watch:
         changed = kept if listed is None else (tenant for tenant in listed if tenant in kept)
         try:
             stored = await read_configuration(
-                self._source.client,
+                self._source,
                 configuration.environment,
                 tenants=tuple(dict.fromkeys((*configuration.wanted(HELD_TENANTS), *changed))),
                 with_policy=head.hash != current.hash,
@@ -256,10 +274,3 @@ def _listed(nudges: list[Nudge], current: ConfigHead, head: ConfigHead) -> set[s
         reached = max(reached, nudge.revision)
         tenants.update(nudge.tenants)
     return tenants if reached == head.revision and head.epoch == current.epoch else None
-
-
-async def _close(pubsub: PubSub) -> None:
-    try:
-        await pubsub.aclose()  # type: ignore[no-untyped-call]
-    except (RedisError, OSError) as error:
-        logger.debug("watch.close: %s", error)

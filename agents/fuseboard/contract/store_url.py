@@ -7,9 +7,9 @@
     redis+sentinel://user:password@host:port,host:port/name-of-the-primary/database?sentinel_password=...
 
 ``rediss`` instead of ``redis`` uses TLS. ``?ssl_ca_certs=/path`` names a file with the authorities to
-trust instead of those of the system, as in redis-py. User and password are those of the nodes;
-Sentinels have their own in the query, or none. Characters other than letters and digits are
-percent-encoded.
+trust instead of those of the system, as in redis-py. Other options of redis-py have no effect. User and
+password are those of the nodes; Sentinels have their own in the query, or none. Characters other than
+letters and digits are percent-encoded.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +25,9 @@ SCHEMES = (
     "redis+sentinel",
     "rediss+sentinel",
 )
+
+#: The options that may follow ``?``.
+OPTIONS = ("ssl_ca_certs", "sentinel_username", "sentinel_password")
 
 Kind = Literal["single", "cluster", "sentinel"]
 
@@ -82,6 +85,11 @@ class StoreUrl:
             sentinel_username=words.get("sentinel_username", ""),
             sentinel_password=words.get("sentinel_password", ""),
         )
+
+
+def unknown_options(url: str) -> list[str]:
+    """The names of options in ``url`` that have no effect, without their values."""
+    return [name for name in parse_qs(url.partition("?")[2], keep_blank_values=True) if name not in OPTIONS]
 
 
 def with_ca(url: str, ca_file: str) -> str:

@@ -1,4 +1,4 @@
-"""One pipelined connection to one Redis server, for the hot path.
+"""One pipelined connection to one Redis server: for the hot path, and for all else the agent reads there.
 
 A pool of connections with one call in flight each costs 50 to 90 us of Python per call, and one system
 call in Redis per decision. All commands of one tick on one socket cost a tenth of that (docs/adr/0004).
@@ -14,6 +14,7 @@ from typing import cast
 
 import hiredis
 
+from fuseboard.cancellation import wait_for_event
 from fuseboard.contract.scripts import SCRIPTS
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.store import (
@@ -29,6 +30,12 @@ from fuseboard.store.tls import tls_context
 
 OnLost = Callable[["Pipe", Exception | None], None]
 
+#: Of a connection that is idle, in seconds and probes, where the system has them. Otherwise a firewall that
+#: forgot the connection is noticed by the next question only.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPALIVE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+#: ``ask_within`` waits at most this many times its patience, however slowly the reply trickles in.
+_MOST_WAITS = 30
+
 
 class Pipe(asyncio.Protocol):
     """The socket: sends commands, and matches replies in order."""
@@ -38,10 +45,13 @@ class Pipe(asyncio.Protocol):
         self._waiting: deque[OnReply] = deque()
         self._on_lost = on_lost
         self.transport: asyncio.Transport | None = None
-        #: Gets the messages of a subscription. Without one, no message is expected.
-        self.on_message: OnReply | None = None
+        #: Once this is a subscription: gets everything that the server sends.
+        self._on_message: OnReply | None = None
         #: Whether scripts are called as functions: this user may not load scripts.
         self.functions = False
+        #: How often the server has sent anything, and how many deadlines passed in silence since.
+        self._heard = 0
+        self._silences = 0
 
     @property
     def open(self) -> bool:
@@ -58,6 +68,10 @@ class Pipe(asyncio.Protocol):
         plain = transport.get_extra_info("socket")
         if plain is not None and plain.family != socket.AF_UNIX:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEP_ALIVE:
+                if hasattr(socket, name):
+                    plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def write(self, command: bytes, on_reply: OnReply) -> None:
         if self.transport is None or self.transport.is_closing():
@@ -66,16 +80,28 @@ class Pipe(asyncio.Protocol):
         self._waiting.append(on_reply)
         self.transport.write(command)
 
+    def subscribe(self, on_message: OnReply) -> None:
+        """From now on, ``on_message`` gets everything that the server sends, and ``send`` is used to send."""
+        if self._waiting:
+            raise RuntimeError("a connection with open questions cannot become a subscription")
+        self._on_message = on_message
+
+    def send(self, command: bytes) -> None:
+        """Of a subscription: send a command. What the server answers is a message like all others."""
+        if self.transport is not None:
+            self.transport.write(command)
+
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self._waiting
+        self._heard += 1
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
-                if waiting or self.on_message is None:
+                if self._on_message is None:
                     # After an unexpected reply, replies and questions no longer match.
                     waiting.popleft()(reply)
                 else:
-                    self.on_message(reply)
+                    self._on_message(reply)
         except (hiredis.ProtocolError, IndexError):
             self.abort()
 
@@ -103,6 +129,62 @@ class Pipe(asyncio.Protocol):
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    async def ask_within(self, patience_s: float, *commands: tuple[Word, ...]) -> list[Reply]:
+        """Send commands in one write, and return their replies in order.
+
+        Raises the first error among the replies, ``OSError`` when the connection breaks, and
+        ``TimeoutError`` when the server sends nothing for ``patience_s``. A reply may take longer than
+        that to arrive. A late reply is left to the reader, so the next question is in order. The second
+        deadline that passes without a word from the server ends the connection.
+        """
+        if not self.open:
+            raise ConnectionResetError("the connection is closed")
+        replies: list[Reply] = []
+        complete = asyncio.Event()
+
+        def collect(reply: Reply) -> None:
+            replies.append(reply)
+            if len(replies) == len(commands):
+                complete.set()
+
+        self._waiting.extend([collect] * len(commands))
+        cast(asyncio.Transport, self.transport).write(b"".join([pack(*command) for command in commands]))
+        for _ in range(_MOST_WAITS):
+            heard = self._heard
+            if await wait_for_event(complete, patience_s):
+                self._silences = 0
+                break
+            if heard == self._heard:
+                self._silences += 1
+                if self._silences > 1:
+                    self.abort()
+                raise TimeoutError(f"no reply within {patience_s:g} s")
+            self._silences = 0
+        else:
+            self.abort()
+            raise TimeoutError("the reply takes too long")
+        for reply in replies:
+            if isinstance(reply, ConnectionLostError):
+                raise ConnectionResetError(str(reply))
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    async def transaction(self, patience_s: float, *commands: tuple[Word, ...]) -> list[Reply]:
+        """The replies to commands that only read, as of one moment. Raises like ``ask_within``.
+
+        The error of a command that was not accepted, such as ``MOVED``, comes before that of the whole
+        transaction: it says what is wrong.
+        """
+        *_, replies = await self.ask_within(patience_s, ("MULTI",), *commands, ("EXEC",))
+        if not isinstance(replies, list) or len(replies) != len(commands):
+            self.abort()
+            raise ConnectionResetError("Redis gave an invalid answer to EXEC")
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
 
 def settles(future: asyncio.Future[Reply]) -> OnReply:

@@ -12,6 +12,7 @@ import hiredis
 from fuseboard.cancellation import wait_for_event
 from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.store.pipelined_connection import open_pipe
+from fuseboard.store.subscription import Subscription
 
 log = logging.getLogger("fuseboard.store")
 
@@ -67,15 +68,12 @@ class Sentinels:
             await asyncio.sleep(random.uniform(0, BACKOFF_S))
 
     async def _listen(self, sentinel: Address, on_primary: Callable[[Address], bool]) -> None:
-        async with asyncio.timeout(ASK_TIMEOUT_S):
-            pipe = await open_pipe(self._own, sentinel, lambda *_: self.look(), scripts=False)
+        failovers = Subscription({b"+switch-master": lambda _: self.look()}, self.look)
         try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                # Subscribe before asking, so that no message is missed in between.
-                await pipe.insist("SUBSCRIBE", "+switch-master")
-            pipe.on_message = lambda _: self.look()
+            # Subscribe before asking, so that no message is missed in between.
+            await failovers.open(self._own, sentinel, timeout_s=ASK_TIMEOUT_S)
             pause_s = UNSETTLED_S
-            while pipe.open:
+            while failovers.alive:
                 self._reason.clear()
                 # Whatever the message says, all are asked: one Sentinel alone may be ahead of the others, or
                 # behind.
@@ -87,7 +85,7 @@ class Sentinels:
                 else:
                     pause_s = min(LOOK_S, pause_s * 2)
         finally:
-            pipe.abort()
+            failovers.close()
 
     async def _ask(self, sentinel: Address) -> Address | str:
         """Its answer, or the reason why there is none."""

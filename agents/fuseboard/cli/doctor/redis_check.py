@@ -5,19 +5,19 @@ import re
 import time
 
 import hiredis
-from redis.exceptions import RedisError
 
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, skip, warn
 from fuseboard.cli.doctor.script_test import DEPENDENCY, ScriptTest
 from fuseboard.cli.found_configuration import find_configuration
-from fuseboard.configuration.redis_source import RedisSource
+from fuseboard.configuration.redis_source import FAILURES, RedisSource
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Tuning
-from fuseboard.contract.store_url import StoreUrl
+from fuseboard.contract.store_url import OPTIONS, StoreUrl, unknown_options
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.store.store import ConnectionLostError
+from fuseboard.store.subscription import Subscription
 from fuseboard.store.tls import tls_context
 
 CALLS = 200
@@ -45,6 +45,7 @@ async def check_redis(settings: AgentSettings) -> list[Finding]:
             await _check_eviction(store),
             clock_finding("clock of Redis", "Redis's", ahead_s, took_s / 2),
             await _check_login(url),
+            *check_options(settings.redis_url),
         ]
     except _FAILURES as error:
         return [_unreachable(settings, where, error)]
@@ -52,6 +53,14 @@ async def check_redis(settings: AgentSettings) -> list[Finding]:
         await store.close()
     configuration, tuning = await _check_configuration(settings)
     return [*findings, configuration, *await _check_scripts(settings, tuning)]
+
+
+def check_options(url: str) -> list[Finding]:
+    if not (unknown := unknown_options(url)):
+        return []
+    does = f"agents ignore these options of FUSEBOARD_REDIS_URL: {', '.join(unknown)}"
+    do = f"remove them; known are {', '.join(OPTIONS)}. User, password and database belong before the '?'"
+    return [warn("options of the URL", does, do)]
 
 
 def _unreachable(settings: AgentSettings, where: str, error: Exception) -> Finding:
@@ -122,17 +131,17 @@ async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning
     check = "configuration"
     source = RedisSource(url=settings.redis_url, environment=settings.environment)
     try:
-        pubsub = (await source.locate()).pubsub()
+        channel = keys.config_channel(settings.environment).encode()
+        subscription = Subscription({channel: lambda _: None}, lambda: None)
         try:
-            await pubsub.subscribe(keys.config_channel(settings.environment))
-            await pubsub.get_message(timeout=1.0)
+            await source.open_subscription(subscription)
         finally:
-            await pubsub.aclose()  # type: ignore[no-untyped-call] # untyped in redis-py
+            subscription.close()
         found = await find_configuration(settings)
     except Misconfigured as error:
         do = f"run 'python manage.py republish {settings.environment}', or edit anything on the dashboard"
         return warn(check, f"{error}: nothing is limited", do), Tuning()
-    except (RedisError, OSError, TimeoutError) as error:
+    except FAILURES as error:
         return fail(check, f"cannot be read: {error}", _rights_to_give(settings.environment)), Tuning()
     finally:
         await source.close()
