@@ -30,6 +30,7 @@ from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
+from fuseboard.primitives.idempotency import Records
 from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, Locks
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
@@ -58,6 +59,8 @@ class Agent(PodState, ContextManagers):
         self._names: set[str] = set()
         self._store_thread = StoreThread(settings.redis_url, self._simulated_outage)
         self.locks = Locks(self._store_thread, settings.environment)
+        #: For the middleware of ``Idempotency-Key``.
+        self.idempotency = Records(self._store_thread, settings.environment)
 
     async def stop(self) -> None:
         """Send what is not reported yet and sign off; at most half a second. Locks end by themselves."""

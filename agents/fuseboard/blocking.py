@@ -40,6 +40,7 @@ from fuseboard.contract.failures import UNKNOWN_KIND
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
+from fuseboard.primitives.idempotency import Records
 from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, BlockingLock
 from fuseboard.protection.pod import Visit
 from fuseboard.protection.pressure import Pressure
@@ -258,6 +259,11 @@ class Agent(ThreadCalls, Decorators, RetryDecorator):
             agent = await asyncio.to_thread(self._started)
         async with agent.lock(name, ttl_s=ttl_s, wait_s=wait_s) as lock:
             yield lock
+
+    @property
+    def idempotency(self) -> Records:
+        """For the middleware of ``Idempotency-Key``."""
+        return self._started().idempotency
 
     # State
 

@@ -33,6 +33,9 @@ KEYS = {
         "production", "ip=203.0.113.9", "logins"
     ): "fb1:production:{i:22ebae8d643d5f043726}:limit:logins",
     keys.lock("production", "report"): "fb1:production:{i:d207e21822af2f3f83f3}:lock",
+    keys.idempotency(
+        "production", "acme", "POST", "/orders", "order-1"
+    ): "fb1:production:{i:ae2faddccce5d9c8cd33}:idempotency",
     keys.offline_totals("fb1:production:{d:openai}:limit:a}b"): "fb1:production:{d:openai}:offline",
     keys.offline_told("fb1:production:{t:8c37}:quota:requests:ab12"): "fb1:production:{t:8c37}:told",
     keys.tenant_quota(

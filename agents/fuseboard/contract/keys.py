@@ -144,6 +144,11 @@ def lock(environment: str, name: str) -> str:
     return f"fb1:{environment}:{{i:{subject_digest(name)}}}:lock"
 
 
+def idempotency(environment: str, caller: str, method: str, path: str, key: str) -> str:
+    """HASH of one request with an ``Idempotency-Key``; see ``lua/idempotency.lua``."""
+    return f"fb1:{environment}:{{i:{values_digest((caller, method, path, key))}}}:idempotency"
+
+
 def values_digest(values: tuple[str, ...]) -> str:
     """No two lists of values have the same digest: each value is preceded by its length."""
     return subject_digest("".join(f"{len(value)}:{value}" for value in values))

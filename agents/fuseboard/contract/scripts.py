@@ -59,9 +59,10 @@ def read_script(name: str, *, clock: str = CLOCK) -> Script:
 
 ADMIT = read_script("admit")
 DRAIN = read_script("drain")
+IDEMPOTENCY = read_script("idempotency")
 LOCK = read_script("lock")
 REPORT = read_script("report")
 SETTLE = read_script("settle")
 
 #: All that a pod calls.
-SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, LOCK)
+SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, LOCK, IDEMPOTENCY)

@@ -11,6 +11,7 @@
 ``SUBJECT``         request -> ``fuseboard.Subject`` or ``None``; ``subject_of`` is one
 ``COST``, ``COSTS`` request -> what it costs
 ``AGENT``           an agent of ``fuseboard.blocking``; the default is made from the environment
+``IDEMPOTENCY``     the options of ``fuseboard.integrations.django_idempotency``
 ``LEGACY_HEADERS``  ``True`` adds ``X-RateLimit-*``
 ``WAIT_S``          a request that would be refused waits, provided that the refusal ends within this many
                     seconds; by default, as its tier says
@@ -54,7 +55,7 @@ from fuseboard.subject import NOBODY, Subject
 
 logger = logging.getLogger("fuseboard.django")
 
-_OPTIONS = {"AGENT", "COST", "COSTS", "LEGACY_HEADERS", "SUBJECT", "TENANT", "WAIT_S"}
+_OPTIONS = {"AGENT", "COST", "COSTS", "IDEMPOTENCY", "LEGACY_HEADERS", "SUBJECT", "TENANT", "WAIT_S"}
 
 #: A view that raises one of these has chosen its answer, whatever the cause.
 _ANSWERS = (BadRequest, Http404, PermissionDenied, SuspiciousOperation)

@@ -61,6 +61,34 @@ class StoreThread:
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(question, self._loop)
 
+    def submit_undoable(self, question: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> Future[T]:
+        """The same, and ``undo`` an answer that comes after the future was cancelled."""
+        answer: Future[T] = Future()
+
+        async def ask() -> None:
+            try:
+                result = await question
+            except Exception as error:
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(error)
+            except BaseException:
+                answer.cancel()
+                raise
+            else:
+                if answer.set_running_or_notify_cancel():
+                    answer.set_result(result)
+                else:
+                    undo(result)
+
+        self.submit(ask())
+        return answer
+
+    def call(self, what: Callable[[], None]) -> None:
+        """Call ``what`` on the thread, soon."""
+        with self._guard:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(what)
+
     def stop(self) -> None:
         """Disconnect and end the thread. What it renewed ends by itself; ``submit`` starts another one."""
         with self._guard:

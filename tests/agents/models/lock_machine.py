@@ -122,6 +122,12 @@ def lock_machine(client: redis.Redis, script: Script) -> type[RuleBasedStateMach
             if not mine:
                 assert self.contents() == before
 
+        @rule(caller=CALLERS, us=st.integers(1, SECOND))
+        def release_as_the_clock_steps_back(self, caller: str, us: int) -> None:
+            self.release(caller)
+            self.the_clock_steps_back(us)
+            self.take("d", SECOND)
+
         @rule()
         def redis_forgets(self) -> None:
             """Also what happens when the time of a number is over. The clock goes on after that."""

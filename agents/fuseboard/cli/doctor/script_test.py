@@ -22,7 +22,7 @@ from fuseboard.contract.policy import (
     encode_policy,
     hash_of,
 )
-from fuseboard.contract.scripts import LOCK, Script
+from fuseboard.contract.scripts import IDEMPOTENCY, LOCK, Script
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome, Period
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
@@ -75,6 +75,8 @@ class RecordingStore:
 class ScriptTest:
     def __init__(self, settings: AgentSettings, tuning: Tuning) -> None:
         self._environment = settings.environment
+        self._lock = keys.lock(self._environment, TENANT)
+        self._request = keys.idempotency(self._environment, TENANT, "POST", "/", "")
         self._store = open_store(settings.redis_url)
         self._listening = RecordingStore(self._store)
         configuration = Configuration(environment=settings.environment)
@@ -111,15 +113,18 @@ class ScriptTest:
 
     async def _every_script(self) -> None:
         admission = self._admission
-        lock = keys.lock(self._environment, TENANT).encode()
+        lock, request = self._lock.encode(), self._request.encode()
         for action in ("take", "release"):
             self._listening.run(LOCK, (lock,), (action, TENANT, 1_000_000, 1000, 0), ignore)
+        for action in ("begin", "done"):
+            arguments = (action, TENANT, 1_000_000, 1000, "an answer", 0)
+            self._listening.run(IDEMPOTENCY, (request,), arguments, ignore)
         with suppress(Refused):
             permit = await admission.admit_call(DEPENDENCY, costs={"tokens": 2})
             admission.settle(permit.decision, "tokens", 1)
             # Trips the breaker, which writes every kind of key.
             admission.report(permit, Outcome.FAILURE)
-            await self._until(lambda: self._listening.answers >= 5 or bool(self.errors))
+            await self._until(lambda: self._listening.answers >= 7 or bool(self.errors))
             if self.errors:
                 return  # and the store may have dropped a connection that may not call scripts
             # The script works without the history, but people need it.
@@ -141,7 +146,7 @@ class ScriptTest:
         named = (keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         ours = [key(environment, DEPENDENCY) for key in named]
         ours += [keys.vendor_limit(environment, DEPENDENCY, limit.name) for limit in _LIMITS]
-        ours += [keys.tenant_quota(environment, TENANT, _RING.name), keys.lock(environment, TENANT)]
+        ours += [keys.tenant_quota(environment, TENANT, _RING.name), self._lock, self._request]
         # What cannot be removed expires. The errors are reported already.
         with suppress(OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
             for key in ours:

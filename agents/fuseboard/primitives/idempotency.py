@@ -1,0 +1,181 @@
+"""Requests with an ``Idempotency-Key``: whether one ran before, and what was answered.
+
+A request is run at least once, not exactly once: if its process dies, what it did is unknown, so it stays
+running until its lease ends, and the next attempt runs it again. Only a key in the transaction of the
+effect itself is exact. The algorithm is that of ``lua/idempotency.lua``.
+"""
+
+import asyncio
+import logging
+import re
+from concurrent.futures import Future
+from secrets import token_hex
+from time import monotonic
+from typing import Any, NamedTuple
+
+from fuseboard.contract import keys
+from fuseboard.contract.scripts import IDEMPOTENCY
+from fuseboard.errors import StoreUnavailable
+from fuseboard.primitives.store_thread import StoreThread
+from fuseboard.store.store import Word
+
+logger = logging.getLogger("fuseboard")
+
+#: The number of a request that was released is remembered for this time.
+REMEMBERED_MS = 60_000
+#: Answers are kept while Redis uses less than this part of its memory: a full Redis decides no limit.
+FULL = 0.7
+LOOK_S = 5.0
+#: The pause before Redis is asked again, if it cannot be asked.
+AGAIN_S = 0.5
+
+
+class Request(NamedTuple):
+    """What makes two requests the same, and what tells a mistaken use of one key apart."""
+
+    caller: str
+    method: str
+    path: str
+    key: str
+    fingerprint: str
+
+
+class Found(NamedTuple):
+    """``word`` is run, running, other, done or late."""
+
+    word: str
+    fence: int
+    #: running: when the owner's lease ends.
+    left_s: float = 0.0
+    #: done: the answer, as it was stored; empty when it was not kept.
+    answer: bytes = b""
+    #: run: to finish it.
+    run: "Run | None" = None
+
+
+class Run:
+    """A request that runs in this process, and no other. End it with ``done``, ``release`` or ``leave``."""
+
+    def __init__(self, records: "Records", key: str, owner: str, lease_s: float, keep_s: float) -> None:
+        #: Higher than that of every earlier run: write it with the effect, and refuse lower numbers there.
+        self.fence = 0
+        self._records = records
+        self._key, self._owner = key, owner
+        self._lease_s, self._keep_ms = lease_s, int(keep_s * 1000)
+        self._keeper: asyncio.Task[None] | None = None
+
+    # On the thread of the store
+
+    async def begin(self, fingerprint: str) -> Found:
+        thread = self._records.thread
+        lease_us = int(self._lease_s * 1_000_000)
+        arguments = (lease_us, self._keep_ms, fingerprint, thread.not_after_us())
+        word, fence, left_us, answer, _ = await self._ask("begin", *arguments)
+        if word != b"run":
+            return Found(word.decode(), fence, left_us / 1_000_000, answer)
+        self.fence = fence
+        self._keeper = thread.begin(self._keep(), "idempotency")
+        return Found("run", fence, run=self)
+
+    async def done(self, answer: bytes) -> None:
+        """The request succeeded. The caller waits for one question; more follow until the lease ends."""
+        self.leave()
+        if answer and not await self._records.has_room():
+            answer = b""
+        try:
+            await self._end("done", self._keep_ms, answer)
+        except StoreUnavailable:
+            self._records.thread.begin(self._repeat(answer), "idempotency")
+
+    async def release(self) -> None:
+        """The request failed, so it can run again."""
+        self.leave()
+        try:
+            await self._end("release", REMEMBERED_MS, b"")
+        except StoreUnavailable as error:
+            logger.warning("idempotency.not_released: %s; the request can run when its lease ends", error.why)
+
+    def leave(self) -> None:
+        """Do not renew it any more. What it did is unknown, so it stays running until its lease ends."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+
+    async def _keep(self) -> None:
+        usual_s = pause_s = self._lease_s / 3
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                word, *_ = await self._ask("renew", int(self._lease_s * 1_000_000))
+            except StoreUnavailable:
+                pause_s = min(usual_s, AGAIN_S)
+                continue
+            if word != b"ok":
+                logger.error(
+                    "idempotency.lost fence=%d: another run of this request may have begun", self.fence
+                )
+                return
+            pause_s = usual_s
+
+    async def _repeat(self, answer: bytes) -> None:
+        until = monotonic() + self._lease_s
+        while monotonic() < until:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                await self._end("done", self._keep_ms, answer)
+            except StoreUnavailable:
+                continue
+            return
+        logger.error("idempotency.not_stored fence=%d: the request can run again", self.fence)
+
+    async def _end(self, action: str, keep_ms: int, answer: bytes) -> None:
+        word, *_ = await self._ask(action, 0, keep_ms, answer)
+        if word != b"ok":
+            logger.error("idempotency.lost fence=%d: another run of this request may have begun", self.fence)
+
+    async def _ask(self, action: str, *arguments: Word) -> list[Any]:
+        return await self._records.thread.ask(IDEMPOTENCY, self._key, action, self._owner, *arguments)
+
+
+class Records:
+    """The requests of one agent. Everything runs on the thread of the store: see ``StoreThread.submit``."""
+
+    def __init__(self, thread: StoreThread, environment: str) -> None:
+        self.thread = thread
+        self._environment = environment
+        self._looked, self._full = -LOOK_S, False
+
+    async def begin(self, request: Request, lease_s: float, keep_s: float) -> Found:
+        """Begin the request, or find what became of it. Raises ``StoreUnavailable``."""
+        key = keys.idempotency(self._environment, request.caller, request.method, request.path, request.key)
+        return await Run(self, key, token_hex(8), lease_s, keep_s).begin(request.fingerprint)
+
+    def submit(self, request: Request, lease_s: float, keep_s: float) -> Future[Found]:
+        """``begin`` for any thread. If the future is cancelled, nothing has begun."""
+        return self.thread.submit_undoable(self.begin(request, lease_s, keep_s), self.undo)
+
+    def undo(self, found: Found) -> None:
+        """The caller was interrupted before it began what it found."""
+        if found.run is not None:
+            self.thread.submit(found.run.release())
+
+    async def has_room(self) -> bool:
+        """Whether Redis has room for answers; looked up at most every 5 s."""
+        if monotonic() - self._looked >= LOOK_S:
+            self._looked = monotonic()
+            try:
+                reply = await self.thread.command("INFO", "memory")
+            except StoreUnavailable:
+                return True  # it will not be stored, either
+            text = reply.decode() if isinstance(reply, bytes) else ""
+            used, most = (_figure(text, name) for name in ("used_memory", "maxmemory"))
+            if (full := bool(most) and used > most * FULL) and not self._full:
+                logger.warning(
+                    "idempotency.full: Redis uses %d of %d bytes; answers are not kept", used, most
+                )
+            self._full = full
+        return not self._full
+
+
+def _figure(text: str, name: str) -> int:
+    found = re.search(rf"^{name}:(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else 0
