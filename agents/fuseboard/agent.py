@@ -102,6 +102,8 @@ class Agent(PodState, ContextManagers):
         self._check_loop()
         if self._stopped:
             return self.allow_unasked(tenant=tenant or "")
+        observer = runtime.observer
+        begun = 0.0 if observer is None else monotonic()
         try:
             decision = await runtime.admission.admit_request(
                 tenant or "", cost, costs=costs, subject=subject, wait_s=wait_s
@@ -113,6 +115,8 @@ class Agent(PodState, ContextManagers):
             return self.allow_unasked(tenant=tenant or "")
         if not decision.allowed:
             runtime.refusal_samples.offer(decision, subject)
+        if observer is not None:
+            self._safely(lambda: observer.decided(decision, monotonic() - begun))
         return decision
 
     def check(
@@ -167,8 +171,11 @@ class Agent(PodState, ContextManagers):
             if until is not None and until <= monotonic():
                 # A call with no time left would end as a failure of the dependency.
                 self._refuse_late(dependency)
+            runtime = self._runtime
+            observer = runtime.observer
+            begun = 0.0 if observer is None else monotonic()
             try:
-                permit = await self._runtime.admission.admit_call(
+                permit = await runtime.admission.admit_call(
                     dependency,
                     tenant=tenant,
                     cost=cost,
@@ -181,11 +188,16 @@ class Agent(PodState, ContextManagers):
             except Misconfigured:
                 raise
             except Refused as refused:
-                self._runtime.refusal_samples.offer(refused.decision, tenant=tenant)
+                runtime.refusal_samples.offer(refused.decision, tenant=tenant)
+                if observer is not None:
+                    decision = refused.decision
+                    self._safely(lambda: observer.decided(decision, monotonic() - begun))
                 raise
             except Exception:
                 self._note_defect()
             else:
+                if observer is not None:
+                    self._safely(lambda: observer.permitted(permit, begun, monotonic() - begun))
                 permit.settler = self.settle
                 permit.timeout_s = self.timeout_s(dependency)
                 if until is not None:
@@ -212,6 +224,8 @@ class Agent(PodState, ContextManagers):
             outcome = SLOW
         if permit.failure is None and (outcome is FAILURE or outcome is SLOW):
             note_failure(permit, UNKNOWN_KIND if outcome is FAILURE else SLOW_KIND)
+        if (observer := self._runtime.observer) is not None:
+            self._safely(lambda: observer.reported(permit, outcome, elapsed_s))
         self._run_on_loop(lambda: self._runtime.admission.report(permit, outcome, cooldown_ms, elapsed_s))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
@@ -307,6 +321,8 @@ class Agent(PodState, ContextManagers):
             signer=self._runtime.refusal_tokens,
         )
         self._runtime.refusal_samples.offer(decision)
+        if (observer := self._runtime.observer) is not None:
+            self._safely(lambda: observer.refused_unasked(decision))
         raise Refused(decision)
 
     def _known(self, tenant: str) -> str:

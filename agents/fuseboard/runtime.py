@@ -28,6 +28,7 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.reports import Reports
+from fuseboard.calling.observer import Observer
 from fuseboard.calling.retries import Capacity, Retries
 from fuseboard.cancellation import stop_tasks, wait_for_event
 from fuseboard.configuration.checked_config import (
@@ -105,6 +106,11 @@ class Runtime:
             on_change=self._beat_soon,
         )
         self.retries = compose_retries(self.configuration, self.admission)
+        #: What shows decisions to people, if OpenTelemetry is on.
+        self.observer: Observer | None = None
+        self._end_telemetry: Callable[[], None] = lambda: None
+        if settings.otel:
+            self._observe()
         self.loop: asyncio.AbstractEventLoop | None = None
         #: The thread in which the loop runs.
         self.thread = 0
@@ -128,6 +134,14 @@ class Runtime:
         self._first_beat = asyncio.Event()
         self._left = asyncio.Event()
         self._mode_changed = asyncio.Event()
+
+    def _observe(self) -> None:
+        """Only here, and only if it is on: nothing else imports OpenTelemetry."""
+        from fuseboard.telemetry.observe import Telemetry
+
+        telemetry = Telemetry(self.counters, self.retries, self.admission.guards)
+        self.observer = self.retries.observer = telemetry
+        self._end_telemetry = telemetry.close
 
     # Start and stop
 
@@ -162,6 +176,7 @@ class Runtime:
         # Before the last heartbeat, which reports it: another pod may get the share soon.
         self.admission.redis_fallback.share.give_up()
         self.inbound.stop()
+        self._end_telemetry()
         parts: list[asyncio.Task[Any]] = [
             asyncio.create_task(self.admission.stop()),
             asyncio.create_task(self._watch.stop()),

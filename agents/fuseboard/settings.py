@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
@@ -22,6 +23,7 @@ _OURS = {
     "BOOTSTRAP_FILE",
     "CA_FILE",
     "ENVIRONMENT",
+    "OTEL",
     "REDIS_URL",
     "SERVER",
     "SERVICE",
@@ -75,6 +77,8 @@ class AgentSettings:
     #: Where the last good configuration is kept; ``None`` to keep none.
     state_dir: Path | None = None
     bootstrap_file: Path | None = None
+    #: Show decisions in OpenTelemetry, which must be installed.
+    otel: bool = False
     #: How long ``start`` waits for the gateway before it asks the next source.
     boot_http_s: float = 0.3
     boot_redis_s: float = 0.5
@@ -103,6 +107,8 @@ class AgentSettings:
                 )
         if len(self.zone) > 64:
             raise Misconfigured(f"{PREFIX}ZONE must have at most 64 characters")
+        if self.otel and find_spec("opentelemetry") is None:
+            raise Misconfigured(f"{PREFIX}OTEL=on needs OpenTelemetry: pip install 'fuseboard[otel]'")
 
     def __repr__(self) -> str:
         return (
@@ -136,6 +142,7 @@ class AgentSettings:
             zone=values.text("ZONE"),
             state_dir=_state_dir(values.text("STATE_DIR")),
             bootstrap_file=values.path("BOOTSTRAP_FILE"),
+            otel=values.switch("OTEL"),
         )
 
 
@@ -149,6 +156,12 @@ class _Variables:
     def path(self, name: str) -> Path | None:
         text = self.text(name)
         return Path(text) if text else None
+
+    def switch(self, name: str) -> bool:
+        text = self.text(name)
+        if text not in ("", "on", "off"):
+            raise Misconfigured(f"{PREFIX}{name} must be 'on' or 'off'")
+        return text == "on"
 
     def secret(self, name: str) -> str:
         """``X``, or the content of the file that ``X_FILE`` names; not both."""

@@ -13,7 +13,7 @@ from fuseboard.contract.words import Mode, Reason
 #: The columns of a file: who asked is not among them, not even as a digest.
 _COLUMNS = (
     *("at", "service", "server", "dependency", "rule", "reason", "mode", "tenant", "endpoint"),
-    *("revision", "retry_after_ms", "weight"),
+    *("revision", "retry_after_ms", "trace", "weight"),
 )
 #: Samples in one file.
 IN_FILE = 10_000

@@ -42,6 +42,18 @@ def test_no_copy_on_disk_is_a_choice():
     assert read(STATE_DIR="off").state_dir is None
 
 
+def test_opentelemetry_is_off_unless_it_is_installed_and_switched_on(monkeypatch: pytest.MonkeyPatch):
+    assert not read().otel
+    assert not read(OTEL="off").otel
+    monkeypatch.setattr("fuseboard.settings.find_spec", lambda name: None)
+    with pytest.raises(Misconfigured, match=r"FUSEBOARD_OTEL=on needs.*fuseboard\[otel\]"):
+        read(OTEL="on")
+    with pytest.raises(Misconfigured, match="FUSEBOARD_OTEL must be 'on' or 'off'"):
+        read(OTEL="yes")
+    monkeypatch.setattr("fuseboard.settings.find_spec", lambda name: name)
+    assert read(OTEL="on").otel
+
+
 def test_the_token_may_come_from_a_file(tmp_path: Path):
     (tmp_path / "token").write_text("fb_selector_secret\n")
     settings = read(URL="https://gate", TOKEN_FILE=str(tmp_path / "token"))

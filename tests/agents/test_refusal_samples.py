@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from fuseboard import Agent, AgentSettings
+from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract.policy import Limit, Tier
 from fuseboard.contract.refusal_samples import MAX_SAMPLES, DigestKey, RefusalSample, digest_of
 from fuseboard.contract.words import Algorithm, Reason
@@ -64,6 +65,17 @@ def test_the_weights_of_a_rule_add_up_to_its_refusals():
     weights = {rule: sum(one.weight for one in sent if one.rule == rule) for rule in ("requests", "seldom")}
     assert weights == {"requests": 1000, "seldom": 1}
     assert samples.drain() == ()
+
+
+def test_a_sample_has_the_trace_of_its_request():
+    samples = sampling()
+    token = enter_request(lambda: f"00-{'a' * 32}-{'b' * 16}-01")
+    try:
+        samples.offer(refused())
+    finally:
+        leave_request(token)
+    samples.offer(refused("other"))
+    assert {one.rule: one.trace for one in samples.drain()} == {"requests": "a" * 32, "other": ""}
 
 
 def test_a_pod_with_many_rules_keeps_and_sends_a_bounded_number():

@@ -60,7 +60,7 @@ from fuseboard.contract.words import (
     WhenFull,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import ALONE, ANSWERS, LEASED, SAMPLES, TALLY, TIMED
+from tests.contract.sample_examples import ALONE, ANSWERS, LEASED, SAMPLES, TALLY, TIMED, TRACED
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
 STRICT = Limit(
@@ -390,6 +390,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.9.json": msgspec.structs.replace(SMALLEST_REQUEST, failures=FAILURES),
     "sync_request.11.json": msgspec.structs.replace(SMALLEST_REQUEST, tally=TALLY),
     "sync_request.12.json": msgspec.structs.replace(SMALLEST_REQUEST, alone=ALONE),
+    "sync_request.13.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=TRACED),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,

@@ -38,6 +38,7 @@ SAMPLES = (
     ),
     RefusalSample(reason=Reason.SHED),
 )
+TRACED = (RefusalSample(reason=Reason.QUOTA, rule="requests", trace="4bf92f3577b34da6a3ce929d0e0e4736"),)
 TIMED = Counters(
     dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
 )

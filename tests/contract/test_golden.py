@@ -31,7 +31,7 @@ from tests.contract.examples import (
     PROTECTING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import ALONE, SAMPLES, TALLY
+from tests.contract.sample_examples import ALONE, SAMPLES, TALLY, TRACED
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -167,7 +167,7 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
         ),
         ALONE,
         PROTECTED_REQUEST.load,
-        SAMPLES[0],
+        msgspec.structs.replace(SAMPLES[0], trace=TRACED[0].trace),
         FAILURES[0],
         msgspec.structs.replace(FAILURES[0].last[0], outcome=Outcome.SLOW),
         # Fields that came later are in another file.

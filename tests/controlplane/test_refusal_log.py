@@ -164,8 +164,9 @@ async def test_a_heartbeat_with_too_many_samples_is_refused():
 
 async def test_samples_of_two_gateways_are_rows_and_pods_get_one_key(gateways):  # noqa: F811
     both = [await logging_gateway(gateways, name) for name in ("one", "two")]
+    one = sample(endpoint="GET /a", mode=Mode.LOCAL, ip="0" * 16, trace="a" * 32)
     for gateway, _ in both:
-        await post(gateway, beat(refusals=(sample(endpoint="GET /a", mode=Mode.LOCAL, ip="0" * 16),)))
+        await post(gateway, beat(refusals=(one,)))
         await gateway.coordination.look()
     keys = [decode_response((await post(gateway, beat("p2"))).content).digest_key for gateway, _ in both]
     assert keys[0] == keys[1] is not None
@@ -173,9 +174,11 @@ async def test_samples_of_two_gateways_are_rows_and_pods_get_one_key(gateways): 
         clock.turn(SPAN_S)
         await gateway.coordination.look()
     rows = await sync_to_async(list)(
-        RefusalSample.objects.values_list("server", "rule", "reason", "mode", "tenant", "endpoint", "weight")
+        RefusalSample.objects.values_list(
+            "server", "rule", "reason", "mode", "tenant", "endpoint", "trace", "weight"
+        )
     )
-    assert rows == [("pod-1", "requests", "quota", "local", "acme", "GET /a", 1.0)] * 2
+    assert rows == [("pod-1", "requests", "quota", "local", "acme", "GET /a", "a" * 32, 1.0)] * 2
 
 
 async def test_old_samples_and_keys_are_deleted_and_the_rest_is_bounded(gateways, monkeypatch):  # noqa: F811

@@ -26,6 +26,7 @@ def samples(production):
         "revision": 1,
         "retry_after_ms": 12_400,
         "ip": "0" * 16,
+        "trace": "4bf92f3577b34da6a3ce929d0e0e4736",
         "weight": 30.0,
     }
     others = ({}, {"tenant": "=cmd()"}, {"server": "web-2", "weight": 40.0}, {"at": now - timedelta(hours=3)})
@@ -48,6 +49,7 @@ def test_samples_come_page_by_page_and_name_nobody(samples):
     assert [item["id"] for item in rest["items"]] == [samples[0].pk]
     assert rest["next"] is None
     assert rest["items"][0]["pod"] == "web-1"
+    assert rest["items"][0]["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
     assert "ip" not in rest["items"][0]
 
 

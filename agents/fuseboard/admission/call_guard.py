@@ -158,6 +158,11 @@ class CallGuard:
         call = self._calls.get(number)
         return call is not None and call[0] is not None
 
+    def began(self, number: int) -> float | None:
+        """When this call had its slot, on the clock of the guards; ``None`` when it has ended."""
+        call = self._calls.get(number)
+        return None if call is None else call[1]
+
     def note_nested(self) -> None:
         """A call finds no free slot, and its own task has one."""
         self.nested += 1

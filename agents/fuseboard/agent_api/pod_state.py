@@ -78,6 +78,8 @@ class PodState(Lifetime):
             entered = inbound.enter(tenant, subject, method, path)
             if isinstance(entered, Decision):
                 self._runtime.refusal_samples.offer(entered, subject)
+                if (observer := self._runtime.observer) is not None:
+                    observer.refused_unasked(entered)
             return entered
         except (Misconfigured, TypeError):
             return None  # ``admit_request`` raises it

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from fuseboard.calling.backoff import wait_s
 from fuseboard.calling.classification import NOTHING, Verdict, classify
 from fuseboard.calling.codes import NEVER_AGAIN
+from fuseboard.calling.observer import Observer
 from fuseboard.calling.pauses import most_attempts
 from fuseboard.calling.retries import NEWEST, Retries
 from fuseboard.calling.retry_budget import Withdrawal
@@ -120,6 +121,8 @@ class RetriedCall:
     def begin(self) -> None:
         """An attempt begins: it is about to be admitted."""
         self.num += 1
+        if (observer := self._retries.observer) is not None:
+            observer.attempt_began(self.num)
 
     def admitted(self) -> None:
         """The attempt is made: it has its permit. Waiting for that is no part of its duration.
@@ -143,6 +146,8 @@ class RetriedCall:
             took_s = max(0.0, now - self._began)
             part.usual_s += (took_s - part.usual_s) * (NEWEST if part.usual_s else 1.0)
             part.totals.helped += self.num > 1
+        if (observer := self._retries.observer) is not None:
+            observer.attempt_ended()
 
     def failed(self, error: Exception) -> bool:
         """Whether to make another attempt, after ``next_wait_s``. If not, a note on the error says why."""
@@ -170,6 +175,8 @@ class RetriedCall:
                 part.errors.add(now, failed=part.failed_before)
             self.given_up = self.given_up or self._withdraw(verdict, now, shrunk, troubled)
             unlogged = part.unlogged(now) if self.given_up is GivenUp.NO_BUDGET else 0
+        if (observer := self._retries.observer) is not None:
+            self._show(observer, what)
         if self.given_up is GivenUp.OFF and not part.warned and verdict.retryable:
             part.warned = True
             logger.info("retry.off dependency=%s: its policy allows no retries", part.name)
@@ -208,6 +215,8 @@ class RetriedCall:
             with self._retries.lock:
                 self._retries.give_back(self._part, self._taken)
             self._taken = None
+        if (observer := self._retries.observer) is not None:
+            observer.attempt_ended()
 
     def _unwanted(self, verdict: Verdict, error: Exception | None) -> tuple[GivenUp | None, bool]:
         """Why the request must not be sent again, and whether it was made smaller for that.
@@ -265,6 +274,14 @@ class RetriedCall:
         if why is None or why in (GivenUp.NOT_RETRYABLE, GivenUp.OFF):
             return
         error.add_note(f"fuseboard: attempt {self.num} of {self.most} was the last: {why}")
+
+    def _show(self, observer: Observer, what: str) -> None:
+        # What is not repeated by policy, or because it went well, is no news of retries.
+        if self.given_up in (GivenUp.OFF, GivenUp.NOT_RETRYABLE):
+            observer.attempt_ended()
+        else:
+            why = "" if self.given_up is None else self.given_up.name.lower()
+            observer.attempt_failed(self._part.name, self.num, what, self.next_wait_s, why)
 
     def _log(self, event: str, what: str, more: str) -> None:
         logger.warning(

@@ -12,6 +12,7 @@ from time import monotonic
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fuseboard.calling.observer import Observer
 from fuseboard.calling.retry_budget import ErrorWindow, ProcessBudget, RetryBudget, Withdrawal, allowance
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad
 from fuseboard.contract.protection import PodProtection, Retry
@@ -121,6 +122,8 @@ class Retries:
         self.clock = clock
         self.random = random if random is not None else Random()
         self.lock = Lock()
+        #: What shows attempts to people; ``None`` for nothing.
+        self.observer: Observer | None = None
         self._process = ProcessBudget()
         self._parts: dict[str, DependencyRetries] = {}
         #: Retries per 1,000 s that the control plane allows, and until when.

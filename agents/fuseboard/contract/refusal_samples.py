@@ -41,6 +41,8 @@ class RefusalSample(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     ip: Digest = ""
     user: Digest = ""
     api_key: Digest = ""
+    #: The trace of W3C Trace Context that was refused; empty for none.
+    trace: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
     weight: Annotated[float, Meta(ge=1, le=MAX_WEIGHT)] = 1.0
 
 

@@ -2,6 +2,7 @@
 
 ``Fuseboard-Refusal`` and ``instance`` carry the token that the control plane explains; ``Link`` and
 ``explain_url`` are the address of the page that does, where one is configured.
+``trace_id`` is that of the request, if it belongs to a trace of W3C Trace Context.
 ``RateLimit`` and ``RateLimit-Policy`` follow draft-ietf-httpapi-ratelimit-headers-10, and so do the two
 problem types that it registers.
 """
@@ -13,6 +14,7 @@ from math import ceil
 from time import time
 from urllib.parse import quote
 
+from fuseboard.calling.trace import trace_id
 from fuseboard.contract.refusal_token import HEADER, URN
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import Decision, LimitStatus
@@ -86,6 +88,8 @@ def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, 
     headers = limit_headers(decision, legacy=legacy)
     token = decision.refusal_token()
     details = problem(decision)
+    if trace := trace_id():
+        details["trace_id"] = trace
     if token:
         headers.append((HEADER, token))
         details["instance"] = URN + token

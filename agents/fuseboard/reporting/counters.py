@@ -171,6 +171,22 @@ class Counters:
         """Tenant -> allowed and refused requests."""
         return self._tallies.by_tenant()
 
+    def refusals(self) -> dict[tuple[str, str], int]:
+        """By dependency, empty for requests, and reason."""
+        found = {("", str(reason)): times for reason, times in _without_zeros(self._refused).items()}
+        for name, counts in self._dependencies.copy().items():
+            found |= {(name, str(reason)): times for reason, times in _without_zeros(counts.refused).items()}
+        return found
+
+    def outcomes(self) -> dict[tuple[str, str], int]:
+        """Calls that ended, by dependency and outcome."""
+        return {
+            (name, str(outcome)): times
+            for name, counts in self._dependencies.copy().items()
+            for outcome, times in counts.outcomes.items()
+            if times
+        }
+
     def wire(self) -> WireCounters:
         """The totals in wire format. One caller at a time."""
         return WireCounters(

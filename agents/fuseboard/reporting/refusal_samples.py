@@ -13,6 +13,7 @@ from time import monotonic
 
 from msgspec import Struct
 
+from fuseboard.calling.trace import trace_id
 from fuseboard.contract.refusal_samples import MAX_WEIGHT, DigestKey, RefusalSample, digest_of
 from fuseboard.contract.words import Reason
 from fuseboard.decision import Decision
@@ -35,6 +36,7 @@ class _Seen(Struct, frozen=True):
     tenant: str
     reason: Reason
     at: float
+    trace: str
 
 
 class Reservoir:
@@ -88,7 +90,7 @@ class RefusalSamples:
             place = reservoir.place()
             if place is not None:
                 tenant = decision.tenant or tenant
-                reservoir.put(place, _Seen(decision, subject, tenant, reason, monotonic()))
+                reservoir.put(place, _Seen(decision, subject, tenant, reason, monotonic(), trace_id()))
 
     def drain(self) -> tuple[RefusalSample, ...]:
         """The samples since the last call. For one caller, the sync thread."""
@@ -124,6 +126,7 @@ def _sample(seen: _Seen, key: bytes, weight: float, now: float) -> RefusalSample
         ip=digest_of(key, "ip", subject.ip),
         user=digest_of(key, "user", subject.user),
         api_key=digest_of(key, "api_key", subject.api_key),
+        trace=seen.trace,
         weight=min(float(MAX_WEIGHT), weight),
     )
 

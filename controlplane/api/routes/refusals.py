@@ -165,6 +165,7 @@ def _sample(row: RefusalSample) -> RefusalOut:
         endpoint=row.endpoint,
         revision=row.revision,
         retry_after_ms=row.retry_after_ms,
+        trace_id=row.trace,
         weight=row.weight,
     )
 

@@ -29,6 +29,7 @@ _SAMPLE = {
     "endpoint": "POST /v1/orders",
     "revision": 4211,
     "retry_after_ms": 12400,
+    "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     "weight": 36.5,
 }
 _COUNTED = {"refused": 4310, "asked": 51200, "known_s": 3600}

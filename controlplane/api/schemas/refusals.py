@@ -108,6 +108,8 @@ class RefusalOut(Schema):
     endpoint: str
     revision: int
     retry_after_ms: int
+    #: Of W3C Trace Context; empty if the request belongs to no trace.
+    trace_id: str
     #: How many refusals it stands for: an estimate.
     weight: float
 

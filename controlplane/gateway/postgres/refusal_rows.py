@@ -19,8 +19,8 @@ CLEAN_S = 60.0
 
 _INSERT = """
     INSERT INTO refusals_refusalsample (environment, at, service, server, rule, dependency, reason, mode,
-        tenant, endpoint, revision, retry_after_ms, ip, "user", api_key, weight)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+        tenant, endpoint, revision, retry_after_ms, ip, "user", api_key, trace, weight)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _OLD = "DELETE FROM refusals_refusalsample WHERE at < now() - make_interval(hours => %s)"
 _TOO_MANY = """
@@ -90,5 +90,6 @@ def _values(row: LoggedRefusal) -> tuple[object, ...]:
         sample.ip,
         sample.user,
         sample.api_key,
+        sample.trace,
         row.weight,
     )

@@ -1,0 +1,30 @@
+"""What shows one run of an agent in OpenTelemetry."""
+
+from functools import cache
+
+from opentelemetry.metrics import get_meter
+
+from fuseboard.admission.call_guard import CallGuards
+from fuseboard.calling.retries import Retries
+from fuseboard.reporting.counters import Counters
+from fuseboard.telemetry.pod_metrics import PodMetrics, Source
+from fuseboard.telemetry.span_events import SpanEvents
+
+
+class Telemetry(SpanEvents):
+    """From the making of a run until ``close``."""
+
+    def __init__(self, counters: Counters, retries: Retries, guards: CallGuards) -> None:
+        self._metrics = pod_metrics()
+        super().__init__(self._metrics.duration)
+        self._source = Source(counters, retries, guards)
+        self._metrics.add(self._source)
+
+    def close(self) -> None:
+        self._metrics.remove(self._source)
+
+
+@cache
+def pod_metrics() -> PodMetrics:
+    """Instruments exist once per process: a second one with the same name would be counted twice."""
+    return PodMetrics(get_meter("fuseboard"))

@@ -1,0 +1,26 @@
+"""The names of attributes, events and metrics, in the style of OpenTelemetry's semantic conventions."""
+
+KIND = "fuseboard.kind"
+ALLOWED = "fuseboard.allowed"
+DEPENDENCY = "fuseboard.dependency"
+REASON = "fuseboard.reason"
+RULE = "fuseboard.rule"
+MODE = "fuseboard.mode"
+REVISION = "fuseboard.revision"
+LEASED = "fuseboard.leased"
+RETRY_AFTER_MS = "fuseboard.retry_after_ms"
+QUEUE_WAIT_MS = "fuseboard.queue_wait_ms"
+DURATION_MS = "fuseboard.duration_ms"
+ATTEMPT = "fuseboard.attempt"
+TIER = "fuseboard.tier"
+OUTCOME = "fuseboard.outcome"
+WAIT_MS = "fuseboard.wait_ms"
+GIVEN_UP = "fuseboard.given_up"
+#: Of the semantic conventions.
+ERROR_TYPE = "error.type"
+
+REQUEST, CALL = "request", "call"
+
+DECISION_EVENT = "fuseboard.decision"
+OUTCOME_EVENT = "fuseboard.outcome"
+RETRY_EVENT = "fuseboard.retry"
