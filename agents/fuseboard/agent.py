@@ -1,6 +1,5 @@
 """The agent that an application uses on an event loop."""
 
-import asyncio
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from time import monotonic
@@ -66,7 +65,7 @@ class Agent(PodState, ContextManagers):
         """Send what is not reported yet and sign off; at most half a second. Locks end by themselves."""
         if self.running:
             await super().stop()
-            await asyncio.to_thread(self._store_thread.stop)
+            await self._store_thread.stop()
 
     # Requests that enter a service
 

@@ -89,14 +89,17 @@ class StoreThread:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(what)
 
-    def stop(self) -> None:
-        """Disconnect and end the thread. What it renewed ends by itself; ``submit`` starts another one."""
+    async def stop(self) -> None:
+        """Disconnect and end the thread. What it renewed ends by itself; ``submit`` starts another one.
+
+        Waits without a thread: at the exit of the process, Python starts no other one.
+        """
         with self._guard:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = self._connecting = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.create_task, self._end(loop))
-            thread.join(STOP_S)
+            loop, self._loop = self._loop, None
+            self._thread = self._connecting = None
+        if loop is not None:
+            ended = asyncio.run_coroutine_threadsafe(self._end(loop), loop)
+            await asyncio.wait({asyncio.wrap_future(ended)}, timeout=STOP_S)
 
     async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
