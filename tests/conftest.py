@@ -110,6 +110,13 @@ if "pytest_django" in sys.modules:
         with django_db_blocker.unblock():
             database.prepare()
 
+    @pytest.fixture(autouse=True)
+    def watched_figures_read_again() -> None:
+        """A process keeps them for 30 s; the next test has other rows."""
+        from controlplane.status.read_watched import forget
+
+        forget()
+
     @pytest.fixture(scope="session", autouse=True)
     def static_files_found_once() -> Iterator[None]:
         """Every client of a test loads the middleware, which looks for all static files."""

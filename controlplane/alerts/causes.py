@@ -1,6 +1,6 @@
 """Which alert explains another one, so that one cause is one message: a pure function of the open alerts.
 
-An edge holds only for the same environment and, where both are about a dependency, for the same dependency.
+An edge holds only for the same environment and, where both are about a dependency or a tenant, for the same.
 Where both are about pods, the cause is about every pod of what it explains.
 An alert never hides one of a higher level or severity, because other people may get that one.
 """
@@ -11,24 +11,37 @@ from types import MappingProxyType
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 from controlplane.alerts.rules import RULES
-from controlplane.alerts.timings import rule_of
+from controlplane.alerts.timings import OF_DEPENDENCY, rule_of
 
 #: Rule -> the rules whose alerts it explains. Redis that is down explains a slow one, never the reverse.
 EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "ahead": ("lag", "unknown-revision"),
+        "ahead": ("lag", "outbox", "unknown-revision"),
         "frozen": ("lag", "silent", "uncounted"),
         "all-local": ("check-errors", "check-failures", "local", "p99"),
         "check-failures": ("check-errors",),
         "gateway-away": ("silent", "uncounted"),
         "local": ("check-errors", "p99"),
-        "open": ("bulkhead", "near", "retry-budget"),
+        "lua-error": ("check-errors", "check-failures", "local"),
+        "open": ("bulkhead", "bulkhead-queue", "near", "open-share", "retry-budget"),
+        "outbox": ("lag",),
         "pressure": ("shed", "unhealthy"),
         "postgres-down": ("worker-away",),
-        "redis-down": ("all-local", "check-errors", "check-failures", "local", "p99"),
+        "redis-down": (
+            *("all-local", "check-errors", "check-failures", "local", "lua-error", "outbox", "p99"),
+        ),
         "redis-ops": ("p99",),
         "rejected": ("lag",),
+        "runaway-tenant": ("429", "hot-key", "quota"),
+        "vendor-429": ("bulkhead", "bulkhead-queue", "near", "retry-budget"),
+        "vendor-auth": ("near", "retry-budget"),
     }
+)
+#: Causes about one dependency or one tenant: they explain alerts about the same one.
+_OF_ONE = OF_DEPENDENCY | {"runaway-tenant"}
+#: Rules that only such a cause explains: an alert about all tenants does not wait for it.
+_BY_ONE_ONLY = frozenset(rule for cause in _OF_ONE for rule in EXPLAINS.get(cause, ())) - frozenset(
+    rule for cause, rules in EXPLAINS.items() if cause not in _OF_ONE for rule in rules
 )
 EXPLAINED = frozenset(rule for rules in EXPLAINS.values() for rule in rules)
 #: Without names of pods, their alerts are about more pods than a row names.
@@ -49,7 +62,8 @@ def cause_of(alert: Alert, others: Iterable[Alert]) -> Alert | None:
 
 def waits(alert: Alert, now: float) -> bool:
     """Whether a cause may still arrive, or has just been resolved."""
-    if rule_of(alert.key) not in EXPLAINED or alert.level >= 3:
+    rule = rule_of(alert.key)
+    if rule not in EXPLAINED or alert.level >= 3 or (rule in _BY_ONE_ONLY and not alert.subject_name):
         return False
     if alert.fired_at is not None and now - alert.fired_at.timestamp() < WAIT_S:
         return True
@@ -62,7 +76,7 @@ def _explains(cause: Alert, alert: Alert) -> bool:
         return False
     if cause.state == AlertState.RESOLVED or cause.environment != alert.environment:
         return False
-    if rule_of(cause.key) == "open" and cause.subject_name != alert.subject_name:
+    if rule_of(cause.key) in _OF_ONE and cause.subject_name != alert.subject_name:
         return False
     if not _of_its_pods(cause, alert):
         return False

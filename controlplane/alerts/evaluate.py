@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.alerts.findings import Finding, Rule
 from controlplane.alerts.reading import StoredAlert
+from controlplane.alerts.rule_settings import settings_of
 from controlplane.alerts.rules import RULES
 from controlplane.status.status import Status
 
@@ -17,7 +18,9 @@ def evaluate(status: Status, rules: Iterable[Rule[Any]] = RULES) -> list[Finding
     """A pure function: the alerts that fire now, critical first, otherwise in the order of the rules."""
     found: dict[str, Finding] = {}
     for rule in rules:
-        fired = [rule.finding(one) for one in rule.scope.each(status) if rule.test(one)]
+        settings = settings_of(status.facts.alert_rules, rule.key)
+        words = settings.threshold.words if rule.value is not None else ""
+        fired = [rule.finding(one, words) for one in rule.scope.each(status) if settings.fires(rule, one)]
         for finding in sorted(fired, key=lambda finding: finding.key):
             # A key that is taken was found at a higher severity.
             found.setdefault(finding.key, finding)

@@ -16,7 +16,8 @@ from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, Ne
 from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.mutes import MOST_PODS
 from controlplane.alerts.notify import escalate, notify
-from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, rule_of, timing_of
+from controlplane.alerts.rule_settings import settings_of
+from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, rule_of
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
 from controlplane.status.measured import measured
@@ -143,7 +144,8 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         row, finding = rows.get(key), found.get(key)
         hidden = blind and rule_of(key) not in NEEDS_NO_GATEWAY
         known = _known(row) if row is not None else None
-        timing = timing_while(row, timing_of(key))
+        settings = settings_of(status.facts.alert_rules, key)
+        timing = timing_while(row, settings.timing)
         after, news = advance(known, finding, timing, now, blind=hidden, passed_s=passed_s)
         if after is None:
             if row is not None:
@@ -151,7 +153,10 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
             continue
         if row is None:
             row = Alert(environment=environment, key=key)
-        if _write(row, after, finding if not hidden else None, now, hidden=hidden) and news is not None:
+        if (
+            _write(row, after, finding if not hidden else None, timing.level, now, hidden=hidden)
+            and news is not None
+        ):
             changes.append(Change(alert=row, news=news))
         seen.append(row)
     paused = {"paused_at": last.at, "resumed_at": Now()} if last and passed_s > LONGEST_PAUSE_S else {}
@@ -175,11 +180,13 @@ def _known(row: Alert) -> Known:
     )
 
 
-def _write(row: Alert, after: Known, finding: Finding | None, now: float, *, hidden: bool) -> bool:
+def _write(
+    row: Alert, after: Known, finding: Finding | None, level: int, now: float, *, hidden: bool
+) -> bool:
     """Write an alert if anything about it changed. Returns whether it did."""
     fields: dict[str, object] = {
         "state": after.state.value,
-        "level": timing_of(row.key).level,
+        "level": level,
         "severity": after.severity,
         "worst": "critical" if "critical" in (row.worst, after.severity) else after.severity,
         "true_since": _moment(after.true_since),

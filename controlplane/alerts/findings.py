@@ -7,7 +7,19 @@ from typing import Generic, Literal, TypeVar
 from controlplane.status.status import Status
 
 Severity = Literal["critical", "warning"]
-SubjectKind = Literal["breaker", "configuration", "quota", "schedules", "server", "servers", "tenants"]
+SubjectKind = Literal[
+    "breaker",
+    "budgets",
+    "configuration",
+    "hot_keys",
+    "quota",
+    "schedules",
+    "server",
+    "servers",
+    "tenant",
+    "tenants",
+    "tokens",
+]
 
 S = TypeVar("S")
 
@@ -71,10 +83,14 @@ class Rule(Generic[S]):
     #: A page of docs/runbooks. ``own_runbook`` may name a better one.
     runbook: str
     scope: Scope[S]
-    test: Callable[[S], bool]
     #: The alert in one line, and what to know before acting.
     text: Callable[[S], str]
     detail: Callable[[S], str]
+    test: Callable[[S], bool] = lambda _: True
+    #: A figure: the rule is also true only beyond its threshold, see ``controlplane.alerts.rule_settings``.
+    value: Callable[[S], float] | None = None
+    #: Whether the detail ends with the thresholds.
+    names_thresholds: bool = False
     since: Callable[[S], float | None] = lambda _: None
     #: In place of the scope's, where one rule is about something else.
     subject: Callable[[S], Subject] | None = None
@@ -86,13 +102,15 @@ class Rule(Generic[S]):
     #: The pods that the alert is about, for mutes of pods; ``None`` for an alert about something else.
     pods: Callable[[S], tuple[str, ...]] | None = None
 
-    def finding(self, of: S) -> Finding:
+    def finding(self, of: S, thresholds: str = "") -> Finding:
+        """``thresholds``: those in force, in words."""
         part = self.scope.key(of)
+        detail = self.detail(of)
         return Finding(
             key=f"{self.key}:{part}" if part else self.key,
             severity=self.severity,
             text=self.text(of),
-            detail=self.detail(of),
+            detail=f"{detail} {thresholds}" if self.names_thresholds and thresholds else detail,
             runbook=self.own_runbook(of) or self.runbook,
             subject=(self.subject or self.scope.subject)(of),
             since=self.since(of),

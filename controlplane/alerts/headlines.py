@@ -1,11 +1,26 @@
 """Alerts as sentences of the headline: what is wrong, and how, without the figures that explain it."""
 
+from typing import Protocol
+
 from controlplane.alerts.findings import Said
 from controlplane.alerts.texts import count, name_or_count, slow_redis_ms, they
+from controlplane.fleet.live import RuleFigures
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing, ScheduledChange
 from controlplane.status.observed import observed_head
 from controlplane.status.status import Status
+from controlplane.status.watched import Spent
+
+
+class NamesTenant(Protocol):
+    @property
+    def tenant(self) -> str: ...
+
+
+class NamesDependency(Protocol):
+    @property
+    def dependency(self) -> str: ...
+
 
 AHEAD = Said(subject="Edits", join="are", verb="not published")
 FROZEN = Said(subject="Many pods", join="went", verb="silent at once")
@@ -100,6 +115,35 @@ def silent(status: Status) -> Said:
 def unknown_revision(status: Status) -> Said:
     pods = tuple(one.server for one in status.facts.unknown_revisions)
     return _pods(pods, "reports", "report", "an unknown revision")
+
+
+def hot_key(rule: RuleFigures) -> Said:
+    return Said(subject=f"{rule.rule} of {rule.tenant}", join="is", verb="a hot key")
+
+
+def runaway(one: NamesTenant) -> Said:
+    return Said(subject=one.tenant, join="sends", verb="many times its usual requests")
+
+
+def vendor_429(vendor: NamesDependency) -> Said:
+    return Said(subject=vendor.dependency, join="answers", verb="429")
+
+
+def vendor_auth(vendor: NamesDependency) -> Said:
+    return Said(subject=vendor.dependency, join="refuses", verb="our credentials")
+
+
+def spent(one: Spent) -> Said:
+    whose = one.tenant or one.dependency
+    return Said(subject=f"{int(one.share * 100)} % of {one.name} of {whose}", join="is", verb="spent")
+
+
+def queue_full(breaker: BreakerStatus) -> Said:
+    return Said(subject=f"The queue of {breaker.name}", join="is", verb="nearly full")
+
+
+def script_fails(_: Status) -> Said:
+    return Said(subject="A script", join="fails", verb="in Redis")
 
 
 def _pods(names: tuple[str, ...], one: str, several: str, verb: str) -> Said:

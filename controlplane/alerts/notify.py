@@ -16,6 +16,7 @@ from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Mute
 from controlplane.alerts.mutes import mute_of, not_ended
 from controlplane.alerts.routing import AddressBook, read_address_book
+from controlplane.alerts.timings import FOR_AWARENESS, rule_of
 
 
 def notify(environment: str, rows: Sequence[Alert], now: float) -> None:
@@ -88,6 +89,8 @@ def _send(row: Alert, news: News, book: AddressBook, now: float) -> None:
     enqueue(row, news, book, datetime.fromtimestamp(now, UTC))
     if news is not News.RESOLVED:
         row.notified = row.severity
+    if rule_of(row.key) in FOR_AWARENESS:
+        row.escalations = []
     row.save(update_fields=["notified", "escalations", "cause", "flapping_since", "changes"])
 
 

@@ -4,16 +4,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts import headlines, texts
-from controlplane.alerts.findings import Rule, Scope, Subject
-from controlplane.alerts.thresholds import PRESSED_SHARE
+from controlplane.alerts.findings import Rule, Scope, Severity, Subject
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing
 from controlplane.status.observed import observed_head, observed_rate, observed_until
 from controlplane.status.servers import spared_how, unhealthy_because
 from controlplane.status.status import Status
+from fuseboard.contract.protection import Bulkhead
 from fuseboard.contract.words import WhenFull
 
+_BOTH: tuple[Severity, ...] = ("critical", "warning")
+#: Places to wait, of a policy that does not name them.
+_QUEUES = Bulkhead().queues
 #: Unhealthy pods that the alert names.
 _NAMED = 3
 
@@ -33,7 +36,7 @@ _EACH_OBSERVED = Scope[ObservedPart](
     key=lambda part: part.one.part,
     subject=lambda _: Subject(kind="servers"),
 )
-_EACH_DEPENDENCY = Scope[BreakerStatus](
+EACH_DEPENDENCY = Scope[BreakerStatus](
     each=lambda status: status.breakers,
     key=lambda breaker: breaker.name,
     subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
@@ -54,6 +57,16 @@ def _why_pressed(status: Status) -> str:
 
 def _shed_per_s(status: Status) -> float:
     return status.figures.refused_by_reason.get("shed", 0.0)
+
+
+def _shed_share(status: Status) -> float:
+    """0 while there are too few requests to say."""
+    requests = status.figures.requests_per_s
+    return min(1.0, _shed_per_s(status) / requests) if requests > 1 else 0.0
+
+
+def _pressed_share(status: Status) -> float:
+    return len(status.fleet.pressed) / max(1, status.fleet.live)
 
 
 def _why_unhealthy(status: Status) -> str:
@@ -85,6 +98,16 @@ def _full(breaker: BreakerStatus) -> list[SlotFigures]:
     return [tier for tier in _calls(breaker).tiers if tier.refused_per_s > 0 and tier.tier not in discarded]
 
 
+def _queue_share(breaker: BreakerStatus) -> float:
+    """The part of the places to wait for a slot that is taken, over all pods that call."""
+    calls = _calls(breaker)
+    if calls.queue_size is not None:
+        places = calls.queue_size
+    else:
+        places = sum(breaker.dependency.protection.get("bulkhead", {}).get("queues", _QUEUES)) * calls.callers
+    return calls.queued / places if places else 0.0
+
+
 def _why_full(breaker: BreakerStatus) -> str:
     tiers = [
         f"{tier.tier} {tier.refused_per_s:.1f}/s, {tier.active} of {tier.limit} slots in use"
@@ -101,7 +124,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         runbook="pod-under-pressure",
         scope=_FLEET,
         pods=lambda status: status.fleet.pressed,
-        test=lambda status: len(status.fleet.pressed) > status.fleet.live * PRESSED_SHARE,
+        value=_pressed_share,
         text=_pressed,
         detail=_why_pressed,
     ),
@@ -112,19 +135,25 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         runbook="pod-under-pressure",
         scope=_FLEET,
         pods=lambda status: status.fleet.pressed,
-        test=lambda status: bool(status.fleet.pressed),
+        value=_pressed_share,
         text=_pressed,
         detail=_why_pressed,
     ),
-    Rule[Status](
-        key="shed",
-        severity="warning",
-        said=lambda _: headlines.SHED,
-        runbook="shedding",
-        scope=_FLEET,
-        test=lambda status: _shed_per_s(status) > 0,
-        text=lambda status: f"Pods shed {_shed_per_s(status):.1f} requests/s",
-        detail=lambda _: "They answer 503 with Retry-After, to the lowest tiers first.",
+    *(
+        Rule[Status](
+            key="shed",
+            severity=severity,
+            said=lambda _: headlines.SHED,
+            runbook="shedding",
+            scope=_FLEET,
+            value=_shed_share,
+            names_thresholds=True,
+            text=lambda status: f"Pods shed {_shed_share(status) * 100:.1f} % of requests",
+            detail=lambda status: (
+                f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
+            ),
+        )
+        for severity in _BOTH
     ),
     Rule[Status](
         key="unhealthy",
@@ -154,17 +183,31 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         severity="warning",
         said=headlines.bulkhead_full,
         runbook="bulkhead-full",
-        scope=_EACH_DEPENDENCY,
+        scope=EACH_DEPENDENCY,
         test=lambda breaker: bool(_full(breaker)),
         text=lambda breaker: f"The bulkhead of {breaker.name} is full",
         detail=_why_full,
+    ),
+    Rule[BreakerStatus](
+        key="bulkhead-queue",
+        severity="warning",
+        said=headlines.queue_full,
+        runbook="bulkhead-full",
+        scope=EACH_DEPENDENCY,
+        value=_queue_share,
+        names_thresholds=True,
+        text=lambda breaker: f"The queue of {breaker.name} is {_queue_share(breaker) * 100:.0f} % full",
+        detail=lambda breaker: (
+            f"{texts.count(_calls(breaker).queued, 'call')} wait for a slot. When no place is left, further"
+            " calls are refused."
+        ),
     ),
     Rule[BreakerStatus](
         key="retry-budget",
         severity="warning",
         said=headlines.no_retry_budget,
         runbook="retry-budget-spent",
-        scope=_EACH_DEPENDENCY,
+        scope=EACH_DEPENDENCY,
         test=lambda breaker: _calls(breaker).no_budget_per_s > 0,
         text=lambda breaker: f"The retry budget of {breaker.name} is spent",
         detail=lambda breaker: (

@@ -10,20 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts import headlines, texts
+from controlplane.alerts.expiry_rules import EXPIRY_RULES
 from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.protection_rules import PROTECTION_RULES
 from controlplane.alerts.store_rules import STORE_RULES
-from controlplane.alerts.thresholds import (
-    OVERDUE_S,
-    P99_WARN_LASTS_S,
-    REFUSED_SHARE,
-    REFUSED_SHARE_CRITICAL,
-    UNCOUNTED_SHARE,
-)
+from controlplane.alerts.thresholds import OVERDUE_S, P99_WARN_LASTS_S
+from controlplane.alerts.traffic_rules import TRAFFIC_RULES
 from controlplane.runbooks.shipped import FOR_DEPENDENCIES
 from controlplane.status.breakers import CANNOT_OPEN, PHRASES, BreakerStatus
 from controlplane.status.facts import ScheduledChange
-from controlplane.status.servers import LAG_CRITICAL_S
 from controlplane.status.status import Status
 
 #: For dependencies that have no runbook of their own.
@@ -68,8 +63,9 @@ RULES: tuple[Rule[Any], ...] = (
         said=headlines.refused,
         runbook="too-many-429s",
         scope=FLEET,
-        subject=lambda _: Subject(kind="tenants"),
-        test=lambda status: texts.refused_share(status) > REFUSED_SHARE_CRITICAL,
+        subject=texts.refused_tenant,
+        value=texts.refused_share,
+        names_thresholds=True,
         text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
         detail=texts.refused,
     ),
@@ -79,8 +75,9 @@ RULES: tuple[Rule[Any], ...] = (
         said=headlines.refused,
         runbook="too-many-429s",
         scope=FLEET,
-        subject=lambda _: Subject(kind="tenants"),
-        test=lambda status: texts.refused_share(status) > REFUSED_SHARE,
+        subject=texts.refused_tenant,
+        value=texts.refused_share,
+        names_thresholds=True,
         text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
         detail=texts.refused,
     ),
@@ -149,7 +146,8 @@ RULES: tuple[Rule[Any], ...] = (
         runbook="configuration-lag",
         scope=FLEET,
         pods=lambda status: status.fleet.lagging,
-        test=lambda status: bool(status.fleet.lagging) and status.fleet.worst_lag_s > LAG_CRITICAL_S,
+        test=lambda status: bool(status.fleet.lagging),
+        value=lambda status: status.fleet.worst_lag_s,
         text=texts.lag,
         detail=texts.missing_edits,
         since=lambda status: status.fleet.lagging_since,
@@ -162,6 +160,7 @@ RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         pods=lambda status: status.fleet.lagging,
         test=lambda status: bool(status.fleet.lagging),
+        value=lambda status: status.fleet.worst_lag_s,
         text=texts.lag,
         detail=texts.missing_edits,
         since=lambda status: status.fleet.lagging_since,
@@ -173,7 +172,7 @@ RULES: tuple[Rule[Any], ...] = (
         runbook="redis-unreachable",
         scope=FLEET,
         pods=lambda status: status.fleet.local,
-        test=texts.much_local,
+        value=texts.local_pods,
         text=texts.local,
         detail=texts.approximate_limits,
         since=lambda status: status.fleet.local_since,
@@ -185,7 +184,7 @@ RULES: tuple[Rule[Any], ...] = (
         runbook="redis-unreachable",
         scope=FLEET,
         pods=lambda status: status.fleet.local,
-        test=lambda status: bool(status.fleet.local),
+        value=texts.local_pods,
         text=texts.local,
         detail=texts.approximate_limits,
         since=lambda status: status.fleet.local_since,
@@ -237,7 +236,8 @@ RULES: tuple[Rule[Any], ...] = (
         said=lambda due: headlines.overdue(due.change),
         runbook="scheduled-change-failed",
         scope=EACH_SCHEDULED_CHANGE,
-        test=lambda due: due.late_s > OVERDUE_S and not due.frozen,
+        test=lambda due: not due.frozen,
+        value=lambda due: due.late_s,
         text=lambda due: f"Overdue: {due.change.title[0].lower()}{due.change.title[1:]}",
         detail=lambda due: f"It was due at {texts.moment(due.change.at)}. Check that the worker is running.",
         since=lambda due: due.change.at,
@@ -248,7 +248,7 @@ RULES: tuple[Rule[Any], ...] = (
         said=headlines.redis_over_deadline,
         runbook="redis-slow",
         scope=FLEET,
-        test=lambda status: (status.figures.store.p99_us or 0) > status.facts.store_deadline_us,
+        value=texts.p99_part,
         text=texts.slow_redis,
         detail=texts.slow_redis_detail,
     ),
@@ -258,7 +258,7 @@ RULES: tuple[Rule[Any], ...] = (
         said=headlines.redis_slower_than_usual,
         runbook="redis-slow",
         scope=FLEET,
-        test=lambda status: (status.figures.store.p99_us or 0) > texts.p99_warn_us(status),
+        value=texts.p99_part,
         text=texts.slow_redis,
         detail=texts.slow_redis_detail,
         lasting_s=P99_WARN_LASTS_S,
@@ -334,7 +334,7 @@ RULES: tuple[Rule[Any], ...] = (
         said=lambda _: headlines.UNCOUNTED,
         runbook="server-silent",
         scope=FLEET,
-        test=lambda status: status.figures.uncounted > status.figures.live_servers * UNCOUNTED_SHARE,
+        value=texts.uncounted_share,
         text=lambda _: "Figures are incomplete: a gateway has just started",
         detail=lambda status: (
             f"{status.figures.uncounted} of"
@@ -344,4 +344,6 @@ RULES: tuple[Rule[Any], ...] = (
     ),
     *PROTECTION_RULES,
     *STORE_RULES,
+    *TRAFFIC_RULES,
+    *EXPIRY_RULES,
 )

@@ -4,18 +4,14 @@ Those of level 3 need a person at once. Gateways apply them as well, when nobody
 ``controlplane.alerts.emergency``.
 """
 
+import re
 from typing import Any
 
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import Rule, Scope, Severity, Subject
 from controlplane.alerts.thresholds import (
-    FAILED_CHECKS_MANY,
-    FAILED_CHECKS_SHARE,
-    FAILED_CHECKS_SHARE_CRITICAL,
     LEAST_CHECKS_PER_S,
     NOT_EVALUATED_S,
-    REDIS_OPS_SHARE,
-    REDIS_OPS_SHARE_CRITICAL,
 )
 from controlplane.status.facts import RedisServer
 from controlplane.status.status import Status
@@ -29,10 +25,7 @@ _EACH_REDIS_SERVER = Scope[RedisServer](
     key=lambda server: server.address,
     subject=lambda _: Subject(kind="servers"),
 )
-_REDIS_OPS: tuple[tuple[Severity, float], ...] = (
-    ("critical", REDIS_OPS_SHARE_CRITICAL),
-    ("warning", REDIS_OPS_SHARE),
-)
+_BOTH: tuple[Severity, ...] = ("critical", "warning")
 
 
 def _redis_is_down(status: Status) -> bool:
@@ -84,6 +77,25 @@ def _not_evaluated_s(status: Status) -> float:
     return 0.0 if at is None else status.facts.now - at
 
 
+#: What Redis answers when it is there, but a script is not, or fails, or does not end.
+_SCRIPT_ERROR = re.compile(r"answers, but: |function \S+ is missing|script|BUSY|user_function", re.ASCII)
+
+
+def _failing_scripts(status: Status) -> tuple[str, ...]:
+    """Live pods that name a script as the reason why they do not decide with Redis."""
+    return tuple(
+        server.name
+        for server in status.facts.live_servers
+        if server.mode == "local" and _SCRIPT_ERROR.search(server.mode_cause)
+    )
+
+
+def _which_script(status: Status) -> str:
+    first = _failing_scripts(status)[0]
+    cause = next(one.mode_cause for one in status.facts.live_servers if one.name == first)
+    return f"{first}: {cause[:200]}. Pods decide these calls locally."
+
+
 STORE_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="all-local",
@@ -103,7 +115,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         said=headlines.failed_checks,
         runbook="redis-unreachable",
         scope=_FLEET,
-        test=lambda status: _failed_share(status) > FAILED_CHECKS_SHARE_CRITICAL,
+        value=_failed_share,
         text=_failed_checks,
         detail=_why_checks_fail,
     ),
@@ -113,7 +125,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         said=headlines.failed_checks,
         runbook="redis-unreachable",
         scope=_FLEET,
-        test=lambda status: _failed_share(status) > FAILED_CHECKS_SHARE,
+        value=_failed_share,
         text=_failed_checks,
         detail=_why_checks_fail,
     ),
@@ -123,8 +135,9 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         said=headlines.failed_checks,
         runbook="redis-unreachable",
         scope=_FLEET,
-        test=lambda status: _failed_share(status) > FAILED_CHECKS_MANY,
-        text=lambda status: f"{_failed_checks(status)}, more than {FAILED_CHECKS_MANY * 100:g} %",
+        value=_failed_share,
+        names_thresholds=True,
+        text=_failed_checks,
         detail=_why_checks_fail,
     ),
     Rule[Status](
@@ -138,6 +151,33 @@ STORE_RULES: tuple[Rule[Any], ...] = (
             "Pods decide as before. They get no edits, no process notices a silent pod, and alerts about pods"
             " keep their state."
         ),
+    ),
+    Rule[Status](
+        key="lua-error",
+        severity="critical",
+        said=headlines.script_fails,
+        runbook="lua-error",
+        scope=_FLEET,
+        pods=_failing_scripts,
+        test=lambda status: bool(_failing_scripts(status)),
+        text=lambda status: f"A script fails in Redis, for {texts.name_or_count(_failing_scripts(status))}",
+        detail=_which_script,
+    ),
+    *(
+        Rule[Status](
+            key="outbox",
+            severity=severity,
+            runbook="configuration-lag",
+            scope=_FLEET,
+            subject=lambda _: Subject(kind="configuration"),
+            value=lambda status: status.facts.outbox_oldest_s,
+            text=lambda status: f"An edit waits for {status.facts.outbox_oldest_s:.0f} s",
+            detail=lambda _: (
+                "It is not in Redis yet. Pods get it from a gateway with their next heartbeat, but one that"
+                " starts reads older limits."
+            ),
+        )
+        for severity in _BOTH
     ),
     Rule[Status](
         key="postgres-down",
@@ -167,14 +207,14 @@ STORE_RULES: tuple[Rule[Any], ...] = (
             severity=severity,
             runbook="redis-busy",
             scope=_EACH_REDIS_SERVER,
-            test=lambda server, most=most: server.used > most,  # type: ignore[misc]
+            value=lambda server: server.used,
             text=lambda server: f"Redis {server.address} is at {server.used * 100:.0f} % of its capacity",
             detail=lambda server: (
                 f"{server.ops_per_s:,.0f} of {server.capacity_ops:,} commands/s. Near its capacity, answers"
                 " become slow, and pods decide calls locally."
             ),
         )
-        for severity, most in _REDIS_OPS
+        for severity in _BOTH
     ),
     Rule[Status](
         key="unlimited",

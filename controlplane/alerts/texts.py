@@ -1,13 +1,12 @@
 """Phrases of the alert texts that depend on how many there are, or that two rules share."""
 
 from datetime import UTC, datetime
+from math import inf
 
+from controlplane.alerts.findings import Subject
 from controlplane.alerts.thresholds import (
-    LOCAL_PODS,
     LOCAL_SHARE,
     P99_WARN_PART,
-    REFUSED_SHARE,
-    REFUSED_SHARE_CRITICAL,
 )
 from controlplane.fleet.live import FleetFigures
 from controlplane.status.breakers import BreakerStatus
@@ -19,10 +18,16 @@ def refused(status: Status) -> str:
     most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
     whose = f" Most are from {most.tenant}." if most is not None and most.refused_per_s > 0 else ""
     rates = f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s"
-    return (
-        f"{rates}; more than {REFUSED_SHARE * 100:g} % is a warning, more than"
-        f" {REFUSED_SHARE_CRITICAL * 100:g} % is critical.{whose}"
-    )
+    return f"{rates}.{whose}"
+
+
+def refused_tenant(status: Status) -> Subject:
+    """The tenant that most refusals are of, if one has more than half of them."""
+    figures = status.figures
+    most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
+    if most is not None and most.refused_per_s > figures.refused_per_s / 2:
+        return Subject(kind="tenant", name=most.tenant)
+    return Subject(kind="tenants")
 
 
 def refused_share(status: Status) -> float:
@@ -58,10 +63,19 @@ def local(status: Status) -> str:
     return f"{count(pods, 'pod')} on local fallback"
 
 
-def much_local(status: Status) -> bool:
-    """Whether so many pods are on local fallback that Redis itself is the likely cause."""
+def local_pods(status: Status) -> float:
+    """How many pods are on local fallback; endless if Redis itself is the likely cause."""
     local, live = len(status.fleet.local), status.fleet.live
-    return local > LOCAL_PODS or local > live * LOCAL_SHARE
+    return inf if local > live * LOCAL_SHARE else local
+
+
+def p99_part(status: Status) -> float:
+    return (status.figures.store.p99_us or 0) / status.facts.store_deadline_us
+
+
+def uncounted_share(status: Status) -> float:
+    figures = status.figures
+    return figures.uncounted / max(1, figures.live_servers)
 
 
 def failed(breaker: BreakerStatus) -> str:

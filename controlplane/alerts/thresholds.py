@@ -1,4 +1,10 @@
-"""Where a figure becomes an alert. Those of pods and breakers are in ``controlplane.status``."""
+"""Where a figure becomes an alert, unless an admin chose another value: see ``rule_settings``.
+
+Those of pods and breakers are in ``controlplane.status``.
+"""
+
+from controlplane.status.servers import LAG_CRITICAL_S, LAG_WARN_S
+from controlplane.usage.budgets import WARN_PERCENT
 
 #: Share of requests answered 429: above the first it is more than one greedy tenant, above the second
 #: many callers are refused.
@@ -29,3 +35,30 @@ REDIS_OPS_SHARE = 0.8
 REDIS_OPS_SHARE_CRITICAL = 0.9
 #: The worker evaluates every 5 s. After this time without, it is down.
 NOT_EVALUATED_S = 30.0
+#: A pod that has not applied an edit for this time.
+LAG_S = LAG_WARN_S
+LAG_S_CRITICAL = LAG_CRITICAL_S
+#: Share of the last hour in which a breaker was open: it opens again and again, or for long.
+OPEN_SHARE = 0.1
+OPEN_SHARE_CRITICAL = 0.5
+#: Share of the calls that a vendor answers with 429, or with 401, 402 or 403. A few are noise.
+VENDOR_SHARE = 0.01
+VENDOR_SHARE_CRITICAL = 0.1
+LEAST_VENDOR_ANSWERS = 5
+#: Share of a quota, or of a budget, that is spent.
+QUOTA_SHARE = WARN_PERCENT / 100
+QUOTA_SHARE_CRITICAL = 1.0
+#: Share of the places of a bulkhead's queue in which calls wait.
+QUEUE_SHARE = 0.8
+#: Share of the requests that pods shed.
+SHED_SHARE = 0.01
+SHED_SHARE_CRITICAL = 0.1
+#: Times its usual hour that a tenant sends, and the rate below which no tenant runs away.
+RUNAWAY_TIMES = 10.0
+LEAST_RUNAWAY_PER_S = 5.0
+#: The oldest edit that is not published.
+OUTBOX_S = 10.0
+OUTBOX_CRITICAL_S = 60.0
+#: Days until a token or a certificate expires.
+EXPIRY_DAYS = 21.0
+EXPIRY_CRITICAL_DAYS = 5.0

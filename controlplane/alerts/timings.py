@@ -19,34 +19,45 @@ _OF_RULE = {
     "ahead": Timing(level=2, for_s=0, keep_s=60),
     "all-local": Timing(level=3, for_s=10, keep_s=30),
     "bulkhead": Timing(level=1, for_s=60, keep_s=120),
+    "bulkhead-queue": Timing(level=1, for_s=60, keep_s=120),
+    "certificate": Timing(level=1, for_s=0, keep_s=10),
     "check-errors": Timing(level=1, for_s=60, keep_s=120),
     "check-failures": Timing(level=2, for_s=60, keep_s=120),
     "drill": Timing(level=1, for_s=0, keep_s=10),
     "duplicated": Timing(level=1, for_s=30, keep_s=60),
     "frozen": Timing(level=2, for_s=10, keep_s=30),
     "gateway-away": Timing(level=2, for_s=30, keep_s=30),
+    "hot-key": Timing(level=2, for_s=60, keep_s=60),
     "lag": Timing(level=1, for_s=10, keep_s=30),
     "local": Timing(level=2, for_s=10, keep_s=30),
+    "lua-error": Timing(level=2, for_s=0, keep_s=60),
     "near": Timing(level=1, for_s=60, keep_s=120),
     "new-pods": Timing(level=2, for_s=30, keep_s=60),
     "observing": Timing(level=1, for_s=0, keep_s=10),
     "open": Timing(level=2, for_s=0, keep_s=60),
+    "open-share": Timing(level=2, for_s=0, keep_s=60),
+    "outbox": Timing(level=2, for_s=10, keep_s=30),
     "overdue": Timing(level=2, for_s=0, keep_s=30),
     "override": Timing(level=1, for_s=0, keep_s=10),
     "p99": Timing(level=2, for_s=60, keep_s=120),
     "postgres-down": Timing(level=3, for_s=10, keep_s=30),
     "pressure": Timing(level=2, for_s=60, keep_s=120),
+    "quota": Timing(level=1, for_s=60, keep_s=120),
     "redis-down": Timing(level=3, for_s=5, keep_s=30),
     "redis-ops": Timing(level=2, for_s=120, keep_s=120),
     "rejected": Timing(level=2, for_s=0, keep_s=60),
     "retry-budget": Timing(level=1, for_s=60, keep_s=120),
+    "runaway-tenant": Timing(level=2, for_s=60, keep_s=60),
     "schedules": Timing(level=2, for_s=0, keep_s=10),
     "shed": Timing(level=1, for_s=60, keep_s=120),
     "silent": Timing(level=1, for_s=30, keep_s=60),
+    "token": Timing(level=1, for_s=0, keep_s=10),
     "uncounted": Timing(level=1, for_s=30, keep_s=60),
     "unhealthy": Timing(level=1, for_s=60, keep_s=120),
     "unknown-revision": Timing(level=2, for_s=30, keep_s=60),
     "unlimited": Timing(level=3, for_s=0, keep_s=10),
+    "vendor-429": Timing(level=1, for_s=60, keep_s=120),
+    "vendor-auth": Timing(level=2, for_s=60, keep_s=120),
     "worker-away": Timing(level=3, for_s=0, keep_s=30),
 }
 #: Of a rule that this version does not know: another version stored its alert, and it is resolved here.
@@ -56,10 +67,18 @@ NEEDS_NO_GATEWAY = frozenset(
     (
         *("ahead", "observing", "overdue", "override", "schedules"),
         *("gateway-away", "postgres-down", "redis-ops", "unlimited", "worker-away"),
+        *("certificate", "open-share", "outbox", "quota", "token"),
     )
 )
 #: Rules whose alerts are about one dependency, which has an owner.
-OF_DEPENDENCY = frozenset(("bulkhead", "near", "open", "override", "retry-budget"))
+OF_DEPENDENCY = frozenset(
+    (
+        *("bulkhead", "bulkhead-queue", "near", "open", "open-share", "override", "retry-budget"),
+        *("vendor-429", "vendor-auth"),
+    )
+)
+#: Rules of which people should know, but whose alerts no person has to take: they do not escalate.
+FOR_AWARENESS = frozenset(("hot-key", "runaway-tenant"))
 #: What a page displays, but what is no news to a person who is called: it was planned.
 NOT_ALERTS = frozenset(("soon",))
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.fleet.models import FailedCalls
@@ -12,6 +13,13 @@ MOST = 20
 _MOST_ROWS = 100
 #: Failures are counted over this time.
 KINDS_S = 3600
+
+
+#: Rows of all dependencies that are read.
+_MOST_RECENT = 1_000
+#: Steps in which gateways count, and how many of them are recent: with the one that runs.
+STEP_S = 300
+_RECENT_STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +66,17 @@ def recent_failures(environment: str, dependency: str, now: float) -> FailuresSe
         kinds=tuple(sorted(kinds.items(), key=lambda one: (-one[1], one[0]))),
         since=since if since is not None and since > now - KINDS_S else None,
     )
+
+
+def recent_kinds(environment: str, now: float) -> tuple[float, dict[str, Counter[str]]]:
+    """Since when, and dependency -> kinds of failed calls since then: of 5 to 10 minutes."""
+    since = (int(now) // STEP_S - _RECENT_STEPS + 1) * STEP_S
+    rows = FailedCalls.objects.filter(
+        environment=environment, at__gt=datetime.fromtimestamp(since, UTC)
+    ).order_by("dependency", "gateway")
+    found: dict[str, Counter[str]] = {}
+    for dependency, steps in rows.values_list("dependency", "document__kinds")[:_MOST_RECENT]:
+        for step, counted in steps:
+            if step >= since:
+                found.setdefault(dependency, Counter()).update(counted)
+    return since, found

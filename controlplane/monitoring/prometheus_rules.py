@@ -1,44 +1,28 @@
 """``docs/monitoring/rules.yml``: alert rules for a Prometheus of your own.
 
-A rule that the product has too takes its level, its times and its runbook from there, so that both say the
-same. The others are about what the product cannot see itself, for example that no worker runs.
+A rule that the product has too takes its thresholds, its level, its times and its runbook from there: the
+defaults, because a file is not of one environment. See ``controlplane.alerts.rule_settings``. The others are
+about what the product cannot see itself, for example that no worker runs.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.alerts.findings import Severity
+from controlplane.alerts.rule_settings import THRESHOLDS
 from controlplane.alerts.rules import RULES
-from controlplane.alerts.thresholds import (
-    FAILED_CHECKS_MANY,
-    FAILED_CHECKS_SHARE,
-    FAILED_CHECKS_SHARE_CRITICAL,
-    LEAST_CHECKS_PER_S,
-    LOCAL_PODS,
-    LOCAL_SHARE,
-    NOT_EVALUATED_S,
-    P99_WARN_PART,
-    REDIS_OPS_SHARE,
-    REDIS_OPS_SHARE_CRITICAL,
-    REFUSED_SHARE,
-    REFUSED_SHARE_CRITICAL,
-)
+from controlplane.alerts.thresholds import LEAST_CHECKS_PER_S, LOCAL_SHARE, NOT_EVALUATED_S
 from controlplane.alerts.timings import Timing, timing_of
 from controlplane.monitoring.yaml_text import yaml_text
-from controlplane.status.servers import LAG_CRITICAL_S, LAG_WARN_S
-from controlplane.usage.budgets import WARN_PERCENT
 from fuseboard.contract.policy import Tuning
 
 #: The command replaces it by the address of a dashboard.
 EXAMPLE_URL = "https://fuseboard.example.com"
-#: The oldest edit that is not published.
-OUTBOX_S, OUTBOX_CRITICAL_S = 10, 60
-EXPIRY_DAYS, EXPIRY_CRITICAL_DAYS = 21, 5
 _DAY_S = 86_400
 
 _RUNBOOKS = {rule.key: rule.runbook for rule in RULES}
 _DEADLINE_S = Tuning().store_deadline_us / 1_000_000
-_NOW = Timing(level=1, for_s=0, keep_s=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +47,19 @@ class PrometheusRule:
         return self.timing or timing_of(self.rule)
 
 
-def _shares(of: str, among: str, most: float) -> str:
-    return f"sum by (environment) ({of}) / (sum by (environment) ({among}) > 1) > {most:g}"
+def _share(of: str, among: str) -> str:
+    return f"sum by (environment) ({of}) / (sum by (environment) ({among}) > 1)"
 
 
-def _levels(
-    rule: str, promql: str, text: str, *, warning: float, critical: float, **fields: Any
-) -> Iterator[PrometheusRule]:
-    """The rule at two thresholds; ``promql`` ends before the threshold."""
-    for severity, most in (("critical", critical), ("warning", warning)):
-        yield PrometheusRule(rule=rule, severity=severity, promql=f"{promql} {most:g}", text=text, **fields)
+def _levels(rule: str, promql: str, text: str, *, times: float = 1) -> Iterator[PrometheusRule]:
+    """The rule at each of its thresholds; ``promql`` ends before the threshold, which is multiplied."""
+    threshold = THRESHOLDS[rule]
+    severities: tuple[Severity, ...] = ("critical", "warning")
+    for severity in severities:
+        if (most := threshold.of(severity)) is not None:
+            yield PrometheusRule(
+                rule=rule, severity=severity, promql=f"{promql} {most * times:.10g}", text=text
+            )
 
 
 _IN = "in {{ $labels.environment }}"
@@ -87,20 +74,15 @@ _FAILED_CHECKS = (
     f" / (sum by (environment) (fuseboard_fleet_redis_asked_per_second) >= {LEAST_CHECKS_PER_S:g})"
 )
 _REFUSED, _REQUESTS = "fuseboard_fleet_refused_per_second", "fuseboard_fleet_requests_per_second"
-_SLOW = Timing(level=2, for_s=30, keep_s=60)
+
+_SHED = 'fuseboard_fleet_refused_per_second{reason="shed"}'
+_ADAPTIVE, _SLOTS = "fuseboard_fleet_adaptive_queue", "fuseboard_fleet_bulkhead_slots"
 
 PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
-    PrometheusRule(
-        rule="429",
-        severity="critical",
-        promql=_shares(_REFUSED, _REQUESTS, REFUSED_SHARE_CRITICAL),
-        text="{{ $value | humanizePercentage }} of the requests are refused " + _IN,
-    ),
-    PrometheusRule(
-        rule="429",
-        severity="warning",
-        promql=_shares(_REFUSED, _REQUESTS, REFUSED_SHARE),
-        text="{{ $value | humanizePercentage }} of the requests are refused " + _IN,
+    *_levels(
+        "429",
+        f"{_share(_REFUSED, _REQUESTS)} >",
+        "{{ $value | humanizePercentage }} of the requests are refused " + _IN,
     ),
     PrometheusRule(
         rule="all-local",
@@ -112,14 +94,11 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "check-errors",
         f"{_FAILED_CHECKS} >",
         "{{ $value | humanizePercentage }} of the questions to Redis fail " + _IN,
-        warning=FAILED_CHECKS_SHARE,
-        critical=FAILED_CHECKS_SHARE_CRITICAL,
     ),
-    PrometheusRule(
-        rule="check-failures",
-        severity="critical",
-        promql=f"{_FAILED_CHECKS} > {FAILED_CHECKS_MANY:g}",
-        text="{{ $value | humanizePercentage }} of the questions to Redis fail " + _IN,
+    *_levels(
+        "check-failures",
+        f"{_FAILED_CHECKS} >",
+        "{{ $value | humanizePercentage }} of the questions to Redis fail " + _IN,
     ),
     PrometheusRule(
         rule="frozen",
@@ -131,13 +110,11 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "lag",
         "max by (environment) (fuseboard_config_lag_seconds) >",
         "Pods have not applied an edit since {{ $value | humanizeDuration }} " + _IN,
-        warning=LAG_WARN_S,
-        critical=LAG_CRITICAL_S,
     ),
     PrometheusRule(
         rule="local",
         severity="critical",
-        promql=f"{_LOCAL} > {LOCAL_PODS} or {_LOCAL} > {LOCAL_SHARE:g} * {_ALIVE}",
+        promql=f"{_LOCAL} > {THRESHOLDS['local'].critical:g} or {_LOCAL} > {LOCAL_SHARE:g} * {_ALIVE}",
         text="{{ $value }} pods decide without Redis " + _IN,
     ),
     PrometheusRule(
@@ -152,6 +129,17 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         promql="max by (environment, dependency) (fuseboard_breaker_state) == 1",
         text="The breaker is open: " + _OF,
     ),
+    *_levels(
+        "open-share",
+        "max by (environment, dependency) (fuseboard_breaker_open_1h_ratio) >",
+        "The breaker was open for {{ $value | humanizePercentage }} of the last hour: " + _OF,
+    ),
+    PrometheusRule(
+        rule="hot-key",
+        severity="warning",
+        promql="sum by (environment) (fuseboard_fleet_hot_keys) > 0",
+        text="{{ $value }} quotas are hot keys " + _IN,
+    ),
     PrometheusRule(
         rule="override",
         severity="warning",
@@ -163,8 +151,7 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "p99",
         "max by (environment) (fuseboard_fleet_redis_p99_seconds) >",
         "Redis p99 is {{ $value | humanizeDuration }} " + _IN,
-        warning=_DEADLINE_S * P99_WARN_PART,
-        critical=_DEADLINE_S,
+        times=_DEADLINE_S,
     ),
     PrometheusRule(
         rule="pressure",
@@ -184,8 +171,6 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "max by (node) (fuseboard_redis_ops_per_second)"
         " / on () group_left () max(fuseboard_redis_capacity_ops) >",
         "Redis {{ $labels.node }} is at {{ $value | humanizePercentage }} of its capacity",
-        warning=REDIS_OPS_SHARE,
-        critical=REDIS_OPS_SHARE_CRITICAL,
     ),
     PrometheusRule(
         rule="rejected",
@@ -193,11 +178,10 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         promql="max by (environment) (fuseboard_config_rejected_pods) > 0",
         text="{{ $value }} pods rejected the configuration " + _IN,
     ),
-    PrometheusRule(
-        rule="shed",
-        severity="warning",
-        promql='sum by (environment) (fuseboard_fleet_refused_per_second{reason="shed"}) > 0',
-        text="Pods shed {{ $value | humanize }} requests/s " + _IN,
+    *_levels(
+        "shed",
+        f"{_share(_SHED, _REQUESTS)} >",
+        "Pods shed {{ $value | humanizePercentage }} of the requests " + _IN,
     ),
     PrometheusRule(
         rule="silent",
@@ -224,6 +208,12 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         promql="sum by (environment, dependency) (fuseboard_fleet_bulkhead_refused_per_second) > 0",
         text="The bulkhead refuses calls: " + _OF,
     ),
+    *_levels(
+        "bulkhead-queue",
+        f'sum by (environment, dependency) ({_SLOTS}{{kind="queued"}})'
+        f' / (sum by (environment, dependency) ({_ADAPTIVE}{{kind="places"}}) > 0) >',
+        "The queue is {{ $value | humanizePercentage }} full: " + _OF,
+    ),
     PrometheusRule(
         rule="retry-budget",
         severity="warning",
@@ -236,10 +226,6 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "max by (environment, tenant, dependency, quota) (fuseboard_quota_used_ratio) >=",
         "{{ $value | humanizePercentage }} is spent of {{ $labels.quota }}"
         " of {{ $labels.tenant }}{{ $labels.dependency }} " + _IN,
-        warning=WARN_PERCENT / 100,
-        critical=1,
-        timing=Timing(level=1, for_s=60, keep_s=120),
-        runbook="too-many-429s",
     ),
     PrometheusRule(
         rule="postgres-down",
@@ -268,32 +254,32 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         f" > {NOT_EVALUATED_S:g}",
         text="No worker has checked the alert rules for {{ $value | humanizeDuration }} " + _IN,
     ),
+    PrometheusRule(
+        rule="beat-away",
+        severity="critical",
+        promql='time() - max(fuseboard_task_last_success_timestamp_seconds{task="alerts.evaluate"})'
+        f" > {NOT_EVALUATED_S:g}",
+        text="A worker answers, but has not checked the alert rules for {{ $value | humanizeDuration }}:"
+        " beat is down",
+        timing=Timing(level=2, for_s=15, keep_s=30),
+        runbook="worker-away",
+    ),
     *_levels(
         "outbox",
         "max(fuseboard_outbox_oldest_seconds) >",
         "An edit waits for its publication since {{ $value | humanizeDuration }}",
-        warning=OUTBOX_S,
-        critical=OUTBOX_CRITICAL_S,
-        timing=_SLOW,
-        runbook="configuration-lag",
     ),
     *_levels(
         "certificate",
         "min(fuseboard_certificate_expiry_timestamp_seconds) - time() <",
         "The certificate of web expires in {{ $value | humanizeDuration }}",
-        warning=EXPIRY_DAYS * _DAY_S,
-        critical=EXPIRY_CRITICAL_DAYS * _DAY_S,
-        timing=_NOW,
-        runbook="token-or-certificate-expires",
+        times=_DAY_S,
     ),
     *_levels(
         "token",
         "min by (environment, kind) (fuseboard_token_expiry_timestamp_seconds) - time() <",
         "An {{ $labels.kind }} token expires in {{ $value | humanizeDuration }} " + _IN,
-        warning=EXPIRY_DAYS * _DAY_S,
-        critical=EXPIRY_CRITICAL_DAYS * _DAY_S,
-        timing=_NOW,
-        runbook="token-or-certificate-expires",
+        times=_DAY_S,
     ),
 )
 

@@ -3,12 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from threading import Lock
 from time import monotonic, time
 
-from cryptography import x509
 from django.conf import settings
 from django.db.models import Count, Min
 from django.db.models.functions import Now
@@ -26,6 +24,7 @@ from controlplane.metric_catalogue import edits as edit_metrics
 from controlplane.metric_catalogue import traffic
 from controlplane.publishing.models import OutboxEntry
 from controlplane.status.read_facts import REDIS_FRESH_FOR
+from controlplane.status.read_watched import certificate_expires_at
 from controlplane.usage.budgets import Budget, budgets
 
 #: What an evaluation saw is left out when it is older: a stopped worker must not look like a quiet fleet.
@@ -164,7 +163,10 @@ def _expiry() -> list[Metric]:
     file = tls.uvicorn_options().get("ssl_certfile")
     if file is None:
         return [family]
-    return [family, traffic.CERTIFICATE_EXPIRY.family(_expires_at(file, Path(file).stat().st_mtime_ns))]
+    return [
+        family,
+        traffic.CERTIFICATE_EXPIRY.family(certificate_expires_at(file, Path(file).stat().st_mtime_ns)),
+    ]
 
 
 def _redis() -> list[Metric]:
@@ -187,10 +189,3 @@ def _redis() -> list[Metric]:
     if settings.REDIS_CAPACITY_OPS:
         found.append(traffic.REDIS_CAPACITY.family(settings.REDIS_CAPACITY_OPS))
     return found
-
-
-@cache
-def _expires_at(file: str, _written: int) -> float:
-    """When a certificate ends; read again when its file was written again."""
-    certificate = x509.load_pem_x509_certificate(Path(file).read_bytes())
-    return certificate.not_valid_after_utc.timestamp()

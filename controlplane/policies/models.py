@@ -43,6 +43,8 @@ class Environment(models.Model):
     frozen_until = models.DateTimeField(null=True, blank=True)
     frozen_by = models.CharField(max_length=200, blank=True, default="", db_default="")
     frozen_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
+    #: What an admin changed of alert rules: rule -> field -> value.
+    alert_rules = models.JSONField(default=dict, db_default={}, blank=True)
 
     class Meta:
         constraints = (

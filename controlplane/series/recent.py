@@ -1,6 +1,6 @@
-"""How long calls to each dependency took in the last minute, from frames of all gateways."""
+"""Calls to each dependency lately, from frames of all gateways: how long they took, and how many ended."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
@@ -31,3 +31,17 @@ def recent_p99_ms(environment: str) -> dict[str, float]:
         return {}
     names = Entity.objects.filter(pk__in=counts).values_list("pk", "name")
     return {name: ms for pk, name in names if (ms := percentile(counts[pk], CALL_EDGES_MS, 99)) is not None}
+
+
+def recent_calls(environment: str, since: float) -> dict[str, int]:
+    """Dependency -> calls that ended since then, however they ended. At most some minutes ago."""
+    places = [DEPENDENCY.place(name) for name in ("ok", "failures", "slow", "neutral")]
+    counts: dict[int, int] = {}
+    for _, ids, values in frames_of_kind(
+        environment, DEPENDENCY, datetime.fromtimestamp(since, UTC), timezone.now()
+    ):
+        width = len(values) // len(ids)
+        for number, entity in enumerate(ids):
+            counts[entity] = counts.get(entity, 0) + sum(values[number * width + at] or 0 for at in places)
+    names = Entity.objects.filter(pk__in=counts).values_list("pk", "name") if counts else ()
+    return {name: counts[pk] for pk, name in names}

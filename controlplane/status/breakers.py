@@ -8,7 +8,15 @@ from operator import attrgetter
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.live import DependencyFigures
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server, Transition
-from controlplane.status.incidents import NOT_CLOSED, Incident, closed_since, incident_of, trip_words
+from controlplane.status.incidents import (
+    HOUR_S,
+    NOT_CLOSED,
+    Incident,
+    closed_since,
+    incident_of,
+    open_ratio,
+    trip_words,
+)
 
 #: No live pod reports the breaker.
 NO_DATA = "no_data"
@@ -64,6 +72,8 @@ class BreakerStatus:
     calls: int
     failures: int
     consecutive: int
+    #: Of the last hour, the part in which the fleet's breaker was open.
+    open_share: float
     traffic: DependencyFigures
     override: Override | None
     #: The override ends within minutes: see ``ENDS_SOON_S``.
@@ -181,6 +191,7 @@ def _status(
         calls=fleet.calls if fleet else 0,
         failures=fleet.failures if fleet else 0,
         consecutive=fleet.consecutive if fleet else 0,
+        open_share=_open_share(fleet, transitions, facts.now),
         traffic=facts.figures.dependencies.get(name, DependencyFigures()),
         protected=facts.figures.protection.get(name),
         override=override,
@@ -190,6 +201,14 @@ def _status(
         agree=sum(count for (seen_as, _), count in views.items() if seen_as == effective),
         live=len(live),
     )
+
+
+def _open_share(fleet: BreakerSeen | None, transitions: list[Transition], now: float) -> float:
+    state = fleet.state if fleet is not None else "closed"
+    if transitions or fleet is None or state != "open":
+        return open_ratio(transitions, state, now)
+    # Its transition is not collected yet.
+    return min(1.0, (now - fleet.since) / HOUR_S) if fleet.since is not None else 0.0
 
 
 def _in_force(override: Override | None, now: float) -> Override | None:

@@ -3,6 +3,7 @@
 All moments are seconds since the epoch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from controlplane.fleet.live import FleetFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.outages import times_without_redis
+from controlplane.status.watched import Watched
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -294,6 +296,11 @@ class Facts:
     unlimited: bool = False
     #: When the rules of alerts were evaluated last; ``None`` where nobody looked.
     evaluated_at: float | None = None
+    #: What an admin changed of alert rules: rule -> field -> value.
+    alert_rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Age of the oldest edit that is not in Redis yet; 0 for none.
+    outbox_oldest_s: float = 0.0
+    watched: Watched = field(default_factory=Watched)
     #: Pods that report a revision that Postgres never made. Only Redis, or Postgres, can confirm it.
     unknown_revisions: tuple[UnknownRevision, ...] = ()
     #: Since when this control plane knows the fleet: states before that are unknown.

@@ -1,6 +1,6 @@
 """Why a breaker is open, and since when: from its trip out of closed, over every failed probe after it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -15,6 +15,8 @@ CAUSES = {
 }
 #: States that belong to one incident: a failed probe opens the breaker again, which is no new one.
 NOT_CLOSED = ("open", "half_open")
+
+HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,3 +63,19 @@ def trip_words(trip: Transition) -> str:
     what, count = ("were slow", figures.slow) if trip.cause == "slow" else ("failed", figures.failures)
     percent = f"{count / figures.calls * 100:.0f} %" if figures.calls else "0 %"
     return f"{count} of {figures.calls} calls {what} ({percent}), opens at {figures.threshold} %"
+
+
+def open_ratio(transitions: Iterable[Transition], state: str, now: float) -> float:
+    """The part of the last hour in which the fleet's breaker was open. ``transitions``: newest first."""
+    began, until, open_s = now - HOUR_S, now, 0.0
+    for transition in transitions:
+        at = max(transition.at, began)
+        if state == "open":
+            open_s += max(0.0, until - at)
+        if transition.at <= began:
+            return open_s / HOUR_S
+        until, state = min(at, now), transition.before
+    # Before the oldest transition that is known, it was in the state that this one left.
+    if state == "open":
+        open_s += until - began
+    return open_s / HOUR_S

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
+from django.db.models import Min
 from django.db.models.functions import Now
 
 from controlplane.accounts.models import Role
@@ -17,7 +18,7 @@ from controlplane.fleet.models import EventKind, RedisNode
 from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment
-from controlplane.publishing.models import Ahead
+from controlplane.publishing.models import Ahead, OutboxEntry
 from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.series.recent import recent_p99_ms
 from controlplane.status import scheduled_changes
@@ -33,6 +34,7 @@ from controlplane.status.facts import (
 )
 from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
+from controlplane.status.read_watched import read_watched
 from controlplane.status.unlimited import nothing_is_limited
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -51,6 +53,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
     changes = read_changes(environment)
     transitions = read_transitions(environment)
     now = time.time()
+    figures = live.figures(environment)
     first = live.first_event(environment)
     return Facts(
         now=now,
@@ -60,7 +63,10 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         revision=found.revision,
         store_deadline_us=tuning_of(found).store_deadline_us,
         servers=read_servers(environment),
-        figures=live.figures(environment),
+        figures=figures,
+        alert_rules=found.alert_rules,
+        outbox_oldest_s=_outbox_oldest_s(environment),
+        watched=read_watched(environment, figures),
         call_p99_ms=recent_p99_ms(environment),
         dependencies=_dependencies(environment),
         pod_protection=found.protection,
@@ -96,6 +102,12 @@ def _redis_servers() -> tuple[RedisServer, ...]:
         RedisServer(address=row.address, ops_per_s=row.ops_per_s or 0.0, capacity_ops=capacity)
         for row in rows.order_by("address")
     )
+
+
+def _outbox_oldest_s(environment: str) -> float:
+    waiting = OutboxEntry.objects.filter(environment=environment, published_at__isnull=True)
+    oldest = waiting.aggregate(age=Now() - Min("created_at"))["age"]
+    return oldest.total_seconds() if oldest is not None else 0.0
 
 
 def _ahead(environment: str, epoch: int) -> str:

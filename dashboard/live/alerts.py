@@ -60,6 +60,8 @@ def link_of(subject: Subject) -> str:
     match subject.kind:
         case "breaker" | "server":
             return reverse(subject.kind, args=[subject.name])
+        case "tenant":
+            return f"{reverse('tenant')}?{urlencode({'key': subject.name})}"
         case "quota":
             return f"{reverse('tenant')}?{urlencode({'key': subject.name, 'quota': subject.quota})}"
         case "configuration":

@@ -8,8 +8,8 @@ import pytest
 
 from fuseboard.calling import trace
 from fuseboard.calling.classification import classify_answer
-from fuseboard.calling.failures import kind_of_answer, kind_of_error
-from fuseboard.calling.outcomes import judge_permitted
+from fuseboard.calling.failures import is_noted, kind_of_answer, kind_of_error
+from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.contract.failures import MOST_CALLS, MOST_DEPENDENCIES, MOST_KINDS, is_kind
 from fuseboard.contract.heartbeat_size import cut_to
 from fuseboard.contract.sync import SyncRequest, encode
@@ -59,6 +59,31 @@ def test_what_is_judged_a_failure_is_noted_with_the_permit() -> None:
     assert failed.failure == ("HTTP 500", "")
     assert judge_permitted(fine, VendorError(404))[0] is Outcome.NEUTRAL
     assert fine.failure is None
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "code", "kind"),
+    [
+        (429, {"retry-after": "2"}, "", "HTTP 429"),
+        (401, {}, "", "HTTP 401"),
+        (403, {}, "", "HTTP 403"),
+        (429, {}, "insufficient_quota", "insufficient_quota"),
+    ],
+)
+def test_what_a_vendor_refuses_is_noted_although_it_is_no_failure_of_the_vendor(
+    status: int, headers: dict[str, str], code: str, kind: str
+) -> None:
+    verdict = classify_answer(status, headers, code)
+    assert outcome_of(verdict) is Outcome.NEUTRAL
+    assert is_noted(verdict)
+    refused = permit()
+    if not headers and not code:
+        assert judge_permitted(refused, VendorError(status)) == (Outcome.NEUTRAL, 0)
+        assert refused.failure == (kind, "")
+    counters = Counters()
+    counters.call("openai", Outcome.NEUTRAL, (kind_of_answer(verdict), ""))
+    (found,) = counters.failures()
+    assert found.kinds == {kind: 1}
 
 
 def test_counters_keep_the_newest_calls_and_totals_by_kind() -> None:

@@ -41,7 +41,8 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("check-failures", "critical"),
         redis_answers(asked_per_s=1000, errors_per_s=20),
-        f"2 % of checks fail, more than 1 %. {CHECKS.format('0.0', '20.0')} Pods decide these calls locally.",
+        f"2 % of checks fail. {CHECKS.format('0.0', '20.0')} Pods decide these calls locally. More than 1 %"
+        " is critical.",
         redis_answers(asked_per_s=1000, errors_per_s=10),
     ),
     (
@@ -50,6 +51,32 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "No gateway reports. Pods decide as before. They get no edits, no process notices a silent pod, and"
         " alerts about pods keep their state.",
         facts(pod(state="offline"), figures=FleetFigures(gateways=0)),
+    ),
+    (
+        ("lua-error", "critical"),
+        facts(pod(mode="local", mode_cause="answers, but: ERR user_script:12: no field"), pod("web-2")),
+        "A script fails in Redis, for web-1. web-1: answers, but: ERR user_script:12: no field. Pods decide"
+        " these calls locally.",
+        facts(
+            pod(mode="local", mode_cause="5 failures in 10 s, last: timeout"),
+            pod("web-2", state="offline", mode="local", mode_cause="answers, but: BUSY"),
+            # It has come back.
+            pod("web-3", mode="ramping", mode_cause="answers, but: BUSY"),
+        ),
+    ),
+    (
+        ("outbox", "critical"),
+        facts(outbox_oldest_s=61),
+        "An edit waits for 61 s. It is not in Redis yet. Pods get it from a gateway with their next"
+        " heartbeat, but one that starts reads older limits.",
+        facts(outbox_oldest_s=60),
+    ),
+    (
+        ("outbox", "warning"),
+        facts(outbox_oldest_s=11),
+        "An edit waits for 11 s. It is not in Redis yet. Pods get it from a gateway with their next"
+        " heartbeat, but one that starts reads older limits.",
+        facts(outbox_oldest_s=10),
     ),
     (
         ("postgres-down", "critical"),

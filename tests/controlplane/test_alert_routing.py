@@ -12,11 +12,12 @@ from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.receivers import remove_receiver
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, Receiver, Route
-from controlplane.alerts.protection_rules import _EACH_DEPENDENCY as EACH_DEPENDENCY
+from controlplane.alerts.protection_rules import EACH_DEPENDENCY
 from controlplane.alerts.route_edits import RouteValues, hours_of, plan_of, put_route, remove_route
 from controlplane.alerts.routing import DEFAULT, Facts, holes, in_hours, route_of, routes_of, warnings
 from controlplane.alerts.rules import EACH_BREAKER, RULES
 from controlplane.alerts.timings import OF_DEPENDENCY
+from controlplane.alerts.traffic_rules import EACH_VENDOR
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Dependency
@@ -89,7 +90,7 @@ def test_holes_are_found_at_every_hour() -> None:
 
 
 def test_the_rules_about_a_dependency_are_known() -> None:
-    about = {rule.key for rule in RULES if rule.scope in (EACH_BREAKER, EACH_DEPENDENCY)}
+    about = {rule.key for rule in RULES if rule.scope in (EACH_BREAKER, EACH_DEPENDENCY, EACH_VENDOR)}
     assert about == OF_DEPENDENCY
 
 
@@ -268,7 +269,10 @@ def test_a_preview_says_who_gets_an_alert_and_why_others_do_not(production: str)
     ]
     plan = plan_of(environment=production, rule="local", severity="warning")
     assert (plan.route, plan.reached) == (DEFAULT, False)
-    assert warnings(production) == ["No receiver of the route default gets warning alerts of level 2."]
+    assert warnings(production) == [
+        "No receiver of the route default gets warning alerts of level 2.",
+        "No receiver of the route payments gets warning alerts of level 2 about dependencies of payments.",
+    ]
     for wrong in (
         {"rule": "x"},
         {"rule": "local", "dependency": "openai"},

@@ -35,20 +35,21 @@ from tests.controlplane.alert_facts import (
     slow,
 )
 from tests.controlplane.store_alert_cases import LOCAL, STORE_CASES
+from tests.controlplane.traffic_alert_cases import TRAFFIC_CASES
 
 #: Of each rule: facts for which it is true, the text then, and facts for which it is only just false.
 CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("429", "critical"),
         figures(requests_per_s=100, refused_per_s=5, tenants=[TenantFigures("acme", 60, 4)]),
-        "5.0 % of requests are refused. 5 of 100/s; more than 0.5 % is a warning, more than 2 % is critical."
-        " Most are from acme.",
+        "5.0 % of requests are refused. 5 of 100/s. Most are from acme. More than 0.5 % is a warning, more"
+        " than 2 % is critical.",
         figures(requests_per_s=100, refused_per_s=2),
     ),
     (
         ("429", "warning"),
         figures(requests_per_s=1000, refused_per_s=6),
-        "0.6 % of requests are refused. 6 of 1000/s; more than 0.5 % is a warning, more than 2 % is"
+        "0.6 % of requests are refused. 6 of 1000/s. More than 0.5 % is a warning, more than 2 % is"
         " critical.",
         figures(requests_per_s=1000, refused_per_s=5),
     ),
@@ -206,10 +207,18 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         facts(pod(load=PodLoad(pressure=650)), pod("web-2", state="offline", load=HOT)),
     ),
     (
+        ("shed", "critical"),
+        figures(requests_per_s=100, refused_by_reason={"shed": 10.5}),
+        "Pods shed 10.5 % of requests. 10.5/s. They answer 503 with Retry-After, to the lowest tiers first."
+        " More than 1 % is a warning, more than 10 % is critical.",
+        figures(requests_per_s=100, refused_by_reason={"shed": 10.0}),
+    ),
+    (
         ("shed", "warning"),
-        figures(refused_by_reason={"shed": 2.5}),
-        "Pods shed 2.5 requests/s. They answer 503 with Retry-After, to the lowest tiers first.",
-        figures(refused_by_reason={"shed": 0.0, "quota": 3.0}),
+        figures(requests_per_s=100, refused_by_reason={"shed": 1.5}),
+        "Pods shed 1.5 % of requests. 1.5/s. They answer 503 with Retry-After, to the lowest tiers first."
+        " More than 1 % is a warning, more than 10 % is critical.",
+        figures(requests_per_s=100, refused_by_reason={"shed": 1.0, "quota": 30.0}),
     ),
     (
         ("unhealthy", "warning"),
@@ -255,6 +264,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         figures(protection={"payments-api": CallFigures(first_calls_per_s=20, retries_per_s=2)}),
     ),
     *STORE_CASES,
+    *TRAFFIC_CASES,
 ]
 
 

@@ -18,6 +18,14 @@ def kind_of_answer(verdict: Verdict) -> str:
     return _safe(verdict.code) if verdict.code else f"HTTP {verdict.status}"
 
 
+def is_noted(verdict: Verdict) -> bool:
+    """Whether people should see an answer that is no failure of the dependency.
+
+    The fleet waits after a 429 with a time, and a person must act on a 401: neither opens a breaker.
+    """
+    return verdict.cooldown_ms > 0 or verdict.alertable
+
+
 def note_failure(permit: Permit, kind: str) -> None:
     """Keep with the permit how its call failed, and in which trace. Call it where the call was made."""
     permit.failure = (kind, trace_id())

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fuseboard.calling.classification import Verdict, classify, classify_answer, is_timeout
-from fuseboard.calling.failures import kind_of_error, note_failure
+from fuseboard.calling.failures import is_noted, kind_of_error, note_failure
 from fuseboard.calling.retry_after import MAX_COOLDOWN_MS, retry_after_ms
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
@@ -61,8 +61,9 @@ def judge_permitted(permit: Permit, error: BaseException) -> tuple[Outcome, int]
     """
     if permit.hurried and is_timeout(error):
         return Outcome.NEUTRAL, 0
-    outcome, cooldown_ms = judge(error)
-    if outcome is Outcome.FAILURE:
+    verdict = classify(error)
+    outcome, cooldown_ms = outcome_of(verdict), verdict.cooldown_ms
+    if outcome is Outcome.FAILURE or (verdict.status and is_noted(verdict)):
         note_failure(permit, kind_of_error(error))
     return outcome, cooldown_ms
 

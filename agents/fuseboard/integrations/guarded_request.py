@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fuseboard.agent import Agent
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.classification import Verdict, classify_answer
-from fuseboard.calling.failures import kind_of_answer, note_failure
+from fuseboard.calling.failures import is_noted, kind_of_answer, note_failure
 from fuseboard.calling.outcomes import outcome_of
 from fuseboard.calling.pauses import block
 from fuseboard.calling.retried_call import RetriedCall
@@ -127,7 +127,7 @@ def reported(agent: Agent | BlockingAgent, permit: Permit, response: Any, code: 
     """Report an answer that is no success. The body of a success may still break off."""
     verdict = classify_answer(response.status_code, response.headers, code)
     outcome = outcome_of(verdict)
-    if outcome is Outcome.FAILURE:
+    if outcome is Outcome.FAILURE or is_noted(verdict):
         note_failure(permit, kind_of_answer(verdict))
     if outcome is not Outcome.OK:
         agent.report(permit, outcome, cooldown_ms=verdict.cooldown_ms)

@@ -40,8 +40,6 @@ BUSIEST_BY_RULE = 25
 #: How much of a tenant's activity still counts one heartbeat later, so that the list is steady.
 _ACTIVITY_DECAY = 0.8
 
-_FAILED = frozenset((Outcome.FAILURE, Outcome.SLOW))
-
 
 class _Dependency:
     __slots__ = ("failed", "kinds", "last", "latency", "outcomes", "refused")
@@ -56,6 +54,7 @@ class _Dependency:
         self.latency = [0] * (len(CALL_EDGES_MS) + 1)
 
     def note_failed(self, outcome: Outcome, kind: str, trace: str) -> None:
+        """Of a failed or slow call, or of one that the vendor refused: a neutral one, such as a 401."""
         if kind not in self.kinds and len(self.kinds) >= MOST_KINDS:
             kind = OTHER_KINDS
         self.failed += 1
@@ -114,7 +113,7 @@ class Counters:
         """Count how one call to a dependency ended. ``failure``: of what kind, and in which trace."""
         if (counts := self._of(dependency)) is not None:
             counts.outcomes[outcome] += 1
-            if failure is not None and outcome in _FAILED:
+            if failure is not None and outcome is not Outcome.OK:
                 counts.note_failed(outcome, *failure)
 
     def calls_ok(self, dependency: str, times: int) -> None:

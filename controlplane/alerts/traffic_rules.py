@@ -1,0 +1,187 @@
+"""Alert rules about who sends how much, what vendors answer, and what is spent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.alerts import headlines, texts
+from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.protection_rules import EACH_DEPENDENCY
+from controlplane.alerts.thresholds import LEAST_RUNAWAY_PER_S, LEAST_VENDOR_ANSWERS
+from controlplane.fleet.live import RuleFigures
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.status import Status
+from controlplane.status.watched import Spent, VendorAnswers
+
+_BOTH: tuple[Severity, ...] = ("critical", "warning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusyTenant:
+    tenant: str
+    requests_per_s: float
+    usual_per_s: float
+
+    @property
+    def times(self) -> float:
+        return self.requests_per_s / self.usual_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vendor:
+    dependency: str
+    answers: VendorAnswers
+
+    def share(self, answers: int) -> float:
+        return answers / self.answers.calls if answers >= LEAST_VENDOR_ANSWERS else 0.0
+
+    @property
+    def too_many(self) -> float:
+        return self.share(self.answers.too_many)
+
+    @property
+    def refused_account(self) -> float:
+        return self.share(self.answers.refused_account)
+
+
+_EACH_HOT_KEY = Scope[RuleFigures](
+    each=lambda status: (
+        rule for rule in status.figures.rules if rule.tenant and rule.leased_since is not None
+    ),
+    key=lambda rule: f"{rule.tenant}/{rule.rule}",
+    subject=lambda rule: Subject(kind="hot_keys", name=rule.tenant),
+)
+
+
+def _busy_tenants(status: Status) -> list[BusyTenant]:
+    usual = status.facts.watched.usual_per_s
+    return [
+        BusyTenant(tenant=one.tenant, requests_per_s=one.requests_per_s, usual_per_s=usual[one.tenant])
+        for one in status.figures.tenants
+        if usual.get(one.tenant, 0.0) > 0 and one.requests_per_s >= LEAST_RUNAWAY_PER_S
+    ]
+
+
+_EACH_BUSY_TENANT = Scope[BusyTenant](
+    each=_busy_tenants,
+    key=lambda one: one.tenant,
+    subject=lambda one: Subject(kind="tenant", name=one.tenant),
+)
+EACH_VENDOR = Scope[Vendor](
+    each=lambda status: [
+        Vendor(dependency=one.name, answers=status.facts.watched.vendors[one.name])
+        for one in status.facts.dependencies
+        if one.name in status.facts.watched.vendors
+    ],
+    key=lambda vendor: vendor.dependency,
+    subject=lambda vendor: Subject(kind="breaker", name=vendor.dependency),
+)
+_EACH_BUDGET = Scope[Spent](
+    # Of a shadow, nothing is refused: it is on the page of budgets only.
+    each=lambda status: [
+        one for one in status.facts.watched.spent if not one.shadow and one.ends > status.facts.now
+    ],
+    key=lambda spent: spent.key,
+    subject=lambda spent: Subject(kind="budgets", name=spent.tenant),
+)
+
+
+def _answered(vendor: Vendor, number: int, code: str) -> str:
+    of = f"{vendor.answers.calls:,} {'call' if vendor.answers.calls == 1 else 'calls'}"
+    return f"{number:,} of {of} in {vendor.answers.minutes} min ended with {code}."
+
+
+def _budget(spent: Spent) -> str:
+    whose = " of ".join(part for part in (spent.name, spent.dependency, spent.tenant) if part)
+    return f"{int(spent.share * 100)} % of {whose} is spent"
+
+
+TRAFFIC_RULES: tuple[Rule[Any], ...] = (
+    Rule[RuleFigures](
+        key="hot-key",
+        severity="warning",
+        said=headlines.hot_key,
+        runbook="hot-key",
+        scope=_EACH_HOT_KEY,
+        text=lambda rule: f"{rule.rule} of {rule.tenant} is a hot key",
+        detail=lambda rule: (
+            f"{rule.asked_per_s:.0f} calls/s, {rule.leased_per_s:.0f}/s of them from leases of pods, which"
+            " spares its server of Redis. Nothing is refused because of it."
+        ),
+        since=lambda rule: rule.leased_since,
+    ),
+    Rule[BusyTenant](
+        key="runaway-tenant",
+        severity="warning",
+        said=headlines.runaway,
+        runbook="runaway-tenant",
+        scope=_EACH_BUSY_TENANT,
+        value=lambda one: one.times,
+        text=lambda one: f"{one.tenant} sends {one.times:.0f} times its usual requests",
+        detail=lambda one: (
+            f"{one.requests_per_s:.0f}/s now, {one.usual_per_s:.1f}/s in the median hour of the last 7 days."
+        ),
+    ),
+    *(
+        Rule[BreakerStatus](
+            key="open-share",
+            severity=severity,
+            runbook="breaker-open",
+            own_runbook=lambda breaker: breaker.dependency.runbook,
+            scope=EACH_DEPENDENCY,
+            value=lambda breaker: breaker.open_share,
+            names_thresholds=True,
+            text=lambda breaker: (
+                f"{breaker.name} was open for {breaker.open_share * 100:.0f} % of the last hour"
+            ),
+            detail=lambda _: "Either it opens again and again, or it stays open.",
+        )
+        for severity in _BOTH
+    ),
+    *(
+        Rule[Vendor](
+            key="vendor-429",
+            severity=severity,
+            said=headlines.vendor_429,
+            runbook="vendor-429",
+            scope=EACH_VENDOR,
+            value=lambda vendor: vendor.too_many,
+            names_thresholds=True,
+            text=lambda vendor: f"{vendor.dependency} answers 429",
+            detail=lambda vendor: _answered(vendor, vendor.answers.too_many, "429"),
+        )
+        for severity in _BOTH
+    ),
+    *(
+        Rule[Vendor](
+            key="vendor-auth",
+            severity=severity,
+            said=headlines.vendor_auth,
+            runbook="vendor-401-403",
+            scope=EACH_VENDOR,
+            value=lambda vendor: vendor.refused_account,
+            names_thresholds=True,
+            text=lambda vendor: f"{vendor.dependency} refuses our credentials",
+            detail=lambda vendor: (
+                f"{_answered(vendor, vendor.answers.refused_account, '401, 402, or 403')}"
+                " Retries do not help: a person must act."
+            ),
+        )
+        for severity in _BOTH
+    ),
+    *(
+        Rule[Spent](
+            key="quota",
+            severity=severity,
+            said=headlines.spent,
+            runbook="too-many-429s",
+            scope=_EACH_BUDGET,
+            value=lambda spent: spent.share,
+            names_thresholds=True,
+            text=_budget,
+            detail=lambda spent: (
+                f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {texts.moment(spent.ends)}."
+            ),
+        )
+        for severity in _BOTH
+    ),
+)

@@ -1,0 +1,177 @@
+"""Reads the figures of ``controlplane.status.watched``. Blocking: call it in a thread."""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from statistics import median
+from threading import Lock
+from typing import Any, Literal
+
+from cryptography import x509
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from controlplane import tls
+from controlplane.accounts.models import AgentToken, ApiToken
+from controlplane.fleet.failed_calls import recent_kinds
+from controlplane.fleet.live import FleetFigures
+from controlplane.series.recent import recent_calls
+from controlplane.series.tenant_hours import HOUR_S, read_hours
+from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
+from controlplane.usage.budgets import budgets
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT
+
+#: A process reads them this often, however many pages it serves.
+READ_AGAIN_S = 30.0
+#: Budgets that are kept: those that are spent most.
+MOST_SPENT = 200
+#: The usual hour of a tenant is the median of this time.
+USUAL_H = 7 * 24
+#: Hours of a tenant below which nothing is usual.
+_LEAST_HOURS = 12
+_USUAL_AGAIN_S = 600.0
+#: A token that has expired is named for this time.
+_EXPIRED_FOR = timedelta(days=1)
+#: As ``fuseboard.calling.codes`` has them, which a control plane does not import: a test compares both.
+TOO_MANY = frozenset(("HTTP 429", "rate_limit_exceeded", "rate_limit_error"))
+REFUSED_ACCOUNT = frozenset(
+    (
+        *("HTTP 401", "HTTP 402", "HTTP 403", "insufficient_quota", "billing_hard_limit_reached"),
+        *("invalid_api_key", "account_deactivated", "authentication_error", "permission_error"),
+        "billing_error",
+    )
+)
+
+
+class _Reader:
+    """What one process read last, by environment."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._read: dict[str, tuple[float, Watched]] = {}
+        #: Environment and tenant -> when it was read, and the rate.
+        self._usual: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def of(self, environment: str, figures: FleetFigures) -> Watched:
+        with self._lock:
+            at, watched = self._read.get(environment, (float("-inf"), Watched()))
+            if time.monotonic() - at < READ_AGAIN_S:
+                return watched
+            watched = Watched(
+                usual_per_s=self._usual_of(environment, [one.tenant for one in figures.tenants]),
+                vendors=_vendors(environment, time.time()),
+                spent=_spent(environment, figures, watched.spent),
+                expiring=tuple(_expiring(environment)),
+            )
+            self._read[environment] = (time.monotonic(), watched)
+            return watched
+
+    def forget(self) -> None:
+        """For a change that must be seen at once, and for tests."""
+        with self._lock:
+            self._read.clear()
+            self._usual.clear()
+
+    def _usual_of(self, environment: str, tenants: Iterable[str]) -> dict[str, float]:
+        now, known = time.monotonic(), self._usual
+        for key in [key for key, (at, _) in known.items() if now - at >= _USUAL_AGAIN_S]:
+            del known[key]
+        found = {}
+        for tenant in tenants:
+            key = environment, tenant
+            if key not in known:
+                known[key] = now, _usual(environment, tenant)
+            if known[key][1] > 0:
+                found[tenant] = known[key][1]
+        return found
+
+
+_reader = _Reader()
+read_watched, forget = _reader.of, _reader.forget
+
+
+def _usual(environment: str, tenant: str) -> float:
+    """Requests per second in the median of the tenant's whole hours; 0 if too few are known."""
+    now = datetime.now(UTC)
+    start = now - timedelta(hours=USUAL_H)
+    answer = read_hours(environment, tenant, fields=("asked",), start=start, end=now, now=now)
+    # The hour that runs is the one that may be unusual.
+    hours = [
+        asked / known_s
+        for at, (known_s, asked) in enumerate(zip(answer.known_s, answer.fields["asked"], strict=True))
+        if known_s and asked and answer.start + (at + 1) * HOUR_S <= now.timestamp()
+    ]
+    return median(hours) if len(hours) >= _LEAST_HOURS else 0.0
+
+
+def _vendors(environment: str, now: float) -> dict[str, VendorAnswers]:
+    found = {}
+    since, kinds_of = recent_kinds(environment, now)
+    calls = recent_calls(environment, since) if kinds_of else {}
+    for dependency, kinds in kinds_of.items():
+        too_many = sum(number for kind, number in kinds.items() if kind in TOO_MANY)
+        refused = sum(number for kind, number in kinds.items() if kind in REFUSED_ACCOUNT)
+        if too_many or refused:
+            found[dependency] = VendorAnswers(
+                calls=max(calls.get(dependency, 0), too_many + refused),
+                too_many=too_many,
+                refused_account=refused,
+                minutes=max(1, round((now - since) / 60)),
+            )
+    return found
+
+
+def _spent(environment: str, figures: FleetFigures, before: tuple[Spent, ...]) -> tuple[Spent, ...]:
+    """While Redis does not answer, what was spent before: it did not become less."""
+    now = time.time()
+    busy = {(rule.tenant, rule.rule) for rule in figures.rules if rule.tenant}
+    found = budgets(environment, busy, now=now)
+    if not found.known:
+        return tuple(one for one in before if one.ends > now)
+    rows = found.rows[:MOST_SPENT]
+    return tuple(
+        Spent(
+            tenant=row.tenant,
+            dependency=row.dependency,
+            name=row.name,
+            spent=row.spent,
+            limit=row.limit,
+            measure=row.measure,
+            shadow=row.shadow,
+            ends=row.ends,
+        )
+        for row in rows
+        if row.spent is not None
+    )
+
+
+def _expiring(environment: str) -> Iterable[Expiry]:
+    """The next of each kind."""
+    main = environment == DEFAULT_ENVIRONMENT
+    agent = AgentToken.objects.filter(environment=environment)
+    api = ApiToken.objects.filter(environment=environment)
+    if main:
+        # Those of all environments are named in one.
+        api |= ApiToken.objects.filter(environment="")
+    kinds: tuple[tuple[Literal["agent token", "API token"], QuerySet[Any]], ...] = (
+        ("agent token", agent),
+        ("API token", api),
+    )
+    for kind, rows in kinds:
+        valid = rows.filter(revoked_at__isnull=True, expires_at__gt=Now() - _EXPIRED_FOR)
+        row = valid.order_by("expires_at").values_list("name", "expires_at").first()
+        if row is not None:
+            yield Expiry(kind=kind, name=row[0], at=row[1].timestamp())
+    file = tls.uvicorn_options().get("ssl_certfile")
+    if main and file is not None:
+        written = Path(file).stat().st_mtime_ns
+        yield Expiry(kind="certificate", name=Path(file).name, at=certificate_expires_at(file, written))
+
+
+@cache
+def certificate_expires_at(file: str, _written: int) -> float:
+    """When a certificate ends; read again when its file was written again."""
+    certificate = x509.load_pem_x509_certificate(Path(file).read_bytes())
+    return certificate.not_valid_after_utc.timestamp()
