@@ -35,6 +35,8 @@ class Drawing:
     incident: int | None = None
     #: Whether the reader may use the form of an action.
     permits: Callable[[Action], bool] = lambda action: False
+    #: Whether its buttons lead nowhere: what is typed beside it would be lost.
+    preview: bool = False
 
     @property
     def dependency(self) -> str:
@@ -128,6 +130,8 @@ def _action(
     if action is None:
         return f"<pre><code>action {escapeHtml(name)}</code></pre>\n"
     of = f": {drawing.dependency}" if action.of and drawing.dependency else ""
+    if drawing.preview:
+        return format_html('<p class="act"><span class="btn big">{}</span></p>\n', action.label)
     if not drawing.permits(action):
         words = "{}{}: your role does not permit this."
         return format_html('<p class="act hint">' + words + "</p>\n", action.label, of)

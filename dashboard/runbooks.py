@@ -11,13 +11,23 @@ from django.utils import timezone
 from controlplane.accounts.models import User
 from controlplane.accounts.permissions import may
 from controlplane.fleet.models import RedisNode
-from controlplane.policies.models import Runbook
+from controlplane.policies.runbook_texts import (
+    Known,
+    Origin,
+    known_runbook,
+    known_runbooks,
+    shipped_runbooks,
+)
 from controlplane.runbooks.format import Action, Document, read_runbook
-from controlplane.runbooks.shipped import Text, shipped, split_title
+from controlplane.runbooks.shipped import split_title
 from controlplane.status.read_facts import REDIS_FRESH_FOR
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
 from dashboard.live.runbook_values import Scene
+
+
+class Unreadable(Exception):
+    """Postgres is unavailable, and the release has no runbook of this name."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,10 @@ class Page:
     slug: str
     title: str
     body: str
+    origin: Origin = Origin.OWN
+    version: int = 0
+    #: Whether the release has a text that no editor has compared with this one.
+    new_default: bool = False
 
     @cached_property
     def document(self) -> Document:
@@ -47,31 +61,38 @@ class Page:
 
 
 def every_runbook() -> list[Page]:
-    """Those in Postgres, and files that are not loaded there: alerts link to some of them."""
+    """Those that people wrote, and those of the release."""
     try:
-        pages = {row.slug: _page(row.slug, Text(row.title, row.body)) for row in Runbook.objects.all()}
+        found = known_runbooks()
     except (OperationalError, InterfaceError):
-        pages = {}  # The files have to do, as for one page.
-    for slug, text in shipped().items():
-        pages.setdefault(slug, _page(slug, text))
-    return sorted(pages.values(), key=lambda page: page.title)
+        found = shipped_runbooks()
+    return sorted(map(_page, found.values()), key=lambda page: page.title)
 
 
 def find_runbook(slug: str) -> Page | None:
+    """Raises ``Unreadable``."""
     try:
-        row = Runbook.objects.filter(slug=slug).first()
+        known = known_runbook(slug)
     except (OperationalError, InterfaceError):
-        row = None  # Runbooks matter most when a store is down, so the file has to do.
-    if row is not None:
-        return _page(slug, Text(row.title, row.body))
-    text = shipped().get(slug)
-    return _page(slug, text) if text is not None else None
+        # Runbooks matter most when a store is down, so the text of the release has to do.
+        known = shipped_runbooks().get(slug)
+        if known is None:
+            raise Unreadable from None
+    return _page(known) if known is not None else None
 
 
-def _page(slug: str, text: Text) -> Page:
+def _page(known: Known) -> Page:
+    text = known.text
     # One that was written through the API may begin with its title again.
     inner = split_title(text.body)
-    return Page(slug, text.title or slug, inner.body if inner.title == text.title else text.body)
+    return Page(
+        slug=known.slug,
+        title=text.title or known.slug,
+        body=inner.body if inner.title == text.title else text.body,
+        origin=known.origin,
+        version=known.version,
+        new_default=known.new_default is not None,
+    )
 
 
 def scene_of(live: Live, breaker: Breaker | None) -> Scene:

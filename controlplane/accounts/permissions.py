@@ -40,6 +40,8 @@ ACTIONS: dict[str, Role] = {
     "edit_incident": Role.OPERATOR,
     #: Of deployments, for a pipeline with a token.
     "add_marker": Role.OPERATOR,
+    # People copy its commands into the shells of production.
+    "edit_runbook": Role.ADMIN,
     "forget_pod": Role.OPERATOR,
     "share_view": Role.OPERATOR,
     "lift_freeze": Role.OPERATOR,
@@ -55,7 +57,7 @@ OF_SERVICE = frozenset(
     {"override_breaker", "end_override", "reset_breaker", "edit_breaker_policy", "forget_pod"}
 )
 #: These belong to no environment, so only the role for all environments counts.
-EVERYWHERE = frozenset({"manage_people"})
+EVERYWHERE = frozenset({"manage_people", "edit_runbook"})
 
 
 def role_of(user: Any, environment: str = "", service: str = "") -> str:

@@ -41,6 +41,7 @@ from controlplane.api.routes import (
     reconciliation,
     refusals,
     revisions,
+    runbooks,
     schedules,
     series,
     servers,
@@ -116,7 +117,7 @@ api.add_decorator(idempotent, mode="operation")
 api.add_decorator(known_query, mode="operation")
 # First: no environment can have these names.
 api.add_router("/people", people.router, tags=["people"])
-api.add_router("/runbooks", configuration.runbooks, tags=["runbooks"])
+api.add_router("/runbooks", runbooks.router, tags=["runbooks"])
 for address, router, tag in (
     ("configuration", configuration.router, "configuration"),
     # Before the tenants: a key may contain slashes, and the longer path must win.

@@ -19,7 +19,6 @@ from controlplane.audit.record import acting
 from controlplane.demo import scenario
 from controlplane.demo.past import make_up
 from controlplane.editing import edits
-from controlplane.embedded.servers import PROJECT
 from controlplane.policies.models import Dependency
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, FailurePolicy
 
@@ -83,7 +82,6 @@ def _configuration() -> None:
         actor=DIRECTOR,
         **asdict(scenario.UNLIMITED),
     )
-    _runbooks()
     for dependency in scenario.DEPENDENCIES:
         _dependency(dependency)
 
@@ -112,20 +110,6 @@ def _dependency(played: scenario.Dependency) -> None:
             window_s=1,
             failure_policy=FailurePolicy.LOCAL_SHARE,
             expected_version=None,
-            reason=_REASON,
-            actor=DIRECTOR,
-        )
-
-
-def _runbooks() -> None:
-    """Everything in ``docs/runbooks``; a file's first line is the title."""
-    for path in sorted((PROJECT / "docs" / "runbooks").glob("*.md")):
-        heading, _, body = path.read_text().partition("\n")
-        edits.save_runbook(
-            runbook=path.stem,
-            title=heading.lstrip("# "),
-            body=body.strip(),
-            source=f"runbooks/{path.name}",
             reason=_REASON,
             actor=DIRECTOR,
         )

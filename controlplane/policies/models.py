@@ -184,16 +184,45 @@ class TenantQuota(QuotaColumns):
 
 
 class Runbook(models.Model):
-    """What to do when a breaker opens, in Markdown. Displayed beside the override form."""
+    """What to do when an alert fires, in Markdown. Read texts with ``runbook_texts``.
+
+    A row with a source applies the text of the release. Its own text is what a release shipped before: it
+    is displayed when the release no longer ships one.
+    """
 
     slug = models.CharField(primary_key=True, max_length=64, validators=[check_slug])
     title = models.CharField(max_length=200)
     body = models.TextField()
     #: The source file relative to docs/; empty if it was written in the application.
     source = models.CharField(max_length=200, blank=True)
+    #: The number of the newest revision; 0 if it was never edited.
+    version = models.PositiveIntegerField(default=0, db_default=0)
+    #: The shipped text with which the last editor compared this one; empty if the release had none.
+    default_title = models.CharField(max_length=200, blank=True, default="", db_default="")
+    default_body = models.TextField(blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return self.title
+
+
+class RunbookRevision(models.Model):
+    """A text of a runbook as it was saved; number 0 is the text before the first edit."""
+
+    runbook = models.ForeignKey(Runbook, on_delete=models.CASCADE, related_name="revisions")
+    number = models.PositiveIntegerField()
+    title = models.CharField(max_length=200)
+    body = models.TextField()
+    #: Whether the runbook applied the text of the release from then on.
+    shipped = models.BooleanField(default=False)
+    by = models.CharField(max_length=200, blank=True)
+    at = models.DateTimeField()
+    reason = models.CharField(max_length=500)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=["runbook", "number"], name="runbook_revision_number"),)
+
+    def __str__(self) -> str:
+        return f"{self.runbook_id} {self.number}"
 
 
 class Kind(models.TextChoices):
@@ -232,6 +261,7 @@ BREAKER_RANGES: dict[str, tuple[int, int]] = {
     "minimum_servers": (1, 100),
     "window_calls": (0, 1_000_000_000),
 }
+OPEN_TOO_SHORT = "The longest open time must not be shorter than the first."
 WINDOW_TOO_FEW = "Use 0, or at least minimum_calls: fewer calls would never open the breaker."
 
 

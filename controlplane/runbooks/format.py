@@ -94,6 +94,8 @@ ACTIONS: dict[str, Action] = {
 }
 
 _VALUE = re.compile(r"\{\{\s*value\s+\"([a-z0-9_]{1,40})\"(?:\s+([a-z]{1,20}))?\s*\}\}")
+#: What looks like a value in a text, and is none.
+_NO_VALUE = re.compile(r"\{\{.{0,60}")
 _STEP = re.compile(r"\[([ xX])\]\s+")
 _ACTION = re.compile(r"action\s+([a-z0-9-]{1,40})")
 _MARKUP = re.compile(r"\s+")
@@ -119,9 +121,18 @@ class Document:
     #: What a person has to correct before it is stored.
     problems: tuple[str, ...]
 
+    #: Sections without any text.
+    empty: tuple[str, ...]
+
     @property
-    def missing(self) -> tuple[str, ...]:
-        return tuple(name for name in SECTIONS if name not in self.sections)
+    def to_correct(self) -> tuple[str, ...]:
+        """Everything for which a text is refused. One that was stored before is displayed anyway."""
+        missing = [name for name in SECTIONS if name not in self.sections]
+        return (
+            *(f"Add the section ## {name}." for name in missing),
+            *(f"Write something below ## {name}." for name in self.empty),
+            *self.problems,
+        )
 
 
 def step_key(text: str) -> str:
@@ -137,7 +148,8 @@ def read_runbook(body: str) -> Document:
         if token.type == "heading_open" and token.tag == "h2"
     )
     steps = tuple(token.meta["step"] for token in tokens if "step" in token.meta)
-    return Document(tokens, sections, steps, tuple(dict.fromkeys(_problems(tokens, sections, steps))))
+    problems = tuple(dict.fromkeys(_problems(tokens, sections, steps)))
+    return Document(tokens, sections, steps, problems, _empty(tokens))
 
 
 def markdown() -> MarkdownIt:
@@ -172,6 +184,23 @@ def _problems(tokens: Sequence[Token], sections: tuple[str, ...], steps: tuple[S
             yield f"There is no action {token.meta['action']}. Use one of: {', '.join(ACTIONS)}."
         elif token.type == "action" and token.content.strip():
             yield f"The block of the action {token.meta['action']} must be empty."
+        elif token.type == "fence" and token.info.strip().partition(" ")[0] == "action":
+            yield f"Write an action as ```action reset-breaker. Use one of: {', '.join(ACTIONS)}."
+        elif token.type == "text" and (found := _NO_VALUE.search(token.content)):
+            yield f'{found[0]} is not a value. Write {{{{ value "redis_p99" }}}}, or use backquotes.'
+
+
+def _empty(tokens: Sequence[Token]) -> tuple[str, ...]:
+    """The known sections that end where they begin."""
+    heads = [
+        place for place, token in enumerate(tokens) if token.type == "heading_open" and token.tag == "h2"
+    ]
+    ends = [*heads[1:], len(tokens)]
+    # A heading is three tokens: its start, its text, its end.
+    found = (
+        tokens[head + 1].content.strip() for head, end in zip(heads, ends, strict=False) if end - head <= 3
+    )
+    return tuple(name for name in found if name in SECTIONS)
 
 
 def _problems_of_value(meta: dict[str, Any]) -> Iterator[str]:

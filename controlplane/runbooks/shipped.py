@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 
 from django.conf import settings
 
@@ -19,11 +18,6 @@ class Text:
 
     title: str
     body: str
-
-    @property
-    def digest(self) -> str:
-        """Says which default an edited text was made from."""
-        return sha256(f"{self.title}\n{self.body}".encode()).hexdigest()
 
 
 @cache

@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.accounts.permissions import environment_in, may, require_role
 from controlplane.alerts.rules import GENERAL_RUNBOOK
 from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
@@ -21,7 +21,7 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.timeline import RANGES, range_name
 from dashboard.reader import actor_of, check_owner
 from dashboard.runbook_html import Drawing, draw_runbook
-from dashboard.runbooks import Page, find_runbook, permits, scene_of
+from dashboard.runbooks import Page, Unreadable, find_runbook, permits, scene_of
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views import without_postgres
 from dashboard.views.breaker_selection import MOST
@@ -205,6 +205,7 @@ def _page(
         scene=scene_of(context["live"], found), permits=permits(request.user, environment_in(request), found)
     )
     context["runbook_html"] = draw_runbook(context["runbook"].document, drawing)
+    context["writes_runbook"] = not found.dependency.runbook and may(request.user, "edit_runbook")
     return render(request, "dashboard/breaker.html", context, status=status)
 
 
@@ -215,7 +216,11 @@ def _unknown(request: HtmxHttpRequest, name: str) -> HttpResponse:
 
 def runbook_of(found: Breaker) -> Page:
     slug = found.dependency.runbook or GENERAL_RUNBOOK
-    return find_runbook(slug) or Page(slug, "none yet", "No runbook is registered for this dependency.")
+    try:
+        page = find_runbook(slug)
+    except Unreadable:
+        page = find_runbook(GENERAL_RUNBOOK)
+    return page or Page(slug, "none yet", "No runbook is registered for this dependency.")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from django.views.decorators.http import require_http_methods
 from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import UnitConflict
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.models import Dependency, Runbook, Template, Tenant, Tier
+from controlplane.policies.models import Dependency, Template, Tenant, Tier
+from controlplane.policies.runbook_texts import runbook_choices
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Needs
 from dashboard.hub import hub
@@ -198,7 +199,7 @@ def _choices(environment: str, kind: str) -> dict[str, list[tuple[str, str]]]:
     if kind in ("tenant", "tier"):
         found["dependencies"] = named(Dependency.objects.filter(environment=environment))
     if kind == "dependency":
-        found["runbooks"] = [("", "None"), *Runbook.objects.order_by("title").values_list("slug", "title")]
+        found["runbooks"] = [("", "None"), *runbook_choices()]
         found["kinds"] = choices_of_kinds()
     return found
 

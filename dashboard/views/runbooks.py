@@ -15,22 +15,30 @@ from controlplane.alerts.incidents.edits import steps_done, tick_step
 from controlplane.alerts.incidents.reading import incidents, state_of
 from controlplane.alerts.models import Incident
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.models import RunbookRevision
+from controlplane.policies.runbook_texts import Origin
 from dashboard.hub import hub
 from dashboard.live.overview import Live
 from dashboard.reader import actor_of
 from dashboard.runbook_html import Drawing, Tick, draw_runbook
-from dashboard.runbooks import Page, every_runbook, find_runbook, permits, scene_of
+from dashboard.runbooks import Page, Unreadable, every_runbook, find_runbook, permits, scene_of
 from dashboard.views.page import bounded_text, context_of, current_live, not_found, show, text_parameter
 
 #: Open incidents that can be chosen.
 _MOST_INCIDENTS = 20
+_UNREADABLE = (
+    "This runbook cannot be read",
+    "Postgres is unavailable, and the release has no runbook of this name. The list has those it has.",
+)
 _CHANGED = "The runbook was changed. Read the step again, then tick it."
 
 
 @require_GET
 @require("view")
 def runbooks(request: HttpRequest) -> HttpResponse:
-    return show(request, "runbooks", "runbooks.html", books=every_runbook())
+    return show(
+        request, "runbooks", "runbooks.html", books=every_runbook(), edits=may(request.user, "edit_runbook")
+    )
 
 
 @require_http_methods(["GET", "POST"])
@@ -38,7 +46,12 @@ def runbooks(request: HttpRequest) -> HttpResponse:
 def runbook(request: HttpRequest, slug: str) -> HttpResponse:
     if request.method == "POST" and not may(request.user, "edit_incident", environment_in(request)):
         raise PermissionDenied("This needs the role operator.")
-    found = find_runbook(slug)
+    try:
+        found = find_runbook(slug)
+    except Unreadable:
+        return show(
+            request, "missing", "refused.html", status=503, heading=_UNREADABLE[0], text=_UNREADABLE[1]
+        )
     if found is None:
         return not_found(request, "No such runbook", "The list of runbooks has every one of them.")
     if request.method != "POST":
@@ -55,7 +68,10 @@ def runbook(request: HttpRequest, slug: str) -> HttpResponse:
 @require("view")
 def runbook_now(request: HttpRequest, slug: str) -> HttpResponse:
     """The text with its values and ticks, which the page reads again every 5 s."""
-    found = find_runbook(slug)
+    try:
+        found = find_runbook(slug)
+    except Unreadable:
+        return HttpResponse(status=503)
     if found is None:
         return HttpResponse(status=404)
     live = current_live(environment_in(request))
@@ -87,6 +103,9 @@ def _page(request: HttpRequest, found: Page, *, status: int = 200, **extra: Any)
     live: Live = context["live"]
     context |= _now(request, found, live)
     context["used_by"] = [one.name for one in live.facts.dependencies if one.runbook == found.slug]
+    context["edits"] = may(request.user, "edit_runbook")
+    if found.origin in (Origin.EDITED, Origin.OWN):
+        context["last"] = RunbookRevision.objects.filter(runbook=found.slug, number=found.version).first()
     return render(request, "dashboard/runbook.html", context, status=status)
 
 

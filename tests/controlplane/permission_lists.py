@@ -12,6 +12,9 @@ PLAN = "tenants: {acme: {tier: free}}"
 BULK = {"filter": {"tier": "pro"}, "change": {"suspended": False}, **WHY}
 LATER = {"due_at": "2027-01-01T00:00:00Z", "document": {"tenants": {"acme": {"tier": "free"}}}, **WHY}
 TOMORROW = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
+RUNBOOK = "".join(
+    f"## {name}\n\nWait.\n\n" for name in ("Symptoms", "Impact", "Resolution", "Verification", "Escalation")
+)
 NO_DRAFT = "00000000-0000-4000-8000-000000000000"
 NO_TOKEN = "0123456789abcdef"
 
@@ -198,7 +201,13 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("POST", f"{API}/requests/999999/apply", None, "admin"),
     ("GET", "/api/v1/runbooks", None, "viewer"),
     ("GET", "/api/v1/runbooks/openai", None, "viewer"),
-    ("PUT", "/api/v1/runbooks/openai", {"title": "OpenAI", "body": "Wait.", **WHY}, "admin"),
+    ("PUT", "/api/v1/runbooks/openai", {"title": "OpenAI", "body": RUNBOOK, **WHY}, "admin"),
+    ("GET", "/api/v1/runbooks/hot-key/revisions", None, "viewer"),
+    ("GET", "/api/v1/runbooks/hot-key/revisions/1", None, "viewer"),
+    ("POST", "/api/v1/runbooks/hot-key/restore", {"number": 1, "expected_version": 0, **WHY}, "admin"),
+    ("POST", "/api/v1/runbooks/hot-key/use-shipped", {"expected_version": 9, **WHY}, "admin"),
+    ("POST", "/api/v1/runbooks/hot-key/keep", {"expected_version": 9, **WHY}, "admin"),
+    ("DELETE", f"/api/v1/runbooks/none?{GONE}", None, "admin"),
 ]
 
 #: Pages, and the forms on them.
@@ -222,6 +231,13 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/templates/of/standard/preview", {"limit": "9"}, "admin"),
     ("GET", "/audit/export?form=csv", None, "admin"),
     ("GET", "/runbooks/openai", None, "viewer"),
+    ("GET", "/runbooks/new", None, "admin"),
+    ("POST", "/runbooks/new", {"slug": "x", **WHY}, "admin"),
+    ("POST", "/runbooks/new/preview", {"body": "x"}, "admin"),
+    ("GET", "/runbooks/hot-key/edit", None, "admin"),
+    ("POST", "/runbooks/hot-key/edit", {"version": "0", **WHY}, "admin"),
+    ("GET", "/runbooks/hot-key/revisions", None, "viewer"),
+    ("POST", "/runbooks/hot-key/change", {"act": "use", "version": "0", **WHY}, "admin"),
     ("GET", "/runbooks/openai/now", None, "viewer"),
     ("POST", "/runbooks/openai", {"tick": "1:abc:1"}, "operator"),
     ("GET", "/revisions", None, "viewer"),

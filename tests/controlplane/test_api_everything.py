@@ -13,6 +13,7 @@ from controlplane.policies.models import Dependency, Tenant
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
 from tests.controlplane.calling import API, problem, send, token_of
+from tests.controlplane.permission_lists import RUNBOOK
 
 WHY = {"reason": "for a test"}
 
@@ -76,7 +77,7 @@ def test_a_tier_is_created_gets_a_quota_and_becomes_the_default(admin: Any) -> N
 
 
 def test_a_dependency_is_created_described_and_limited(admin: Any, call: Any) -> None:
-    admin("PUT", "/api/v1/runbooks/maps", {"title": "Maps", "body": "Wait.", **WHY})
+    admin("PUT", "/api/v1/runbooks/maps", {"title": "Maps", "body": RUNBOOK, **WHY})
     body = {"name": "maps", "kind": "external", "breaker": {"probes": 2}, "runbook": "maps", **WHY}
     admin("POST", "dependencies", body)
     admin("PATCH", "dependencies/maps/breaker", {"breaker": {"open_ms": 500}, "expected_version": 1, **WHY})

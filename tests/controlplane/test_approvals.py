@@ -126,7 +126,11 @@ EDITS: dict[str, dict[str, Any]] = {
     "suspend_tenant": {"tenant": "other"},
 }
 #: Functions without an environment or for a new one. ``save_edit`` takes one object, see test_edit_thing.
-OTHERS = {"create_environment", "save_edit", "save_runbook", "TenantChange", "TenantFilter", "ThingEdit"}
+OTHERS = {"create_environment", "save_edit", "TenantChange", "TenantFilter", "ThingEdit"}
+#: Pods do not need runbooks, and all environments share them.
+OTHERS |= {
+    *("save_runbook", "restore_runbook", "use_shipped_runbook", "keep_edited_runbook", "remove_runbook")
+}
 
 
 def test_the_table_has_every_edit() -> None:

@@ -65,7 +65,7 @@ def test_a_shipped_runbook_has_all_sections_and_steps_and_no_problem(slug: str) 
     text = shipped()[slug]
     document = read_runbook(text.body)
     assert text.title
-    assert document.problems == ()
+    assert document.to_correct == ()
     assert document.sections == SECTIONS
     assert len(document.steps) >= 2, "what a person can tick"
     assert "## Symptoms\n\n" in text.body
@@ -97,6 +97,8 @@ def test_the_words_of_a_step_are_without_markup_and_keep_its_key_when_it_moves()
         ("- [ ] Wait\n- [ ] Wait", "Two steps have the same words: Wait"),
         (f"- [ ] {'x' * (LONGEST_STEP + 1)}", "needs 1 to 500 characters"),
         ("\n".join(f"- [ ] Step {number}" for number in range(MOST_STEPS + 1)), "at most 99 steps"),
+        ("```action Reset\n```", "Write an action as ```action reset-breaker"),
+        ("{{ value redis_p99 }}", "{{ value redis_p99 }} is not a value"),
         ("## Impact\n\n## Symptoms", "in this order"),
         ("## Impact\n\n## Impact", "The section Impact is there twice"),
     ],
@@ -105,10 +107,14 @@ def test_what_a_person_has_to_correct_is_named(text: str, problem: str) -> None:
     assert any(problem in found for found in read_runbook(text).problems)
 
 
-def test_missing_sections_are_named_and_are_no_problem() -> None:
-    document = read_runbook(BODY)
+def test_a_text_is_complete_when_every_section_has_some() -> None:
+    document = read_runbook(BODY + "\n## Verification\n\n## Escalation\n\nCall the owner.\n")
     assert document.problems == ()
-    assert document.missing == ("Impact", "Verification", "Escalation")
+    assert document.to_correct == (
+        "Add the section ## Impact.",
+        "Write something below ## Verification.",
+    )
+    assert read_runbook("").to_correct == tuple(f"Add the section ## {name}." for name in SECTIONS)
 
 
 def test_a_value_in_code_is_text() -> None:

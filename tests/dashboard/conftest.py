@@ -20,14 +20,26 @@ ROOT = Path(__file__).resolve().parents[2]
 
 RUNBOOK = """# Payment provider timeouts
 
-## Symptom
+## Symptoms
 
 Charges time out. <script>alert(1)</script>
 
-## Action
+## Impact
+
+Orders wait.
+
+## Resolution
 
 1. **Is it them?** Read [their page](https://status.example).
 2. [Not a link](javascript:alert(1))
+
+## Verification
+
+Charges are accepted.
+
+## Escalation
+
+Call the owner.
 """
 
 

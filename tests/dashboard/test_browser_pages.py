@@ -63,6 +63,9 @@ PAGES = {
     "runbooks": "/runbooks",
     "saved_views": "/views",
     "runbook": "/runbooks/payment-provider-timeouts",
+    "new_runbook": "/runbooks/new",
+    "edit_runbook": "/runbooks/payment-provider-timeouts/edit",
+    "runbook_revisions": "/runbooks/redis-slow/revisions?revision=1",
     "drills": "/drills",
     "people": "/people",
     "person": "/people/olga",
@@ -89,6 +92,8 @@ NO_PAGES = {
         "incident_file",
         "incident_now",
         "runbook_now",
+        "preview_runbook",
+        "change_runbook",
         "shared_report",
         "lift_freeze",
         "palette",
@@ -128,6 +133,7 @@ def something_everywhere(production: Any) -> None:
     from controlplane.breakers.overrides import override_breaker
     from controlplane.editing import edits
     from controlplane.fleet.models import FailedCalls
+    from controlplane.runbooks.shipped import shipped
     from fuseboard.contract.words import OverrideMode
 
     seen = [breaker("payments-api"), breaker("search", "open", local=True)]
@@ -146,6 +152,9 @@ def something_everywhere(production: Any) -> None:
     put_samples()
     values = {"limit": 100, "window_s": 60, "burst": 20}
     edits.set_template(template="contract", expected_version=0, actor=BOB, **values, **common)
+    slow = shipped()["redis-slow"]
+    text = {"title": slow.title, "body": slow.body + "\nCall Priya.\n", "reason": "for a test"}
+    edits.save_runbook(runbook="redis-slow", actor=BOB, **text)
     set_approvals(needed=1, actor=BOB, **common)
     incident(number=4712, acknowledged_by="olga", acknowledged_at=datetime.now(UTC))
     add_note(environment="production", number=4712, text="The vendor confirms an outage", actor=OLGA)

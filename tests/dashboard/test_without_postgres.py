@@ -221,7 +221,12 @@ def test_the_runbooks_and_the_palette_open_without_postgres(operator: Any) -> No
     page = operator.get("/runbooks")
     assert page.status_code == 200
     assert 'href="/runbooks/postgres-away"' in page.content.decode()
-    assert operator.get("/runbooks/postgres-away").status_code == 200
+    page = operator.get("/runbooks/postgres-away")
+    assert page.status_code == 200
+    assert "This is the text of the release" in page.content.decode()
+    own = operator.get("/runbooks/one-that-people-wrote")
+    assert own.status_code == 503
+    assert "This runbook cannot be read" in own.content.decode()
     entries = operator.get("/palette").json()["entries"]
     assert {"payments-api", "Runbooks", "web-1"} <= {entry["name"] for entry in entries}
 

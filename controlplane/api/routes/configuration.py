@@ -1,6 +1,5 @@
-"""Settings of a whole environment, and runbooks, which all environments share."""
+"""Settings of a whole environment."""
 
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from msgspec import to_builtins
 from ninja import Router
@@ -10,28 +9,21 @@ from controlplane.api.http.versions import revision_read
 from controlplane.api.schemas.configuration_out import (
     ConfigurationOut,
     DifferingOut,
-    Done,
     RevisionOut,
-    RunbookOut,
 )
 from controlplane.api.schemas.edits_in import (
     DefaultTierIn,
     Environment,
     PageSize,
-    RunbookIn,
-    Slug,
     TuningIn,
 )
 from controlplane.api.schemas.protection import PodProtectionChange, PodProtectionOut, change_in
 from controlplane.editing import edits
-from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of, tuning_of
-from controlplane.policies.models import Runbook
 from controlplane.policies.older_defaults import DifferingRows, differing_rows
 from controlplane.policies.protection import POD, completed
 
 router = Router()
-runbooks = Router()
 
 
 @router.get("", response=ConfigurationOut)
@@ -97,29 +89,3 @@ def set_pod_protection(
         actor=actor_of(request),
     )
     return RevisionOut(revision=revision)
-
-
-@runbooks.get("", response=list[RunbookOut])
-def list_runbooks(request: HttpRequest) -> QuerySet[Runbook]:
-    return Runbook.objects.order_by("slug")
-
-
-@runbooks.get("/{runbook}", response=RunbookOut)
-def get_runbook(request: HttpRequest, runbook: Slug) -> Runbook:
-    row = Runbook.objects.filter(slug=runbook).first()
-    if row is None:
-        raise NotFound("runbook", runbook)
-    return row
-
-
-@runbooks.put("/{runbook}", response=Done, auth=needs("edit_breaker_policy"))
-def save_runbook(request: HttpRequest, runbook: Slug, values: RunbookIn) -> Done:
-    """Create or replace a runbook. Pods do not need runbooks, so this makes no revision."""
-    edits.save_runbook(
-        runbook=runbook,
-        title=values.title,
-        body=values.body,
-        reason=values.reason,
-        actor=actor_of(request),
-    )
-    return Done()

@@ -172,13 +172,6 @@ class TenantPage(Schema):
     next: str | None
 
 
-class RunbookOut(Schema):
-    slug: str
-    title: str
-    body: str
-    source: str
-
-
 class TokenRow(Schema):
     """A token, without its secret."""
 

@@ -202,11 +202,6 @@ class DescriptionIn(ReasonIn):
     expected_version: Version | None = None
 
 
-class RunbookIn(ReasonIn):
-    title: Title
-    body: Annotated[str, Field(max_length=100_000, description="Markdown."), AfterValidator(printable)]
-
-
 class _NewToken(ReasonIn):
     name: Annotated[
         str,

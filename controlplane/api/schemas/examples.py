@@ -210,7 +210,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "DescriptionIn": _DEPENDENCY | {"expected_version": 2, **_WHY},
     "DependencyIn": _DEPENDENCY | {"name": "payments-api", "kind": "external", **_WHY},
     "VendorLimitIn": {"limit": 400, "window_s": 1, "expected_version": 2, **_WHY},
-    "RunbookIn": {"title": "Payments API", "body": "1. Is it them? Read their page.", **_WHY},
     "TokenIn": {"name": "shop pods", "expires_in_s": _DAYS_90, "reason": "The shop moves to Fuseboard"},
     "ApiTokenIn": {
         "name": "deploy pipeline",
@@ -380,12 +379,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "EntryOut": _ENTRY,
     "EntryPage": {"items": [_ENTRY], "next": None},
-    "RunbookOut": {
-        "slug": "payments-api",
-        "title": "Payments API",
-        "body": "1. Is it them? Read their page.",
-        "source": "",
-    },
     "TokenOut": _TOKEN,
     "ApiTokenOut": _TOKEN | {"scope": "operate"},
     "NewTokenOut": {

@@ -9,7 +9,6 @@ from controlplane.editing.edits.bulk import TenantChange, TenantFilter, bulk_edi
 from controlplane.editing.edits.dependencies import (
     create_dependency,
     describe_dependency,
-    save_runbook,
     set_breaker_policy,
     set_protection,
 )
@@ -39,6 +38,13 @@ from controlplane.editing.edits.quotas import (
 )
 from controlplane.editing.edits.revert import preview_revert, revert
 from controlplane.editing.edits.rollback import rollback
+from controlplane.editing.edits.runbooks import (
+    keep_edited_runbook,
+    remove_runbook,
+    restore_runbook,
+    save_runbook,
+    use_shipped_runbook,
+)
 from controlplane.editing.edits.subjects import remove_subject_limit, set_subject_limit
 from controlplane.editing.edits.tenants import (
     change_tier,
@@ -63,11 +69,13 @@ __all__ = [
     "create_tenants",
     "create_tier",
     "describe_dependency",
+    "keep_edited_runbook",
     "move_tenant",
     "preview_bulk_edit",
     "preview_edit",
     "preview_revert",
     "preview_template",
+    "remove_runbook",
     "remove_subject_limit",
     "remove_template",
     "remove_tenant",
@@ -75,6 +83,7 @@ __all__ = [
     "remove_thing",
     "remove_tier_quota",
     "remove_vendor_limit",
+    "restore_runbook",
     "resume_tenant",
     "revert",
     "rollback",
@@ -92,4 +101,5 @@ __all__ = [
     "set_tuning",
     "set_vendor_limit",
     "suspend_tenant",
+    "use_shipped_runbook",
 ]

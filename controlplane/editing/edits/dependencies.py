@@ -2,7 +2,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.versioned_rows import DependencyEdit
 from controlplane.errors import InvalidEdit, NotFound
@@ -11,6 +10,7 @@ from controlplane.policies.models import (
     BREAKER_PRESETS,
     BREAKER_RANGES,
     MAX_MS,
+    OPEN_TOO_SHORT,
     WINDOW_TOO_FEW,
     Dependency,
     Kind,
@@ -18,6 +18,7 @@ from controlplane.policies.models import (
 )
 from controlplane.policies.protection import CALL, changed
 from controlplane.policies.protection_presets import merged_changes, preset_change, preset_of_kind
+from controlplane.policies.runbook_texts import runbook_row
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
 
@@ -172,32 +173,6 @@ def describe_dependency(
     return revision.number
 
 
-def save_runbook(
-    *, runbook: str, title: str, body: str, reason: str, actor: Actor, source: str = ""
-) -> Runbook:
-    """Create or replace a runbook. Pods do not need it, so it makes no revision."""
-    problems = Problems()
-    problems.slug("runbook", runbook)
-    problems.text("title", title, 200)
-    problems.text("body", body, 100_000)
-    problems.text("source", source, 200)
-    problems.reason(reason)
-    problems.settle()
-    row, created = Runbook.objects.update_or_create(
-        slug=runbook, defaults={"title": title, "body": body, "source": source}
-    )
-    record(
-        actor=actor,
-        action="runbook.created" if created else "runbook.replaced",
-        target_kind="runbook",
-        target_name=runbook,
-        before=None,
-        after={"title": title, "source": source, "characters": len(body)},
-        reason=reason,
-    )
-    return row
-
-
 def check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
     for column, value in columns.items():
         if column in BREAKER_RANGES:
@@ -208,7 +183,7 @@ def check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
 
 def check_breaker_row(row: Dependency) -> None:
     if row.open_max_ms < row.open_ms:
-        raise InvalidEdit({"open_max_ms": ["The longest open time must not be shorter than the first."]})
+        raise InvalidEdit({"open_max_ms": [OPEN_TOO_SHORT]})
     if 0 < row.window_calls < row.minimum_calls:
         raise InvalidEdit({"window_calls": [WINDOW_TOO_FEW]})
 
@@ -216,7 +191,7 @@ def check_breaker_row(row: Dependency) -> None:
 def _runbook(slug: str | None) -> Runbook | None:
     if slug is None:
         return None
-    try:
-        return Runbook.objects.get(pk=slug)
-    except Runbook.DoesNotExist:
-        raise NotFound("runbook", slug) from None
+    row = runbook_row(slug)
+    if row is None:
+        raise NotFound("runbook", slug)
+    return row

@@ -24,7 +24,7 @@ from controlplane.policies.limits import (
     own_columns,
     plain_columns,
 )
-from controlplane.policies.models import BREAKER_PRESETS, WINDOW_TOO_FEW, Dependency, Kind, Runbook
+from controlplane.policies.models import BREAKER_PRESETS, OPEN_TOO_SHORT, WINDOW_TOO_FEW, Dependency, Kind
 from controlplane.policies.protection import (
     CALL,
     POD,
@@ -36,6 +36,7 @@ from controlplane.policies.protection import (
     without_protection,
 )
 from controlplane.policies.protection_presets import merged_changes, preset_of_kind
+from controlplane.policies.runbook_texts import is_runbook
 from controlplane.policies.state import State, Thing, names_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.words import Algorithm
@@ -157,7 +158,7 @@ class _Resolving:
         if now is None and "kind" not in given:
             self._error("dependency", name, "kind", f"Choose a kind: {', '.join(Kind.values)}.")
         base: Fields = now or _new_dependency(given.get("kind", Kind.EXTERNAL))
-        if given.get("runbook") and not Runbook.objects.filter(pk=given["runbook"]).exists():
+        if given.get("runbook") and not is_runbook(given["runbook"]):
             self._error("dependency", name, "runbook", f"There is no runbook {given['runbook']!r}.")
         if "runbook" in given:
             given = given | {"runbook": given["runbook"] or None}
@@ -170,8 +171,7 @@ class _Resolving:
         fields = self._with_limits("dependency", name, given, base, lambda limit: VENDOR_DEFAULTS)
         fields = _without_zeros(fields) | protection
         if fields["breaker.open_max_ms"] < fields["breaker.open_ms"]:
-            message = "The longest open time must not be shorter than the first."
-            self._error("dependency", name, "breaker.open_max_ms", message)
+            self._error("dependency", name, "breaker.open_max_ms", OPEN_TOO_SHORT)
         if 0 < fields.get("breaker.window_calls", 0) < fields["breaker.minimum_calls"]:
             self._error("dependency", name, "breaker.window_calls", WINDOW_TOO_FEW)
         return fields

@@ -17,7 +17,6 @@ from controlplane.policies.models import (
     BREAKER_RANGES,
     Dependency,
     Environment,
-    Runbook,
     SubjectLimit,
     Template,
     Tenant,
@@ -26,6 +25,7 @@ from controlplane.policies.models import (
     VendorLimit,
 )
 from controlplane.policies.protection import protection_in
+from controlplane.policies.runbook_texts import runbook_row
 
 
 def write_changes(
@@ -91,7 +91,7 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
         if f"breaker.{column}" in fields:
             setattr(row, column, fields[f"breaker.{column}"])
     row.window_calls = fields.get("breaker.window_calls", 0)
-    row.runbook = Runbook.objects.filter(pk=fields.get("runbook") or "").first()
+    row.runbook = runbook_row(fields.get("runbook") or "")
     row.version += 1
     row.save()
     _replace_limits(VendorLimit, {"dependency": row}, limits_in("vendor_limits", fields))
