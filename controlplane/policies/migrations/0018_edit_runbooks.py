@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('policies', '0016_freeze_edits'),
+        ('policies', '0017_change_alert_rules'),
     ]
 
     operations = [
