@@ -14,7 +14,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full screenshots soak lint format bench experiments faults requirements clean \
-        environment agent-environment chromium curl nginx prometheus luacheck \
+        environment agent-environment engine-environments chromium curl nginx prometheus luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
 help: ## list the targets
@@ -32,11 +32,11 @@ WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 TOGETHER = -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=40
 
-test: environment agent-environment chromium curl nginx prometheus ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
+test: environment agent-environment engine-environments chromium curl nginx prometheus ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
 	@$(AGENT_PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO)
 	@$(PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
 
-test-full: environment agent-environment chromium curl nginx prometheus ## every test however long, the fault matrix, every checkpoint of the demo
+test-full: environment agent-environment engine-environments chromium curl nginx prometheus ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract
 	@$(PY) manage.py demo --check-all
 	@$(MAKE) faults
@@ -102,9 +102,11 @@ requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGR
 	$(COMPILE) pyproject.toml --group agent-test -c requirements/dev.txt -o requirements/agent-test.txt
 	$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
 	$(COMPILE) --group bench -c requirements/dev.txt -o requirements/bench.txt
+	$(COMPILE) --group dramatiq -c requirements/dev.txt -o requirements/dramatiq.txt
+	$(COMPILE) --group arq -c requirements/pod.txt -o requirements/arq.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .venv-bench .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -118,6 +120,11 @@ environment:
 agent-environment: environment
 	@sh tools/environment.sh .venv-agent requirements/agent-test.txt
 	@sh tools/install_wheel.sh $(PY) $(AGENT_PY)
+
+# Job engines whose versions of redis-py exclude each other. The agent of this tree is tested with them.
+engine-environments:
+	@sh tools/environment.sh .venv-dramatiq requirements/dramatiq.txt
+	@sh tools/environment.sh .venv-arq requirements/arq.txt
 
 # Chromium without windows: a page costs half as much. The driver of Playwright needs libatomic, which a
 # small Debian lacks.

@@ -10,6 +10,8 @@
     +-- Misconfigured      wrong use or settings; the message says what to do
 """
 
+from msgspec.structs import replace
+
 from fuseboard.decision import Decision
 
 
@@ -25,6 +27,10 @@ class Refused(FuseboardError):
         self.decision = decision
         #: The call had a slot of its bulkhead when a shared limit refused it. For the agent alone.
         self.had_slot = False
+
+    def __reduce__(self) -> tuple[type, tuple[Decision]]:
+        # Job engines store the exception of a job: the key that signs refusals must not be in it.
+        return type(self), (replace(self.decision, signer=None, charges=()),)
 
 
 class Misconfigured(FuseboardError):

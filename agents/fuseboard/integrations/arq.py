@@ -1,0 +1,117 @@
+"""Arq jobs that start only while their dependency admits them.
+
+::
+
+    agent = fuseboard.from_env()
+
+    @guarded(agent, "payments-api", tenant=lambda ctx, order: order["tenant"])
+    async def charge(ctx, order): ...
+
+    class WorkerSettings:
+        functions = [charge]
+        on_startup, on_shutdown = hooks(agent)
+
+A refused job is deferred until the refusal ends; its own tries are not spent. A job that is refused 20 times
+in a row, or for an hour, fails as ``fuseboard.Refused``. How a job ends is reported to the breaker of its
+dependency. Arq has no priorities: use two queues. See docs/engines.md.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from time import monotonic, time
+from typing import Any
+
+from arq import Retry
+from arq.constants import retry_key_prefix
+
+from fuseboard.agent import Agent
+from fuseboard.agent_api.arguments import check_name
+from fuseboard.contract.words import Outcome
+from fuseboard.errors import Refused
+from fuseboard.integrations.task_admission import (
+    MOST_REFUSED_S,
+    SHORT_WAIT_S,
+    Refusals,
+    chosen,
+    pause_s,
+    report_end,
+)
+
+#: The key of a refused job in the Redis of arq: HASH times, since.
+KEY = "fuseboard:refused:"
+
+Context = dict[Any, Any]
+Job = Callable[..., Awaitable[Any]]
+Hook = Callable[[Context], Awaitable[None]]
+
+
+def guarded(
+    agent: Agent,
+    dependency: str,
+    *,
+    tenant: str | Callable[..., str] = "",
+    cost: int | Callable[..., int] = 1,
+) -> Callable[[Job], Job]:
+    """Decorator of a job. ``tenant`` and ``cost`` are values, or functions of its context and arguments."""
+    check_name("a dependency", dependency)
+
+    def decorate(job: Job) -> Job:
+        @wraps(job)
+        async def run(ctx: Context, *args: Any, **kwargs: Any) -> Any:
+            try:
+                permit = await agent.admit_call(
+                    dependency,
+                    tenant=chosen(tenant, (ctx, *args), kwargs),
+                    cost=chosen(cost, (ctx, *args), kwargs),
+                    wait_s=SHORT_WAIT_S,
+                )
+            except Refused as refused:
+                raise await _later(ctx, refused) from None
+            began = monotonic()
+            try:
+                result = await job(ctx, *args, **kwargs)
+            except Retry as again:
+                if again.__context__ is None:
+                    agent.report(permit, Outcome.NEUTRAL)
+                else:
+                    report_end(agent.report, permit, again.__context__, monotonic() - began)
+                raise
+            except BaseException as error:
+                report_end(agent.report, permit, error, monotonic() - began)
+                raise
+            report_end(agent.report, permit, None, monotonic() - began)
+            return result
+
+        return run
+
+    return decorate
+
+
+def hooks(agent: Agent) -> tuple[Hook, Hook]:
+    """``on_startup`` and ``on_shutdown`` of a worker: the agent belongs to its event loop."""
+
+    async def start(_: Context) -> None:
+        await agent.start()
+
+    async def stop(_: Context) -> None:
+        await agent.stop()
+
+    return start, stop
+
+
+async def _later(ctx: Context, refused: Refused) -> Exception:
+    """What ends this try of the job: arq repeats it later, unless it was refused too often."""
+    redis, job, key = ctx["redis"], ctx["job_id"], KEY + ctx["job_id"]
+    async with redis.pipeline(transaction=True) as pipe:
+        pipe.hincrby(key, "times", 1)
+        pipe.hsetnx(key, "since", time())
+        pipe.hget(key, "since")
+        pipe.expire(key, int(2 * MOST_REFUSED_S))
+        times, _, since, _ = await pipe.execute()
+    if Refusals(times, float(since)).too_many:
+        await redis.delete(key)
+        return refused
+    # Arq counted the try before it ran.
+    await redis.decr(retry_key_prefix + job)
+    later: Exception = Retry(defer=pause_s(refused.decision))
+    return later

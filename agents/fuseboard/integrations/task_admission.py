@@ -1,0 +1,56 @@
+"""What all job engines share: for how long a refused task waits, and when it fails."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fuseboard.calling.outcomes import judge_permitted
+from fuseboard.contract.words import Outcome
+from fuseboard.decision import Decision, Permit
+
+#: A refusal that ends within this time is waited for in place.
+SHORT_WAIT_S = 0.2
+#: A task that was refused this many times in a row, or for this long, fails as ``Refused``.
+MOST_REFUSALS = 20
+MOST_REFUSED_S = 3600.0
+#: The longest and the shortest pause before a refused task asks again, and the pause if nothing is known.
+CAP_S, SHORTEST_S, UNKNOWN_S = 300.0, 0.05, 1.0
+#: Tasks that are refused together are spread over this part of their pause.
+SPREAD = 0.2
+
+
+class Refusals(NamedTuple):
+    """How often a task was refused in a row, and since when, in Unix time."""
+
+    times: int = 0
+    since_s: float = 0.0
+
+    def and_one(self) -> "Refusals":
+        return Refusals(self.times + 1, self.since_s or time.time())
+
+    @property
+    def too_many(self) -> bool:
+        return self.times > MOST_REFUSALS or time.time() - self.since_s > MOST_REFUSED_S
+
+
+def pause_s(decision: Decision, cap_s: float = CAP_S) -> float:
+    """After what time the refused task asks again."""
+    known_s = decision.retry_after_ms / 1000 or UNKNOWN_S
+    return min(max(known_s, SHORTEST_S) * (1 + random.uniform(0, SPREAD)), cap_s)
+
+
+def chosen(option: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """The tenant or cost of one task: the option, or what it returns for the arguments of the task."""
+    return option(*arguments, **named) if callable(option) else option
+
+
+def report_end(
+    report: Callable[..., None], permit: Permit, error: BaseException | None, elapsed_s: float
+) -> None:
+    """Report how the task ended, to ``Agent.report`` of either kind of agent."""
+    if error is None:
+        report(permit, Outcome.OK, elapsed_s)
+    else:
+        outcome, cooldown_ms = judge_permitted(permit, error)
+        report(permit, outcome, cooldown_ms=cooldown_ms)
