@@ -194,3 +194,26 @@ async def test_no_sleep_records_what_would_be_waited():
         await ask(agent)
     assert len(waits) == 1
     assert clock() == began + waits[0]
+
+
+async def test_a_lock_of_the_fake_is_taken_and_lost_when_the_test_says_so():
+    agent = FakeAgent()
+    async with agent.lock("report") as first:
+        with pytest.raises(fuseboard.LockTaken), agent.lock("report"):
+            pytest.fail("entered")
+    with agent.lock("report") as second:
+        assert second.fence > first.fence
+        assert second.valid
+        second.check()
+    agent.take_lock("report")
+    began = agent.clock()
+    with pytest.raises(fuseboard.LockTaken):
+        await agent.lock("report", wait_s=3).__aenter__()
+    assert agent.clock() == began + 3
+    agent.free_lock("report")
+    lock = agent.lock("report").__enter__()
+    agent.take_lock("report")
+    with pytest.raises(fuseboard.LockLost):
+        lock.check()
+    with pytest.raises(fuseboard.LockLost):
+        lock.__exit__(None, None, None)

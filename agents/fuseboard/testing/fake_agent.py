@@ -30,6 +30,7 @@ from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
+from fuseboard.testing.fake_locks import FakeLocks
 from fuseboard.testing.fake_retries import FakeRetries
 from fuseboard.testing.said import Ending, Refusal, spend
 from fuseboard.testing.time import ManualClock
@@ -37,14 +38,14 @@ from fuseboard.testing.time import ManualClock
 T = TypeVar("T")
 
 
-class FakeAgent(ContextManagers):
+class FakeAgent(FakeLocks, ContextManagers):
     """Admits everything until a test says otherwise.
 
     ``retry`` is the policy of every dependency. The fake's budget allows every retry until ``budget``.
     """
 
     def __init__(self, *, clock: ManualClock | None = None, retry: Retry | None = None) -> None:
-        self.clock = clock if clock is not None else ManualClock()
+        super().__init__(clock if clock is not None else ManualClock())
         self.retry_policy = retry if retry is not None else Retry(idempotent=True)
         #: The dependencies of admitted calls, in order.
         self.calls: list[str] = []

@@ -1,0 +1,76 @@
+"""Locks of a fake agent: in memory, for ``with`` and for ``async with``."""
+
+from types import TracebackType
+from typing import Self
+
+from fuseboard.errors import LockLost, LockTaken
+from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S
+from fuseboard.testing.time import ManualClock
+
+
+class FakeLock:
+    """As ``fuseboard.primitives.lock.Lock``."""
+
+    def __init__(self, locks: "FakeLocks", name: str, ttl_s: float, wait_s: float) -> None:
+        self.name = name
+        self.fence = 0
+        self._locks, self._ttl_s, self._wait_s = locks, ttl_s, wait_s
+
+    @property
+    def valid(self) -> bool:
+        return self.fence > 0 and self._locks.locked.get(self.name) == self.fence
+
+    def check(self) -> None:
+        if not self.valid:
+            raise LockLost(self.name, "the test ended it")
+
+    def __enter__(self) -> Self:
+        if self.name in self._locks.locked:
+            # Only the test could release it: the whole wait passes, by the clock.
+            self._locks.clock.advance(self._wait_s)
+            raise LockTaken(self.name, self._ttl_s)
+        self.fence = self._locks.take_lock(self.name)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost = not self.valid
+        if not lost:
+            self._locks.free_lock(self.name)
+        self.fence = 0
+        if lost and error is None:
+            raise LockLost(self.name, "the test ended it")
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+class FakeLocks:
+    """A lock is free until a block or a test takes it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        #: The number of each lock that is taken.
+        self.locked: dict[str, int] = {}
+        self._fence = 0
+
+    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> FakeLock:
+        return FakeLock(self, name, ttl_s, wait_s)
+
+    # What a test says
+
+    def take_lock(self, name: str) -> int:
+        """Another process takes the lock, whatever holds it now; its number."""
+        self._fence += 1
+        self.locked[name] = self._fence
+        return self._fence
+
+    def free_lock(self, name: str) -> None:
+        """Nothing has the lock any more."""
+        self.locked.pop(name, None)
