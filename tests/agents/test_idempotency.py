@@ -82,7 +82,14 @@ def _caller(scope: Any) -> str | None:
 
 @pytest.fixture
 async def client(shop: Shop, agent: Agent) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(shop, agent, lease_s=1) as client:
+    async with client_of(shop, agent, lease_s=20) as client:
+        yield client
+
+
+@pytest.fixture
+async def hasty(shop: Shop, agent: Agent) -> AsyncIterator[httpx.AsyncClient]:
+    """The lease of a process that died is over before the test loses patience."""
+    async with client_of(shop, agent, lease_s=2) as client:
         yield client
 
 
@@ -222,7 +229,7 @@ class TestRuns:
         first = asyncio.create_task(order(client))
         await eventually(lambda: shop.runs)
         second = await order(client)
-        assert (second.status_code, second.headers["retry-after"]) == (409, "1")
+        assert (second.status_code, second.headers["retry-after"]) == (409, "5")
         assert second.json()["type"] == "urn:fuseboard:problem:idempotency-in-progress"
         assert (await order(client, b"two books")).status_code == 422
         go.set()
@@ -259,32 +266,32 @@ class TestRuns:
         assert shop.runs == 1
 
     async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
-        self, client: httpx.AsyncClient, shop: Shop, limits: redis.Redis
+        self, hasty: httpx.AsyncClient, shop: Shop, limits: redis.Redis
     ):
         async def blocks(_: Any) -> tuple[int, bytes]:
-            time.sleep(1.5)  # noqa: ASYNC251 - longer than its lease
+            time.sleep(2.5)  # noqa: ASYNC251 - longer than its lease
             assert int(limits.hget(RECORD, "til")) > time.time() * 1_000_000
             return 200, b"done"
 
         shop.handler = blocks
-        assert (await order(client)).status_code == 200
+        assert (await order(hasty)).status_code == 200
 
     async def test_a_cancelled_request_stays_running_until_its_lease_ends(
-        self, client: httpx.AsyncClient, shop: Shop
+        self, hasty: httpx.AsyncClient, shop: Shop
     ):
         async def never(_: Any) -> tuple[int, bytes]:
             await asyncio.Event().wait()
             return 200, b""
 
         shop.handler = never
-        first = asyncio.create_task(order(client))
+        first = asyncio.create_task(order(hasty))
         await eventually(lambda: shop.runs)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        assert (await order(client)).status_code == 409
+        assert (await order(hasty)).status_code == 409
         shop.handler = shop.created
-        await eventually(lambda: order(client), accept=lambda answer: answer.status_code == 201)
+        await eventually(lambda: order(hasty), accept=lambda answer: answer.status_code == 201)
         assert shop.runs == 2
 
 
@@ -317,29 +324,29 @@ class TestWithoutRedis:
 
 class TestProcesses:
     async def test_a_killed_request_is_not_replayed_as_done(
-        self, client: httpx.AsyncClient, shop: Shop, redis_url: str
+        self, hasty: httpx.AsyncClient, shop: Shop, redis_url: str
     ):
         with other_process(redis_url) as process:
             process.kill()
-        answer = await order(client)
+        answer = await order(hasty)
         assert (answer.status_code, shop.runs) == (409, 0)
         assert answer.json()["type"] == "urn:fuseboard:problem:idempotency-in-progress"
-        answer = await eventually(lambda: order(client), accept=lambda answer: answer.status_code == 201)
+        answer = await eventually(lambda: order(hasty), accept=lambda answer: answer.status_code == 201)
         assert "idempotency-replayed" not in answer.headers
         assert shop.runs == 1
 
     async def test_a_process_stopped_past_its_lease_replaces_no_answer(
-        self, client: httpx.AsyncClient, shop: Shop, redis_url: str
+        self, hasty: httpx.AsyncClient, shop: Shop, redis_url: str
     ):
         with other_process(redis_url) as process:
             process.send_signal(signal.SIGSTOP)
-            await eventually(lambda: order(client), accept=lambda answer: answer.status_code == 201)
+            await eventually(lambda: order(hasty), accept=lambda answer: answer.status_code == 201)
             process.send_signal(signal.SIGCONT)
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
             assert await asyncio.to_thread(process.wait) == 0
-        assert (await order(client)).content == b"order 1"
+        assert (await order(hasty)).content == b"order 1"
         assert process.fence < shop.fences[0]
 
 
@@ -350,7 +357,7 @@ class Other(subprocess.Popen[str]):
 @contextmanager
 def other_process(redis_url: str) -> Iterator[Other]:
     """Another process that runs the same request."""
-    command = [sys.executable, "-m", "tests.agents.idempotency_process", redis_url, "1"]
+    command = [sys.executable, "-m", "tests.agents.idempotency_process", redis_url, "2"]
     process = Other(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -195,11 +195,14 @@ class TestWithoutRedis:
 
 def test_twelve_processes_never_pass_the_fencing_check_together(limits: redis.Redis, redis_url: str):
     """The holder is stopped for longer than its lock lasts, again and again."""
-    command = [sys.executable, "-m", "tests.agents.lock_process", redis_url, "0.3"]
-    processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(12)]
+    command = [sys.executable, "-m", "tests.agents.lock_process", redis_url, "0.6", "12"]
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    children = [int(child) for child in parent.stdout.readline().split()]
+    assert len(children) == 12
     stopped = 0
     try:
-        wait_until(lambda: limits.llen("writes") >= 12, "the first writes")
+        wait_until(lambda: limits.llen("writes") >= 12, "the first writes", within_s=90)
         while stopped < 4 or not any(
             write.startswith(b"refused") for write in limits.lrange("writes", 0, -1)
         ):
@@ -215,9 +218,9 @@ def test_twelve_processes_never_pass_the_fencing_check_together(limits: redis.Re
         ended = limits.llen("writes")
         wait_until(lambda: limits.llen("writes") > ended + 12, "writes after that")
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        parent.communicate()
     writes = [write.decode().split() for write in limits.lrange("writes", 0, -1)]
     written = [(int(fence), writer) for verdict, fence, writer in writes if verdict == "written"]
     assert all(earlier <= later for (earlier, _), (later, _) in pairwise(written))

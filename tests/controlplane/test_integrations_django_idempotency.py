@@ -82,7 +82,7 @@ def configured(limits: redis.Redis, redis_url: str, settings: Any) -> Iterator[b
     ours = blocking.Agent(settings=AgentSettings(redis_url=redis_url, server="web-1"))
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = ["fuseboard.integrations.django_idempotency.IdempotencyMiddleware"]
-    options = {"CALLER": f"{__name__}.caller_of", "LEASE_S": 1}
+    options = {"CALLER": f"{__name__}.caller_of", "LEASE_S": 2}
     settings.FUSEBOARD = {"AGENT": ours, "IDEMPOTENCY": options}
     with ours:
         yield ours
