@@ -71,7 +71,7 @@ AGENT = (
     *_STREAMS,
     *("subscribe", "unsubscribe"),
 )
-#: What agents may do on the channel of breakers, and nowhere else.
+#: What agents may do on the channels of breakers and of backlogs, and nowhere else.
 SPEAK = ("publish",)
 CONTROL = (*AGENT, *SPEAK, "scan", "hscan", "xrange", "xrevrange", "xdel", "info")
 
@@ -114,12 +114,12 @@ def agent_user(environment: str, password: str, profile: str = STANDARD) -> str:
         keys.own_bucket(environment, 0).removesuffix("0") + "*",
     ]
     patterns = [*(f"~{key}" for key in writable), *(f"%R~{key}" for key in readable)]
-    opened = f"&{keys.breaker_channel(environment)}"
-    channels = [f"&{keys.config_channel(environment)}", opened]
+    spoken = [f"&{keys.breaker_channel(environment)}", f"&{keys.backlog_channel(environment)}"]
+    channels = [f"&{keys.config_channel(environment)}", *spoken]
     commands = (*_POD_SCRIPTS[profile], *AGENT)
     user = _user(f"agent-{environment}", password, patterns, channels, commands)
-    # Agents listen to both channels and publish on one, with a selector.
-    return f"{user} ({' '.join(f'+{command}' for command in SPEAK)} {opened})"
+    # Agents listen to every channel and publish on two, with a selector.
+    return f"{user} ({' '.join(f'+{command}' for command in SPEAK)} {' '.join(spoken)})"
 
 
 def control_user(password: str, profile: str = STANDARD) -> str:

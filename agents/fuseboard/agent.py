@@ -21,6 +21,7 @@ from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.pod_state import PodState
+from fuseboard.backlog.of_agent import BacklogAgent, Backlogs
 from fuseboard.calling import deadline as deadlines
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.outcomes import judge_permitted
@@ -33,6 +34,7 @@ from fuseboard.primitives.idempotency import Records
 from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, Locks
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
+from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 from fuseboard.store.drill_store import SIMULATED
 from fuseboard.subject import NOBODY, Subject
@@ -45,7 +47,7 @@ FAILURE, SLOW = Outcome.FAILURE, Outcome.SLOW
 _DEFAULT_BREAKER = BreakerPolicy()
 
 
-class Agent(PodState, ContextManagers):
+class Agent(PodState, ContextManagers, BacklogAgent):
     """Decides every call of a pod, with Redis or without.
 
     Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without one.
@@ -60,10 +62,12 @@ class Agent(PodState, ContextManagers):
         self.locks = Locks(self._store_thread, settings.environment)
         #: For the middleware of ``Idempotency-Key``.
         self.idempotency = Records(self._store_thread, settings.environment)
+        self.backlogs = Backlogs(self, self._store_thread, settings.environment, self._present_runtime)
 
     async def stop(self) -> None:
         """Send what is not reported yet and sign off; at most half a second. Locks end by themselves."""
         if self.running:
+            await self.backlogs.stop()
             await super().stop()
             await self._store_thread.stop()
 
@@ -277,6 +281,12 @@ class Agent(PodState, ContextManagers):
     def resilience(self) -> dict[str, Any]:
         """What protects the pod and what it does now, as JSON. Without tenants and without secrets."""
         return super().resilience() | {"locks": asdict(self.locks.figures)}
+
+    def _present_runtime(self) -> Runtime:
+        self._check_loop()
+        if self._stopped:
+            raise Misconfigured("the agent is stopped: start it before you use a backlog")
+        return self._runtime
 
     def _simulated_outage(self) -> str:
         drill = self._runtime.admission.store.drill

@@ -32,6 +32,7 @@ from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
+from fuseboard.backlog.threads import ThreadBacklogs
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.retries import Retries
 from fuseboard.cancellation import stop_tasks
@@ -57,7 +58,7 @@ STOP_S = 0.75
 JOIN_S = 0.25
 
 
-class Agent(ThreadCalls, Decorators, RetryDecorator):
+class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
     """Has the API of ``fuseboard.Agent`` without ``await``. Safe from many threads and after a fork.
 
     Starts on first use and stops with the process. ``start`` and ``stop``, or ``with agent:``, choose

@@ -125,7 +125,7 @@ class Runtime:
             )
         self.configuration.listen(self._size_journal)
         self._keeper = DiskWriter(self.configuration, self._disk)
-        self._watch = Watch(
+        self.watch = Watch(
             url=settings.redis_url,
             configuration=self.configuration,
             breaker_opened=self.admission.breaker_opened,
@@ -153,7 +153,7 @@ class Runtime:
         if self._disk is not None:
             await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
         self.admission.start()
-        self._watch.start()
+        self.watch.start()
         # Otherwise the first heartbeat after every restart would report local mode.
         await self._connected(FIRST_BEAT_S)
         self._sync = self._make_sync(LoopPort(self.loop))
@@ -162,7 +162,7 @@ class Runtime:
         if settings.url:
             await wait_for_event(self._first_beat, settings.boot_http_s)
         if self.configuration.snapshot.source is not ConfigSource.HTTP:
-            await wait_for_event(self._watch.looked, settings.boot_redis_s - (monotonic() - began))
+            await wait_for_event(self.watch.looked, settings.boot_redis_s - (monotonic() - began))
         if settings.bootstrap_file is not None:
             await apply_bootstrap(self.configuration, settings.bootstrap_file, timeout_s=settings.boot_file_s)
         await self._connected(began + CONNECT_S - monotonic())
@@ -179,7 +179,7 @@ class Runtime:
         self._end_telemetry()
         parts: list[asyncio.Task[Any]] = [
             asyncio.create_task(self.admission.stop()),
-            asyncio.create_task(self._watch.stop()),
+            asyncio.create_task(self.watch.stop()),
         ]
         if self._sync is not None:
             self._sync.stop()

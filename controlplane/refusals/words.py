@@ -20,6 +20,7 @@ REASONS = {
     Reason.LOCAL_RATE: "the local rate of the pod was spent",
     Reason.BUDGET_SPENT: "the budget was spent",
     Reason.STORE_UNAVAILABLE: "Redis was unavailable, and the limit allows no calls without it",
+    Reason.BACKLOG_FULL: "the backlog of the dependency was full",
 }
 _MODES = {
     Mode.SHARED: "decided by Redis, exact over the fleet",

@@ -215,7 +215,7 @@ async def test_an_agent_stops_in_time_although_a_part_cannot_be_cancelled(caplog
     async with uncancellable_task() as task:
         runtime.admission._ended_overrides._task = task
         runtime.admission.health._task = task
-        runtime._watch._task = task
+        runtime.watch._task = task
         began = time.monotonic()
         await runtime.stop()
         assert time.monotonic() - began < SOON_S

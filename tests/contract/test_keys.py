@@ -18,6 +18,8 @@ KEYS = {
     keys.ramp("production"): "fb1:production:ramp",
     keys.incarnation("production"): "fb1:production:incarnation",
     keys.breaker_channel("production"): "fb1:production:breakers",
+    keys.backlog_channel("production"): "fb1:production:backlog",
+    keys.backlog("production", "openai", "ready"): "fb1:production:{d:openai}:backlog:ready",
     keys.emergency("production"): "fb1:production:{cfg}:emergency",
     keys.override("production", "openai"): "fb1:production:{d:openai}:override",
     keys.breaker("production", "openai"): "fb1:production:{d:openai}:breaker",

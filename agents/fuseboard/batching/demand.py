@@ -38,7 +38,7 @@ class LimitRef:
 
     @property
     def is_slot(self) -> bool:
-        return self.limit.algorithm is Algorithm.CONCURRENCY
+        return is_slot(self.limit)
 
 
 class RuleBook:
@@ -138,6 +138,20 @@ def most_at_once(limit: Limit) -> int:
     if limit.limit == 0:
         return 0
     return limit.burst if limit.algorithm is Algorithm.TOKEN_BUCKET else limit.limit
+
+
+def most_in_redis(limit: Limit) -> int:
+    """The largest cost that Redis can ever admit: pods spend the reserved part."""
+    if limit.shadow:
+        return FOR_EVER
+    if limit.algorithm is Algorithm.TOKEN_BUCKET:
+        return max(1, limit.burst - reserved_burst(limit))
+    return max(1, shared_limit(limit))
+
+
+def is_slot(limit: Limit) -> bool:
+    """Whether a call occupies a slot of the limit until it ends."""
+    return limit.algorithm is Algorithm.CONCURRENCY
 
 
 def shared_limit(limit: Limit) -> int:

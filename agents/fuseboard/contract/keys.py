@@ -58,6 +58,11 @@ def breaker_channel(environment: str) -> str:
     return f"fb1:{environment}:breakers"
 
 
+def backlog_channel(environment: str) -> str:
+    """Pub/sub channel of dependencies whose backlog has a new job: a hint to workers that wait."""
+    return f"fb1:{environment}:backlog"
+
+
 def emergency(environment: str) -> str:
     """STREAM: what people did to breakers while Postgres was down. Postgres adopts it later."""
     return f"fb1:{environment}:{{cfg}}:emergency"
@@ -115,6 +120,18 @@ def dependency_quota(environment: str, dependency: str, tenant: str, quota: str)
     breaker.
     """
     return f"fb1:{environment}:{{d:{dependency}}}:quota:{quota}:{subject_digest(tenant)}"
+
+
+#: The parts of a backlog, in the order of its scripts: see ``lua/parts/backlog.lua``.
+BACKLOG_PARTS = (
+    *("ready", "delayed", "leases", "dead", "meta", "body"),
+    *("fair", "stats", "results", "expiring", "hint"),
+)
+
+
+def backlog(environment: str, dependency: str, part: str) -> str:
+    """A part of what waits for the dependency, in its domain: jobs are handed out as calls are admitted."""
+    return f"fb1:{environment}:{{d:{dependency}}}:backlog:{part}"
 
 
 # The domain of a tenant: requests that enter a service.

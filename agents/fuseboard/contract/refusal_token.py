@@ -62,6 +62,7 @@ REASONS = (
     Reason.LOCAL_RATE,
     Reason.BUDGET_SPENT,
     Reason.STORE_UNAVAILABLE,
+    Reason.BACKLOG_FULL,
 )
 MODES = (Mode.SHARED, Mode.LOCAL, Mode.RAMPING, Mode.DRILL)
 #: A word that this release does not know.

@@ -64,5 +64,13 @@ LOCK = read_script("lock")
 REPORT = read_script("report")
 SETTLE = read_script("settle")
 
+BACKLOG_SUBMIT = read_script("backlog_submit")
+BACKLOG_TAKE = read_script("backlog_take")
+BACKLOG_KEEP = read_script("backlog_keep")
+BACKLOG_END = read_script("backlog_end")
+BACKLOG_CHANGE = read_script("backlog_change")
+BACKLOG_LOOK = read_script("backlog_look")
+BACKLOG = (BACKLOG_SUBMIT, BACKLOG_TAKE, BACKLOG_KEEP, BACKLOG_END, BACKLOG_CHANGE, BACKLOG_LOOK)
+
 #: All that a pod calls.
-SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, LOCK, IDEMPOTENCY)
+SCRIPTS = (ADMIT, REPORT, SETTLE, DRAIN, LOCK, IDEMPOTENCY, *BACKLOG)

@@ -143,6 +143,7 @@ class Reason(StrEnum):
     LOCAL_RATE = "local_rate"
     BUDGET_SPENT = "budget_spent"
     STORE_UNAVAILABLE = "store_unavailable"
+    BACKLOG_FULL = "backlog_full"
 
 
 class Outcome(StrEnum):

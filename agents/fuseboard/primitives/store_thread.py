@@ -1,6 +1,7 @@
 """A connection to Redis on a thread: it renews what a busy event loop of the application would lose.
 
-Only processes that use a lock or an idempotency key have this thread. It starts on first use.
+Only processes that use a lock, an idempotency key, or jobs of a backlog have this thread. It starts on first
+use.
 """
 
 import asyncio
@@ -121,14 +122,15 @@ class StoreThread:
         now = self._clock.now_us()
         return now and now + int(ANSWER_S * 1_000_000)
 
-    async def ask(self, script: Script, key: str, *arguments: Word) -> list[Any]:
+    async def ask(self, script: Script, key: str | tuple[str, ...], *arguments: Word) -> list[Any]:
         """The answer of a script whose last number is the time of the store. Raises ``StoreUnavailable``."""
         if why := self._simulated():
             raise StoreUnavailable(why)
         try:
             await self._connect()
             future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            self._store.run(script, (key.encode(),), arguments, settles(future))
+            keys = (key,) if isinstance(key, str) else key
+            self._store.run(script, tuple(one.encode() for one in keys), arguments, settles(future))
             reply = await self._answer(future)
         except _FAILURES as error:
             raise StoreUnavailable(str(error) or type(error).__name__) from None

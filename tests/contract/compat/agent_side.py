@@ -32,6 +32,7 @@ _EXAMPLES = {
     "caller": "CALLER",
     "method": "POST",
     "path": "/PATH",
+    "part": "PART",
     "key": "KEY",
     "quota": "QUOTA",
     "subject": "ip=192.0.2.1",

@@ -22,7 +22,18 @@ from fuseboard.contract.policy import (
     encode_policy,
     hash_of,
 )
-from fuseboard.contract.scripts import IDEMPOTENCY, LOCK, Script
+from fuseboard.contract.scripts import (
+    BACKLOG,
+    BACKLOG_CHANGE,
+    BACKLOG_END,
+    BACKLOG_KEEP,
+    BACKLOG_LOOK,
+    BACKLOG_SUBMIT,
+    BACKLOG_TAKE,
+    IDEMPOTENCY,
+    LOCK,
+    Script,
+)
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome, Period
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
@@ -119,12 +130,13 @@ class ScriptTest:
         for action in ("begin", "done"):
             arguments = (action, TENANT, 1_000_000, 1000, "an answer", 0)
             self._listening.run(IDEMPOTENCY, (request,), arguments, ignore)
+        self._every_script_of_the_backlog()
         with suppress(Refused):
             permit = await admission.admit_call(DEPENDENCY, costs={"tokens": 2})
             admission.settle(permit.decision, "tokens", 1)
             # Trips the breaker, which writes every kind of key.
             admission.report(permit, Outcome.FAILURE)
-            await self._until(lambda: self._listening.answers >= 7 or bool(self.errors))
+            await self._until(lambda: self._listening.answers >= 7 + len(BACKLOG) or bool(self.errors))
             if self.errors:
                 return  # and the store may have dropped a connection that may not call scripts
             # The script works without the history, but people need it.
@@ -135,6 +147,27 @@ class ScriptTest:
                 return
             if written != 1:
                 self.errors.append("report: no permission to write the history of breakers (XADD)")
+
+    def _every_script_of_the_backlog(self) -> None:
+        """One job of a backlog that no worker asks."""
+        queue = tuple(
+            keys.backlog(self._environment, DEPENDENCY, part).encode() for part in keys.BACKLOG_PARTS
+        )
+        named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
+        guard = tuple(key(self._environment, DEPENDENCY).encode() for key in named)
+        channel = keys.backlog_channel(self._environment)
+        job = [DEPENDENCY, "", 5, 0, 0, 1, 1, 0, 1, ["calls", 1], 10, 1000, 100, channel, DEPENDENCY]
+        question = [0, "doctor", 1, 1, 1_000_000, 1_000_000, 0, DEPENDENCY, 0, 0, 0]
+        pack = msgspec.msgpack.encode
+        for script, first, arguments in (
+            (BACKLOG_SUBMIT, (), (pack(job), b"")),
+            (BACKLOG_TAKE, guard, (pack(question), pack([1, 1_000_000, 1_000_000, []]))),
+            (BACKLOG_KEEP, (), (pack([1_000_000, [], [DEPENDENCY, 0]]),)),
+            (BACKLOG_END, (), (pack([DEPENDENCY, 0, 1, 0, 1_000_000, "", channel, DEPENDENCY]), b"")),
+            (BACKLOG_CHANGE, (), (DEPENDENCY, 1, 1_000_000, channel, DEPENDENCY)),
+            (BACKLOG_LOOK, (), (DEPENDENCY,)),
+        ):
+            self._listening.run(script, (*first, *queue), arguments, ignore)
 
     async def _until(self, done: Callable[[], bool]) -> None:
         until = monotonic() + WAIT_S
@@ -147,6 +180,7 @@ class ScriptTest:
         ours = [key(environment, DEPENDENCY) for key in named]
         ours += [keys.vendor_limit(environment, DEPENDENCY, limit.name) for limit in _LIMITS]
         ours += [keys.tenant_quota(environment, TENANT, _RING.name), self._lock, self._request]
+        ours += [keys.backlog(environment, DEPENDENCY, part) for part in keys.BACKLOG_PARTS]
         # What cannot be removed expires. The errors are reported already.
         with suppress(OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
             for key in ours:

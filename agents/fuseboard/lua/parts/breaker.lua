@@ -1,4 +1,4 @@
--- Inserted into admit.lua, for a breaker that may have changed: what override and breaker say now.
+-- Inserted into decide.lua, for a breaker that may have changed: what override and breaker say now.
 -- Decides, but writes nothing. `write_guard` writes, once it is known which calls may be made.
 
 -- insert breaker_text

@@ -1,4 +1,4 @@
--- Inserted into admit.lua, for when there is not enough for all, or when no call may be made: decides
+-- Inserted into decide.lua, for when there is not enough for all, or when no call may be made: decides
 -- which calls are granted, and what refuses the others.
 
 -- Known if the breaker was read. Otherwise the text of the breaker or the incarnation says it.
@@ -39,7 +39,7 @@ while asked[at] do
             if admitting then
                 limit.lost_since = lost_since
                 read_limit(limit, texts[before_limits + place])
-                if limit.outside then return cmsgpack.pack({ LATE, 0, 0, now, '', {} }) end
+                if limit.outside then return { LATE, 0, 0, now, '', {} } end
             end
         end
         group.limits[#group.limits + 1], group.costs[#group.costs + 1] = limit, asked[j + 2]
@@ -97,8 +97,8 @@ local function share(group, contenders)
     return max(1, most)
 end
 
-local position = 1
-while admitting and position <= #groups do
+local position, complete = 1, true
+while admitting and complete and position <= #groups do
     local last, rounds = position, 0
     while groups[last + 1] and groups[last + 1].class == groups[position].class do last = last + 1 end
     repeat
@@ -115,6 +115,8 @@ while admitting and position <= #groups do
         rounds = rounds + 1
         assert(rounds <= MOST_ROUNDS, 'too many rounds')
     until not progress
+    -- Otherwise cheap calls would overtake an expensive one for ever.
+    for i = position, strict and last or 0 do complete = complete and groups[i].granted == groups[i].count end
     position = last + 1
 end
 
@@ -129,7 +131,8 @@ for _, group in ipairs(groups) do
                 local left = limit.shadow and group.need or max(0, room(limit, group.costs[j]))
                 if left < least then least, scarcest, its_cost = left, limit, group.costs[j] end
             end
-            group.wait = wait_for(scarcest, its_cost)
+            -- A group that only waits for the one before it lacks nothing itself.
+            if scarcest then group.wait = wait_for(scarcest, its_cost) end
             for index, limit in ipairs(limits) do
                 if limit == scarcest then group.blocked = index break end
             end
@@ -178,4 +181,4 @@ if write_guard and (granted_total > 0 or lost_since) then
     end
     write_guard()
 end
-return cmsgpack.pack({ verdict, generation, wait, now, rest, figures })
+return { verdict, generation, wait, now, rest, figures }

@@ -1,4 +1,4 @@
--- Inserted into admit.lua: the fast path. For nearly every question there is enough for all. Then
+-- Inserted into decide.lua: the fast path. For nearly every question there is enough for all. Then
 -- nothing has to be split or refused, and groups do not matter. Buckets and rings in their usual form
 -- are changed in place, without a table for each, which halves the time of the whole script. Anything
 -- unusual (new rings, calendar quotas, slots, another rule, garbage, not enough) is left unchanged for
@@ -91,6 +91,6 @@ if admitting and not slots and not part then
             end
         end
         if write_guard then write_guard() end
-        return cmsgpack.pack({ verdict, generation, 0, now, rest, figures })
+        return { verdict, generation, 0, now, rest, figures }
     end
 end

@@ -1,4 +1,4 @@
--- Inserted into admit.lua, when the store is not the one this pod knows: new to the pod, or emptied.
+-- Inserted into decide.lua, when the store is not the one this pod knows: new to the pod, or emptied.
 -- Writes at once, even if every call is refused, so that the other pods notice.
 
 rest = texts[1] and string.match(texts[1], '^%l+ %d+$')

@@ -1,0 +1,174 @@
+"""What a backlog gives to callers: jobs, results, and figures."""
+
+from collections.abc import Callable
+from time import monotonic
+
+from msgspec import Struct
+
+from fuseboard.decision import Permit
+from fuseboard.errors import FuseboardError
+
+
+class TryAgain(Exception):
+    """A handler raises it to run the job again after ``after_s`` seconds, if the job has tries left.
+
+    Raised ``from`` another error, that error is reported to the breaker. Otherwise nothing is.
+    """
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__(f"try again in {after_s:g} s")
+        self.after_s = after_s
+
+
+class Undeliverable(Exception):
+    """A handler raises it to put the job to the dead letters at once: trying again would not help."""
+
+
+class JobLost(FuseboardError):
+    """The job was cancelled, or its lease has ended and another worker may have it. Stop working on it."""
+
+
+class Submitted(Struct, frozen=True):
+    """The job is in the backlog."""
+
+    id: str
+    #: ``False`` if a job with this id was submitted before: then nothing was changed or spent.
+    new: bool
+    #: Jobs in the backlog, this one included.
+    jobs: int
+
+
+class Result(Struct, frozen=True):
+    """What became of a job."""
+
+    #: ``done``, ``dead``, ``cancelled`` or ``expired``; ``ready``, ``delayed`` or ``leased`` while it is
+    #: queued; ``unknown`` if it was never submitted, or if its result has expired.
+    status: str
+    #: What the handler returned.
+    value: bytes = b""
+    #: Why it is dead.
+    cause: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.status in ("done", "dead", "cancelled", "expired")
+
+
+class Depth(Struct, frozen=True, kw_only=True):
+    """What a backlog contains now, over the whole fleet."""
+
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    #: Payloads in bytes.
+    bytes: int
+    results: int
+    #: For how long the job that comes next has waited.
+    waiting_s: float
+    #: Since a worker last asked; ``None`` if none ever did.
+    asked_s: float | None
+    #: Of the ``maxmemory`` of Redis, when it was last read.
+    memory_percent: int
+    submitted: int
+    taken: int
+    done: int
+    requeued: int
+    died: int
+    cancelled: int
+    expired: int
+
+    @property
+    def jobs(self) -> int:
+        """What counts against the bound of the backlog."""
+        return self.ready + self.delayed + self.leased
+
+
+class Job:
+    """One job that a worker may send now. Its call is admitted already: do not admit it again."""
+
+    __slots__ = (
+        "_on_lost",
+        "attempt",
+        "cancelled",
+        "dependency",
+        "fence",
+        "id",
+        "lease_until",
+        "lost",
+        "payload",
+        "permit",
+        "priority",
+        "started",
+        "waited_s",
+    )
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        dependency: str,
+        payload: bytes,
+        attempt: int,
+        fence: int,
+        priority: int,
+        waited_s: float,
+        lease_until: float,
+        permit: Permit,
+    ) -> None:
+        self.id = job_id
+        self.dependency = dependency
+        self.payload = payload
+        #: 1 for the first time that the job is handed out.
+        self.attempt = attempt
+        #: Rises with every job that is handed out. A resource that remembers the highest fence refuses what a
+        #: worker writes after another one got its job.
+        self.fence = fence
+        self.priority = priority
+        #: How long it was in the backlog.
+        self.waited_s = waited_s
+        #: When the lease ends unless it is renewed; monotonic seconds.
+        self.lease_until = lease_until
+        #: The admission of its call: the decision, the timeout, and ``settle`` for its real cost.
+        self.permit = permit
+        self.started = monotonic()
+        #: A caller has cancelled it.
+        self.cancelled = False
+        #: Another worker has it, or may have it.
+        self.lost = False
+        self._on_lost: Callable[[], None] | None = None
+
+    @property
+    def text(self) -> str:
+        """The payload as text."""
+        return self.payload.decode()
+
+    @property
+    def ours(self) -> bool:
+        """Whether no other worker can have it."""
+        return not self.lost and monotonic() < self.lease_until
+
+    def check(self) -> None:
+        """Raise ``JobLost`` if there is no use in working on it. Call it before each effect of a long job."""
+        if self.cancelled:
+            raise JobLost(f"job {self.id!r} was cancelled")
+        if not self.ours:
+            raise JobLost(f"the lease of job {self.id!r} has ended: another worker may have it")
+
+    def renew(self, until: float) -> None:
+        """Its lease lasts until this time now; monotonic seconds."""
+        self.lease_until = until
+
+    def lose(self, *, cancelled: bool = False) -> None:
+        """The job was cancelled, or belongs to another worker."""
+        if self.lost or self.cancelled:
+            return
+        self.lost, self.cancelled = not cancelled, cancelled
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def on_lost(self, callback: Callable[[], None] | None) -> None:
+        """Call ``callback`` when the job is lost, in the thread that notices."""
+        self._on_lost = callback
+        if callback is not None and (self.lost or self.cancelled):
+            callback()

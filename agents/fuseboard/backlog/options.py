@@ -1,0 +1,115 @@
+"""How a backlog queues and bounds its jobs, and checks of what callers pass."""
+
+from dataclasses import dataclass, fields
+from typing import TypedDict
+
+from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.contract.words import is_subject
+from fuseboard.errors import Misconfigured
+
+#: Bounds that no option can exceed: a backlog shares its Redis with the limits, which must never fill it.
+MOST_JOBS, MOST_BYTES, MOST_PAYLOAD, MOST_RESULT = 10_000, 64 * 2**20, 64 * 2**10, 64 * 2**10
+MOST_TRIES = 100
+DAY_S = 86_400.0
+
+
+class OptionArguments(TypedDict, total=False):
+    """The options of ``agent.backlog``; see ``Options``."""
+
+    fair: bool
+    age_s: float
+    age_calls: int
+    max_jobs: int
+    max_bytes: int
+    max_payload: int
+    max_memory_percent: int
+    max_tries: int
+    lease_s: float
+    max_run_s: float
+    result_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All processes that use one backlog should use the same."""
+
+    #: Tenants with waiting jobs get equal parts. A change applies when the backlog is empty.
+    fair: bool = False
+    #: A waiting job overtakes later jobs of one priority more after this time.
+    age_s: float = 60.0
+    #: The same in a fair backlog, in calls handed out meanwhile.
+    age_calls: int = 100
+    max_jobs: int = MOST_JOBS
+    max_bytes: int = MOST_BYTES
+    max_payload: int = 16 * 2**10
+    #: Nothing is accepted while Redis uses more of its ``maxmemory``.
+    max_memory_percent: int = 70
+    #: How often a job is handed out at most; then it is a dead letter.
+    max_tries: int = 5
+    #: A job of a worker that died is handed out again after this time. Renewed each third of it.
+    lease_s: float = 30.0
+    #: The lease of a job that runs longer is not renewed.
+    max_run_s: float = 3600.0
+    #: How long results are kept, at most.
+    result_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        whole = {
+            "age_calls": (1, 10_000),
+            "max_jobs": (1, MOST_JOBS),
+            "max_bytes": (1, MOST_BYTES),
+            "max_payload": (1, MOST_PAYLOAD),
+            "max_memory_percent": (1, 95),
+            "max_tries": (1, MOST_TRIES),
+        }
+        spans = {
+            "age_s": (0.001, 3600.0),
+            "lease_s": (0.05, 3600.0),
+            "max_run_s": (0.05, DAY_S),
+            "result_s": (1.0, DAY_S),
+        }
+        if type(self.fair) is not bool:
+            raise Misconfigured(f"fair must be True or False, not {self.fair!r}")
+        for name, (least, most) in whole.items():
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                raise Misconfigured(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        for name, (shortest, longest) in spans.items():
+            check_seconds(name, getattr(self, name), shortest, longest)
+
+    def difference(self, other: "Options") -> str:
+        """The names of the options that differ."""
+        names = [field.name for field in fields(self)]
+        return ", ".join(name for name in names if getattr(self, name) != getattr(other, name))
+
+
+def check_id(value: object) -> str:
+    if not isinstance(value, str) or not value or not is_subject(value):
+        raise Misconfigured(
+            f"the id of a job must be 1 to 200 characters without control characters, not {value!r:.80}"
+        )
+    return value
+
+
+def check_priority(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= 10:
+        raise Misconfigured(
+            f"priority must be 1 to 10, and higher is first, not {value!r}: for a queue in which lower is "
+            "first, pass 10 - p"
+        )
+    return value
+
+
+def to_bytes(what: str, value: object, most: int) -> bytes:
+    """A payload or a result, as bytes."""
+    data = value.encode() if isinstance(value, str) else b"" if value is None else value
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise Misconfigured(
+            f"{what} must be bytes or text, not {type(value).__name__}: encode it, for example as JSON"
+        )
+    data = bytes(data)
+    if len(data) > most:
+        raise Misconfigured(
+            f"{what} has {len(data)} bytes, and may have {most}: store it elsewhere, and queue its address"
+        )
+    return data

@@ -1,0 +1,277 @@
+"""The questions of one backlog to Redis, and their answers."""
+
+import asyncio
+from secrets import token_hex
+from time import monotonic
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.backlog.options import Options
+from fuseboard.batching.demand import is_slot, most_in_redis, rule_of
+from fuseboard.batching.encoding import msgpack_encode, numbered_rule
+from fuseboard.batching.redis_question import LATE, PROBES
+from fuseboard.contract import keys
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.scripts import (
+    BACKLOG_CHANGE,
+    BACKLOG_END,
+    BACKLOG_LOOK,
+    BACKLOG_SUBMIT,
+    BACKLOG_TAKE,
+    Script,
+)
+from fuseboard.contract.words import BreakerState
+from fuseboard.decision import Charge, Permit
+from fuseboard.errors import StoreUnavailable
+from fuseboard.store.pipelined_connection import settles
+from fuseboard.store.store import NotServedError, Reply, Store, Word
+from fuseboard.subject import Costs
+
+#: Answers of ``backlog_submit.lua``.
+ACCEPTED, KNOWN, FINISHED, MANY_JOBS, MANY_BYTES, NO_MEMORY = range(6)
+#: The verdict of ``backlog_take.lua`` when no job was ready.
+NONE_READY = -1
+#: How a job ends: arguments of ``backlog_end.lua``; and its answer for a job of another worker.
+DONE, RETRY, DEAD, RELEASE = 1, 2, 3, 4
+NOT_OURS = 0
+#: What ``backlog_change.lua`` does.
+CANCEL, REVIVE = 1, 2
+
+#: A limit of 0 is looked at again after this time.
+PAUSED_S = 1.0
+#: A question whose answer takes longer is given up. A late answer is still read.
+PATIENCE_S = 2.0
+
+
+class NotRun(StoreUnavailable):
+    """The question never reached Redis."""
+
+
+class Row(NamedTuple):
+    """One job, as ``backlog_take.lua`` returns it. Times are store time in us."""
+
+    job_id: str
+    fence: int
+    tries: int
+    token: str
+    lease_end: int
+    submitted: int
+    deadline: int
+    priority: int
+    tenant: str
+    costs: list[str | int]
+
+
+class Head(Struct, array_like=True, frozen=True):
+    """The first part of the reply of ``backlog_take.lua``; see there."""
+
+    verdict: int
+    generation: int
+    now_us: int
+    rest: str
+    wait_us: int
+    next_us: int
+    again: int
+    jobs: list[Row]
+
+
+class Granted(NamedTuple):
+    row: Row
+    payload: bytes
+    permit: Permit
+    #: When the lease ends; monotonic seconds.
+    until: float
+
+
+class Taken(NamedTuple):
+    """What a worker may send now, and when to ask again. Times are seconds from now."""
+
+    jobs: list[Granted]
+    refused: bool
+    wait_s: float
+    next_s: float
+    again: bool
+
+
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+
+
+class Questions:
+    """Belongs to the event loop of the agent."""
+
+    def __init__(self, calls: CallAdmission, store: Store, dependency: str, options: Options) -> None:
+        self.calls = calls
+        self._store = store
+        self.dependency = dependency
+        self.options = options
+        self.keys = tuple(
+            keys.backlog(calls.environment, dependency, part).encode() for part in keys.BACKLOG_PARTS
+        )
+        self.channel = keys.backlog_channel(calls.environment)
+        self._prefix = f"{token_hex(4)}-"
+        self._takes = 0
+
+    # The limits of the dependency, without those of tenants
+
+    def limits(self) -> list[Limit]:
+        """Those that bind a job. Calls of a backlog have no subject."""
+        vendor = self.calls.gate(self.dependency).dependency.vendor_limits
+        return [limit for limit in vendor if not (limit.per or limit.endpoints or limit.dependency)]
+
+    def slots(self) -> tuple[tuple[str, ...], list[str | int]]:
+        """The keys of limits that count slots, and for each its measure and how long a slot lasts in us."""
+        slots = [limit for limit in self.limits() if is_slot(limit)]
+        return (
+            tuple(self._limit_key(limit) for limit in slots),
+            [part for limit in slots for part in (limit.measure, limit.window_ms * 1000)],
+        )
+
+    def never(self, costs: Costs) -> Limit | None:
+        """A limit that can never admit these costs in Redis."""
+        amounts = dict(costs)
+        for limit in self.limits():
+            if not limit.shadow and amounts.get(limit.measure, 0) > most_in_redis(limit):
+                return limit
+        return None
+
+    def _limit_key(self, limit: Limit) -> str:
+        return keys.vendor_limit(self.calls.environment, self.dependency, limit.name)
+
+    # The questions
+
+    async def submit(self, asked: list[object], payload: bytes) -> list[int]:
+        reply = await self._ask(BACKLOG_SUBMIT, self.keys, (msgpack_encode(asked), payload))
+        if not isinstance(reply, list) or len(reply) != 4 or not all(type(part) is int for part in reply):
+            raise StoreUnavailable(f"backlog_submit was answered with {reply!r:.80}")
+        return reply
+
+    async def change(self, job_id: str, what: int) -> int:
+        result_us = int(self.options.result_s * 1e6)
+        reply = await self._ask(
+            BACKLOG_CHANGE, self.keys, (job_id, what, result_us, self.channel, self.dependency)
+        )
+        return reply if isinstance(reply, int) else 0
+
+    async def end(
+        self, job_id: str, fence: int, how: int, *, delay_s: float, result: bytes, cause: str
+    ) -> int:
+        """The answer of ``backlog_end.lua``."""
+        slot_keys, _ = self.slots()
+        asked = [job_id, fence, how, int(delay_s * 1e6), int(self.options.result_s * 1e6), cause]
+        question = msgpack_encode([*asked, self.channel, self.dependency])
+        keys = (*(key.encode() for key in slot_keys), *self.keys)
+        reply = await self._ask(BACKLOG_END, keys, (question, result))
+        if not isinstance(reply, int):
+            raise StoreUnavailable(f"backlog_end was answered with {reply!r:.80}")
+        return reply
+
+    async def look(self, *ids: str) -> tuple[list[int], list[bytes]]:
+        """The figures of ``backlog_look.lua``, and the state of each job."""
+        reply = await self._ask(BACKLOG_LOOK, self.keys, ids)
+        try:
+            head, *states = msgspec.convert(reply, list[bytes])
+            return msgspec.msgpack.decode(head, type=list[int]), states
+        except (msgspec.DecodeError, ValueError) as error:
+            raise StoreUnavailable(f"backlog_look was answered with {reply!r:.80}: {error}") from None
+
+    async def take(self, most: int) -> Taken:
+        """Ask for jobs that may be sent now."""
+        calls, gate = self.calls, self.calls.gate(self.dependency)
+        part, now_us, sent_at = calls.health.shared_tenths, calls.health.store_time_us(), monotonic()
+        limits = self.limits()
+        if any(limit.limit == 0 and not limit.shadow for limit in limits):
+            return Taken([], True, PAUSED_S, 0.0, False)  # paused: no cost fits, for now
+        named = tuple(self._limit_key(limit).encode() for limit in limits)
+        guard_keys, guard = gate.put(named)
+        rules: dict[int, bytes] = {}
+        wanted: list[object] = []
+        for limit in limits:
+            number, text = numbered_rule(rule_of(limit, part, now_us))
+            rules[number] = text
+            wanted += [limit.measure, number, most_in_redis(limit), int(is_slot(limit))]
+        self._takes += 1
+        not_after = now_us and now_us + int(PATIENCE_S * 1e6)
+        question = b"".join(
+            (
+                b"\xdd" + (3 + guard.elements + 7 * len(rules)).to_bytes(4, "big"),
+                msgpack_encode(not_after),
+                msgpack_encode(f"{self._prefix}{self._takes}"),
+                guard.text,
+                msgpack_encode(len(rules)),
+                *rules.values(),
+            )
+        )
+        more = [most, int(self.options.lease_s * 1e6), int(self.options.result_s * 1e6), wanted]
+        tally = gate.tally
+        reply = await self._ask(
+            BACKLOG_TAKE, guard_keys + self.keys, (question, msgpack_encode(more)), patience_s=None
+        )
+        try:
+            if not isinstance(reply, list) or not reply:
+                raise StoreUnavailable(f"backlog_take was answered with {reply!r:.80}")
+            head = _decode_head(reply[0])
+        except (msgspec.DecodeError, TypeError) as error:
+            raise StoreUnavailable(f"backlog_take was answered with garbage: {error}") from None
+        calls.health.answered(head.now_us)
+        refused = head.verdict not in (NONE_READY, LATE) and not head.jobs and gate_refuses(head.verdict)
+        if head.verdict not in (NONE_READY, LATE):
+            gate.learned(head.verdict, head.generation, head.wait_us if refused else 0, head.rest, sent_at)
+        if not head.jobs:
+            gate.release_local_probe(tally)
+        jobs = [self._granted(head, row, payload) for row, payload in zip(head.jobs, reply[1:], strict=True)]
+        next_s = max(0.0, (head.next_us - head.now_us) / 1e6) if head.next_us else 0.0
+        return Taken(jobs, refused, head.wait_us / 1e6, next_s, bool(head.again))
+
+    def _granted(self, head: Head, row: Row, payload: bytes) -> Granted:
+        calls = self.calls
+        gate = calls.gate(self.dependency)
+        costs = tuple(zip(map(str, row.costs[::2]), map(int, row.costs[1::2]), strict=True))
+        demand = gate.demand(costs)
+        decision = calls.decisions.allow(
+            calls.configuration.snapshot,
+            demand.statuses(),
+            dependency=self.dependency,
+            charges=(Charge(gate.domain, demand, head.now_us, row.token),),
+        )
+        permit = Permit(
+            made=decision,
+            dependency=self.dependency,
+            generation=head.generation,
+            token=row.token,
+            local_generation=gate.local.generation,
+            state=BreakerState.HALF_OPEN if head.verdict == PROBES else BreakerState.CLOSED,
+        )
+        decided_at = calls.health.decided_at(head.now_us, 0.0)
+        return Granted(row, payload, permit, decided_at + (row.lease_end - head.now_us) / 1e6)
+
+    async def _ask(
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        arguments: tuple[Word, ...],
+        patience_s: float | None = PATIENCE_S,
+    ) -> Reply:
+        """The reply. Raises ``StoreUnavailable``, or ``NotRun`` if Redis surely did nothing."""
+        calls = self.calls
+        if not calls.health.usable:
+            raise NotRun(calls.health.cause)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._store.run(script, keys, arguments, settles(future))
+        try:
+            async with asyncio.timeout(patience_s):
+                reply = await future
+        except TimeoutError:
+            raise StoreUnavailable(f"no answer within {patience_s} s") from None
+        if isinstance(reply, NotServedError):
+            raise NotRun(str(reply))
+        if isinstance(reply, Exception):
+            raise StoreUnavailable(f"{script.name}: {reply}")
+        return reply
+
+
+def gate_refuses(verdict: int) -> bool:
+    """Whether the breaker, and no limit, refuses."""
+    return verdict in (2, 3, 4, 7, 8)

@@ -1,0 +1,270 @@
+"""The backlog of one dependency, for an agent on an event loop."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from fuseboard.admission.admission import Admission
+from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
+from fuseboard.backlog.options import Options, check_id
+from fuseboard.backlog.pump import Pump
+from fuseboard.backlog.questions import CANCEL, REVIVE, Granted, Questions
+from fuseboard.backlog.renewal import DRIFT, Renewal
+from fuseboard.backlog.submitting import Submitting
+from fuseboard.backlog.workers import Handler, JobAgent, Value, Workers
+from fuseboard.primitives.store_thread import StoreThread
+
+#: The states of jobs that are asked for together are collected for this time.
+GATHER_S = 0.005
+#: Pauses between two looks for a result: the first, doubling up to the last.
+PAUSES_S = (0.02, 0.25)
+MOST_WAIT_S = 3600.0
+#: Ids of one question.
+MOST_IDS = 500
+
+
+class Backlog:
+    """Belongs to the event loop of the agent. ``agent.backlog`` makes it."""
+
+    def __init__(
+        self,
+        agent: JobAgent,
+        thread: StoreThread,
+        admission: Callable[[], Admission],
+        dependency: str,
+        options: Options,
+    ) -> None:
+        self.dependency = dependency
+        self.options = options
+        self._agent = agent
+        self._thread = thread
+        #: Raises ``Misconfigured`` unless the agent is started and this is its loop.
+        self._admission = admission
+        self._workers = Workers(self, agent)
+        self._asked: dict[str, asyncio.Future[Result]] = {}
+        self._bound: Admission | None = None
+        self._questions: Questions
+        self._submitting: Submitting
+        self._pump: Pump
+        self.renewal: Renewal
+
+    # Clients
+
+    async def submit(
+        self,
+        payload: bytes | str,
+        *,
+        job_id: str = "",
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        priority: int = 5,
+        delay_s: float = 0.0,
+        deadline_s: float | None = None,
+        max_tries: int | None = None,
+    ) -> Submitted:
+        """Queue a job. With a ``job_id``, submitting again changes nothing and is safe after every error.
+
+        ``tenant`` pays now, with its quotas on requests and on the dependency. The dependency's limits
+        are spent when the job is handed out. ``priority`` is 1 to 10, higher first. ``deadline_s``: a job
+        that was not handed out within this time expires. Raises ``Refused`` (``backlog_full``,
+        ``store_unavailable``, or a quota) and ``Misconfigured``.
+        """
+        self._bind()
+        return await self._submitting.submit(
+            payload,
+            job_id=job_id,
+            tenant=tenant,
+            cost=cost,
+            costs=costs,
+            priority=priority,
+            delay_s=delay_s,
+            deadline_s=deadline_s,
+            max_tries=self.options.max_tries if max_tries is None else max_tries,
+        )
+
+    async def cancel(self, job_id: str) -> bool:
+        """Cancel a job; ``False`` when it is unknown or has ended.
+
+        A job that a worker runs ends when its lease is renewed next. Raises ``StoreUnavailable``.
+        """
+        self._bind()
+        return await self._questions.change(check_id(job_id), CANCEL) != 0
+
+    async def revive(self, job_id: str) -> bool:
+        """Hand out a dead job again, with all its tries; ``False`` when it is not dead."""
+        self._bind()
+        return await self._questions.change(check_id(job_id), REVIVE) != 0
+
+    async def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
+        """What became of a job, once it is finished or ``wait_s`` seconds have passed.
+
+        Raises ``StoreUnavailable``.
+        """
+        check_id(job_id)
+        check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+        until, pause_s = monotonic() + wait_s, PAUSES_S[0]
+        while True:
+            result = await self._state(job_id)
+            left_s = until - monotonic()
+            if result.finished or left_s <= 0:
+                return result
+            await asyncio.sleep(min(left_s, pause_s))
+            pause_s = min(2 * pause_s, PAUSES_S[1])
+
+    async def depth(self) -> Depth:
+        """What the backlog contains now. Raises ``StoreUnavailable``."""
+        self._bind()
+        figures, _ = await self._questions.look()
+        now, ready, delayed, leased, dead, size, results, waiting, asked, memory, *totals = figures
+        names = ("submitted", "taken", "done", "requeued", "died", "cancelled", "expired")
+        return Depth(
+            ready=ready,
+            delayed=delayed,
+            leased=leased,
+            dead=dead,
+            bytes=size,
+            results=results,
+            waiting_s=waiting / 1e6,
+            asked_s=max(0, now - asked) / 1e6 if asked else None,
+            memory_percent=memory,
+            **dict(zip(names, totals, strict=True)),
+        )
+
+    # Workers
+
+    async def work(self, handler: Handler, *, workers: int = 8, grace_s: float = 10.0) -> None:
+        """Run jobs with ``handler``, ``workers`` at a time, until ``stop`` or a cancellation.
+
+        The handler returns the result. It raises ``TryAgain`` or ``Undeliverable`` to choose what happens
+        next; after any other error the job is tried again later. At the end, jobs get ``grace_s`` to
+        finish. Those that do not are cancelled and handed out again, without spending a try.
+        """
+        await self._workers.run(handler, workers=workers, grace_s=grace_s)
+
+    def stop(self) -> None:
+        """End every ``work``. Safe in a signal handler of the loop."""
+        self._workers.stop()
+
+    async def next_job(self) -> Job:
+        """Wait for a job that may be sent now, for a worker that calls ``finish`` itself."""
+        self._bind()
+        while True:
+            job = self._job(await self._pump.next())
+            if job.ours:
+                self.renewal.add(job)
+                return job
+            # The answer was late. Redis hands the job out again.
+            self._workers.give_back(job)
+
+    def _job(self, granted: Granted) -> Job:
+        row, permit = granted.row, granted.permit
+        permit.settler = self._agent.settle
+        permit.timeout_s = self._agent.timeout_s(self.dependency)
+        left_s = (granted.until - monotonic()) - self.options.lease_s * DRIFT
+        return Job(
+            job_id=row.job_id,
+            dependency=self.dependency,
+            payload=granted.payload,
+            attempt=row.tries,
+            fence=row.fence,
+            priority=row.priority,
+            waited_s=max(0, row.lease_end - int(self.options.lease_s * 1e6) - row.submitted) / 1e6,
+            lease_until=monotonic() + left_s,
+            permit=permit,
+        )
+
+    async def finish(self, job: Job, value: Value, error: BaseException | None, started: float) -> None:
+        """The job of ``next_job`` returned ``value`` or raised ``error``. ``started``: monotonic seconds."""
+        await self._workers.finish(job, value, error, started)
+
+    def release(self, job: Job) -> None:
+        """The job of ``next_job`` was not begun: hand it out again, without spending a try."""
+        self._workers.release(job)
+
+    async def hand_back(self, job: Job) -> None:
+        """The job was begun, and its worker cannot finish it: hand it out again."""
+        await self._workers.hand_back(job)
+
+    def _unused(self, granted: Granted) -> None:
+        """No worker waits for it any more."""
+        self._workers.release(self._job(granted))
+
+    # For the agent
+
+    @property
+    def questions(self) -> Questions:
+        self._bind()
+        return self._questions
+
+    def hint(self) -> None:
+        """A job was submitted somewhere."""
+        if self._bound is not None:
+            self._pump.hint()
+
+    async def stop_taking(self) -> None:
+        """Workers get no further job."""
+        if self._bound is not None:
+            await self._pump.stop()
+
+    async def close(self) -> None:
+        """The agent stops."""
+        self.stop()
+        await self.stop_taking()
+        self._bound = None
+
+    def _bind(self) -> None:
+        """Use the parts of the agent's present run."""
+        admission = self._admission()
+        if self._bound is admission:
+            return
+        self._bound, inside = admission, admission.inspect()
+        self._questions = Questions(inside.calls, admission.store, self.dependency, self.options)
+        self._submitting = Submitting(admission, inside, self._questions)
+        self._pump = Pump(self._questions, self._unused)
+        self.renewal = Renewal(
+            self._thread,
+            keys=tuple(key.decode() for key in self._questions.keys),
+            slots=self._questions.slots,
+            lease_s=self.options.lease_s,
+            max_run_s=self.options.max_run_s,
+        )
+
+    # The states of jobs, many in one question
+
+    async def _state(self, job_id: str) -> Result:
+        self._bind()
+        asked = self._asked.get(job_id)
+        if asked is None:
+            asked = self._asked[job_id] = asyncio.get_running_loop().create_future()
+            if len(self._asked) == 1:
+                asyncio.get_running_loop().call_later(GATHER_S, self._look_soon)
+        return await asyncio.shield(asked)
+
+    def _look_soon(self) -> None:
+        asked, self._asked = self._asked, {}
+        every = list(asked.items())
+        for first in range(0, len(every), MOST_IDS):
+            looking = asyncio.ensure_future(self._look(dict(every[first : first + MOST_IDS])))
+            self._workers.keep(looking)
+
+    async def _look(self, asked: dict[str, "asyncio.Future[Result]"]) -> None:
+        try:
+            _, states = await self._questions.look(*asked)
+        except Exception as error:
+            for future in asked.values():
+                future.set_exception(error)
+                future.exception()  # a caller that has left reads it never
+            return
+        for future, state in zip(asked.values(), states, strict=True):
+            future.set_result(_result(state))
+
+
+def _result(state: bytes) -> Result:
+    """A state of ``backlog_look.lua``."""
+    word, _, rest = state.partition(b" ")
+    status = word.decode(errors="replace") or "unknown"
+    if status == "dead":
+        return Result(status, cause=rest.decode(errors="replace"))
+    return Result(status, rest.partition(b" ")[2])

@@ -1,0 +1,158 @@
+"""Submits a job: the quotas of its tenant are spent first, and given back if the backlog refuses."""
+
+from collections.abc import Mapping
+from secrets import token_hex
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from fuseboard.admission.admission import Admission
+from fuseboard.admission.decisions import Refusal
+from fuseboard.admission.inspection import Inspection
+from fuseboard.agent_api.arguments import check_costs, check_seconds
+from fuseboard.backlog.jobs import Submitted
+from fuseboard.backlog.options import DAY_S, check_id, check_priority, to_bytes
+from fuseboard.backlog.questions import ACCEPTED, FINISHED, KNOWN, NotRun, Questions
+from fuseboard.batching.demand import LimitRef
+from fuseboard.batching.domains import LimitDomain, binds, demand_of
+from fuseboard.batching.refusals import RememberedRefusals
+from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
+from fuseboard.configuration.snapshot import TenantRules
+from fuseboard.contract import keys
+from fuseboard.contract.words import Reason
+from fuseboard.decision import Charge, Decision
+from fuseboard.errors import Misconfigured, Refused, StoreUnavailable
+from fuseboard.subject import NOBODY, Costs, costs_of
+
+#: When to try a full backlog again.
+FULL_RETRY_S = 1.0
+
+
+class Submitting:
+    """Belongs to the event loop of the agent."""
+
+    def __init__(self, admission: Admission, inside: Inspection, questions: Questions) -> None:
+        self._admission = admission
+        self._requests, self._calls = inside.requests, inside.calls
+        self._questions = questions
+        # The tenant's quotas on the dependency, apart from its breaker: an open one must not refuse a submit.
+        self._quotas = LimitDomain(f"d:{questions.dependency}", self._calls.settlements, RememberedRefusals())
+
+    async def submit(
+        self,
+        payload: bytes | str,
+        *,
+        job_id: str,
+        tenant: str,
+        cost: int,
+        costs: Mapping[str, int] | None,
+        priority: int,
+        delay_s: float,
+        deadline_s: float | None,
+        max_tries: int,
+    ) -> Submitted:
+        """Raises ``Refused`` (a quota, ``backlog_full``, ``store_unavailable``) and ``Misconfigured``."""
+        options = self._questions.options
+        if costs is not None:
+            check_costs(costs)
+        charged = costs_of(cost, costs)
+        body = to_bytes("a payload", payload, options.max_payload)
+        job_id = check_id(job_id) if job_id else token_hex(12)
+        check_priority(priority)
+        check_seconds("delay_s", delay_s, 0.0, 7 * DAY_S)
+        if deadline_s is not None:
+            check_seconds("deadline_s", deadline_s, 0.001, 7 * DAY_S)
+        if type(max_tries) is not int or not 1 <= max_tries <= options.max_tries:
+            raise Misconfigured(f"max_tries must be 1 to {options.max_tries}, not {max_tries!r}")
+        if not self._calls.health.usable:
+            self._refuse(Reason.STORE_UNAVAILABLE)
+        never = self._questions.never(charged)
+        if never is not None:
+            self._refuse(refusal_reason(never, Reason.VENDOR_LIMIT), rule=never.name)
+        spent = await self._spend(tenant, charged) if tenant else None
+        asked = [
+            job_id,
+            keys.subject_digest(tenant) if tenant else "",
+            priority,
+            int(delay_s * 1e6),
+            int(deadline_s * 1e6) if deadline_s is not None else 0,
+            max_tries,
+            options.age_calls if options.fair else int(options.age_s * 1e6),
+            int(options.fair),
+            cost,
+            [part for pair in charged for part in pair],
+            options.max_jobs,
+            options.max_bytes,
+            options.max_memory_percent,
+            self._questions.channel,
+            self._questions.dependency,
+        ]
+        try:
+            status, _, jobs, _ = await self._questions.submit(asked, body)
+        except NotRun:
+            self._give_back(spent)
+            self._refuse(Reason.STORE_UNAVAILABLE)
+        except StoreUnavailable:
+            # It may have been accepted. Submitting again with this id is safe.
+            self._refuse(Reason.STORE_UNAVAILABLE)
+        except BaseException:
+            self._give_back(spent)
+            raise
+        if status == ACCEPTED:
+            if spent is not None:
+                self._admission.finish(spent)
+            return Submitted(job_id, True, jobs)
+        self._give_back(spent)
+        if status in (KNOWN, FINISHED):
+            return Submitted(job_id, False, jobs)
+        self._refuse(Reason.BACKLOG_FULL, wait_s=FULL_RETRY_S)
+
+    async def _spend(self, tenant: str, costs: Costs) -> Decision:
+        """Spend the tenant's quotas on requests, and then those on the dependency."""
+        decision = await self._requests.admit(tenant, costs, NOBODY)
+        if not decision.allowed:
+            raise Refused(decision)
+        try:
+            charge = await self._spend_on_dependency(tenant, costs)
+        except BaseException:
+            self._give_back(decision)
+            raise
+        return decision if charge is None else replace(decision, charges=(*decision.charges, charge))
+
+    async def _spend_on_dependency(self, tenant: str, costs: Costs) -> Charge | None:
+        demand = self._demand(tenant, self._calls.configuration.snapshot.quotas_of(tenant), costs)
+        if not demand.refs:
+            return None
+        if demand.never is not None:
+            self._refuse(refusal_reason(demand.never, Reason.QUOTA), rule=demand.never.name, tenant=tenant)
+        answer = await self._calls.batcher.ask(self._quotas, demand)
+        if answer is None:
+            self._refuse(Reason.STORE_UNAVAILABLE, tenant=tenant)
+        if not answer.granted:
+            limit = demand.refs[answer.blocked - 1].limit
+            reason = refusal_reason(limit, Reason.QUOTA)
+            self._refuse(reason, rule=limit.name, tenant=tenant, wait_s=answer.wait_s)
+        return Charge(self._quotas.name, demand, answer.at_us, answer.token)
+
+    def _demand(self, tenant: str, rules: TenantRules, costs: Costs) -> StandingDemand:
+        name = self._questions.dependency
+        refs = [
+            LimitRef(
+                quota.limit,
+                keys.dependency_quota(self._calls.environment, name, quota.tenant, quota.name),
+            )
+            for quota in rules.of(tenant)
+            if binds(quota.limit, costs, NOBODY, dependency=name)
+        ]
+        return demand_of(refs, costs, rules.priority)
+
+    def _give_back(self, spent: Decision | None) -> None:
+        if spent is not None:
+            self._admission.give_back(spent)
+
+    def _refuse(self, reason: Reason, *, rule: str = "", tenant: str = "", wait_s: float = 0.0) -> NoReturn:
+        name = self._questions.dependency
+        self._calls.counters.call_refused(name, reason)
+        decisions, snapshot = self._calls.decisions, self._calls.configuration.snapshot
+        refusal = Refusal(reason, rule or name, wait_s)
+        raise Refused(decisions.refuse(snapshot, refusal, tenant=tenant, dependency=name))

@@ -1,0 +1,234 @@
+"""The backlog for code without an event loop."""
+
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from time import monotonic
+from typing import Any, TypeVar, Unpack
+
+from fuseboard.agent_api.threads import refuse_loops, submit
+from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
+from fuseboard.backlog.of_agent import BacklogAgent
+from fuseboard.backlog.options import OptionArguments, Options
+from fuseboard.backlog.queue import MOST_WAIT_S, Backlog
+from fuseboard.backlog.workers import MOST_WORKERS, Value
+from fuseboard.errors import Misconfigured, StoreUnavailable
+
+logger = logging.getLogger("fuseboard")
+
+#: What the agent's loop may take longer than its own deadlines, before the process counts as stuck.
+LATE_S = 5.0
+#: How often ``work`` looks whether it was stopped: signal handlers run between two looks.
+LOOK_S = 0.2
+
+T = TypeVar("T")
+Handler = Callable[[Job], Value]
+
+
+class BlockingBacklog:
+    """As ``fuseboard.backlog.queue.Backlog``, without ``await``. Safe from any thread, and after a fork."""
+
+    def __init__(self, agent: Callable[[], BacklogAgent], dependency: str, options: Options) -> None:
+        self.dependency = dependency
+        self.options = options
+        self._agent_now = agent
+        self._stopped: set[threading.Event] = set()
+
+    def submit(
+        self,
+        payload: bytes | str,
+        *,
+        job_id: str = "",
+        tenant: str = "",
+        cost: int = 1,
+        costs: Mapping[str, int] | None = None,
+        priority: int = 5,
+        delay_s: float = 0.0,
+        deadline_s: float | None = None,
+        max_tries: int | None = None,
+    ) -> Submitted:
+        """As ``Backlog.submit``."""
+        return self._ask(
+            lambda backlog: backlog.submit(
+                payload,
+                job_id=job_id,
+                tenant=tenant,
+                cost=cost,
+                costs=costs,
+                priority=priority,
+                delay_s=delay_s,
+                deadline_s=deadline_s,
+                max_tries=max_tries,
+            )
+        )
+
+    def cancel(self, job_id: str) -> bool:
+        """As ``Backlog.cancel``."""
+        return self._ask(lambda backlog: backlog.cancel(job_id))
+
+    def revive(self, job_id: str) -> bool:
+        """As ``Backlog.revive``."""
+        return self._ask(lambda backlog: backlog.revive(job_id))
+
+    def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
+        """As ``Backlog.result``."""
+        return self._ask(lambda backlog: backlog.result(job_id, wait_s=wait_s), min(wait_s, MOST_WAIT_S))
+
+    def depth(self) -> Depth:
+        """As ``Backlog.depth``."""
+        return self._ask(lambda backlog: backlog.depth())
+
+    # Workers
+
+    def work(self, handler: Handler, *, workers: int = 8, grace_s: float = 10.0) -> None:
+        """Run jobs in ``workers`` threads until ``stop``.
+
+        Jobs that do not finish within ``grace_s`` after that are handed out again. Their threads cannot be
+        ended: they see ``job.lost``, and they do not keep the process alive.
+        """
+        if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
+            raise Misconfigured(f"workers must be 1 to {MOST_WORKERS}, not {workers!r}")
+        refuse_loops()
+        stopped = threading.Event()
+        self._stopped.add(stopped)
+        crew = _Crew(self, handler, stopped)
+        threads = [
+            threading.Thread(target=crew.work, name=f"fuseboard-job-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            while not stopped.wait(LOOK_S) and any(thread.is_alive() for thread in threads):
+                pass
+        finally:
+            stopped.set()
+            self._stopped.discard(stopped)
+            crew.end(threads, grace_s)
+        if crew.error is not None:
+            raise crew.error
+
+    def stop(self) -> None:
+        """End every ``work`` of this process. Safe in a signal handler."""
+        for stopped in tuple(self._stopped):
+            stopped.set()
+
+    # Between the threads and the loop
+
+    def begin(
+        self,
+        question: Callable[[Backlog], Coroutine[Any, Any, T]],
+        undo: Callable[[T], None] = lambda _: None,
+    ) -> Future[T]:
+        """Ask on the agent's loop. An answer is either received or undone."""
+        agent = self._agent_now()
+
+        async def ask() -> T:
+            return await question(agent.backlogs.get(self.dependency, self.options))
+
+        answer = submit(agent, ask, undo)
+        if answer is None:
+            raise StoreUnavailable("the agent is stopped")
+        return answer
+
+    def _ask(self, question: Callable[[Backlog], Coroutine[Any, Any, T]], longer_s: float = 0.0) -> T:
+        refuse_loops()
+        answer = self.begin(question)
+        try:
+            return answer.result(LATE_S + longer_s)
+        except (TimeoutError, CancelledError):
+            answer.cancel()
+            raise StoreUnavailable(f"the agent did not answer within {LATE_S + longer_s:g} s") from None
+
+    def on_loop(self, what: Callable[[Backlog], None]) -> None:
+        """Call ``what`` on the agent's loop."""
+        agent = self._agent_now()
+        if agent.running and not agent.loop.is_closed():
+            backlog = agent.backlogs.get(self.dependency, self.options)
+            agent.loop.call_soon_threadsafe(what, backlog)
+
+
+class _Crew:
+    """The threads of one ``work``."""
+
+    def __init__(self, backlog: BlockingBacklog, handler: Handler, stopped: threading.Event) -> None:
+        self._backlog = backlog
+        self._handler = handler
+        self._stopped = stopped
+        self._guard = threading.Lock()
+        self._jobs: dict[int, Job] = {}
+        self._asking: set[Future[Job]] = set()
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        """One thread."""
+        try:
+            while not self._stopped.is_set():
+                job = self._next()
+                if job is None:
+                    return
+                self._run(job)
+        except BaseException as error:
+            self.error = error
+            self._stopped.set()
+
+    def end(self, threads: list[threading.Thread], grace_s: float) -> None:
+        """Wait for jobs in progress, and hand out again those that do not end."""
+        with self._guard:
+            asking = list(self._asking)
+        for answer in asking:
+            answer.cancel()
+        until = monotonic() + grace_s
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - monotonic()))
+        with self._guard:
+            left = list(self._jobs.values())
+            self._jobs.clear()
+        for job in left:
+            job.lose()
+            self._backlog.begin(lambda backlog, job=job: backlog.hand_back(job)).result(LATE_S)  # type: ignore[misc]
+
+    def _next(self) -> Job | None:
+        with self._guard:
+            if self._stopped.is_set():
+                return None
+            answer = self._backlog.begin(lambda backlog: backlog.next_job(), self._undo)
+            self._asking.add(answer)
+        try:
+            job = answer.result()
+        except CancelledError:
+            return None
+        finally:
+            with self._guard:
+                self._asking.discard(answer)
+        with self._guard:
+            self._jobs[job.fence] = job
+        return job
+
+    def _undo(self, job: Job) -> None:
+        self._backlog.on_loop(lambda backlog: backlog.release(job))
+
+    def _run(self, job: Job) -> None:
+        started, value, failure = monotonic(), None, None
+        try:
+            value = self._handler(job)
+        except Exception as error:
+            failure = error
+        with self._guard:
+            ours = self._jobs.pop(job.fence, None) is not None
+        if ours:
+            self._backlog.begin(lambda backlog: backlog.finish(job, value, failure, started)).result()
+
+
+class ThreadBacklogs:
+    """``agent.backlog``, for an agent that is used from threads."""
+
+    @abstractmethod
+    def _started(self) -> BacklogAgent: ...
+
+    def backlog(self, dependency: str, **options: Unpack[OptionArguments]) -> BlockingBacklog:
+        """As ``fuseboard.Agent.backlog``, without ``await``."""
+        return BlockingBacklog(self._started, dependency, Options(**options))

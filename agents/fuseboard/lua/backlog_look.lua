@@ -1,0 +1,46 @@
+#!lua
+-- How full is the backlog, and what became of these jobs? Changes nothing.
+--
+-- KEYS  of the backlog, in the order of parts/backlog.lua
+-- ARGV  ids of jobs, at most 1000
+-- Returns an array
+--   1 msgpack of an array
+--     now ready delayed leased dead bytes results    store time in us; jobs, payloads in bytes
+--     waiting      us since the job that comes next was submitted; 0 if none is ready
+--     asked        store time in us at which a worker last asked; 0 for never
+--     memory       percent of maxmemory, when it was last read
+--     submitted taken done requeued died cancelled expired      since the first job
+--   2... for each job: `ready`, `delayed`, `leased`, `dead cause`, its result `status us value`, or ''
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- insert backlog
+
+assert(#ARGV <= 1000, 'at most 1000 jobs at once')
+local function peek(id)
+    local good, job = pcall(cmsgpack.unpack, redis.call('HGET', META, id) or '')
+    return good and type(job) == 'table' and job or {}
+end
+
+local head, waiting = redis.call('ZRANGE', READY, '0', '0')[1], 0
+if head then waiting = math.max(0, now - (tonumber(peek(head)[JOB.submitted]) or now)) end
+local figures = {
+    now, redis.call('ZCARD', READY), redis.call('ZCARD', DELAYED), redis.call('ZCARD', LEASES),
+    redis.call('ZCARD', DEAD), stat('bytes'), redis.call('HLEN', RESULTS), waiting, stat('asked'), stat('memory'),
+}
+for _, name in ipairs({ 'submitted', 'taken', 'done', 'requeued', 'died', 'cancelled', 'expired' }) do
+    figures[#figures + 1] = stat(name)
+end
+local reply = { cmsgpack.pack(figures) }
+for i, id in ipairs(ARGV) do
+    local answer = redis.call('HGET', RESULTS, id) or ''
+    for word, key in pairs({ ready = READY, delayed = DELAYED, leased = LEASES, dead = DEAD }) do
+        if redis.call('ZSCORE', key, id) then
+            answer = word
+            if word == 'dead' then answer = 'dead ' .. tostring(peek(id)[JOB.cause] or '') end
+        end
+    end
+    reply[i + 1] = answer
+end
+return reply
