@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +182,9 @@ def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
             DEADLINE_US,
         }:
             tuning = msgspec.structs.replace(offer.policy.tuning, store_deadline_us=1_000_000)
-            offer = replace(offer, policy=msgspec.structs.replace(offer.policy, tuning=tuning))
+            offer = msgspec.structs.replace(
+                offer, policy=msgspec.structs.replace(offer.policy, tuning=tuning)
+            )
         return apply(self, offer)
 
     monkeypatch.setattr(Configuration, "apply", patiently)

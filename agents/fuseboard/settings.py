@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -180,12 +179,15 @@ class _Variables:
 
     def refuse_near_misses(self) -> None:
         """Refuse a misspelled variable. Otherwise its default would silently apply."""
-        for variable in self._environ:
-            name = variable.removeprefix(PREFIX)
-            if name == variable or name in _OURS or name in _THEIRS:
-                continue
+        named = [name.removeprefix(PREFIX) for name in self._environ if name.startswith(PREFIX)]
+        unknown = [name for name in named if name not in _OURS and name not in _THEIRS]
+        if not unknown:
+            return
+        from difflib import get_close_matches
+
+        for name in unknown:
             if close := get_close_matches(name, _OURS, n=1, cutoff=0.8):
-                raise Misconfigured(f"{variable} is unknown: did you mean {PREFIX}{close[0]}?")
+                raise Misconfigured(f"{PREFIX}{name} is unknown: did you mean {PREFIX}{close[0]}?")
 
 
 def _check_store_url(variable: str, url: str) -> None:

@@ -18,7 +18,7 @@ from fuseboard.contract.sync import MAX_BODY_BYTES, Applied, BreakerView, SyncRe
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.reporting import heartbeat as beating
 from fuseboard.reporting import sync_thread as syncing
-from fuseboard.reporting.connection import Connection, ResponseError
+from fuseboard.reporting.connection import Connection
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import (
     HEARTBEAT_BYTES,
@@ -28,6 +28,7 @@ from fuseboard.reporting.heartbeat import (
     PodState,
     encode_bounded,
 )
+from fuseboard.reporting.http_response import ResponseError
 from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
 from tests.agents.gateways import FakeGateway, Reply, gateway_running

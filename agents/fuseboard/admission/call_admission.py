@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import NoReturn
+
+from msgspec import Struct, field
 
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
@@ -49,8 +50,7 @@ _BREAKER_REASONS = {
 CLOSED, LOCAL, OK, NEUTRAL = BreakerState.CLOSED, Mode.LOCAL, Outcome.OK, Outcome.NEUTRAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallAdmission:
+class CallAdmission(Struct, frozen=True, kw_only=True):
     environment: str
     configuration: Configuration
     counters: Counters

@@ -1,6 +1,6 @@
 """Builds the decisions that an application reads."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
@@ -8,8 +8,7 @@ from fuseboard.decision import Charge, Decision, LimitStatus, Signer
 from fuseboard.store.health import StoreHealth
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """The reason of a refusal, and how long it lasts."""
 
     reason: Reason
@@ -17,8 +16,7 @@ class Refusal:
     wait_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionBuilder:
+class DecisionBuilder(Struct, frozen=True):
     """Adds this pod's name, the revision of the configuration, and the mode of the decision.
 
     That is the pod's mode, unless a decision says otherwise: a pod in shared mode decides alone what

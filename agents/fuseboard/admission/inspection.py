@@ -4,8 +4,7 @@
 same, because the other modules change with every feature.
 """
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fuseboard.admission.call_admission import CallAdmission
@@ -29,8 +28,7 @@ _NEVER = Limit(name="never", limit=1, window_ms=1000, algorithm=Algorithm.SLIDIN
 _UNUSED = "(explain)"
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The result of a call or a request that came now."""
 
     #: When Redis does not answer, it depends on the configuration alone.
@@ -39,8 +37,7 @@ class Expected:
     costs: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(Struct, frozen=True):
     """Reads only: nothing is charged, counted or remembered. ``Admission.inspect`` makes it."""
 
     requests: RequestAdmission

@@ -4,8 +4,9 @@ key.
 
 import asyncio
 import random
-from dataclasses import dataclass, field
 from time import monotonic
+
+from msgspec import Struct, field
 
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import MAX_LANES, RequestLane
@@ -30,8 +31,7 @@ from fuseboard.without_redis.local_limits import LocalLimits
 LOCAL, SHARED = Mode.LOCAL, Mode.SHARED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestAdmission:
+class RequestAdmission(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     counters: Counters
     health: StoreHealth

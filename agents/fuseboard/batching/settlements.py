@@ -1,7 +1,8 @@
 """Corrections of earlier charges: refunds, actual costs, and freed slots."""
 
 import asyncio
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseboard.batching.demand import Demand, LimitRef, RuleBook
 from fuseboard.batching.encoding import msgpack_encode
@@ -19,8 +20,7 @@ MAX_WAITING = 10_000
 MAX_TOGETHER = 500
 
 
-@dataclass(slots=True)
-class Correction:
+class Correction(Struct):
     limit: Limit
     amount: int = 0
     tokens: tuple[str, ...] = ()

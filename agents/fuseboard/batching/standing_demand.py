@@ -1,9 +1,9 @@
 """The demand of all like calls, with what is remembered from one call to the next."""
 
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef, may_be_leased, most_at_once
@@ -18,8 +18,7 @@ from fuseboard.reporting.request_tallies import RequestTally
 DENIAL_MEMORY_S = 1.0
 
 
-@dataclass(slots=True)
-class Denial:
+class Denial(Struct):
     """A refusal, and how long it applies. Times are monotonic seconds."""
 
     reason: Reason

@@ -1,14 +1,13 @@
 """Outcomes that a pod has not reported yet."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from fuseboard.contract.words import Outcome
 
 _PROBE_OUTCOMES = {Outcome.NEUTRAL: 0, Outcome.OK: 1, Outcome.SLOW: 2, Outcome.FAILURE: 2}
 
 
-@dataclass(slots=True)
-class PendingReport:
+class PendingReport(Struct):
     """Outcomes of one generation that are not sent yet."""
 
     ok: int = 0

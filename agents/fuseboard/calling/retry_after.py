@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 #: The longest cooldown that a vendor's answer can set. It may be a mistake, and no one watches.
 MAX_COOLDOWN_MS = 3_600_000
@@ -25,6 +24,9 @@ def retry_after_ms(text: str) -> int:
     text = text.strip()
     if _NUMBER.fullmatch(text):
         return int(min(float(text) * 1000, MAX_COOLDOWN_MS))
+    # Only for a date, which is rare: it loads the mail library.
+    from email.utils import parsedate_to_datetime
+
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
+import msgspec
+
 from fuseboard.configuration.checked_config import (
     CheckedConfig,
     ConfigError,
@@ -45,7 +47,7 @@ class FoundConfiguration:
     def put_into(self, configuration: Configuration) -> None:
         for tenant in self.offer.tenants:
             configuration.want(tenant)
-        configuration.apply(dataclasses.replace(self.offer, policy=self.policy))
+        configuration.apply(msgspec.structs.replace(self.offer, policy=self.policy))
 
 
 async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> FoundConfiguration:

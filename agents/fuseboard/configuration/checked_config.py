@@ -4,9 +4,9 @@ Pure, so it may run in any thread. ``current_configuration`` applies a checked o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from fuseboard.contract.policy import (
     ConfigHead,
@@ -34,8 +34,7 @@ class ConfigError(ValueError):
         self.poisoned = poisoned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedConfig:
+class CheckedConfig(Struct, frozen=True, kw_only=True):
     """A checked configuration."""
 
     head: ConfigHead

@@ -7,7 +7,6 @@ is refused whole unless every byte is as it was written.
 
 import logging
 import os
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -76,6 +75,9 @@ class Disk:
         return True
 
     def _replace(self, content: bytes) -> None:
+        # Only a pod with a state directory needs it, and it loads archives.
+        import tempfile
+
         directory = self.path.parent
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Each writer has a name of its own, because the pods of one host share the directory.

@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.redis_source import RedisSource
@@ -20,8 +20,7 @@ _PARSED_AT_ONCE = 200
 _HEAD = ("epoch", "revision", "hash")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredConfig:
+class StoredConfig(Struct, frozen=True, kw_only=True):
     """The content of Redis at one moment: all keys are read in one transaction."""
 
     head: ConfigHead

@@ -7,10 +7,8 @@ import hiredis
 
 from fuseboard.contract import keys
 from fuseboard.contract.store_url import Address, StoreUrl
-from fuseboard.store.cluster_map import ask_for_ranges
 from fuseboard.store.cluster_slots import slot_of
 from fuseboard.store.pipelined_connection import Pipe, open_pipe
-from fuseboard.store.sentinels import Sentinels
 from fuseboard.store.store import Reply, Word
 from fuseboard.store.subscription import Subscription
 
@@ -85,10 +83,14 @@ class RedisSource:
             case "cluster":
                 return await self._in_cluster()
             case "sentinel":
+                from fuseboard.store.sentinels import Sentinels
+
                 return await Sentinels(self._url).primary()
         return self._url.addresses[0] if self._url.addresses else None
 
     async def _in_cluster(self) -> Address:
+        from fuseboard.store.cluster_map import ask_for_ranges
+
         failure: Exception = ConnectionRefusedError("no node of the Cluster has the configuration's slot")
         for asked in random.sample(self._known, len(self._known)):
             try:

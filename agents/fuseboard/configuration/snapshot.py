@@ -1,9 +1,9 @@
 """One configuration, with the lookups that decisions need."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from fuseboard.contract.policy import (
     ConfigHead,
@@ -23,8 +23,7 @@ from fuseboard.contract.words import ConfigSource
 HELD_TENANTS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True):
     """A quota, and the tenant that owns its counter."""
 
     #: Named ``acme/requests`` when it is inherited, because two levels may have quotas of one name.
@@ -34,8 +33,7 @@ class Quota:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantRules:
+class TenantRules(Struct, frozen=True, kw_only=True):
     """The rules that decide the requests of one tenant."""
 
     tier: str

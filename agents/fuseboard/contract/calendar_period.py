@@ -1,7 +1,6 @@
 """Calendar periods in a time zone, as store time in microseconds."""
 
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from fuseboard.contract.words import Period
 
@@ -12,6 +11,9 @@ def period_around(now_us: int, period: Period, time_zone: str) -> tuple[int, int
     Where clocks change, a day has 23 or 25 hours. Where they change by half an hour, an hour may have
     90 minutes.
     """
+    # Only for calendar limits: it is half a megabyte.
+    from zoneinfo import ZoneInfo
+
     zone = ZoneInfo(time_zone)
     now = datetime.fromtimestamp(now_us / 1_000_000, UTC)
     if period is Period.HOUR:
@@ -29,7 +31,7 @@ def period_around(now_us: int, period: Period, time_zone: str) -> tuple[int, int
     return _us(first), _us(last)
 
 
-def _hour_around(now: datetime, zone: ZoneInfo) -> tuple[int, int]:
+def _hour_around(now: datetime, zone: tzinfo) -> tuple[int, int]:
     # Every offset in use is a multiple of 15 minutes, and no hour is longer than two.
     quarter = timedelta(minutes=15)
     before = now.replace(minute=now.minute // 15 * 15, second=0, microsecond=0)

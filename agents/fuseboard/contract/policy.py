@@ -11,7 +11,6 @@ enumeration the whole document is refused, and the last good one still applies.
 from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec import Meta, Struct
@@ -322,6 +321,9 @@ def _check_protection(policy: Policy) -> None:
 def _is_time_zone(name: str) -> bool:
     if name == "UTC":
         return True
+    # Only for a limit of another zone: it is half a megabyte.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -6,9 +6,10 @@ is that of the process, and memory is unknown. Reads files only.
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 #: ``memory.stat`` is the longest file, with about 2 KB.
 _READ_BYTES = 16_384
@@ -16,8 +17,7 @@ _READ_BYTES = 16_384
 _NO_LIMIT = 2**60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """Parts of 1. ``None`` is unknown; more than 1 is possible where the limit is not strict."""
 
     #: Of ``cores``, since the last reading.

@@ -1,7 +1,8 @@
 """One figure from 0 to 1 that says how much a pod is overloaded, and why."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from fuseboard.contract.words import LoadLevel
 
@@ -41,8 +42,7 @@ class Signal(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
+class Pressure(Struct, frozen=True):
     """The largest score of all signals: a mean would hide the one resource that is used up."""
 
     value: float = 0.0

@@ -7,8 +7,9 @@ ends, each source gets the same: a source that asks for much does not displace o
 
 import logging
 import random
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from fuseboard.contract.protection import Shedding
 from fuseboard.contract.words import LoadLevel
@@ -52,8 +53,7 @@ class Load(NamedTuple):
     pressure: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Shed:
+class Shed(Struct, frozen=True):
     """A request is refused."""
 
     #: ``queue``, ``latency`` or ``pressure``.

@@ -4,7 +4,6 @@ import re
 from collections import deque
 from collections.abc import Callable
 from fnmatch import translate
-from statistics import median
 from typing import Protocol
 
 from fuseboard.contract.protection import Route
@@ -64,7 +63,9 @@ class LoopLag:
     @property
     def usual_s(self) -> float:
         """The median of the last ticks."""
-        return median(self._late)
+        late = sorted(self._late)
+        middle = len(late) // 2
+        return late[middle] if len(late) % 2 else (late[middle - 1] + late[middle]) / 2
 
 
 class RouteLatency:

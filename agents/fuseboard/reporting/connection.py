@@ -8,11 +8,11 @@ import http.client
 import io
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from fuseboard.reporting.http_response import HttpResponse, ResponseError
 from fuseboard.store.tls import tls_context
 
 if TYPE_CHECKING:
@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
 #: A larger response is refused while it is read. Enough for a policy of 8 MiB and tenants.
 MAX_RESPONSE_BYTES = 12 * 1024 * 1024
-
-
-class ResponseError(Exception):
-    """The response is invalid: too long, too late, or cut short."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    status: int
-    content_type: str
-    retry_after: str
-    body: bytes
 
 
 class Connection:
@@ -68,8 +56,8 @@ class Connection:
     def post(self, body: bytes) -> HttpResponse:
         """Send ``body`` and read the whole response.
 
-        Raises ``OSError`` (refused, reset, ``TimeoutError``, a certificate that does not match),
-        ``http.client.HTTPException`` or ``ResponseError``. A kept connection that the peer has closed
+        Raises ``OSError`` (refused, reset, ``TimeoutError``, a certificate that does not match) or
+        ``ResponseError``. A kept connection that the peer has closed
         is opened again once: the peer never read the request.
         """
         kept = self._http.sock is not None
@@ -82,8 +70,10 @@ class Connection:
                     raise
                 self.close()
                 return self._exchange(body)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+                raise ResponseError(f"{type(error).__name__}: {error}") from error
             raise
 
     def close(self) -> None:

@@ -1,15 +1,14 @@
 """One heartbeat: what this pod reports, and what the gateway answers."""
 
-import http.client
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fuseboard.configuration.server_clock import lease_clock
@@ -27,13 +26,16 @@ from fuseboard.contract.sync import (
     encode,
 )
 from fuseboard.contract.words import Mode
-from fuseboard.reporting.connection import Connection, HttpResponse, ResponseError
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.http_response import HttpResponse, ResponseError
 from fuseboard.reporting.loop_port import LoopGoneError
 from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.tenant_tallies import TenantTallies
 from fuseboard.reporting.token import TokenSource
 from fuseboard.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from fuseboard.reporting.connection import Connection
 
 log = logging.getLogger("fuseboard.sync")
 
@@ -67,8 +69,7 @@ class FailedBeatError(Exception):
         self.failure, self.retry_after_s = failure, retry_after_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodState:
+class PodState(Struct, frozen=True, kw_only=True):
     """The state of the loop for one heartbeat."""
 
     applied: Applied
@@ -83,8 +84,7 @@ class PodState:
     alone: AllowedAlone | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True):
     """A heartbeat with its answer. Both moments are of the monotonic clock."""
 
     request: SyncRequest
@@ -132,7 +132,10 @@ class Gateway:
     def close(self) -> None:
         self._connection.close()
 
-    def _connect(self, timeout_s: float, total_s: float) -> Connection:
+    def _connect(self, timeout_s: float, total_s: float) -> "Connection":
+        # HTTP of the standard library is 2 MB, which a pod without a gateway does not need.
+        from fuseboard.reporting.connection import Connection
+
         return Connection(
             self._settings.url.rstrip("/") + SYNC_PATH,
             headers={"User-Agent": f"fuseboard-agent/{agent_version()}"},
@@ -141,13 +144,13 @@ class Gateway:
             ca_file=self._settings.ca_file,
         )
 
-    def _exchange(self, connection: Connection, *, leaving: bool) -> Exchange:
+    def _exchange(self, connection: "Connection", *, leaving: bool) -> Exchange:
         request = self._request(leaving=leaving)
         connection.authorize(self._token.current())
         asked_ns, asked_s = monotonic_ns(), lease_clock()
         try:
             answer = connection.post(encode_bounded(request))
-        except (OSError, http.client.HTTPException, ResponseError) as error:
+        except (OSError, ResponseError) as error:
             raise FailedBeatError(BeatFailure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
         answered_ns = monotonic_ns()
         response = read_answer(answer)
@@ -230,6 +233,9 @@ def encode_bounded(request: SyncRequest) -> bytes:
 
 
 def agent_version() -> str:
+    # Loads a quarter of the mail library.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("fuseboard")
     except PackageNotFoundError:

@@ -2,8 +2,6 @@
 
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.errors import Misconfigured
-from fuseboard.store.cluster_store import ClusterStore
-from fuseboard.store.sentinel_store import SentinelStore
 from fuseboard.store.single_store import SingleStore
 from fuseboard.store.store import ConnectionLostError, NotServedError, Store
 
@@ -16,9 +14,13 @@ def open_store(url: str) -> Store:
         parsed = StoreUrl.parse(url)
     except ValueError as error:
         raise Misconfigured(f"FUSEBOARD_REDIS_URL {error}") from None
-    kinds: dict[str, type[SingleStore | ClusterStore]] = {
-        "single": SingleStore,
-        "cluster": ClusterStore,
-        "sentinel": SentinelStore,
-    }
-    return kinds[parsed.kind](parsed)
+    # Loaded by the pods that use them.
+    if parsed.kind == "cluster":
+        from fuseboard.store.cluster_store import ClusterStore
+
+        return ClusterStore(parsed)
+    if parsed.kind == "sentinel":
+        from fuseboard.store.sentinel_store import SentinelStore
+
+        return SentinelStore(parsed)
+    return SingleStore(parsed)

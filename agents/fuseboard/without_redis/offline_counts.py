@@ -3,8 +3,9 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from secrets import token_hex
+
+from msgspec import Struct, field
 
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.calendar_period import period_around
@@ -19,8 +20,7 @@ MAX_KEYS = 50_000
 NO_TIME_S = 1.0
 
 
-@dataclass(slots=True)
-class Segment:
+class Segment(Struct):
     """The counts between two returns of Redis. Reporting it twice is harmless, because it has a name."""
 
     name: str

@@ -1,6 +1,6 @@
 """What a pod decides by while Redis cannot be asked, and what it reports to Redis later."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import AllowedAlone
@@ -12,8 +12,7 @@ from fuseboard.without_redis.local_limits import LocalLimits
 from fuseboard.without_redis.reserved_share import ReservedShare
 
 
-@dataclass(frozen=True, slots=True)
-class RedisFallback:
+class RedisFallback(Struct, frozen=True):
     #: What this pod may spend of reserved limits without Redis.
     share: ReservedShare
     limits: LocalLimits

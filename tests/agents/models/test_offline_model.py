@@ -1,6 +1,5 @@
 """Each call that pods allowed without Redis is counted once, in its span of time, or the test fails."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -8,6 +7,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
 
 from fuseboard.contract.scripts import DRAIN
 from fuseboard.without_redis import drain, journal, offline_counts

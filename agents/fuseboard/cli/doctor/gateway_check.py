@@ -1,15 +1,15 @@
 """Checks the gateway as the agent uses it: one heartbeat of a pod that signs off at once."""
 
 import asyncio
-import http.client
 import os
 import time
 from uuid import uuid4
 
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, warn
 from fuseboard.contract.sync import SYNC_PATH, SyncRequest, encode
-from fuseboard.reporting.connection import Connection, ResponseError
+from fuseboard.reporting.connection import Connection
 from fuseboard.reporting.heartbeat import BeatFailure, FailedBeatError, agent_version, read_answer
+from fuseboard.reporting.http_response import ResponseError
 from fuseboard.settings import AgentSettings
 
 TIMEOUT_S = 2.0
@@ -56,7 +56,7 @@ def _beat(settings: AgentSettings) -> list[Finding]:
         response = read_answer(connection.post(encode(request)))
     except FailedBeatError as error:
         return [fail("gateway", f"{settings.url}: {error}", _DO[error.failure])]
-    except (OSError, http.client.HTTPException, ResponseError) as error:
+    except (OSError, ResponseError) as error:
         says = f"{settings.url}: {type(error).__name__}: {error}"
         return [fail("gateway", says, _DO[BeatFailure.UNREACHABLE])]
     finally:
