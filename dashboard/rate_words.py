@@ -34,7 +34,8 @@ def ends_words(columns: Fields) -> str:
 
 
 def amount_words(amount: int, measure: str) -> str:
-    """``1,200 calls``, ``12.50 USD``, ``34,000 tokens``."""
+    """``1 call``, ``1,200 calls``, ``12.50 USD``, ``34,000 tokens``."""
     if measure == "micro_usd":
         return f"{amount / 1_000_000:,.2f} USD"
-    return f"{amount:,} {measure.replace('_', ' ')}"
+    words = measure.replace("_", " ")
+    return f"{amount:,} {words.removesuffix('s') if amount == 1 else words}"

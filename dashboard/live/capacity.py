@@ -31,8 +31,12 @@ class BulkheadRow:
     timed_out_per_s: float
 
     @property
+    def refused_per_s(self) -> float:
+        return self.full_per_s + self.timed_out_per_s
+
+    @property
     def refuses(self) -> bool:
-        return self.full_per_s + self.timed_out_per_s > 0
+        return self.refused_per_s > 0
 
     @property
     def near(self) -> bool:

@@ -12,21 +12,26 @@ from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
 from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
+from dashboard.live.capacity import BulkheadRow, RetryRow, bulkhead_rows, retry_rows
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.history import History
 from dashboard.live.pod_lines import PodLine, pod_lines
 from dashboard.live.servers import Fleet, fleet_of
-from dashboard.live.tiles import Tile, samples, server_tiles, tiles, why_not_exact
+from dashboard.live.tiles import Tile, calls_in_words, samples, server_tiles, tiles, why_not_exact
 from dashboard.live.verdict import Verdict, verdict_of
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 MAX_CARDS = 6
+#: Rows of a table of the overview; a page of its own has the others.
+MAX_ROWS = 5
 #: A line of "Recent changes".
 Event = ChangeLine | Transition | BreakerLine | PodLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class TenantRow:
+class RefusedRow:
+    """What one tenant, or one quota of all tenants, asked for and was refused."""
+
     name: str
     refused: float
     requests: float
@@ -56,8 +61,15 @@ class Live:
     #: The figures of the servers page.
     server_tiles: tuple[Tile, ...]
     verdict: Verdict
-    tenants: tuple[TenantRow, ...]
-    others: TenantRow | None
+    tenants: tuple[RefusedRow, ...]
+    others: RefusedRow | None
+    #: The quotas that refuse most, of all tenants together.
+    quotas: tuple[RefusedRow, ...]
+    #: The dependencies that are nearest to the end of their slots, and of their budget for retries.
+    bulkheads: tuple[BulkheadRow, ...]
+    retries: tuple[RetryRow, ...]
+    #: What became of the calls to all dependencies, in words.
+    calls: str
     counts: tuple[tuple[BreakerLook, int], ...]
     events: tuple[Event, ...]
 
@@ -154,6 +166,10 @@ def build(
         verdict=verdict_of(facts, every, fleet, alerts),
         tenants=rows,
         others=others,
+        quotas=_quotas(facts),
+        bulkheads=tuple(bulkhead_rows(facts)[:MAX_ROWS]),
+        retries=tuple(retry_rows(facts)[:MAX_ROWS]),
+        calls=calls_in_words(facts),
         counts=_counts(every),
         events=_events(facts),
     )
@@ -167,11 +183,29 @@ def _counts(every: Iterable[Breaker]) -> tuple[tuple[BreakerLook, int], ...]:
     return tuple((face, count) for face, count in tally.items() if count or face.kind == "closed")
 
 
-def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
+def _quotas(facts: Facts) -> tuple[RefusedRow, ...]:
+    total = facts.figures.refused_per_s or 1.0
+    # The sum over all tenants is the figure without a tenant.
+    found = sorted(
+        (rule for rule in facts.figures.rules if not rule.tenant),
+        key=lambda rule: (-rule.refused_per_s, -rule.asked_per_s, rule.rule),
+    )
+    return tuple(
+        RefusedRow(
+            name=rule.rule,
+            refused=rule.refused_per_s,
+            requests=rule.asked_per_s,
+            share=min(100.0, rule.refused_per_s / total * 100),
+        )
+        for rule in found[:MAX_ROWS]
+    )
+
+
+def _tenants(facts: Facts) -> tuple[tuple[RefusedRow, ...], RefusedRow | None]:
     """The tenants with most refusals, and one row for the rest so that the totals add up."""
     total = facts.figures.refused_per_s or 1.0
     rows = [
-        TenantRow(
+        RefusedRow(
             name=t.tenant,
             refused=t.refused_per_s,
             requests=t.requests_per_s,
@@ -179,13 +213,13 @@ def _tenants(facts: Facts) -> tuple[tuple[TenantRow, ...], TenantRow | None]:
         )
         for t in facts.figures.tenants
     ]
-    top, rest = rows[:5], rows[5:]
+    top, rest = rows[:MAX_ROWS], rows[MAX_ROWS:]
     if not rest:
         return tuple(top), None
     refused = sum(row.refused for row in rest)
     requests = sum(row.requests for row in rest)
     name = f"{len(rest)} other{'' if len(rest) == 1 else 's'}"
-    return tuple(top), TenantRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
+    return tuple(top), RefusedRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
 
 
 def _events(facts: Facts) -> tuple[Event, ...]:

@@ -9,10 +9,9 @@ from controlplane.alerts.texts import allowed_alone, name_or_count, they
 from controlplane.alerts.thresholds import P99_WARN_PART, REFUSED_SHARE
 from controlplane.status.facts import Facts
 from controlplane.status.servers import LAG_WARN_S, FleetSummary
+from dashboard.live.capacity import bulkhead_rows, retry_rows
 from dashboard.live.history import History, rates_known
 from dashboard.plots import spark
-
-FAILED_WARN_PERCENT = 10
 
 _BREAKER_REFUSALS = ("breaker_open", "probe_busy", "forced_open")
 
@@ -39,14 +38,15 @@ def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
     # What nothing measures is not 0/s.
     rates = {
         "refused": figures.refused_per_s,
-        "short": _short_circuited(facts),
-        "failed": _failed_percent(facts),
+        "full": _full_per_s(facts),
         "store_errors": figures.store.errors_per_s + figures.store.timeouts_per_s,
         "requests": figures.requests_per_s,
     }
+    load = retry_load(facts)
+    retry = {"retry": load} if load is not None else {}
     return (
         p99
-        | (rates if rates_known(figures) else {})
+        | (rates | retry if rates_known(figures) else {})
         | {
             "local": float(len(fleet.local)),
             "lag": fleet.worst_lag_s,
@@ -54,6 +54,25 @@ def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
             "lagging": float(len(fleet.lagging)),
         }
     )
+
+
+def _full_per_s(facts: Facts) -> float:
+    """Calls that no bulkhead had a place for, per second of the fleet."""
+    return sum(calls.refused_per_s for calls in facts.figures.protection.values())
+
+
+def retry_load(facts: Facts) -> float | None:
+    """Calls that vendors get for each first call of the fleet; ``None`` without calls."""
+    calls = facts.figures.protection.values()
+    first = sum(each.first_calls_per_s for each in calls)
+    return 1 + sum(each.retries_per_s for each in calls) / first if first else None
+
+
+def calls_in_words(facts: Facts) -> str:
+    """What became of the calls to all dependencies."""
+    calls = sum(traffic.calls_per_s for traffic in facts.figures.dependencies.values())
+    failed = f"{number(_failed_percent(facts))} % of {number(calls)} calls/s failed"
+    return f"{failed}, {number(_short_circuited(facts))}/s blocked"
 
 
 def _short_circuited(facts: Facts) -> float:
@@ -172,24 +191,49 @@ class _TileBuilder:
             limit=LAG_WARN_S,
         )
 
-    def short(self) -> Tile:
-        short = _short_circuited(self.facts)
-        foot = "answered by fallbacks" if short else "no call blocked"
+    def bulkheads(self) -> Tile:
+        rows = bulkhead_rows(self.facts)
+        full = tuple(row.dependency for row in rows if row.refuses)
+        if full:
+            foot = f"{_some(full)}: no place"
+        elif rows:
+            active, limit = sum(row.active for row in rows), sum(row.limit for row in rows)
+            foot = f"{active:,} of {limit:,} slots in use"
+        else:
+            foot = "no bulkhead is on"
         return self.tile(
-            "short", "Blocked, breaker open", number(short), "/s", foot, link=reverse("breakers")
+            "full",
+            "Bulkhead refusals",
+            number(_full_per_s(self.facts)),
+            "/s",
+            foot,
+            over=bool(full),
+            link=reverse("bulkheads"),
         )
 
-    def failed(self) -> Tile:
-        percent = _failed_percent(self.facts)
-        calls = sum(traffic.calls_per_s for traffic in self.figures.dependencies.values())
+    def retries(self) -> Tile:
+        load = retry_load(self.facts)
+        rows = retry_rows(self.facts)
+        hot = tuple(row.dependency for row in rows if row.budget and row.hot)
+        budgets = {row.budget for row in rows if row.budget}
+        if hot:
+            foot = f"{_some(hot)}: budget spent"
+        elif budgets:
+            foot = f"budget {min(budgets):.2f} \N{MULTIPLICATION SIGN}" + (
+                "" if len(budgets) == 1 else " or more"
+            )
+        else:
+            foot = "retries are off"
+        value, unit = ("no data", "") if load is None else (f"{load:.2f}", "\N{MULTIPLICATION SIGN}")
         return self.tile(
-            "failed",
-            "Failed calls",
-            number(percent),
-            "%",
-            f"of {number(calls)} calls/s sent",
-            over=percent > FAILED_WARN_PERCENT,
-            link=reverse("breakers"),
+            "retry",
+            "Retry load",
+            value,
+            unit,
+            foot,
+            over=bool(hot),
+            link=reverse("retries"),
+            limit=min(budgets, default=None),
         )
 
     def store_errors(self) -> Tile:
@@ -211,8 +255,8 @@ def tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
         builder.p99(link=reverse("servers")),
         builder.local(),
         builder.lag(),
-        builder.short(),
-        builder.failed(),
+        builder.bulkheads(),
+        builder.retries(),
     ]
 
 

@@ -64,12 +64,15 @@ def _overview(context: Context) -> list[Fragment]:
     return [
         *(
             Fragment(name, f"overview.html#{name}")
-            for name in ("verdict", "guide", "chips", "refused", "tenants")
+            for name in ("verdict", "guide", "calls", "chips", "refused", "tenants", "quotas")
         ),
         *(Fragment(f"kpi-{tile.key}", "overview.html#tile", {"tile": tile}) for tile in live.tiles),
         Fragment("cards", "overview.html#cards", items=cards),
         Fragment("calm", "overview.html#calm", items=calm),
-        *(Fragment(name, f"overview.html#{name}") for name in ("fleet", "conditions", "held", "events")),
+        *(
+            Fragment(name, f"overview.html#{name}")
+            for name in ("retries", "slots", "fleet", "conditions", "held", "events")
+        ),
     ]
 
 

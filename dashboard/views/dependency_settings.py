@@ -9,16 +9,24 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.editing.edits.dependency_settings import preview_dependency, set_dependency
+from controlplane.editing.edits.dependency_settings import (
+    preview_dependency,
+    scheduled_settings,
+    set_dependency,
+)
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.models import Dependency
+from controlplane.schedules.edits import schedule_change
+from controlplane.schedules.models import Needs
 from dashboard.dependency_form import groups, typed_settings, values_of
 from dashboard.forms import whole
 from dashboard.hub import hub
+from dashboard.moments import WRONG, moment_of
 from dashboard.reader import actor_of, check_owner
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import setting_lines, wrong_lines
+from dashboard.views.edit_request import decides
 from dashboard.views.page import context_of, not_found
 
 #: Differences that the preview lists.
@@ -35,6 +43,8 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
         chosen = {part: request.GET.get(part, "") for part in ("bulkhead", "sla", "retry")}
         return _page(request, row, values=values_of(row, chosen))
     try:
+        if starts := request.POST.get("starts", "").strip():
+            return _schedule(request, name, starts)
         revision = set_dependency(
             environment=environment_in(request),
             dependency=name,
@@ -53,6 +63,29 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
     hub.nudge()
     messages.success(request, f"{name} is saved as revision {revision}.")
     return redirect("breaker", name)
+
+
+def _schedule(request: HttpRequest, name: str, starts: str) -> HttpResponse:
+    try:
+        due_at = moment_of(starts)
+    except ValueError:
+        raise InvalidEdit({"starts": [WRONG]}) from None
+    settings = typed_settings(request.POST)
+    environment = environment_in(request)
+    try:
+        schedule_change(
+            environment=environment,
+            due_at=due_at,
+            document=scheduled_settings(environment=environment, dependency=name, settings=settings),
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+            needs=Needs.PRESENT,
+        )
+    except InvalidEdit as error:
+        found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
+        raise InvalidEdit(found) from error
+    messages.success(request, f"{name} will be changed at {due_at:%-d %B %H:%M} UTC.")
+    return redirect("schedules")
 
 
 @require_POST
@@ -105,10 +138,12 @@ def _page(
         row=row,
         groups=found,
         errors=errors,
-        unplaced=unplaced(errors, found),
+        unplaced=unplaced(errors, found, beside=("starts", "reason")),
         conflict=conflict,
         version=based_on or row.version,
         reason=request.POST.get("reason", ""),
+        starts=request.POST.get("starts", ""),
+        schedulable=decides(request, "dependency"),
         **_preview(environment_in(request), row.name, typed),
     )
     return render(request, "dashboard/dependency.html", context, status=status)

@@ -80,6 +80,20 @@ def test_the_bulkhead_that_refuses_comes_first(log_in: Any) -> None:
 
 
 @pytest.mark.usefixtures("fleet")
+def test_the_overview_has_the_worst_quotas_bulkheads_and_retries(log_in: Any) -> None:
+    html = log_in("vera").get("/").content.decode()
+    shown = text_of(html.partition('id="kpis"')[2])
+    assert "Bulkhead refusals 3.5 /s" in shown
+    assert "payments-api: no place" in shown
+    assert "Retry load 1.17" in shown, "5 retries of 30 first calls"
+    assert "requests 1.5 17 9 %" in shown, "of all tenants together"
+    assert "payments-api 23 of 67 9 3.5" in shown
+    assert 'href="/refusals?rule=requests">1.5</a>' in html
+    slots = shown.partition("Slots in use")[2]
+    assert slots.index("payments-api") < slots.index("search")
+
+
+@pytest.mark.usefixtures("fleet")
 def test_refusals_of_bulkheads_in_the_last_hour_lead_to_them(log_in: Any, monkeypatch: Any) -> None:
     client = log_in("vera")
     shown = page(client, "/bulkheads").partition("Refused in the last hour")[2]

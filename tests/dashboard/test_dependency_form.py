@@ -1,5 +1,6 @@
 """The form of a dependency's settings (issue 11, C10 and C11; issue 12, part 7)."""
 
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -9,6 +10,8 @@ from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Dependency
+from controlplane.schedules.due import run_due
+from controlplane.schedules.models import Schedule
 from dashboard.dependency_form import groups, typed_settings, values_of
 from fuseboard.contract.protection_fields import CALL_SETTINGS
 
@@ -79,6 +82,44 @@ def test_it_saves_all_of_it_in_one_revision(ada: Any) -> None:
     entry = Entry.objects.get(action="dependency.set")
     assert (entry.actor, entry.reason) == ("ada", REASON)
     assert entry.after["protection.bulkhead.max_concurrent"] == 30
+
+
+def test_it_is_scheduled_with_only_what_was_changed(ada: Any) -> None:
+    starts = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}"
+    changes = {
+        "breaker__open_ms": "45000",
+        "protection__retry__on": "off",
+        "protection__bulkhead__max_concurrent": "30",
+    }
+    version = row().version
+    wrong = ada.post(PAGE, typed(**changes) | {"starts": "soon"})
+    assert wrong.status_code == 422
+    assert 'value="45000"' in wrong.content.decode()
+    unchanged = ada.post(PAGE, typed() | {"starts": starts})
+    assert unchanged.status_code == 422
+    assert "Nothing is changed" in unchanged.content.decode()
+    assert not Schedule.objects.exists()
+    assert ada.post(PAGE, typed(**changes) | {"starts": starts}).status_code == 302
+    assert row().version == version
+    made = Schedule.objects.get()
+    assert made.document == {
+        "dependencies": {
+            "payments-api": {
+                "breaker": {"open_ms": 45_000},
+                "protection": {"retry": None, "bulkhead": {"max_concurrent": 30}},
+            }
+        }
+    }
+    # Another admin changes something else until then: it stays.
+    assert ada.post(PAGE, typed(timeout_ms="8000")).status_code == 302
+    Schedule.objects.update(due_at=datetime.now(UTC))
+    run_due()
+    made.refresh_from_db()
+    assert made.state == "applied", made.error
+    saved = row()
+    assert (saved.open_ms, saved.timeout_ms) == (45_000, 8_000)
+    assert "retry" not in saved.protection
+    assert saved.protection["bulkhead"]["max_concurrent"] == 30
 
 
 def test_wrong_values_are_reported_at_their_fields_and_what_was_typed_stays(ada: Any) -> None:

@@ -16,6 +16,7 @@ from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Dependency, Revision, Tier
 from controlplane.schedules.models import Schedule
+from dashboard.dependency_form import values_of
 from fuseboard.contract.words import OverrideMode
 from tests.people import ADA, OLGA
 
@@ -83,6 +84,11 @@ def test_settings_of_another_service_are_refused(log_in: Any, owned: None) -> No
         assert client.get(path.format("none")).status_code == 403
         assert client.post(path.format("search"), {"version": "1", **WHY}).status_code == 403
     assert client.post("/breakers/search/settings/preview", {"version": "1"}).status_code == 403
+    assert 'name="starts"' not in text(client.get("/breakers/payments-api/settings"))
+    later = {"version": "1", "starts": f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}", **WHY}
+    form = values_of(Dependency.objects.get(name="payments-api"), {}) | {"breaker.open_ms": "45000"} | later
+    assert client.post("/breakers/payments-api/settings", form).status_code == 403
+    assert not Schedule.objects.exists()
     assert client.post("/edit/dependency/preview?key=search", {"base": "1"}).status_code == 403
 
 

@@ -185,7 +185,7 @@ def test_the_figures_of_the_fleet_are_not_zero_while_no_gateway_measures():
         starts = {"uncounted": 3, "live_servers": 3}
         figures = measured if second < 30 else {"gateways": 0} if second < 60 else starts
         build(traffic(second, **figures), history, FirstSeen())
-    rates = {"requests": 100.0, "refused": 2.0, "store_errors": 0.0, "short": 0.0, "failed": 0.0}
+    rates = {"requests": 100.0, "refused": 2.0, "store_errors": 0.0, "full": 0.0}
     for name, value in rates.items():
         known = history.known(name)
         assert known[-19:] == [None] * 19, name

@@ -15,11 +15,14 @@ FILES = [
 
 
 @pytest.mark.parametrize(("folder", "file"), FILES, ids=[file["path"] for _, file in FILES])
-def test_a_vendored_file_is_the_one_its_package_published(folder, file):
+def test_a_vendored_file_is_the_one_that_is_recorded(folder, file):
     digest = hashlib.sha384((folder / file["path"]).read_bytes()).digest()
     assert base64.b64encode(digest).decode() == file["sha384"]
     assert file["version"]
     assert file["licence"]
+    assert ("changed_with" in file) == ("sha384_of_source" in file), (
+        "a changed file names what it was made of"
+    )
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

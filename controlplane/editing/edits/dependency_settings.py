@@ -8,10 +8,10 @@ from controlplane.audit.actor import Actor
 from controlplane.editing.edits.dependencies import check_breaker, check_breaker_row
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.versioned_rows import DependencyEdit
-from controlplane.errors import NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.fields import Fields, dependency_fields
 from controlplane.policies.models import MAX_MS, Dependency
-from controlplane.policies.protection import CALL, changed
+from controlplane.policies.protection import CALL, PROTECTION, changed
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
 
@@ -60,6 +60,40 @@ def preview_dependency(
     before = dependency_fields(row)
     _apply(row, settings)
     return before, dependency_fields(row)
+
+
+def scheduled_settings(*, environment: str, dependency: str, settings: DependencySettings) -> dict[str, Any]:
+    """Return the edit as a plan for later, with only the values that differ. Nothing is written.
+
+    Raises ``InvalidEdit`` if a value is wrong, or if none differs.
+    """
+    before, after = preview_dependency(environment=environment, dependency=dependency, settings=settings)
+    differ = {field for field in before.keys() | after.keys() if before.get(field) != after.get(field)}
+    breaker = {column: value for column, value in settings.breaker.items() if f"breaker.{column}" in differ}
+    plain = ("timeout_ms", "wait_ms", "fallback_note")
+    planned: dict[str, Any] = {name: getattr(settings, name) for name in plain if name in differ}
+    if breaker:
+        planned["breaker"] = breaker
+    protection = settings.protection
+    if any(field.startswith(f"{PROTECTION}.") for field in differ):
+        planned[PROTECTION] = protection if isinstance(protection, str) else _differing(protection, differ)
+    if not planned:
+        raise InvalidEdit({"starts": ["Nothing is changed. Change a value first."]})
+    return {"dependencies": {dependency: planned}}
+
+
+def _differing(protection: Mapping[str, Any], differ: set[str]) -> dict[str, Any]:
+    """The parts and values of a change of protection that differ; ``None`` turns a part off."""
+    found: dict[str, Any] = {}
+    for name, value in protection.items():
+        path = f"{PROTECTION}.{name}"
+        if isinstance(value, Mapping):
+            values = {key: each for key, each in value.items() if f"{path}.{key}" in differ}
+            if values:
+                found[name] = values
+        elif path in differ or (value is None and any(field.startswith(f"{path}.") for field in differ)):
+            found[name] = value
+    return found
 
 
 def _check(problems: Problems, settings: DependencySettings) -> None:

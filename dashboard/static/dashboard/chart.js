@@ -173,7 +173,7 @@
         y: { range: (_, low, high) => [0,
         Math.max(about.limit ? about.limit * 1.15 : 0, high * 1.1, about.unit === "%" ? 5 : 1) || 1] } },
       axes: [
-        { ...axis, size: 28, values: (u, ticks) => {
+        { ...axis, size: 28, space: 64, values: (u, ticks) => {
           const days = u.scales.x.max - u.scales.x.min > 2 * 86_400, step = ticks[1] - ticks[0];
           return ticks.map(s => { const d = new Date(s * 1000);
             return days && step >= 86_400

@@ -1,0 +1,166 @@
+"""The clicks of further tasks, from the overview: what operators do less often, and what admins edit.
+
+Reasons are typed besides, and so are values.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from browsing import Clicks, becomes
+from fleet_rows import breaker, put_server
+
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Override
+from controlplane.drills.models import Drill
+from controlplane.policies.models import Dependency, Tenant, VendorLimit
+from controlplane.schedules.models import Schedule
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+WHY = "CHG-4821 vendor maintenance"
+CARD = "#cards a:has-text('payments-api'), #calm a:has-text('payments-api')"
+
+
+def test_an_operator_resets_a_breaker_in_three_clicks(sign_in: Any, production: str) -> None:
+    put_server("web-1", breakers=[breaker("payments-api", "open")])
+    clicks = Clicks(sign_in("olga"))
+    clicks.on("#cards h3 a:has-text('payments-api')")
+    clicks.on("label:has(input[name=act][value=reset])")
+    clicks.page.fill("#override [name=reason]", WHY)
+    clicks.on("#preview button")
+    wait_until(lambda: Entry.objects.filter(action="breaker.reset").exists(), "the breaker is reset")
+    assert clicks.count == 3
+
+
+def test_an_operator_forces_a_breaker_closed_in_three_clicks(sign_in: Any, production: str) -> None:
+    put_server()
+    clicks = Clicks(sign_in("olga"))
+    clicks.on(CARD)
+    clicks.on("label:has(input[name=act][value=forced_closed])")
+    # A duration that is allowed is chosen already; the name confirms that calls reach a failing vendor.
+    clicks.page.fill("#override [name=reason]", WHY)
+    clicks.page.fill("#override [name=confirm]", "payments-api")
+    clicks.on("#preview button")
+    wait_until(lambda: Override.objects.exists(), "the breaker is forced closed")
+    assert clicks.count == 3
+
+
+def test_an_admin_edits_the_policy_of_a_breaker_in_three_clicks(sign_in: Any, production: str) -> None:
+    put_server()
+    clicks = Clicks(sign_in("ada"))
+    clicks.on(CARD)
+    clicks.on("#hero >> text=Settings")
+    clicks.page.fill("[name='breaker.open_ms']", "45000")
+    clicks.page.fill("#dependency-form [name=reason]", WHY)
+    clicks.on("#dependency-form button[type=submit]")
+    wait_until(lambda: Dependency.objects.get(name="payments-api").open_ms == 45_000, "the policy is saved")
+    assert clicks.count == 3
+
+
+def test_an_admin_edits_a_vendor_limit_in_three_clicks(sign_in: Any, production: str) -> None:
+    put_server()
+    clicks = Clicks(sign_in("ada"))
+    clicks.on(CARD)
+    clicks.on("#hero >> text=Vendor limits")
+    clicks.page.fill("[name='new.name']", "contract")
+    clicks.page.fill("[name='new.limit']", "900")
+    clicks.page.fill("[name='new.window_s']", "60")
+    clicks.page.fill("#f-reason", WHY)
+    clicks.on("text=Save changes")
+    wait_until(lambda: VendorLimit.objects.filter(limit=900).exists(), "the vendor limit is saved")
+    assert clicks.count == 3
+
+
+def test_an_admin_schedules_the_policy_of_a_breaker_in_three_clicks(sign_in: Any, production: str) -> None:
+    put_server()
+    clicks = Clicks(sign_in("ada"))
+    clicks.on(CARD)
+    clicks.on("#hero >> text=Settings")
+    clicks.page.fill("[name='breaker.open_ms']", "45000")
+    clicks.page.fill("[name=starts]", f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}")
+    clicks.page.fill("#dependency-form [name=reason]", WHY)
+    clicks.on("#dependency-form button[type=submit]")
+    clicks.page.wait_for_url("**/schedules")
+    assert clicks.count == 3
+    planned = Schedule.objects.get().document
+    assert planned["dependencies"] == {"payments-api": {"breaker": {"open_ms": 45_000}}}
+
+
+def test_an_admin_adds_a_tenant_in_three_clicks(sign_in: Any, production: str) -> None:
+    clicks = Clicks(sign_in("ada"))
+    clicks.on("#nav >> text=Tenants")
+    clicks.on("text=Add tenant")
+    clicks.page.fill("#edit-form [name=name]", "initech")
+    clicks.page.select_option("[name='own.tier']", "pro")
+    clicks.page.fill("#f-reason", WHY)
+    clicks.on("#edit-form button[value=save]")
+    wait_until(lambda: Tenant.objects.filter(key="initech").exists(), "the tenant is added")
+    assert clicks.count == 3
+
+
+def test_an_admin_moves_a_tenant_in_three_clicks(sign_in: Any, production: str) -> None:
+    clicks = Clicks(sign_in("ada"))
+    clicks.on("#tenants a:has-text('acme-retail')")
+    clicks.on(".acts a:text-is('Edit')")
+    clicks.page.select_option("[name='own.tier']", "free")
+    clicks.page.fill("#f-reason", WHY)
+    clicks.on("#edit-form button[value=save]")
+    wait_until(lambda: Tenant.objects.get(key="acme-retail").tier.name == "free", "the tenant is moved")
+    assert clicks.count == 3
+
+
+def test_an_admin_edits_selected_tenants_in_five_clicks(sign_in: Any, production: str) -> None:
+    clicks = Clicks(sign_in("ada"))
+    clicks.on("#nav >> text=Tenants")
+    clicks.on("[data-select-all]")
+    clicks.on("text=Edit selected tenants")
+    clicks.page.select_option("[name=what]", "suspend")
+    clicks.page.fill("[name=reason]", WHY)
+    clicks.on("button[value=preview]")
+    clicks.on("button[value=save]")
+    wait_until(lambda: Tenant.objects.get(key="acme-retail").suspended, "the selected tenants are suspended")
+    assert clicks.count == 5
+
+
+def test_an_admin_applies_a_file_in_four_clicks(sign_in: Any, production: str) -> None:
+    clicks = Clicks(sign_in("ada"))
+    clicks.on("#nav >> text=Revisions")
+    clicks.on("text=Import a file")
+    plan = b"tenants:\n  acme-retail:\n    tier: free\n"
+    clicks.page.set_input_files(
+        "#f-file", {"name": "contracts.yaml", "mimeType": "application/yaml", "buffer": plan}
+    )
+    clicks.on("text=Preview changes")
+    clicks.page.fill("[name=reason]", WHY)
+    clicks.on("main form button.primary[type=submit]")
+    wait_until(lambda: Tenant.objects.get(key="acme-retail").tier.name == "free", "the file is applied")
+    assert clicks.count == 4
+
+
+def test_an_admin_starts_a_drill_of_one_pod_in_three_clicks(sign_in: Any, production: str) -> None:
+    put_server("web-1")
+    clicks = Clicks(sign_in("ada"))
+    clicks.on("#nav >> text=Drills")
+    clicks.on("label:has(input[name=servers][value=web-1])")
+    clicks.page.fill("[name=reason]", WHY)
+    clicks.on("text=Start drill")
+    wait_until(lambda: Drill.objects.exists(), "the drill is started")
+    assert clicks.count == 3
+
+
+def test_a_tenant_is_found_without_a_click_and_a_runbook_takes_one(sign_in: Any, production: str) -> None:
+    put_server("web-1", breakers=[breaker("payments-api", "open")])
+    clicks = Clicks(sign_in("vera"))
+    clicks.page.wait_for_load_state()
+    clicks.page.keyboard.press("Control+k")
+    clicks.page.keyboard.type("acme-retail")
+    becomes(clicks.page, "document.querySelector('dialog[open]')?.textContent.includes('acme-retail')")
+    clicks.page.keyboard.press("Enter")
+    clicks.page.wait_for_url("**/tenant*acme-retail*")
+    assert clicks.count == 0
+    clicks.page.go_back()
+    clicks.on("#conditions [data-runbook] >> nth=0")
+    clicks.page.wait_for_url("**/runbooks/*")
+    assert clicks.count == 1
