@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from controlplane.demo import scenario
 from controlplane.series import partitions
-from controlplane.series.kinds import DEPENDENCY, FLEET, SPAN_S, TENANT, Kind
+from controlplane.series.kinds import DEPENDENCY, FLEET, POD, SPAN_S, TENANT, Kind
 from controlplane.series.models import MADE_UP, Entity, Seal, Writer
 from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S, Table
 from controlplane.series.sealing import Values, write_rows
@@ -25,6 +25,8 @@ _FRAME = "INSERT INTO series_frame (at, writer, kind, part, ids, v) VALUES (%s, 
 _SPAN = "INSERT INTO series_span VALUES (%s, %s, 10000, %s, %s, 0)"
 #: Pods that are said to have been heard.
 _PODS = 18
+#: The usual use of one core by a pod, in thousandths.
+_CPU = 30
 #: Of the tenants, those with a past.
 _TENANTS = 4
 
@@ -65,6 +67,7 @@ _Thing = tuple[Kind, int, float]
 def _things(environment: str, *, first_at: datetime, last_at: datetime) -> list[_Thing]:
     weights: list[tuple[Kind, str, float]] = [(FLEET, "", 1.0)]
     weights += [(DEPENDENCY, one.name, 0.5 / (place + 1)) for place, one in enumerate(scenario.DEPENDENCIES)]
+    weights += [(POD, name, 1 / len(scenario.PODS)) for name in scenario.PODS]
     weights += [(TENANT, one.key, 0.4 / (place + 1)) for place, one in enumerate(scenario.TENANTS[:_TENANTS])]
     return [
         (
@@ -116,7 +119,7 @@ def _span_of(kind: Kind, weight: float, at: datetime) -> list[int]:
         return [ended.get(field.name, 0) for field in kind.fields]
     counted = {"requests": calls, "refused": few, "calls": calls // 2, "failures": failures}
     counted |= {"redis_asked": calls, "redis_to_500_us": calls * 8 // 10, "redis_to_1000_us": calls // 6}
-    counted |= {"redis_to_3000_us": calls // 50}
+    counted |= {"redis_to_3000_us": calls // 50, "cpu": round(_CPU * chance.uniform(0.5, 1.5))}
     return [counted.get(field.name, 0) for field in kind.fields]
 
 
@@ -125,7 +128,7 @@ def _write_frames(writer: int, things: list[_Thing], start: datetime, end: datet
     moments = list(_spans(start, end))
     with connection.cursor() as cursor:
         cursor.executemany(_SPAN, [(at, writer, _PODS, _PODS) for at in moments])
-        for kind in (FLEET, DEPENDENCY, TENANT):
+        for kind in (FLEET, DEPENDENCY, POD, TENANT):
             of_kind = [(number, weight) for one, number, weight in things if one is kind]
             ids = [number for number, _ in of_kind]
             cursor.executemany(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
@@ -66,6 +67,9 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _schedule(request: HttpRequest, name: str, starts: str) -> HttpResponse:
+    if not decides(request, "dependency"):
+        # Not for the admin of one service: see ADR 0029.
+        raise PermissionDenied
     try:
         due_at = moment_of(starts)
     except ValueError:

@@ -9,7 +9,7 @@ from fleet_rows import breaker, put_server
 from refused_samples import FIRST, put_samples
 
 from tests.dashboard.test_incident_pages import incident
-from tests.people import BOB, OLGA, PASSWORD
+from tests.people import ADA, BOB, OLGA, PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -127,7 +127,10 @@ def something_everywhere(production: Any) -> None:
 
     from django.db import connection
 
+    from controlplane.accounts.saved_views import save_view
+    from controlplane.alerts.delivery.receivers import add_receiver
     from controlplane.alerts.incidents.edits import add_note
+    from controlplane.alerts.mute_edits import MuteValues, add_mute
     from controlplane.approvals.gate import Proposed
     from controlplane.approvals.rules import set_approvals
     from controlplane.breakers.overrides import override_breaker
@@ -150,6 +153,23 @@ def something_everywhere(production: Any) -> None:
     )
     common = {"environment": "production", "reason": "CHG-4822 a new contract"}
     put_samples()
+    save_view(
+        environment="production",
+        name="Refused",
+        page="tenants",
+        query={"tier": "pro"},
+        shared=True,
+        actor=ADA,
+    )
+    add_receiver(
+        name="on-call",
+        url="https://192.0.2.7/alerts",
+        least_level=2,
+        least_severity="warning",
+        actor=ADA,
+        **common,
+    )
+    add_mute(values=MuteValues(dependency="search"), actor=OLGA, **common)
     values = {"limit": 100, "window_s": 60, "burst": 20}
     edits.set_template(template="contract", expected_version=0, actor=BOB, **values, **common)
     slow = shipped()["redis-slow"]
@@ -202,6 +222,11 @@ def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_ever
         faults += looked_at(page, name)
         if name == "overview":
             assert page.is_visible("#held a:has-text('Extend')")
+        if name == "incident_report":
+            page.click("text=Make link")
+            faults += looked_at(page, "incident_report with a link")
+            page.goto(page.inner_text("code.secret"))
+            faults += looked_at(page, "shared_report")
     assert faults == []
 
 

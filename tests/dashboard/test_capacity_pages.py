@@ -83,7 +83,7 @@ def test_the_bulkhead_that_refuses_comes_first(log_in: Any) -> None:
 def test_the_overview_has_the_worst_quotas_bulkheads_and_retries(log_in: Any) -> None:
     html = log_in("vera").get("/").content.decode()
     shown = text_of(html.partition('id="kpis"')[2])
-    assert "Bulkhead refusals 3.5 /s" in shown
+    assert "Bulkhead refusals 3.5/s" in shown
     assert "payments-api: no place" in shown
     assert "Retry load 1.17" in shown, "5 retries of 30 first calls"
     assert "requests 1.5 17 9 %" in shown, "of all tenants together"

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.demo.past import make_up
 from controlplane.series import sealing
-from controlplane.series.kinds import DEPENDENCY, FLEET
+from controlplane.series.kinds import DEPENDENCY, FLEET, POD
 from controlplane.series.models import Entity
 from controlplane.series.reading import read
 
@@ -29,6 +29,10 @@ def test_every_range_has_figures_that_are_labelled_as_made_up() -> None:
         assert known >= 0.95 * len(answer.known_s), hours
         assert sum(value or 0 for value in answer.fields["requests"]) > 0
         assert answer.made_up_until == int(NOW.timestamp()) - 5
+    hour: Any = {"start": NOW - timedelta(hours=1), "end": NOW, "now": NOW}
+    pod = read("production", POD, "shop-1", fields=["requests", "cpu"], **hour)
+    assert sum(value or 0 for value in pod.fields["requests"]) > 0
+    assert 0 < max(value or 0 for value in pod.fields["cpu"]) < 100, "thousandths of a core"
     later: Any = {"fields": ["requests"], "start": NOW, "end": NOW + timedelta(hours=1)}
     assert read("production", FLEET, **later, now=NOW + timedelta(hours=1)).made_up_until is None
 
