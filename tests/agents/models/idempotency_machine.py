@@ -125,6 +125,17 @@ def idempotency_machine(client: redis.Redis, script: Script) -> type[RuleBasedSt
             if not mine:
                 assert self.contents() == before
 
+        @rule(owner=OWNERS)
+        def a_request_ends_well_and_is_repeated(self, owner: str) -> None:
+            self.begin(owner, "x", 60 * SECOND, None)
+            if self.oracle.owns(owner):
+                self.time_passes(SECOND)
+                self.renew(owner, 60 * SECOND)
+                self.redis_and_the_oracle_agree()
+                self.done(owner, b"one")
+                self.done(owner, b"two")  # the answer of the first question was lost
+                self.begin("d", self.oracle.print, SECOND, None)
+
         @rule()
         def redis_forgets(self) -> None:
             """Also what happens when the time of a request is over. The clock goes on after that."""
@@ -135,6 +146,16 @@ def idempotency_machine(client: redis.Redis, script: Script) -> type[RuleBasedSt
         @invariant()
         def numbers_rise(self) -> None:
             assert self.fences == sorted(set(self.fences))
+
+        @invariant()
+        def redis_and_the_oracle_agree(self) -> None:
+            oracle = self.oracle
+            if oracle.fence:
+                facts = [oracle.state, oracle.owner, oracle.fence, oracle.until]
+                stored = client.hmget(KEY, "state", "owner", "fence", "til")
+                assert stored == [str(fact).encode() for fact in facts]
+                if oracle.state == "done":
+                    assert client.hget(KEY, "answer") == oracle.answer
 
         @invariant()
         def it_is_remembered_for_its_time(self) -> None:
