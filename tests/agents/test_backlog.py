@@ -1,6 +1,7 @@
 """``agent.backlog``: what clients and workers see, on a real Redis."""
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 import redis
 
+from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, AgentSettings, Misconfigured, Reason, Refused, StoreUnavailable, blocking
 from fuseboard.backlog import Job, JobLost, TryAgain, Undeliverable
 from fuseboard.backlog import workers as workers_module
@@ -334,6 +336,46 @@ class TestWorkers:
         # Without hints, it looks about once per second.
         assert sorted(took)[2] < 0.4
         working.cancel()
+
+
+class TestOutages:
+    async def test_a_job_goes_on_while_redis_is_down_and_its_end_is_reported_afterwards(self, valkey: Valkey):
+        with redis.Redis.from_url(valkey.url) as client:
+            publish(client, POLICY_HERE, revision=1, tenants=TENANTS)
+            async with Agent(settings=AgentSettings(redis_url=valkey.url, server="shop-1")) as agent:
+                backlog, begun, go_on = agent.backlog("payments", lease_s=2.0), [], asyncio.Event()
+
+                async def run(job: Job) -> str:
+                    begun.append(job.attempt)
+                    await go_on.wait()
+                    return "late"
+
+                async def refuses() -> bool:
+                    try:
+                        await backlog.submit(b"")
+                    except Refused as refused:
+                        return refused.decision.reason is Reason.STORE_UNAVAILABLE
+                    return False
+
+                await backlog.submit(b"", job_id="a")
+                working = asyncio.create_task(backlog.work(run))
+                await eventually(lambda: begun)
+                valkey.process.send_signal(signal.SIGSTOP)
+                try:
+                    go_on.set()
+                    await eventually(refuses)
+                finally:
+                    valkey.process.send_signal(signal.SIGCONT)
+
+                async def done() -> bool:
+                    try:
+                        return (await backlog.result("a")).status == "done"
+                    except StoreUnavailable:
+                        return False
+
+                await eventually(done)
+                backlog.stop()
+                await working
 
 
 class TestThreads:

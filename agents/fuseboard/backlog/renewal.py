@@ -1,7 +1,7 @@
 """Renews the leases of the jobs that workers of this process run, on a thread of its own.
 
 A job may block the event loop of the application for longer than its lease. So the thread of the store
-renews; a lease that it cannot renew in time is lost, and the job learns it.
+renews; a job whose lease another worker has, or that was cancelled, learns it.
 """
 
 import asyncio
@@ -92,10 +92,8 @@ class Renewal:
         try:
             reply = await self._thread.ask(BACKLOG_KEEP, (*keys, *self._keys), question)
         except StoreUnavailable as error:
+            # The jobs go on: without Redis, no other worker gets them. ``check`` knows that this is not sure.
             logger.debug("backlog.not_renewed: %s", error.why)
-            for job in kept:
-                if not job.ours:
-                    self._lose(job)
             return False
         for job, answer in zip(kept, reply, strict=False):
             if answer == 0:
