@@ -32,7 +32,7 @@ from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
-from fuseboard.backlog.threads import ThreadBacklogs
+from fuseboard.backlog.of_agent import ThreadBacklogs
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.retries import Retries
 from fuseboard.cancellation import stop_tasks

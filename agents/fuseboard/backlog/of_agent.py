@@ -1,12 +1,13 @@
-"""``agent.backlog``, for an agent on an event loop."""
+"""``agent.backlog``. Most processes have no backlog, so its code is loaded on first use."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_name
+from fuseboard.backlog.host import BacklogHost
 from fuseboard.backlog.options import OptionArguments, Options
-from fuseboard.backlog.workers import JobAgent
 from fuseboard.contract import keys
 from fuseboard.errors import Misconfigured
 from fuseboard.primitives.store_thread import StoreThread
@@ -14,9 +15,10 @@ from fuseboard.runtime import Runtime
 
 if TYPE_CHECKING:
     from fuseboard.backlog.queue import Backlog
+    from fuseboard.backlog.threads import BlockingBacklog
 
 
-class BacklogAgent(JobAgent):
+class BacklogAgent(BacklogHost):
     """An agent with backlogs."""
 
     backlogs: "Backlogs"
@@ -52,7 +54,6 @@ class Backlogs:
         check_name("a dependency", dependency)
         known = self._known.get(dependency)
         if known is None:
-            # Only here: most processes have no backlog, and must not load its code.
             from fuseboard.backlog.queue import Backlog
 
             known = Backlog(self._agent, self._thread, self._admission, dependency, options)
@@ -80,3 +81,16 @@ class Backlogs:
         backlog = self._known.get(message.decode(errors="replace"))
         if backlog is not None:
             backlog.hint()
+
+
+class ThreadBacklogs:
+    """``agent.backlog``, for an agent that is used from threads."""
+
+    @abstractmethod
+    def _started(self) -> BacklogHost: ...
+
+    def backlog(self, dependency: str, **options: Unpack[OptionArguments]) -> "BlockingBacklog":
+        """As ``fuseboard.Agent.backlog``, without ``await``."""
+        from fuseboard.backlog.threads import BlockingBacklog
+
+        return BlockingBacklog(self._started, dependency, Options(**options))

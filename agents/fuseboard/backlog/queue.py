@@ -6,13 +6,14 @@ from time import monotonic
 
 from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.backlog.host import JobAgent
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import Options, check_id
 from fuseboard.backlog.pump import Pump
 from fuseboard.backlog.questions import CANCEL, REVIVE, Granted, Questions
 from fuseboard.backlog.renewal import DRIFT, Renewal
 from fuseboard.backlog.submitting import Submitting
-from fuseboard.backlog.workers import Handler, JobAgent, Value, Workers
+from fuseboard.backlog.workers import Handler, Value, Workers
 from fuseboard.primitives.store_thread import StoreThread
 
 #: The states of jobs that are asked for together are collected for this time.

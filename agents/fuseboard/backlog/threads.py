@@ -2,16 +2,15 @@
 
 import logging
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from time import monotonic
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from fuseboard.agent_api.threads import refuse_loops, submit
+from fuseboard.backlog.host import BacklogHost
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
-from fuseboard.backlog.of_agent import BacklogAgent
-from fuseboard.backlog.options import OptionArguments, Options
+from fuseboard.backlog.options import Options
 from fuseboard.backlog.queue import MOST_WAIT_S, Backlog
 from fuseboard.backlog.workers import MOST_WORKERS, Value
 from fuseboard.errors import Misconfigured, StoreUnavailable
@@ -30,7 +29,7 @@ Handler = Callable[[Job], Value]
 class BlockingBacklog:
     """As ``fuseboard.backlog.queue.Backlog``, without ``await``. Safe from any thread, and after a fork."""
 
-    def __init__(self, agent: Callable[[], BacklogAgent], dependency: str, options: Options) -> None:
+    def __init__(self, agent: Callable[[], BacklogHost], dependency: str, options: Options) -> None:
         self.dependency = dependency
         self.options = options
         self._agent_now = agent
@@ -221,14 +220,3 @@ class _Crew:
             ours = self._jobs.pop(job.fence, None) is not None
         if ours:
             self._backlog.begin(lambda backlog: backlog.finish(job, value, failure, started)).result()
-
-
-class ThreadBacklogs:
-    """``agent.backlog``, for an agent that is used from threads."""
-
-    @abstractmethod
-    def _started(self) -> BacklogAgent: ...
-
-    def backlog(self, dependency: str, **options: Unpack[OptionArguments]) -> BlockingBacklog:
-        """As ``fuseboard.Agent.backlog``, without ``await``."""
-        return BlockingBacklog(self._started, dependency, Options(**options))

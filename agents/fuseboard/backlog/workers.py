@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import random
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
@@ -16,7 +15,6 @@ from fuseboard.backlog.questions import DEAD, DONE, NOT_OURS, RELEASE, RETRY, Qu
 from fuseboard.backlog.renewal import Renewal
 from fuseboard.cancellation import stop_tasks
 from fuseboard.contract.words import Outcome
-from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, StoreUnavailable
 
 logger = logging.getLogger("fuseboard")
@@ -32,16 +30,6 @@ RETRY_S = (1.0, 60.0)
 END_AGAIN_S, END_LEASES = 0.5, 3
 #: A handler that is cancelled may take this long to clean up.
 CANCEL_S = 1.0
-
-
-class JobAgent(LoopAgent):
-    """What a backlog needs of the agent."""
-
-    @abstractmethod
-    def settle(self, decision: Decision, measure: str, actual: int) -> None: ...
-
-    @abstractmethod
-    def timeout_s(self, dependency: str) -> float | None: ...
 
 
 class JobSource(Protocol):

@@ -1,0 +1,26 @@
+"""What a backlog needs of the agent."""
+
+from abc import abstractmethod
+from typing import Any, Protocol
+
+from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.backlog.options import Options
+from fuseboard.decision import Decision
+
+
+class JobAgent(LoopAgent):
+    @abstractmethod
+    def settle(self, decision: Decision, measure: str, actual: int) -> None: ...
+
+    @abstractmethod
+    def timeout_s(self, dependency: str) -> float | None: ...
+
+
+class Opener(Protocol):
+    """``fuseboard.backlog.of_agent.Backlogs``."""
+
+    def get(self, dependency: str, options: Options) -> Any: ...
+
+
+class BacklogHost(JobAgent):
+    backlogs: Opener
