@@ -33,6 +33,7 @@ app.autodiscover_tasks(
         "controlplane.series",
         "controlplane.reconciliation",
         "controlplane.alerts",
+        "controlplane.weekly",
         "controlplane.api",
     ]
 )
@@ -63,6 +64,7 @@ app.conf.beat_schedule = {
     "deliver-alerts": _every(1, "alerts.deliver"),
     "ping-watchdog": _every(60, "alerts.watchdog"),
     "forget-alerts": _every(3600, "alerts.forget"),
+    "make-weekly-summaries": _every(3600, "weekly.make"),
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
     "expire-requests": _every(60, "approvals.expire_requests"),

@@ -108,6 +108,7 @@ INSTALLED_APPS = [
     "controlplane.series",
     "controlplane.reconciliation",
     "controlplane.alerts",
+    "controlplane.weekly",
     "dashboard",
     # After ours, whose export_openapi_schema knows where the API is.
     "ninja",

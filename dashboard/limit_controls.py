@@ -51,7 +51,7 @@ def limit_controls(
     return found
 
 
-def limit_editor(kind: str, owner: str, limit: str, **typed: str) -> str:
+def limit_editor(kind: str, owner: str, limit: str, /, **typed: str) -> str:
     """Return the address of the editor of the owner of a limit, with the focus on this limit.
 
     ``typed`` fills in columns of the limit; the first of them gets the focus, otherwise its size.

@@ -43,6 +43,7 @@ from dashboard.views import (
     tiers,
     tokens,
     undo,
+    weekly,
 )
 
 #: As in ``controlplane.urls``, for addresses of an environment, which have no pages but these.
@@ -90,6 +91,8 @@ urlpatterns = [
     path("alerts/mutes", mutes.mutes, name="mutes"),
     path("alerts/routes", alert_routes.routes, name="routes"),
     path("alerts/receivers", receivers.receivers, name="receivers"),
+    path("weekly-summary", weekly.weekly, name="weekly"),
+    path("weekly-summary.md", weekly.weekly_file, name="weekly_file"),
     path("incidents", incidents.list_incidents, name="incidents"),
     path("incidents/<int:number>", incidents.incident, name="incident"),
     path("incidents/<int:number>/report", incident_reports.incident_report, name="incident_report"),

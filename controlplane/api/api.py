@@ -50,6 +50,7 @@ from controlplane.api.routes import (
     tiers,
     tokens,
     usage,
+    weekly,
 )
 
 
@@ -135,6 +136,7 @@ for address, router, tag in (
     ("fleet", servers.fleet, "fleet"),
     ("series", series.router, "fleet"),
     ("reconciliation", reconciliation.router, "fleet"),
+    ("weekly-summary", weekly.router, "fleet"),
     ("alerts", alerts.router, "alerts"),
     ("mutes", mutes.router, "alerts"),
     ("incidents", incidents.router, "incidents"),

@@ -38,6 +38,7 @@ PAGES = {
     "limits": "/limits",
     "hot_keys": "/hot-keys",
     "reconciliation": "/reconciliation",
+    "weekly": "/weekly-summary",
     "budgets": "/budgets",
     "edit": "/edit/tier?key=pro",
     "changes": "/changes",

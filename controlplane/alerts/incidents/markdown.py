@@ -12,9 +12,9 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 
 def as_markdown(report: Report) -> str:
     incident = report.incident
-    taken = f" by {_text(report.acknowledged_by)}" if report.acknowledged_by else ""
+    taken = f" by {plain_text(report.acknowledged_by)}" if report.acknowledged_by else ""
     facts = (
-        ("Environment", _text(incident.environment)),
+        ("Environment", plain_text(incident.environment)),
         ("Level", f"{incident.level}, {incident.severity}"),
         ("Began", _moment(report.started_at)),
         ("Detected", _moment(report.detected_at) or "no message was sent"),
@@ -24,7 +24,7 @@ def as_markdown(report: Report) -> str:
     )
     actions = [_line(line) for line in report.actions] or ["No person changed anything."]
     parts = [
-        f"# Incident {incident.pk}: {_text(incident.title)}",
+        f"# Incident {incident.pk}: {plain_text(incident.title)}",
         "\n".join(("| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts))),
         "## Actions",
         "\n".join(actions),
@@ -40,7 +40,7 @@ def as_markdown(report: Report) -> str:
 
 
 def _tenants(tenants: Iterable[AffectedTenant], more: int) -> list[str]:
-    found = [f"- {_text(one.tenant)}: about {one.refused:,} refused" for one in tenants]
+    found = [f"- {plain_text(one.tenant)}: about {one.refused:,} refused" for one in tenants]
     if more:
         found.append(f"- and {more:,} more")
     return found or ["No refused request of a tenant was sampled."]
@@ -58,19 +58,20 @@ def _by_day(lines: tuple[Line, ...]) -> list[str]:
 
 
 def _line(line: Line) -> str:
-    parts = [f"- {line.at.astimezone(UTC):%H:%M:%S} {_text(line.what)}"]
+    parts = [f"- {line.at.astimezone(UTC):%H:%M:%S} {plain_text(line.what)}"]
     if line.thing:
-        parts.append(f" {_text(line.thing)}")
+        parts.append(f" {plain_text(line.thing)}")
     if line.detail:
-        parts.append(f": {_text(line.detail)}")
+        parts.append(f": {plain_text(line.detail)}")
     if line.who:
-        parts.append(f" ({_text(line.who)})")
+        parts.append(f" ({plain_text(line.who)})")
     if line.reason:
-        parts.append(f", because: {_text(line.reason)}")
+        parts.append(f", because: {plain_text(line.reason)}")
     return "".join(parts)
 
 
-def _text(text: str) -> str:
+def plain_text(text: str) -> str:
+    """A name or a note as one line of Markdown that is neither a link nor HTML."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

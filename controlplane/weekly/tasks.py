@@ -1,0 +1,8 @@
+from controlplane.celery import app
+from controlplane.weekly import keep
+
+
+@app.task(name="weekly.make")
+def make() -> None:
+    keep.make_due()
+    keep.forget()
