@@ -143,6 +143,10 @@ def test_the_report_says_what_pods_allowed_without_redis(production: str) -> Non
     assert usage() == "Not reconciled yet.", "pods may have reported since then"
     Copying.objects.update(began_at=end)
     assert usage() == "Limits counted no call without Redis."
+    # All alerts are resolved, and the incident is quiet for 10 minutes before it is closed.
+    Alert.objects.update(state=AlertState.RESOLVED, resolved_at=end)
+    Incident.objects.update(closed_at=None)
+    assert usage() == "Limits counted no call without Redis."
     AllowedAlone.objects.create(
         environment="production",
         domain="d:search",

@@ -59,6 +59,7 @@ def report_of(incident: Incident) -> Report:
     end = incident.closed_at or timezone.now()
     acknowledged = _acknowledged(incident, end)
     tenants, more = _tenants(incident, end)
+    recovered = _recovered(incident)
     done = [line for line in reversed(lines) if line.human and line.kind in _ACTIONS]
     return Report(
         incident=incident,
@@ -66,12 +67,13 @@ def report_of(incident: Incident) -> Report:
         detected_at=incident.detected_at or detected_at([incident]).get(incident.pk),
         acknowledged_at=acknowledged.at if acknowledged else None,
         acknowledged_by=acknowledged.actor if acknowledged else "",
-        recovered_at=_recovered(incident),
+        recovered_at=recovered,
         actions=tuple(done[:MOST_ACTIONS]),
         tenants=tenants,
         more_tenants=more,
         bound=_bound(incident, end),
-        usage=_usage(incident, end),
+        # After the recovery, nothing is added: so it is known before the incident is closed.
+        usage=_usage(incident, min(recovered or end, end)),
         lines=tuple(lines),
     )
 

@@ -7,6 +7,7 @@ from controlplane.demo.story import (
     alerts,
     drills,
     imports,
+    incidents,
     opening,
     operator,
     outage,
@@ -52,8 +53,10 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("postgres-down", survival.postgres_down),
     Checkpoint("pod-restart-offline", survival.pod_restart_offline),
     Checkpoint("alert-fires", alerts.alert_fires),
+    Checkpoint("runbook-linked", incidents.runbook_linked),
     Checkpoint("alert-resolves", alerts.alert_resolves),
     Checkpoint("level-3", alerts.level_3),
+    Checkpoint("incident-report", incidents.incident_report),
 )
 
 __all__ = ["BASE", "MORE", "Chapter", "CheckFailed", "Checkpoint"]
