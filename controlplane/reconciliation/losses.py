@@ -1,4 +1,4 @@
-"""Pods that did not count, or did not report, some of what they allowed without Redis."""
+"""What pods say about counts that are missing, and about journals of dead pods that they reported."""
 
 from datetime import datetime, timedelta
 
@@ -12,19 +12,25 @@ _KEPT = timedelta(days=40)
 # that is gone, and is 0 again when the same process has reported.
 _NOTE = """
     INSERT INTO reconciliation_lostcounts AS known
-        (environment, server, boot, since, until, uncounted, unreported)
+        (environment, server, boot, since, until, uncounted, expired, adopted, unreported)
     SELECT environment, name, boot, least(mode_since, last_seen_at), last_seen_at,
-           coalesce((alone->>'uncounted')::bigint, 0) + coalesce((alone->>'expired')::bigint, 0),
+           coalesce((alone->>'uncounted')::bigint, 0), coalesce((alone->>'expired')::bigint, 0),
+           coalesce((alone->>'adopted')::bigint, 0),
            CASE WHEN last_seen_at < %(silent)s OR state = 'gone'
                 THEN coalesce((alone->>'unreported')::bigint, 0) ELSE 0 END
     FROM fleet_server
     WHERE alone <> '{}'::jsonb
-      AND (alone ? 'uncounted' OR alone ? 'expired'
+      AND (alone ?| array['uncounted', 'expired', 'adopted']
            OR (alone ? 'unreported' AND (last_seen_at < %(silent)s OR state = 'gone')))
     ON CONFLICT (environment, server, boot) DO UPDATE
-    SET until = CASE WHEN EXCLUDED.uncounted > known.uncounted THEN EXCLUDED.until ELSE known.until END,
-        uncounted = greatest(known.uncounted, EXCLUDED.uncounted), unreported = EXCLUDED.unreported
-    WHERE EXCLUDED.uncounted > known.uncounted OR EXCLUDED.unreported <> known.unreported
+    SET until = CASE WHEN EXCLUDED.uncounted > known.uncounted OR EXCLUDED.expired > known.expired
+                       OR EXCLUDED.adopted > known.adopted THEN EXCLUDED.until ELSE known.until END,
+        uncounted = greatest(known.uncounted, EXCLUDED.uncounted),
+        expired = greatest(known.expired, EXCLUDED.expired),
+        adopted = greatest(known.adopted, EXCLUDED.adopted),
+        unreported = EXCLUDED.unreported
+    WHERE EXCLUDED.uncounted > known.uncounted OR EXCLUDED.expired > known.expired
+       OR EXCLUDED.adopted > known.adopted OR EXCLUDED.unreported <> known.unreported
 """
 
 

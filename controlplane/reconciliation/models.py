@@ -53,15 +53,19 @@ class AllowedAlone(models.Model):
 
 
 class LostCounts(models.Model):
-    """One process of a pod did not count, or has not reported, some of what it allowed without Redis."""
+    """What one process of a pod says about counts that it lacks, and about journals of dead pods."""
 
     environment = models.CharField(max_length=64)
     server = models.CharField(max_length=64)
     boot = models.CharField(max_length=64)
     since = models.DateTimeField()
     until = models.DateTimeField()
-    #: For lack of room, or in files that were too old.
+    #: Calls, for lack of room.
     uncounted = models.BigIntegerField(default=0)
+    #: Journals of dead pods that were too old: it is unknown what they counted.
+    expired = models.BigIntegerField(default=0, db_default=0)
+    #: Journals of dead pods that this process reported. Nothing in them is lost.
+    adopted = models.BigIntegerField(default=0, db_default=0)
     #: As its last heartbeat said. Another pod may have reported it since, from its disk.
     unreported = models.BigIntegerField(default=0)
 

@@ -84,6 +84,10 @@ class Report:
     #: Pods did not count these calls, or died before they reported them.
     uncounted: int
     unreported: int
+    #: Journals of dead pods, since the beginning: too old, so that their calls are unknown; and reported by
+    #: other pods, so that nothing is missing.
+    expired_journals: int
+    adopted_journals: int
     #: Everything that pods reported by then is in it; ``None`` before the first copy.
     complete_until: datetime | None
     #: Why nothing is copied now.
@@ -93,7 +97,8 @@ class Report:
 
     @property
     def is_certain(self) -> bool:
-        lost = self.uncounted or self.unreported or self.untimed or self.full or self.more
+        lost = self.uncounted or self.unreported or self.expired_journals or self.untimed
+        lost = lost or self.full or self.more
         exact = all(line.certainty is Certainty.EXACT for line in self.lines if not line.shadow)
         return exact and not lost and self.complete
 
@@ -113,6 +118,9 @@ def reconciled(environment: str, since: datetime, until: datetime) -> Report:
     sums = rows.filter(shadow=False, measure__in=_CALLS).aggregate(without=Sum("amount"))
     lost = LostCounts.objects.filter(environment=environment, since__lt=until, until__gt=since)
     losses = lost.aggregate(uncounted=Sum("uncounted"), unreported=Sum("unreported"))
+    # Another pod finds the journal of a dead one when it starts, which may be long after the outage.
+    later = LostCounts.objects.filter(environment=environment, until__gt=since)
+    journals = later.aggregate(expired=Sum("expired"), adopted=Sum("adopted"))
     copying = Copying.objects.filter(pk=1).first()
     return Report(
         since=since,
@@ -124,6 +132,8 @@ def reconciled(environment: str, since: datetime, until: datetime) -> Report:
         untimed=_untimed(environment, since),
         uncounted=losses["uncounted"] or 0,
         unreported=losses["unreported"] or 0,
+        expired_journals=journals["expired"] or 0,
+        adopted_journals=journals["adopted"] or 0,
         complete_until=copying.began_at if copying is not None else None,
         problem=copying.problem if copying is not None else "",
         full=copying is not None and environment in copying.full,

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.fleet.models import Event, Server
 from controlplane.reconciliation.losses import note_losses
-from controlplane.reconciliation.models import LostCounts
+from controlplane.reconciliation.models import Copying, LostCounts
 from controlplane.reconciliation.outages import outages
 from controlplane.reconciliation.report import reconciled
 
@@ -46,6 +46,26 @@ def test_lost_counts_make_the_report_uncertain(production: str, limits: redis.Re
     Server.objects.filter(name="web-1").update(alone={"uncounted": 15})
     note_losses(now)
     assert LostCounts.objects.get(server="web-1").uncounted == 15
+
+
+def test_journals_of_dead_pods_are_reported_apart_from_calls(production: str, limits: redis.Redis) -> None:
+    now = timezone.now()
+    outage = (now - timedelta(minutes=20), now - timedelta(minutes=10))
+    # It started after the outage, and found the file of a pod that died in it.
+    a_pod("web-9", alone={"adopted": 2}, mode_since=now)
+    assert note_losses(now) == 1
+    assert note_losses(now) == 0
+    found = reconciled("production", *outage)
+    assert (found.adopted_journals, found.expired_journals, found.uncounted) == (2, 0, 0)
+    Copying.objects.update_or_create(pk=1, defaults={"began_at": now})
+    assert reconciled("production", *outage).is_certain, "nothing is lost"
+    Server.objects.filter(name="web-9").update(alone={"adopted": 2, "expired": 1})
+    assert note_losses(now) == 1
+    found = reconciled("production", *outage)
+    assert (found.adopted_journals, found.expired_journals, found.is_certain) == (2, 1, False)
+    assert (
+        reconciled("production", now + timedelta(minutes=1), now + timedelta(minutes=2)).adopted_journals == 0
+    )
 
 
 def moved(server: str, detail: str, at: datetime) -> None:

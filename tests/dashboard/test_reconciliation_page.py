@@ -60,12 +60,16 @@ def test_what_is_missing_is_said(log_in: Any, outage: datetime) -> None:
         since=outage,
         until=outage + timedelta(minutes=1),
         uncounted=12,
+        expired=1,
+        adopted=2,
         unreported=3,
     )
     note_problem("ConnectionError: refused")
     shown = text_of(log_in("vera").get("/reconciliation").content.decode())
     assert "Pods had no room to count 12." in shown
     assert "Pods that are gone had not reported 3." in shown
+    assert "1 journal of dead pods was too old to be reported." in shown
+    assert "Other pods reported 2 journals of dead pods since then: what they counted is included." in shown
     assert "Redis could not be read: ConnectionError: refused." in shown
 
 

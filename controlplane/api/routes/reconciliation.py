@@ -96,6 +96,8 @@ class ReconciliationOut(Schema):
                 "untimed": 0,
                 "uncounted": 0,
                 "unreported": 0,
+                "expired_journals": 0,
+                "adopted_journals": 1,
                 "certain": True,
                 "complete_until": "2026-05-04T13:25:10Z",
                 "problem": "",
@@ -113,10 +115,14 @@ class ReconciliationOut(Schema):
     over: int
     #: Copied since then, at an unknown time: by pods of version 0.1, or that did not know the time.
     untimed: int
-    #: Pods had no room to count these, or their files were too old.
+    #: Pods had no room to count these.
     uncounted: int
     #: Pods that are gone had these, and nobody has reported them.
     unreported: int
+    #: Journals of dead pods that were too old since then: what they counted is unknown.
+    expired_journals: int
+    #: Journals of dead pods that other pods reported since then: what they counted is included.
+    adopted_journals: int
     #: Nothing is missing, and every number is exact.
     certain: bool
     #: What pods reported until then is in it; null before the first copy.
@@ -151,6 +157,8 @@ def get_reconciliation(
         "untimed",
         "uncounted",
         "unreported",
+        "expired_journals",
+        "adopted_journals",
         "complete_until",
     )
     return {
