@@ -1,6 +1,6 @@
 """Applies the rules to the fleet and keeps their alerts in Postgres. The worker runs it every 5 s."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 
@@ -8,6 +8,7 @@ import structlog
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
+from controlplane.alerts import refreshing
 from controlplane.alerts.evaluate import evaluate
 from controlplane.alerts.findings import Finding
 from controlplane.alerts.flapping import timing_while, with_change
@@ -96,7 +97,12 @@ def evaluate_environment(environment: str) -> list[Change]:
             # The clock of Postgres, for every process that evaluates.
             cursor.execute(_NOW)
             (now,) = cursor.fetchone()
-        changes = _apply(environment, status_of(read_facts(environment)), now)
+        status = status_of(read_facts(environment))
+        changes = _apply(environment, status, now)
+    if status.fleet.lagging:
+        done = Evaluation.objects.get(environment=environment).measured.get(refreshing.FIELD)
+        if refreshing.is_due(done, now):
+            refreshing.send_again(environment, done, now)
     for change in changes:
         alert = change.alert
         NEWS.labels(rule_of(alert.key), change.news).inc()
@@ -126,6 +132,11 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     last = Evaluation.objects.filter(environment=environment).first()
     passed_s = max(0.0, now - last.at.timestamp()) if last else 0.0
     found = {one.key: one for one in evaluate(status) if rule_of(one.key) not in NOT_ALERTS}
+    document, done = measured(status), None
+    if status.fleet.lagging and last is not None and refreshing.FIELD in last.measured:
+        done = document[refreshing.FIELD] = last.measured[refreshing.FIELD]
+    if "lag" in found:
+        found["lag"] = replace(found["lag"], detail=found["lag"].detail + refreshing.done_about(done))
     rows = {
         row.key: row
         for row in Alert.objects.filter(environment=environment)
@@ -162,7 +173,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     paused = {"paused_at": last.at, "resumed_at": Now()} if last and passed_s > LONGEST_PAUSE_S else {}
     # Before news: after a pause, those of level 3 wait for what gateways sent meanwhile.
     Evaluation.objects.update_or_create(
-        environment=environment, defaults={"at": Now(), "measured": measured(status), **paused}
+        environment=environment, defaults={"at": Now(), "measured": document, **paused}
     )
     notify(environment, seen, now)
     escalate(environment, seen, now)

@@ -19,6 +19,13 @@ PUBLISHED = Counter("fuseboard_published_total", "Configurations written to Redi
 PUBLISH_FAILURES = Counter(
     "fuseboard_publish_failures_total", "Publications that were left to the sweep.", by=_BOTH
 )
+REFRESHES = Counter(
+    "fuseboard_config_refreshes_total",
+    "Times that the configuration was sent again to pods that lag: ok, or failed.",
+    by=_BOTH,
+    labels=("result",),
+    most=2,
+)
 ENFORCE_FAILURES = Counter(
     "fuseboard_enforce_failures_total", "Overrides and resets left to the reconciler.", by=_BOTH
 )

@@ -104,6 +104,17 @@ def republish(environment: str) -> ConfigHead:
     raise PublishError(f"{ATTEMPTS} other publishers of {environment} were faster")
 
 
+def refresh(environment: str) -> ConfigHead:
+    """Make pods that lag read the newest configuration again, which is in Redis first. Others ignore it.
+
+    Raises the same as ``publish_head``.
+    """
+    head = publish_head(environment)
+    nudge = Nudge(epoch=head.epoch, revision=head.revision, since=0, tenants=None)
+    limits(deadline_s=PROMPT_S).publish(keys.config_channel(environment), encode(nudge))
+    return head
+
+
 def publish_promptly(environment: str) -> None:
     """Publish right after a commit if Redis answers promptly. If not, the sweep publishes."""
     try:
