@@ -2,6 +2,7 @@ from django.urls import include, path
 
 from dashboard.views import (
     alert_routes,
+    alert_rules,
     alerts,
     audit,
     breaker_selection,
@@ -88,6 +89,7 @@ urlpatterns = [
     path("templates/of/<str:name>/preview", limit_templates.template_preview, name="template_preview"),
     path("defaults", defaults.defaults, name="defaults"),
     path("alerts", alerts.alerts, name="alerts"),
+    path("alerts/rules", alert_rules.alert_rules, name="alert_rules"),
     path("alerts/mutes", mutes.mutes, name="mutes"),
     path("alerts/routes", alert_routes.routes, name="routes"),
     path("alerts/receivers", receivers.receivers, name="receivers"),

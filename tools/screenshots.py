@@ -66,6 +66,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "alerts": "/alerts",
     "routes": "/alerts/routes?rule=open",
     "mutes": "/alerts/mutes",
+    "alert_rules": "/alerts/rules?edit=429",
     "incidents": "/incidents",
     "incident": ("/incidents", "tbody a"),
     "incident_report": ("incident", "a[href$=report]"),

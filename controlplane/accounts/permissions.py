@@ -32,6 +32,7 @@ ACTIONS: dict[str, Role] = {
     "manage_people": Role.ADMIN,
     "export_audit": Role.ADMIN,
     "manage_receivers": Role.ADMIN,
+    "change_alert_rules": Role.ADMIN,
     #: All customers in one file.
     "export_configuration": Role.ADMIN,
     "run_drills": Role.ADMIN,

@@ -21,7 +21,8 @@ from controlplane.alerts.routing import (
     route_of,
     routes_of,
 )
-from controlplane.alerts.timings import OF_DEPENDENCY, timing_of
+from controlplane.alerts.rule_settings import settings_of
+from controlplane.alerts.timings import OF_DEPENDENCY
 from controlplane.audit.actor import Actor
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
@@ -159,12 +160,13 @@ def plan_of(
     if severity not in SEVERITIES:
         problems.add("severity", "Choose warning or critical.")
     problems.settle()
-    slug = environment_of(environment).slug
+    here = environment_of(environment)
+    slug = here.slug
     moment = at or timezone.now()
     alert = Alert(
         environment=slug,
         key=f"{rule}:{dependency}" if dependency else rule,
-        level=timing_of(rule).level,
+        level=settings_of(here.alert_rules, rule).timing.level,
         severity=severity,
         subject_kind="breaker" if dependency else "servers",
         subject_name=dependency,

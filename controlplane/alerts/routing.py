@@ -7,12 +7,14 @@ worker, the preview and the warnings of the page use the same functions.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from controlplane.alerts.models import Alert, Receiver, Route
+from controlplane.alerts.rule_settings import Changes, settings_of
 from controlplane.alerts.rules import RULES
-from controlplane.alerts.timings import NOT_ALERTS, OF_DEPENDENCY, timing_of
-from controlplane.policies.models import Dependency
+from controlplane.alerts.timings import NOT_ALERTS, OF_DEPENDENCY
+from controlplane.policies.models import Dependency, Environment
 
 DEFAULT = "default"
 SEVERITIES = ("warning", "critical")
@@ -126,11 +128,16 @@ def refusal_of(receiver: Receiver | None, facts: Facts) -> str:
     return ""
 
 
-def holes(routes: Sequence[Route], receivers: Collection[Receiver], owners: Iterable[str] = ()) -> list[Hole]:
-    """Alerts for people that would reach no receiver at some hour."""
+def holes(
+    routes: Sequence[Route],
+    receivers: Collection[Receiver],
+    owners: Iterable[str] = (),
+    rules: Changes = MappingProxyType({}),
+) -> list[Hole]:
+    """Alerts for people that would reach no receiver at some hour. ``rules``: what an admin changed."""
     by_name = {receiver.name: receiver for receiver in receivers}
     found: dict[Hole, None] = {}
-    for facts in _possible(owners):
+    for facts in _possible(owners, rules):
         for route in routes:
             if not matches(route, facts):
                 continue
@@ -143,13 +150,14 @@ def holes(routes: Sequence[Route], receivers: Collection[Receiver], owners: Iter
 
 
 def warnings(environment: str) -> list[str]:
-    """What is wrong with routes and receivers, for the page of alerts. Three queries."""
+    """What is wrong with routes and receivers, for the page of alerts. Four queries."""
     receivers = list(Receiver.objects.filter(environment=environment))
     if not receivers:
         return ["There is no receiver: alerts are displayed, and sent to no person."]
     owners = Dependency.objects.filter(environment=environment).exclude(owner="")
     names = owners.order_by("owner").values_list("owner", flat=True).distinct()
-    found = [_said(hole) for hole in holes(routes_of(environment), receivers, names)]
+    rules = Environment.objects.filter(slug=environment).values_list("alert_rules", flat=True).first() or {}
+    found = [_said(hole) for hole in holes(routes_of(environment), receivers, names, rules)]
     more = len(found) - MOST_WARNINGS
     rest = [f"{more} more kinds of alerts reach no receiver."] if more > 0 else []
     return [*found[:MOST_WARNINGS], *rest]
@@ -163,13 +171,14 @@ def _said(hole: Hole) -> str:
     )
 
 
-def _possible(owners: Iterable[str]) -> list[Facts]:
+def _possible(owners: Iterable[str], rules: Changes) -> list[Facts]:
     """What alerts for people can be: by the rules, and by the owners of dependencies."""
     every = ("", *owners)
     found: dict[Facts, None] = {}
     for rule in RULES:
-        level = timing_of(rule.key).level
-        if rule.key in NOT_ALERTS or level < LEAST_LEVEL_OF_PEOPLE:
+        settings = settings_of(rules, rule.key)
+        level = settings.timing.level
+        if rule.key in NOT_ALERTS or not settings.enabled or level < LEAST_LEVEL_OF_PEOPLE:
             continue
         for owner in every if rule.key in OF_DEPENDENCY else ("",):
             found[Facts(level=level, severity=rule.severity, owner=owner)] = None

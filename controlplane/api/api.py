@@ -21,6 +21,7 @@ from controlplane.api.http.problems import install, problem
 from controlplane.api.http.rate_limit import Spent
 from controlplane.api.routes import (
     alert_routes,
+    alert_rules,
     alerts,
     audit,
     breakers,
@@ -138,6 +139,7 @@ for address, router, tag in (
     ("reconciliation", reconciliation.router, "fleet"),
     ("weekly-summary", weekly.router, "fleet"),
     ("alerts", alerts.router, "alerts"),
+    ("alert-rules", alert_rules.router, "alerts"),
     ("mutes", mutes.router, "alerts"),
     ("incidents", incidents.router, "incidents"),
     ("markers", markers.router, "incidents"),

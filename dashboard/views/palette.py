@@ -171,6 +171,7 @@ _PAGES = (
     ("audit", "Audit", "who log changes"),
     ("refusals", "Refusals", "429 log samples who is refused"),
     ("explain", "Explain a refusal", "429 token why refused"),
+    ("alert_rules", "Alert rules", "thresholds levels monitoring"),
     ("runbooks", "Runbooks", "help"),
     ("saved_views", "Saved views", "bookmarks filters shared save this view"),
 )

@@ -1,0 +1,202 @@
+"""Edits of alert rules in one environment, and what a change would mean: now, and in the recorded past."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.findings import Finding, Severity
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert
+from controlplane.alerts.mute_edits import MUTABLE_RULES
+from controlplane.alerts.rule_history import HISTORY_H, times_fired
+from controlplane.alerts.rule_settings import RuleSettings, default_of, settings_of
+from controlplane.alerts.rules import RULES
+from controlplane.alerts.timings import rule_of
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.errors import NotFound
+from controlplane.policies.document import environment_of
+from controlplane.policies.models import Environment
+from controlplane.status.read_facts import read_facts
+from controlplane.status.status import status_of
+from controlplane.validation import Problems
+
+LONGEST_FOR_S = 3_600
+LONGEST_KEEP_S = 86_400
+LONGEST_NOTE = 500
+#: Alerts of the past that are counted, in days.
+PAST_DAYS = 30
+_SEVERITIES: tuple[Severity, ...] = ("warning", "critical")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleValues:
+    """What a person enters. ``None`` stands for the default. Thresholds are in the unit of the rule."""
+
+    warning: float | None = None
+    critical: float | None = None
+    for_s: int | None = None
+    keep_s: int | None = None
+    level: int | None = None
+    enabled: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleInForce:
+    key: str
+    #: Its severities, the less severe first.
+    severities: tuple[Severity, ...]
+    settings: RuleSettings
+    default: RuleSettings
+
+    @property
+    def changed(self) -> bool:
+        return self.settings != self.default
+
+    @property
+    def fixed(self) -> bool:
+        """Gateways apply it without Postgres: only its note can change."""
+        return self.default.timing.level >= 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulePreview:
+    #: Alerts of the rule that are open.
+    open: list[Alert]
+    #: What the rule would find now with these values, and not as it is; and the reverse.
+    begins: list[Finding]
+    ends: list[Finding]
+    #: How often its alerts fired in the last ``PAST_DAYS``, with the values of their time.
+    fired: int
+    #: How often one would have fired in the last ``HISTORY_H`` hours; ``None`` without stored figures.
+    would_have_fired: int | None
+    history_h: int = HISTORY_H
+
+
+def rules_in_force(environment: str) -> list[RuleInForce]:
+    """Every rule with its settings, by name. Raises ``NotFound`` for an unknown environment."""
+    changes = environment_of(environment).alert_rules
+    return [_in_force(key, changes) for key in MUTABLE_RULES]
+
+
+def set_rule(*, environment: str, rule: str, values: RuleValues, reason: str, actor: Actor) -> RuleInForce:
+    """Replace what differs from the defaults; without any difference, the rule follows its default again.
+
+    The next evaluation judges open alerts by it. One that stays true stays the same alert: it is neither
+    resolved nor sent again. Raises ``InvalidEdit`` and ``NotFound``.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    slug = environment_of(environment).slug
+    changed = _checked(rule, values, problems)
+    with transaction.atomic():
+        row = Environment.objects.select_for_update().get(pk=slug)
+        before = dict(row.alert_rules.get(rule, {}))
+        kept = {key: value for key, value in row.alert_rules.items() if key != rule}
+        row.alert_rules = kept | ({rule: changed} if changed else {})
+        record(
+            actor=actor,
+            action="alert_rule.set",
+            target_kind="alert_rule",
+            target_name=rule,
+            before=before,
+            after=changed,
+            reason=reason,
+            environment=slug,
+        )
+        row.save(update_fields=["alert_rules"])
+    return _in_force(rule, row.alert_rules)
+
+
+def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePreview:
+    """What a change would mean. Raises ``InvalidEdit`` and ``NotFound``."""
+    slug = environment_of(environment).slug
+    changed = _checked(rule, values, Problems())
+    facts = read_facts(slug)
+    changes = {**facts.alert_rules, rule: changed}
+    rules = tuple(one for one in RULES if one.key == rule)
+    now = {one.key: one for one in evaluate(status_of(facts), rules)}
+    then = {one.key: one for one in evaluate(status_of(replace(facts, alert_rules=changes)), rules)}
+    own = Alert.objects.filter(environment=slug)
+    rows = own.exclude(state=AlertState.RESOLVED).order_by("true_since")
+    since = timezone.now() - timedelta(days=PAST_DAYS)
+    past = own.filter(fired_at__gte=since).only("key")
+    return RulePreview(
+        open=[row for row in rows if rule_of(row.key) == rule],
+        begins=[then[key] for key in sorted(then.keys() - now.keys())],
+        ends=[now[key] for key in sorted(now.keys() - then.keys())],
+        fired=sum(rule_of(row.key) == rule for row in past.iterator()),
+        would_have_fired=times_fired(slug, rule, settings_of(changes, rule), facts.store_deadline_us),
+    )
+
+
+def _in_force(key: str, changes: Mapping[str, Any]) -> RuleInForce:
+    severities = {rule.severity for rule in RULES if rule.key == key}
+    return RuleInForce(
+        key=key,
+        severities=tuple(one for one in _SEVERITIES if one in severities),
+        settings=settings_of(changes, key),
+        default=default_of(key),
+    )
+
+
+def _checked(rule: str, values: RuleValues, problems: Problems) -> dict[str, Any]:
+    """The differences from the defaults. Raises ``InvalidEdit`` and ``NotFound``."""
+    if rule not in MUTABLE_RULES:
+        raise NotFound("alert rule", rule)
+    default = default_of(rule)
+    problems.text("note", values.note, LONGEST_NOTE)
+    numbers = (("for_s", values.for_s, LONGEST_FOR_S), ("keep_s", values.keep_s, LONGEST_KEEP_S))
+    for name, number, most in numbers:
+        if number is not None:
+            problems.whole(name, number, 0, most)
+    if values.level is not None and values.level not in (1, 2) and values.level != default.timing.level:
+        problems.add("level", "Choose level 1 or 2. Rules of level 3 are applied by gateways as well.")
+    changed: dict[str, Any] = {"enabled": False} if not values.enabled else {}
+    for name in ("level", "for_s", "keep_s"):
+        chosen = getattr(values, name)
+        if chosen is not None and chosen != getattr(default.timing, name):
+            changed[name] = chosen
+    changed |= _checked_thresholds(default, values, problems)
+    if default.timing.level >= 3 and changed:
+        problems.add(
+            next(iter(changed)),
+            "Gateways apply this rule without Postgres, with its defaults: only its note can change.",
+        )
+    if values.note.strip():
+        changed["note"] = values.note.strip()
+    problems.settle()
+    return changed
+
+
+def _checked_thresholds(default: RuleSettings, values: RuleValues, problems: Problems) -> dict[str, Any]:
+    threshold = default.threshold
+    changed: dict[str, Any] = {}
+    for severity in _SEVERITIES:
+        typed: float | None = getattr(values, severity)
+        if typed is None:
+            continue
+        usual = threshold.of(severity)
+        if usual is None:
+            problems.add(severity, "This rule has no such threshold. Leave it empty.")
+            continue
+        limit = typed / threshold.scale
+        # Written so that a number that is not one is refused too.
+        if not threshold.least <= limit <= threshold.most or (threshold.whole and limit % 1):
+            kind = "a whole number" if threshold.whole else "a number"
+            least, most = threshold.least * threshold.scale, threshold.most * threshold.scale
+            problems.add(severity, f"Enter {kind} from {least:g} to {most:g} {threshold.unit}.")
+        elif limit != usual:
+            changed[severity] = limit
+    settled = replace(threshold, **changed)
+    if settled.warning is not None and settled.critical is not None:
+        worse = settled.warning < settled.critical
+        if worse if settled.compare == "less than" else settled.critical < settled.warning:
+            problems.add("critical", "Critical must be worse than a warning: swap the two thresholds.")
+    return changed

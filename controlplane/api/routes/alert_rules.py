@@ -1,0 +1,166 @@
+"""Alert rules of an environment: what is in force, what an admin changed, and what a change would mean."""
+
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from pydantic import ConfigDict, Field, JsonValue
+
+from controlplane.alerts.rule_edits import (
+    LONGEST_FOR_S,
+    LONGEST_KEEP_S,
+    LONGEST_NOTE,
+    RuleInForce,
+    RulePreview,
+    RuleValues,
+    preview_rule,
+    rules_in_force,
+    set_rule,
+)
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict
+
+router = Router()
+
+_RULE: dict[str, JsonValue] = {
+    "rule": "429",
+    "severities": ["warning", "critical"],
+    "level": 1,
+    "for_s": 120,
+    "keep_s": 300,
+    "enabled": True,
+    "note": "",
+    "warning": 0.5,
+    "critical": 2,
+    "unit": "%",
+    "compare": "more than",
+    "changed": False,
+    "fixed": False,
+}
+_VALUES: dict[str, JsonValue] = {"warning": 1, "critical": 5, "for_s": 300}
+
+
+class RuleValuesIn(Strict):
+    model_config = ConfigDict(json_schema_extra={"example": _VALUES})
+
+    #: In the unit of the rule. Null for the default, as the other fields.
+    warning: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
+    critical: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
+    #: How long the condition must last, and how long it must stay away.
+    for_s: Annotated[int, Field(ge=0, le=LONGEST_FOR_S)] | None = None
+    keep_s: Annotated[int, Field(ge=0, le=LONGEST_KEEP_S)] | None = None
+    level: Annotated[int, Field(ge=1, le=3)] | None = None
+    enabled: bool = True
+    note: Annotated[str, Field(max_length=LONGEST_NOTE)] = ""
+
+
+class RuleIn(RuleValuesIn):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {**_VALUES, "reason": "Bursts of imports are usual, see ticket 4711"}}
+    )
+
+    reason: Reason
+
+
+class RuleOut(Schema):
+    model_config = ConfigDict(json_schema_extra={"example": _RULE})
+
+    rule: str
+    severities: list[Literal["warning", "critical"]]
+    level: int
+    for_s: float
+    keep_s: float
+    enabled: bool
+    note: str
+    #: Null for a rule about a state, which is there or not.
+    warning: float | None
+    critical: float | None
+    unit: str
+    compare: Literal["more than", "at least", "less than"]
+    #: Whether something differs from the default.
+    changed: bool
+    #: Only the note can change, because gateways apply the rule without Postgres.
+    fixed: bool
+
+
+class FindingOut(Schema):
+    key: str
+    severity: Literal["warning", "critical"]
+    text: str
+
+
+class RulePreviewOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "open": [],
+                "begins": [{"key": "429", "severity": "warning", "text": "0.7 % of requests are refused"}],
+                "ends": [],
+                "fired": 4,
+                "would_have_fired": 1,
+                "history_h": 24,
+            }
+        }
+    )
+
+    #: Alerts that are not resolved.
+    open: list[FindingOut]
+    #: What the rule would find now with these values, but does not find; and the reverse.
+    begins: list[FindingOut]
+    ends: list[FindingOut]
+    #: Alerts that fired in the last 30 days.
+    fired: int
+    #: Alerts that would have fired in the last `history_h` hours. Null if no figure of the rule is stored.
+    would_have_fired: int | None
+    history_h: int
+
+
+def _out(one: RuleInForce) -> dict[str, Any]:
+    settings = one.settings
+    threshold = settings.threshold
+
+    def shown(limit: float | None) -> float | None:
+        return None if limit is None else float(f"{limit * threshold.scale:.10g}")
+
+    return {
+        "rule": one.key,
+        "severities": list(one.severities),
+        "level": settings.timing.level,
+        "for_s": settings.timing.for_s,
+        "keep_s": settings.timing.keep_s,
+        "enabled": settings.enabled,
+        "note": settings.note,
+        "warning": shown(threshold.warning),
+        "critical": shown(threshold.critical),
+        "unit": threshold.unit if threshold.words else "",
+        "compare": threshold.compare,
+        "changed": one.changed,
+        "fixed": one.fixed,
+    }
+
+
+@router.get("", response=list[RuleOut], auth=needs("view"))
+def list_rules(request: HttpRequest, environment: Environment) -> list[dict[str, Any]]:
+    """Every alert rule, as it is in force."""
+    return [_out(one) for one in rules_in_force(environment)]
+
+
+@router.put("/{rule}", response=RuleOut, auth=needs("change_alert_rules"))
+def change_rule(request: HttpRequest, environment: Environment, rule: Slug, values: RuleIn) -> dict[str, Any]:
+    """Replace what differs from the defaults. Open alerts are judged by it, and not sent again."""
+    chosen = RuleValues(**values.dict(exclude={"reason"}))
+    return _out(
+        set_rule(
+            environment=environment,
+            rule=rule,
+            values=chosen,
+            reason=values.reason,
+            actor=actor_of(request),
+        )
+    )
+
+
+@router.post("/{rule}/preview", response=RulePreviewOut, auth=needs("change_alert_rules"))
+def preview(request: HttpRequest, environment: Environment, rule: Slug, values: RuleValuesIn) -> RulePreview:
+    """What a change would mean now, and would have meant in the recorded past. Nothing is changed."""
+    return preview_rule(environment=environment, rule=rule, values=RuleValues(**values.dict()))

@@ -1,0 +1,201 @@
+"""What an admin changes of an alert rule: stored as a difference, applied to open alerts, previewed."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.alerts.evaluate import evaluate as find
+from controlplane.alerts.lifecycle import News
+from controlplane.alerts.models import Alert, Delivery
+from controlplane.alerts.routing import warnings
+from controlplane.alerts.rule_edits import RuleValues, preview_rule, rules_in_force, set_rule
+from controlplane.alerts.rule_settings import THRESHOLDS, Threshold, settings_of
+from controlplane.alerts.rules import RULES
+from controlplane.audit.models import Entry
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.models import Dependency, Environment
+from controlplane.series.kinds import FLEET
+from controlplane.status.status import status_of
+from tests.controlplane.alert_facts import figures
+from tests.controlplane.calling import API, problem, send, token_of
+from tests.controlplane.test_alert_deliveries import receiver
+from tests.controlplane.test_alert_evaluator import ADA, evaluate, let_pass, measure
+from tests.controlplane.test_series_sealing import measure as measure_series
+from tests.controlplane.test_series_sealing import row, thing, writer
+
+WHY = "Bursts of imports are usual"
+needs_postgres = pytest.mark.django_db(transaction=True)
+
+
+def change(rule: str = "429", **values: Any) -> Any:
+    return set_rule(environment="production", rule=rule, values=RuleValues(**values), reason=WHY, actor=ADA)
+
+
+def stored() -> dict[str, Any]:
+    return dict(Environment.objects.get(slug="production").alert_rules)
+
+
+def test_a_threshold_belongs_to_a_rule_that_compares_a_figure() -> None:
+    compared = {(rule.key, rule.severity) for rule in RULES if rule.value is not None}
+    having = {
+        (key, severity)
+        for key, threshold in THRESHOLDS.items()
+        for severity in ("warning", "critical")
+        if threshold.of(severity) is not None
+    }
+    assert compared == having
+    for threshold in THRESHOLDS.values():
+        limits = [one for one in (threshold.warning, threshold.critical) if one is not None]
+        assert all(threshold.least <= one <= threshold.most for one in limits)
+
+
+@pytest.mark.parametrize(
+    ("compare", "below", "at", "above"),
+    [("more than", False, False, True), ("at least", False, True, True), ("less than", True, False, False)],
+)
+def test_a_threshold_is_compared_as_its_words_say(compare: Any, below: bool, at: bool, above: bool) -> None:
+    threshold = Threshold(warning=0.5, compare=compare)
+    assert [threshold.passed("warning", one) for one in (0.49, 0.5, 0.51)] == [below, at, above]
+    assert not threshold.passed("critical", 9), "there is none"
+
+
+def test_a_changed_threshold_decides_in_a_status() -> None:
+    some = figures(requests_per_s=100, refused_per_s=1)
+    facts = {"429": {"warning": 0.02, "critical": 0.05}}
+    assert [one.severity for one in find(status_of(some))] == ["warning"]
+    assert find(status_of(replace(some, alert_rules=facts))) == []
+    worse = replace(some, alert_rules={"429": {"critical": 0.009}})
+    assert [one.severity for one in find(status_of(worse))] == ["critical"]
+    assert find(status_of(replace(some, alert_rules={"429": {"enabled": False}}))) == []
+
+
+@needs_postgres
+def test_only_differences_are_stored_and_each_change_is_an_entry_of_the_audit(production: str) -> None:
+    changed = change(warning=1.0, critical=2.0, for_s=120, keep_s=600, level=2, note="  Imports at night ")
+    assert stored() == {"429": {"warning": 0.01, "keep_s": 600, "level": 2, "note": "Imports at night"}}
+    assert changed.changed
+    assert changed.settings.threshold.words == "More than 1 % is a warning, more than 2 % is critical."
+    entry = Entry.objects.get(action="alert_rule.set")
+    assert (entry.target_name, entry.reason, entry.actor, entry.before) == ("429", WHY, ADA.name, {})
+    assert entry.after == stored()["429"]
+    assert settings_of(stored(), "429").timing.for_s == 120
+    others = [one for one in rules_in_force("production") if one.key != "429"]
+    assert others
+    assert not any(one.changed for one in others)
+    change()
+    assert stored() == {}, "it follows the default again"
+
+
+@needs_postgres
+@pytest.mark.parametrize(
+    ("rule", "values", "field"),
+    [
+        ("429", {"warning": 101.0}, "warning"),
+        ("429", {"warning": float("nan")}, "warning"),
+        ("429", {"warning": 5.0}, "critical"),
+        ("429", {"for_s": -1}, "for_s"),
+        ("429", {"keep_s": 86_401}, "keep_s"),
+        ("429", {"level": 3}, "level"),
+        ("429", {"note": "x" * 501}, "note"),
+        ("local", {"critical": 2.5}, "critical"),
+        ("lag", {"warning": 5.0}, "warning"),
+        ("open", {"critical": 5.0}, "critical"),
+        ("token", {"warning": 3.0}, "critical"),
+        ("redis-down", {"enabled": False}, "enabled"),
+        ("all-local", {"for_s": 60}, "for_s"),
+    ],
+)
+def test_wrong_values_are_named_and_change_nothing(
+    production: str, rule: str, values: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidEdit) as refused:
+        change(rule, **values)
+    assert field in refused.value.errors
+    assert stored() == {}
+    with pytest.raises(NotFound):
+        change("soon")
+
+
+@needs_postgres
+def test_a_change_judges_open_alerts_without_a_second_message(production: str) -> None:
+    """5 % are refused all the time: whatever the admin changes, the alert is fired once and resolved once."""
+    receiver(least_level=1)
+    measure(5.0)
+    evaluate()
+    let_pass(120)
+    assert evaluate() == [("429", News.FIRED)]
+    Delivery.objects.update(state="sent", attempts=1)
+    for values in ({"for_s": 600}, {"level": 2}, {"note": "x"}):
+        change(**values)
+        assert evaluate() == []
+        alert = Alert.objects.get()
+        assert alert.state == "firing"
+    change(level=2, warning=3.0, critical=6.0)
+    evaluate()
+    alert.refresh_from_db()
+    assert (alert.level, alert.severity) == (2, "warning")
+    change(enabled=False)
+    assert evaluate() == []
+    let_pass(300)
+    assert evaluate() == [("429", News.RESOLVED)]
+    assert list(Delivery.objects.order_by("created_at").values_list("kind", flat=True)) == [
+        "fired",
+        "resolved",
+    ]
+    assert evaluate() == []
+
+
+@needs_postgres
+def test_a_rule_that_is_raised_to_people_needs_a_receiver(production: str) -> None:
+    """Only alerts of level 2 are warnings of the page; a rule of level 1 becomes one by its new level."""
+    receiver(least_level=3)
+    owner = Dependency.objects.filter(environment=production).first()
+    assert owner is not None
+    Dependency.objects.filter(pk=owner.pk).update(owner="payments")
+    said = "warning alerts of level 2 about dependencies of payments"
+    for key in ("open-share", "vendor-auth"):
+        change(key, level=1)
+    assert not any(said in one for one in warnings(production))
+    change("near", level=2)
+    assert any(said in one for one in warnings(production))
+    change("near", level=2, enabled=False)
+    assert not any(said in one for one in warnings(production)), "it is not evaluated"
+
+
+@needs_postgres
+def test_a_preview_says_what_would_be_found_and_what_would_have_fired(production: str) -> None:
+    measure(1.0)
+    before = timezone.now()
+    start = before.replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    fleet, gateway = thing(FLEET, ""), writer("g1")
+    for span in range(360):
+        # Refused for 10 minutes, twice, with 20 minutes between.
+        refused = 30 if span // 60 in (1, 4) else 0
+        measure_series(gateway, span, FLEET, {fleet: row(FLEET, 1_000, refused=refused)}, hour=start)
+    preview = preview_rule(environment=production, rule="429", values=RuleValues())
+    assert (preview.begins, preview.ends, preview.open, preview.fired) == ([], [], [], 0)
+    assert preview.would_have_fired == 2
+    raised = preview_rule(environment=production, rule="429", values=RuleValues(warning=4.0, critical=5.0))
+    assert raised.would_have_fired == 0
+    assert [one.severity for one in raised.ends] == ["warning"]
+    lowered = preview_rule(environment=production, rule="429", values=RuleValues(for_s=0, keep_s=86_400))
+    assert lowered.would_have_fired == 1, "it stays one alert"
+    assert preview_rule(environment=production, rule="open", values=RuleValues()).would_have_fired is None
+    assert stored() == {}
+
+
+@needs_postgres
+def test_the_api_lists_changes_and_previews_rules(production: str) -> None:
+    admin = token_of("admin")
+    [listed] = [one for one in send(admin, "GET", f"{API}/alert-rules").json() if one["rule"] == "p99"]
+    assert (listed["warning"], listed["critical"], listed["unit"]) == (20, 100, "% of the deadline")
+    body = {"warning": 40, "reason": WHY}
+    changed = send(admin, "PUT", f"{API}/alert-rules/p99", body).json()
+    assert (changed["warning"], changed["critical"], changed["changed"]) == (40, 100, True)
+    preview = send(admin, "POST", f"{API}/alert-rules/p99/preview", {}).json()
+    assert preview["would_have_fired"] == 0
+    problem(send(admin, "PUT", f"{API}/alert-rules/gone", body), 404)
+    problem(send(admin, "PUT", f"{API}/alert-rules/p99", body | {"warning": 101}), 422)

@@ -1,0 +1,48 @@
+"""The page of alert rules: a form that changes one, with a preview."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.alerts.rule_settings import default_of
+from controlplane.policies.models import Environment
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WHY = "Bursts of imports are usual"
+
+
+def stored() -> dict[str, Any]:
+    return dict(Environment.objects.get(slug="production").alert_rules)
+
+
+def test_the_page_changes_a_rule_and_restores_it(log_in: Any) -> None:
+    client = log_in("ada")
+    page = client.get("/alerts/rules?edit=shed").content.decode()
+    assert 'value="10"' in page
+    typed = {"rule": "shed", "critical": "20", "warning": "", "level": "1", "enabled": "on", "note": ""}
+    preview = client.post("/alerts/rules", {**typed, "act": "preview"}).content.decode()
+    assert "No alert of this rule is open" in preview
+    assert stored() == {}
+    assert client.post("/alerts/rules", {**typed, "act": "save"}).status_code == 422, "it needs a reason"
+    assert client.post("/alerts/rules", {**typed, "act": "save", "reason": WHY}).status_code == 302
+    assert stored() == {"shed": {"critical": 0.2}}
+    wrong = client.post("/alerts/rules", {**typed, "critical": "much", "act": "save", "reason": WHY})
+    assert wrong.status_code == 422
+    assert "Enter a number" in wrong.content.decode()
+    assert client.post("/alerts/rules", {"rule": "shed", "act": "reset", "reason": WHY}).status_code == 302
+    assert stored() == {}
+    assert default_of("shed").threshold.critical == 0.1
+
+
+def test_only_an_admin_changes_rules_and_those_of_level_3_are_fixed(log_in: Any) -> None:
+    vera = log_in("vera")
+    page = vera.get("/alerts/rules?edit=shed").content.decode()
+    assert "Change rule" not in page
+    assert vera.post("/alerts/rules", {"rule": "shed", "act": "save", "reason": WHY}).status_code == 403
+    ada = log_in("ada")
+    page = ada.get("/alerts/rules?edit=redis-down").content.decode()
+    assert "Only its note can change" in page
+    typed = {"rule": "redis-down", "act": "save", "enabled": "on", "note": "Call Olga", "reason": WHY}
+    assert ada.post("/alerts/rules", typed).status_code == 302
+    assert stored() == {"redis-down": {"note": "Call Olga"}}
+    assert ada.post("/alerts/rules", {"rule": "gone", "act": "save", "reason": WHY}).status_code == 404
