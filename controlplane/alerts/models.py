@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from controlplane.alerts.lifecycle import AlertState
+from controlplane.encryption import EncryptedUrl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +223,12 @@ class Mute(models.Model):
 
 
 class Receiver(models.Model):
-    """An address that gets news of alerts as signed webhooks."""
+    """A service that gets news of alerts: signed webhooks, a chat, a pager, or mail."""
 
     environment = models.CharField(max_length=64)
     name = models.CharField(max_length=64)
-    url = models.CharField(max_length=2_000)
+    #: Contains secrets. Empty if it cannot be decrypted any more.
+    url = EncryptedUrl()
     #: The lowest level and severity that it gets.
     least_level = models.SmallIntegerField(default=2)
     least_severity = models.CharField(max_length=16, default="warning")

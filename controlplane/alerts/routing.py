@@ -14,6 +14,7 @@ from controlplane.alerts.models import Alert, Receiver, Route
 from controlplane.alerts.rule_settings import Changes, settings_of
 from controlplane.alerts.rules import RULES
 from controlplane.alerts.timings import NOT_ALERTS, OF_DEPENDENCY
+from controlplane.alerts.unproven import unproven
 from controlplane.policies.models import Dependency, Environment
 
 DEFAULT = "default"
@@ -160,7 +161,17 @@ def warnings(environment: str) -> list[str]:
     found = [_said(hole) for hole in holes(routes_of(environment), receivers, names, rules)]
     more = len(found) - MOST_WARNINGS
     rest = [f"{more} more kinds of alerts reach no receiver."] if more > 0 else []
-    return [*found[:MOST_WARNINGS], *rest]
+    return [*found[:MOST_WARNINGS], *rest, *_unproven(environment, receivers)]
+
+
+def _unproven(environment: str, receivers: Iterable[Receiver]) -> list[str]:
+    """One line, however many there are."""
+    doubts = unproven(environment)
+    names = sorted(row.name for row in receivers if row.pk in doubts)
+    if not names:
+        return []
+    listed = ", ".join(names[:MOST_WARNINGS]) + (" and others" if len(names) > MOST_WARNINGS else "")
+    return [f"No message reached {listed} in 30 days. Test them on the page Receivers."]
 
 
 def _said(hole: Hole) -> str:

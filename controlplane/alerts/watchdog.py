@@ -10,7 +10,7 @@ import structlog
 from django.conf import settings
 from django.db.models.functions import Now
 
-from controlplane.alerts.delivery.addresses import AddressRefused
+from controlplane.alerts.addresses import AddressRefused
 from controlplane.alerts.delivery.http import NotDelivered, post
 from controlplane.alerts.models import Evaluation
 from controlplane.metric_catalogue import alerts

@@ -12,6 +12,8 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.delivery import receivers as edits
 from controlplane.alerts.models import Delivery, Receiver
+from controlplane.alerts.sender.services import SERVICES, is_webhook, service_name
+from controlplane.alerts.unproven import unproven
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_listed
@@ -58,7 +60,9 @@ def _act(request: HttpRequest) -> HttpResponse:
                 reason=reason,
                 **common,
             )
-            return _page(request, secret=secret, made=row.name)
+            if secret:
+                return _page(request, secret=secret, made=row.name)
+            messages.success(request, f"Receiver {row.name} was added. Test it.")
         case "secret":
             return _page(request, secret=edits.change_secret(reason=reason, **common), made=name)
         case "remove":
@@ -85,13 +89,27 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     sent = Delivery.objects.filter(receiver__environment=environment_in(request)).select_related(
         "receiver", "alert"
     )
+    warnings = unproven(environment_in(request))
     context |= {
-        "rows": [(row, edits.address_of(row.url)) for row in rows],
+        "rows": [
+            {
+                "row": row,
+                "service": service_name(row.url),
+                "address": edits.address_of(row),
+                "signs": is_webhook(row.url),
+                "warning": warnings.get(row.pk, ""),
+            }
+            for row in rows
+        ],
+        "services": dict.fromkeys(SERVICES.values()),
         "deliveries": sent.order_by("-created_at")[: rows_listed(request, _DELIVERIES)],
         "levels": _LEVELS,
         "level": _level(request.POST.get("least_level", "")) or 2,
         "severity": request.POST.get("least_severity", "warning"),
-        "url_hint": "A public address, or one in FUSEBOARD_WEBHOOK_NETWORKS.",
+        "url_hint": (
+            "https:// for a signed webhook, or a service of the list below."
+            " A public address, or one in FUSEBOARD_WEBHOOK_NETWORKS."
+        ),
         "severities": _SEVERITIES,
         "now": timezone.now(),
     }

@@ -9,8 +9,8 @@ from django.db.models import F
 from django.utils import timezone
 from msgspec import json
 
-from controlplane.alerts.delivery import send as sending
-from controlplane.alerts.delivery.addresses import AddressRefused
+from controlplane.alerts.addresses import AddressRefused
+from controlplane.alerts.delivery import http
 from controlplane.alerts.delivery.http import Answer, NotDelivered
 from controlplane.alerts.delivery.queue import enqueue, enqueue_test
 from controlplane.alerts.delivery.send import (
@@ -25,6 +25,7 @@ from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.alerts.routing import read_address_book
+from controlplane.alerts.sender import jobs
 from tests.controlplane.test_webhook_signing import accepts
 
 pytestmark = pytest.mark.django_db
@@ -316,4 +317,7 @@ def test_during_a_change_of_the_secret_both_sign(settings: Any) -> None:
     _, headers, document = sink.got[0]
     assert accepts(secret_of(pager.pk, 1), headers, json.encode(document))
     assert accepts(secret_of(pager.pk, 2), headers, json.encode(document))
-    assert sending.LEASE_S > 2 * sending.MOST_S
+
+
+def test_an_attempt_ends_long_before_its_lease() -> None:
+    assert 2 * max(http.MOST_S, jobs.MOST_S) < LEASE_S

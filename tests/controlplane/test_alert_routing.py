@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
+from django.db.models.functions import Now
 
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.receivers import remove_receiver
@@ -272,6 +273,7 @@ def test_a_preview_says_who_gets_an_alert_and_why_others_do_not(production: str)
     assert warnings(production) == [
         "No receiver of the route default gets warning alerts of level 2.",
         "No receiver of the route payments gets warning alerts of level 2 about dependencies of payments.",
+        "No message reached chat in 30 days. Test them on the page Receivers.",
     ]
     for wrong in (
         {"rule": "x"},
@@ -286,6 +288,10 @@ def test_a_preview_says_who_gets_an_alert_and_why_others_do_not(production: str)
 def test_without_a_receiver_the_page_warns(production: str) -> None:
     assert warnings(production) == ["There is no receiver: alerts are displayed, and sent to no person."]
     receiver()
+    assert warnings(production) == ["No message reached pager in 30 days. Test them on the page Receivers."]
+    Delivery.objects.create(
+        receiver=Receiver.objects.get(), kind="test", document={}, state="sent", sent_at=Now()
+    )
     assert warnings(production) == []
 
 

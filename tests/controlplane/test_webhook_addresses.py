@@ -6,50 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.alerts.delivery.addresses import _REFUSED_V4, is_public
+from controlplane.alerts.addresses import _REFUSED_V4, is_public
+from tests.controlplane.refused_addresses import REFUSED
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1",
-        "0.0.0.0",  # noqa: S104 - nothing listens
-        "10.1.2.3",
-        "172.31.255.255",
-        "192.168.0.1",
-        "169.254.169.254",
-        "100.64.0.1",
-        "100.100.100.200",
-        "168.63.129.16",
-        "192.0.0.8",
-        "198.18.0.1",
-        "224.0.0.1",
-        "255.255.255.255",
-        "::",
-        "::1",
-        "::127.0.0.1",
-        "::ffff:127.0.0.1",
-        "::ffff:169.254.169.254",
-        "64:ff9b::7f00:1",
-        "64:ff9b::a9fe:a9fe",
-        "64:ff9b:1::1",
-        "2002:7f00:1::",
-        "2001:0:7f00:1::",
-        "2001:db8::1",
-        "fe80::1",
-        "fe80::1%eth0",
-        "fec0::1",
-        "fd00::1",
-        "5f00::1",
-        "ff02::1",
-        "3fff::1",
-        "",
-        "localhost",
-        "127.1",
-        "0x7f.1",
-        "2130706433",
-    ],
-)
+@pytest.mark.parametrize("address", REFUSED)
 def test_what_is_not_public_is_refused(address: str) -> None:
     assert not is_public(address)
 

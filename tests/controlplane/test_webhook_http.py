@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import trustme
 
-from controlplane.alerts.delivery.addresses import AddressRefused
+from controlplane.alerts.addresses import AddressRefused
 from controlplane.alerts.delivery.http import MOST_READ, NotDelivered, post
+from controlplane.alerts.watchdog import ping
+from tests.controlplane.refused_addresses import REFUSED
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 
@@ -72,6 +74,20 @@ def test_an_address_inside_is_refused_before_a_connection() -> None:
             with pytest.raises(AddressRefused, match="not a public address"):
                 post(f"http://{host}:{port}/", b"", {})
     assert got == []
+
+
+@pytest.mark.parametrize("address", REFUSED)
+def test_neither_a_webhook_nor_the_watchdog_connects_to_an_address_that_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    def resolved(host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    with pytest.raises(AddressRefused, match="not a public address"):
+        post("https://hooks.example.com/", b"", {})
+    settings.WATCHDOG_URL = "https://watchdog.example.com/ping"
+    assert ping() == "refused"
 
 
 def test_every_address_of_a_name_must_be_public(monkeypatch: pytest.MonkeyPatch) -> None:

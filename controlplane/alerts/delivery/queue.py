@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import Count, Max, Q
 
 from controlplane.alerts.causes import EXPLAINS
+from controlplane.alerts.delivery.message import handled, links_of, test_text, text_of, title_of
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.alerts.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
@@ -79,7 +80,10 @@ def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
     """A message that says who tests the receiver."""
     document = {
         "type": "test",
-        "data": {"environment": receiver.environment, "text": f"{by} tests the receiver {receiver.name}."},
+        "data": {
+            "environment": receiver.environment,
+            **test_text(receiver.environment, by, receiver.name),
+        },
     }
     return Delivery.objects.create(receiver=receiver, kind=TEST, document=document)
 
@@ -122,16 +126,18 @@ def _add(alert: Alert, kinds: Mapping[Receiver, str], log: Mapping[int, _Logged]
     """The next message of the alert to each receiver, in one statement."""
     if not kinds:
         return []
-    explained, rows = _explained(alert), []
+    explained, done, rows = _explained(alert), handled(alert), []
     for receiver, kind in kinds.items():
         place = log[receiver.pk].last + 1 if receiver.pk in log else 1
-        document = document_of(alert, kind, explained, place=place)
+        document = document_of(alert, kind, explained, done, place=place)
         rows.append(Delivery(receiver=receiver, alert=alert, kind=kind, place=place, document=document))
     return Delivery.objects.bulk_create(rows)
 
 
-def document_of(alert: Alert, kind: str, explained: tuple[list[str], int], *, place: int) -> dict[str, Any]:
-    """The body of the webhook, but for its time."""
+def document_of(
+    alert: Alert, kind: str, explained: tuple[list[str], int], done: list[str], *, place: int
+) -> dict[str, Any]:
+    """The body of the webhook, but for its time. ``done`` is what is already being done."""
     texts, number = explained
     return {
         "type": f"alert.{kind}",
@@ -146,7 +152,13 @@ def document_of(alert: Alert, kind: str, explained: tuple[list[str], int], *, pl
             "since": alert.true_since.isoformat(),
             "fired_at": alert.fired_at.isoformat() if alert.fired_at else None,
             "resolved_at": alert.resolved_at.isoformat() if alert.resolved_at else None,
+            "acknowledged_by": alert.acknowledged_by or None,
             "runbook": alert.runbook,
+            "links": links_of(alert),
+            "handled": done,
+            # The same for people.
+            "title": title_of(alert, kind),
+            "message": text_of(alert, kind, done, explained),
             # Alerts that it explains, and that are not sent: the first of them, and their number.
             "explains": texts,
             "explained": number,

@@ -11,6 +11,15 @@ from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.models import Delivery, Receiver
 from controlplane.alerts.recording import record_named
 from controlplane.alerts.routing import routes_of
+from controlplane.alerts.sender.jobs import Job
+from controlplane.alerts.sender.program import Senders
+from controlplane.alerts.sender.services import (
+    SERVICES,
+    WEBHOOK_SCHEMES,
+    is_webhook,
+    scheme_of,
+    shown_address,
+)
 from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.policies.models import Environment
@@ -21,6 +30,7 @@ from fuseboard.contract.words import is_slug
 MOST_RECEIVERS = 50
 #: The old secret signs too for this time.
 OVERLAP = timedelta(hours=24)
+_LONGEST_URL = 2_000
 SEVERITIES = ("warning", "critical")
 LEVELS = (1, 2, 3)
 
@@ -28,7 +38,7 @@ LEVELS = (1, 2, 3)
 def add_receiver(
     *, environment: str, name: str, url: str, least_level: int, least_severity: str, reason: str, actor: Actor
 ) -> tuple[Receiver, str]:
-    """The new receiver and its secret. Raises ``InvalidEdit`` or ``NameTaken``."""
+    """The new receiver and its secret, which only webhooks have. Raises ``InvalidEdit`` or ``NameTaken``."""
     problems = Problems()
     problems.reason(reason)
     if not is_slug(name):
@@ -55,7 +65,7 @@ def add_receiver(
     except IntegrityError:
         raise NameTaken("receiver", name) from None
     row.refresh_from_db()
-    return row, secret_of(row.pk, row.secret_version)
+    return row, secret_of(row.pk, row.secret_version) if is_webhook(url) else ""
 
 
 def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -> None:
@@ -73,10 +83,14 @@ def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -
 
 
 def change_secret(*, environment: str, name: str, reason: str, actor: Actor) -> str:
-    """A new secret. The old one signs too for 24 hours. Raises ``NotFound``."""
+    """A new secret. The old one signs too for 24 hours. Raises ``NotFound`` or ``InvalidEdit``."""
     _check(reason)
     with transaction.atomic():
         row = _locked(environment, name)
+        if not is_webhook(row.url):
+            raise InvalidEdit(
+                {"name": ["Only webhooks have a secret. Add the receiver again with its new URL."]}
+            )
         row.secret_version += 1
         row.old_secret_until = timezone.now() + OVERLAP
         row.save(update_fields=["secret_version", "old_secret_until"])
@@ -101,27 +115,43 @@ def test_receiver(*, environment: str, name: str, actor: Actor) -> Delivery:
         return enqueue_test(row, by=actor.name[:200])
 
 
-def address_of(url: str) -> str:
-    """The part of a URL that everyone may read: receivers put secrets into the rest."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+def address_of(row: Receiver) -> str:
+    """The part of its URL that people may read."""
+    return shown_address(row.url)
 
 
 def _wrong_url(url: str) -> str | None:
+    if not url.isascii() or not is_printable(url) or any(blank in url for blank in " \t\r\n"):
+        return "Use plain characters without blanks; encode others with %."
+    if len(url) > _LONGEST_URL:
+        return f"Use at most {_LONGEST_URL:,} characters."
+    if scheme_of(url) in SERVICES:
+        return _wrong_for_apprise(url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         return "This is not a URL."
-    if parts.scheme not in ("https", "http") or not parts.hostname or len(url) > 2_000:
-        return "Enter a URL that begins with https:// or http://, of at most 2,000 characters."
-    if not url.isascii() or not is_printable(url) or any(blank in url for blank in " \t\r\n"):
-        return "Use plain characters without blanks; encode others with %."
+    if parts.scheme not in WEBHOOK_SCHEMES or not parts.hostname:
+        return (
+            "Enter a URL that begins with https:// or http:// for a webhook, or with the scheme of a service:"
+            f" {', '.join(SERVICES)}."
+        )
     if parts.username or parts.password:
         return "Leave out user and password: the signature proves who sends."
     if port == 0:
         return "Choose another port."
     return None
+
+
+def _wrong_for_apprise(url: str) -> str | None:
+    """In the process that also sends, because only there is the library that knows the service."""
+    senders = Senders()
+    try:
+        result = senders.run(Job(url=url, check=True))
+    finally:
+        senders.rest()
+    return None if result.state == "sent" else result.said
 
 
 def _check(reason: str) -> None:
@@ -139,7 +169,7 @@ def _locked(environment: str, name: str) -> Receiver:
 
 def _shown(row: Receiver) -> dict[str, object]:
     return {
-        "url": address_of(row.url),
+        "url": address_of(row),
         "least_level": row.least_level,
         "least_severity": row.least_severity,
     }

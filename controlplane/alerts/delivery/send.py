@@ -6,7 +6,7 @@ that ends, and the message is sent again under the same id: at least once, never
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,12 +17,13 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
-from msgspec import json
 
-from controlplane.alerts.delivery.addresses import AddressRefused
-from controlplane.alerts.delivery.http import MOST_S, Answer, NotDelivered, post
-from controlplane.alerts.delivery.signing import headers_of
+from controlplane.alerts.addresses import AddressRefused
+from controlplane.alerts.delivery.attempt import Message, NeverDelivered, Post, attempt
+from controlplane.alerts.delivery.http import Answer, NotDelivered, post
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
+from controlplane.alerts.sender.program import Senders
+from controlplane.alerts.sender.services import is_webhook
 from controlplane.metric_catalogue import alerts as catalogue
 
 log = structlog.get_logger(__name__)
@@ -63,7 +64,9 @@ _CLAIM = """
             WHERE sent.receiver_id = waiting.receiver_id
               AND sent.sent_at > statement_timestamp() - interval '5 minutes'
           ) < %(most)s)
-        ORDER BY waiting.not_before, waiting.created_at LIMIT 1
+        -- What needs a person at once; then first attempts, so that a receiver that hangs delays no other.
+        ORDER BY (alert.level = 3 AND waiting.attempts = 0) DESC NULLS LAST, waiting.attempts > 0,
+                 waiting.not_before, waiting.created_at LIMIT 1
         FOR UPDATE OF waiting SKIP LOCKED
     )
     RETURNING id
@@ -84,15 +87,24 @@ class Outcome:
     disable: str = ""
 
 
-def send_waiting(*, for_s: float = 10.0, send: Callable[..., Answer] = post) -> int:
+def send_waiting(*, for_s: float = 10.0, send: Post = post) -> int:
     """Send what waits, for about ``for_s`` seconds. Returns how many attempts were made."""
     ends, made = time.monotonic() + for_s, 0
-    while time.monotonic() < ends:
-        delivery = _claim()
-        if delivery is None:
-            break
-        _attempt(delivery, send)
-        made += 1
+    senders = Senders(settings.WEBHOOK_NETWORKS)
+    try:
+        while time.monotonic() < ends:
+            delivery = _claim()
+            if delivery is None:
+                break
+            if _fired_again(delivery):
+                _note(
+                    delivery, Outcome(DeliveryState.SUPERSEDED, "The alert fired again before this was sent.")
+                )
+                continue
+            _attempt(delivery, send, senders)
+            made += 1
+    finally:
+        senders.rest()
     return made
 
 
@@ -107,38 +119,56 @@ def _claim() -> Delivery | None:
         row: Sequence[UUID] | None = cursor.fetchone()
         if row is None:
             return None
-        return Delivery.objects.select_related("receiver").get(pk=row[0])
+        return Delivery.objects.select_related("receiver", "alert").get(pk=row[0])
 
 
-def _attempt(delivery: Delivery, send: Callable[..., Answer]) -> None:
+def _attempt(delivery: Delivery, send: Post, senders: Senders) -> None:
     receiver = delivery.receiver
     now = timezone.now()
-    body = json.encode({**delivery.document, "timestamp": now.isoformat()})
     versions = [receiver.secret_version]
     if receiver.old_secret_until is not None and receiver.old_secret_until > now:
         versions.append(receiver.secret_version - 1)
-    headers = {
-        "content-type": "application/json",
-        "user-agent": "fuseboard-webhooks/1",
-        **headers_of(
-            body, identity=str(delivery.pk), at=int(now.timestamp()), receiver=receiver.pk, versions=versions
-        ),
-    }
+    message = Message(
+        id=str(delivery.pk),
+        attempt=delivery.attempts,
+        document=delivery.document,
+        receiver=receiver.pk,
+        url=receiver.url,
+        versions=versions,
+    )
     try:
-        answer = send(receiver.url, body, headers, allowed=settings.WEBHOOK_NETWORKS, most_s=MOST_S)
-        outcome = outcome_of(answer, delivery, now)
-    except AddressRefused as refused:
+        outcome = outcome_of(attempt(message, now, senders, send), delivery, now)
+    except (AddressRefused, NeverDelivered) as refused:
         outcome = Outcome(DeliveryState.GAVE_UP, str(refused)[:_SHOWN])
     except NotDelivered as failed:
-        outcome = _again(str(failed), delivery, now)
+        outcome = _again(str(failed)[:_SHOWN], delivery, now)
     _note(delivery, outcome)
+
+
+def _fired_again(delivery: Delivery) -> bool:
+    """Whether a resolve would end a later alert of the same key, which the receiver got meanwhile.
+
+    Pagers join all messages of a key. Webhooks name each alert by its id.
+    """
+    if delivery.kind != "resolved" or delivery.alert is None or is_webhook(delivery.receiver.url):
+        return False
+    later = Delivery.objects.filter(
+        receiver=delivery.receiver_id,
+        alert__environment=delivery.alert.environment,
+        alert__key=delivery.alert.key,
+        alert__pk__gt=delivery.alert.pk,
+        attempts__gt=0,
+    )
+    return later.exists()
 
 
 def outcome_of(answer: Answer, delivery: Delivery, now: datetime) -> Outcome:
     """What follows from an answer. Only 2xx counts as delivered: a redirect is not followed."""
     said = f"HTTP {answer.status} {answer.text}".strip()[:_SHOWN]
     if 200 <= answer.status < 300:
-        return Outcome(DeliveryState.SENT, f"HTTP {answer.status}")
+        # What a webhook answers is its own; what apprise says names the service.
+        by_apprise = not is_webhook(delivery.receiver.url)
+        return Outcome(DeliveryState.SENT, answer.text if by_apprise else f"HTTP {answer.status}")
     if answer.status == 410:
         return Outcome(DeliveryState.GAVE_UP, said, disable="The receiver answered 410 Gone.")
     return _again(said, delivery, now, at_least_s=answer.retry_after_s)

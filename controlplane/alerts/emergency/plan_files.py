@@ -5,16 +5,14 @@ was written with another ``FUSEBOARD_SECRET_KEY``, is not read.
 """
 
 import os
-from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import structlog
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-from django.conf import settings
-from django.utils.crypto import salted_hmac
+from cryptography.fernet import InvalidToken, MultiFernet
 from msgspec import MsgspecError, json
 
 from controlplane.alerts.emergency.plan import Plan
+from controlplane.encryption import cipher
 
 #: Far more than the most receivers and routes of an environment need.
 MOST_BYTES = 256 * 1024
@@ -74,11 +72,4 @@ def replace(file: Path, data: bytes) -> None:
 
 
 def _cipher() -> MultiFernet:
-    """The first key encrypts; those that are still accepted decrypt."""
-    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    return MultiFernet(
-        [
-            Fernet(urlsafe_b64encode(salted_hmac(_SALT, "plan", secret=key, algorithm="sha256").digest()))
-            for key in keys
-        ]
-    )
+    return cipher(_SALT, "plan")

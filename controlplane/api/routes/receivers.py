@@ -1,4 +1,4 @@
-"""Receivers of alerts: addresses that get signed webhooks, and the log of deliveries."""
+"""Receivers of alerts: signed webhooks, chats, pagers and mail, and the log of deliveries."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -11,6 +11,8 @@ from pydantic import ConfigDict, Field, JsonValue
 from controlplane.alerts.delivery import receivers as edits
 from controlplane.alerts.delivery.receivers import address_of
 from controlplane.alerts.models import Delivery, Receiver
+from controlplane.alerts.sender.services import service_name
+from controlplane.alerts.unproven import unproven
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import Environment, PageSize, Reason, ReasonIn, Slug
@@ -21,11 +23,13 @@ router = Router()
 _WHY: JsonValue = "The team on call has a new pager, see ticket 4711"
 _EXAMPLE: dict[str, JsonValue] = {
     "name": "pager",
-    "address": "https://hooks.example.com",
+    "service": "webhook",
+    "address": "https://hooks.example.com/\u2026nK7q",
     "least_level": 2,
     "least_severity": "warning",
     "disabled_because": "",
     "old_secret_until": None,
+    "warning": "It was never tested.",
 }
 _DELIVERY: dict[str, JsonValue] = {
     "id": "0b6cbb16-5a0e-4c3b-b4a5-4d3f4c1c9d55",
@@ -54,6 +58,7 @@ class ReceiverIn(ReasonIn):
     )
 
     name: Slug
+    #: ``https://`` for a signed webhook, or a URL of a service as apprise writes it: ``slack://...``.
     url: Annotated[str, Field(min_length=1, max_length=2_000)]
     #: 1: everything. 2: for people on call. 3: only what needs a person at once.
     least_level: Annotated[int, Field(ge=1, le=3)] = 2
@@ -64,7 +69,9 @@ class ReceiverOut(Schema):
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     name: str
-    #: Without path and query, because receivers put secrets there.
+    #: ``webhook``, or the name of the service: ``Slack``.
+    service: str
+    #: Scheme, host, and the last four characters: the rest contains secrets.
     address: str
     least_level: int
     least_severity: Literal["warning", "critical"]
@@ -72,10 +79,8 @@ class ReceiverOut(Schema):
     disabled_because: str
     #: Until then, the secret before the last change signs too.
     old_secret_until: datetime | None
-
-    @staticmethod
-    def resolve_address(row: Receiver) -> str:
-        return address_of(row.url)
+    #: Why it is not certain that messages reach it; empty if one did within 30 days.
+    warning: str
 
 
 class SecretOut(Schema):
@@ -84,7 +89,7 @@ class SecretOut(Schema):
     )
 
     name: str
-    #: For the receiver, to check signatures with. Displayed only here.
+    #: For the receiver, to check signatures with. Displayed only here. Empty if it is not a webhook.
     secret: str
 
 
@@ -114,14 +119,28 @@ class DeliveryOut(Schema):
 
 
 @router.get("", response=list[ReceiverOut], auth=needs("manage_receivers"))
-def list_receivers(request: HttpRequest, environment: Environment) -> list[Receiver]:
+def list_receivers(request: HttpRequest, environment: Environment) -> list[ReceiverOut]:
     """The receivers of an environment, at most 50."""
-    return list(Receiver.objects.filter(environment=environment_of(environment).slug).order_by("name"))
+    slug = environment_of(environment).slug
+    warnings = unproven(slug)
+    return [
+        ReceiverOut(
+            name=row.name,
+            service=service_name(row.url),
+            address=address_of(row),
+            least_level=row.least_level,
+            least_severity="critical" if row.least_severity == "critical" else "warning",
+            disabled_because=row.disabled_because,
+            old_secret_until=row.old_secret_until,
+            warning=warnings.get(row.pk, ""),
+        )
+        for row in Receiver.objects.filter(environment=slug).order_by("name")
+    ]
 
 
 @router.post("", response={201: SecretOut}, auth=needs("manage_receivers"))
 def create_receiver(request: HttpRequest, environment: Environment, values: ReceiverIn) -> SecretOut:
-    """Add a receiver. Copy the secret to it: it is displayed only here."""
+    """Add a receiver. Copy the secret to a webhook: it is displayed only here."""
     row, secret = edits.add_receiver(
         environment=environment_of(environment).slug,
         name=values.name,

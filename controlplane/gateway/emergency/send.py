@@ -9,28 +9,34 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from msgspec import json
 
-from controlplane.alerts.delivery.addresses import AddressRefused
-from controlplane.alerts.delivery.http import NotDelivered, post
+from controlplane.alerts.addresses import AddressRefused
+from controlplane.alerts.delivery.attempt import Message as Whole
+from controlplane.alerts.delivery.attempt import NeverDelivered, attempt
+from controlplane.alerts.delivery.http import NotDelivered
+from controlplane.alerts.delivery.message import handled
 from controlplane.alerts.delivery.queue import document_of
 from controlplane.alerts.delivery.send import PAUSES_S
-from controlplane.alerts.delivery.signing import headers_of
 from controlplane.alerts.emergency.journal import Episode, Journal, Message, alert_of, message_id
 from controlplane.alerts.emergency.plan import Fields, Plan
 from controlplane.alerts.models import Receiver
+from controlplane.alerts.sender.program import Senders
+from controlplane.alerts.sender.services import is_webhook
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 
 #: Receivers that are sent to at once. One that answers slowly keeps no other waiting.
 AT_ONCE = 8
+#: The same of chat, pagers and mail. Each has a program of about 50 MB, which ends when all is sent.
+SENDERS_AT_ONCE = 3
 
 log = structlog.get_logger(__name__)
 
 
 def messages_for(episode: Episode, receivers: Iterable[Receiver], plan: Plan) -> list[Message]:
     """The first message of an alert, as the worker would make it, and how old the plan is."""
-    document: dict[str, Any] = document_of(alert_of(episode), "fired", ([], 0), place=1)
+    alert = alert_of(episode)
+    document: dict[str, Any] = document_of(alert, "fired", ([], 0), handled(alert, stored=False), place=1)
     document["data"]["sent_by"] = "gateway"
     document["data"]["receivers_as_of"] = datetime.fromtimestamp(plan.at, UTC).isoformat()
     return [
@@ -43,6 +49,8 @@ class Sender:
     def __init__(self, journal: Journal, clock: Clock, counts: Counts) -> None:
         self._journal, self._clock, self._counts = journal, clock, counts
         self._threads = ThreadPoolExecutor(AT_ONCE, "gateway-sends")
+        self._sender_threads = ThreadPoolExecutor(SENDERS_AT_ONCE, "gateway-senders")
+        self._senders = Senders(settings.WEBHOOK_NETWORKS, most=SENDERS_AT_ONCE)
         self._tasks: dict[asyncio.Task[None], Episode] = {}
 
     def sends(self, episode: Episode) -> bool:
@@ -64,15 +72,16 @@ class Sender:
                 self._send(message, receivers.get(message.receiver))
             )
             self._tasks[task] = episode
-            task.add_done_callback(self._tasks.pop)
+            task.add_done_callback(self._ended)
 
     async def _send(self, message: Message, receiver: Fields | None) -> None:
         if receiver is None:
             message.state, message.result = "gave_up", "The receiver was removed."
         else:
             loop = asyncio.get_running_loop()
+            threads = self._threads if is_webhook(receiver["url"]) else self._sender_threads
             state, said, wait_s = await loop.run_in_executor(
-                self._threads, _attempt, message, receiver, self._clock.wall()
+                threads, _attempt, message, receiver, self._clock.wall(), self._senders
             )
             message.result, message.next_at = said, self._clock.wall() + wait_s
             message.sent_at = self._clock.wall() if state == "sent" else None
@@ -83,29 +92,38 @@ class Sender:
         self._counts.oncall_messages[message.state] += 1
         self._journal.save()
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task)
+        if not self._tasks:
+            self._senders.rest()
+
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._sender_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
+        self._senders.close()
 
 
-def _attempt(message: Message, receiver: Fields, now: float) -> tuple[str, str, float]:
+def _attempt(message: Message, receiver: Fields, now: float, senders: Senders) -> tuple[str, str, float]:
     """The state afterwards, what the receiver said, and seconds until the next attempt."""
-    body = json.encode({**message.document, "timestamp": datetime.fromtimestamp(now, UTC).isoformat()})
     versions = [receiver["secret_version"]]
     if (receiver["old_secret_until"] or 0.0) > now:
         versions.append(receiver["secret_version"] - 1)
-    headers = {
-        "content-type": "application/json",
-        "user-agent": "fuseboard-webhooks/1",
-        **headers_of(body, identity=message.id, at=int(now), receiver=receiver["pk"], versions=versions),
-    }
     pause_s = PAUSES_S[min(message.attempts, len(PAUSES_S)) - 1] * random.uniform(0.8, 1.2)
+    whole = Whole(
+        id=message.id,
+        attempt=message.attempts,
+        document=message.document,
+        receiver=receiver["pk"],
+        url=receiver["url"],
+        versions=versions,
+    )
     try:
-        answer = post(receiver["url"], body, headers, allowed=settings.WEBHOOK_NETWORKS)
-    except AddressRefused as refused:
+        answer = attempt(whole, datetime.fromtimestamp(now, UTC), senders)
+    except (AddressRefused, NeverDelivered) as refused:
         return "gave_up", str(refused)[:500], 0.0
     except NotDelivered as failed:
         return "waiting", str(failed)[:500], pause_s
     if 200 <= answer.status < 300:
-        return "sent", f"HTTP {answer.status}", 0.0
+        return "sent", f"HTTP {answer.status}" if is_webhook(whole.url) else answer.text, 0.0
     said = f"HTTP {answer.status} {answer.text}".strip()[:500]
     return ("gave_up", said, 0.0) if answer.status == 410 else ("waiting", said, pause_s)

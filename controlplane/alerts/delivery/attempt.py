@@ -1,0 +1,96 @@
+"""One attempt to send one message: by a signed webhook, or by apprise. The worker and gateways share it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from django.conf import settings
+from msgspec import json
+
+from controlplane.alerts.delivery.http import MOST_S, Answer, NotDelivered, post
+from controlplane.alerts.delivery.signing import headers_of
+from controlplane.alerts.sender.jobs import Job, Kind
+from controlplane.alerts.sender.program import Senders
+from controlplane.alerts.sender.services import is_webhook
+
+#: PagerDuty accepts 255 characters.
+_LONGEST_KEY = 255
+_LONGEST_BODY = 15_000
+
+Post = Callable[..., Answer]
+
+
+class NeverDelivered(Exception):
+    """Another attempt is useless: the URL is wrong. The message has no secrets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What goes to one receiver."""
+
+    #: The same for each attempt.
+    id: str
+    #: From 1.
+    attempt: int
+    document: dict[str, Any]
+    receiver: int
+    url: str
+    #: Of the secrets that sign it.
+    versions: Sequence[int]
+
+
+def attempt(message: Message, at: datetime, senders: Senders, webhook: Post = post) -> Answer:
+    """Raises ``AddressRefused``, ``NeverDelivered`` or ``NotDelivered``."""
+    if not message.url:
+        raise NeverDelivered(
+            "The URL was encrypted with a key that is not in FUSEBOARD_SECRET_KEY or"
+            " FUSEBOARD_SECRET_KEY_FALLBACKS. Add the key, or remove the receiver and add it again."
+        )
+    if not is_webhook(message.url):
+        return _by_apprise(message, senders)
+    body = json.encode({**message.document, "timestamp": at.isoformat()})
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "fuseboard-webhooks/1",
+        **headers_of(
+            body,
+            identity=message.id,
+            at=int(at.timestamp()),
+            receiver=message.receiver,
+            versions=message.versions,
+        ),
+    }
+    return webhook(message.url, body, headers, allowed=settings.WEBHOOK_NETWORKS, most_s=MOST_S)
+
+
+def _by_apprise(message: Message, senders: Senders) -> Answer:
+    result = senders.run(job_of(message))
+    if result.state == "refused":
+        raise NeverDelivered(result.said)
+    if result.state == "failed":
+        raise NotDelivered(result.said)
+    return Answer(200, result.said)
+
+
+def job_of(message: Message) -> Job:
+    data = message.document["data"]
+    kind = message.document["type"].removeprefix("alert.")
+    body = data["message"][:_LONGEST_BODY]
+    if message.attempt > 1:
+        body += "\nRepeated: an earlier attempt may have arrived."
+    return Job(
+        url=message.url,
+        kind=Kind(kind) if kind in (Kind.RESOLVED, Kind.TEST) else Kind(data["severity"]),
+        title=data["title"],
+        body=body,
+        key=_key(data, message),
+        link=(data["links"] or {}).get("page") or "",
+    )
+
+
+def _key(data: dict[str, Any], message: Message) -> str:
+    """One for each alert and without its time, so that the worker and each gateway have the same."""
+    key = f"fb:{data['environment']}:{data['key']}" if "key" in data else f"fb:test:{message.id}"
+    return key if len(key) <= _LONGEST_KEY else f"fb:{sha256(key.encode()).hexdigest()}"

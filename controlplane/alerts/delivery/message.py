@@ -1,0 +1,140 @@
+"""The text of a message about an alert: what, since when, how bad, what is already being done, and where.
+
+Webhooks have it beside the fields that programs read.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from controlplane.alerts.models import Alert
+from controlplane.alerts.timings import rule_of
+from controlplane.breakers.models import Override
+from controlplane.page_addresses import home_of
+from fuseboard.contract.words import OverrideMode
+
+#: Rule -> what the product does about it without a person.
+_AUTOMATIC = {
+    "429": "Requests over a limit are refused with the time until they can be sent again.",
+    "ahead": "Pods keep the last configuration that they applied.",
+    "all-local": "Every pod decides with local limits, and returns to Redis automatically.",
+    "bulkhead": "Calls over the size of the bulkhead are refused, or get the fallback if there is one.",
+    "check-errors": "Pods whose question fails decide that call with local limits.",
+    "check-failures": "Pods whose question fails decide that call with local limits.",
+    "frozen": "No pod is marked offline until gateways hear pods again.",
+    "gateway-away": "Pods keep their configuration, and read changes from Redis.",
+    "lag": "The answer to each heartbeat names the newest revision, so that pods fetch it.",
+    "local": "These pods decide with local limits. They return to Redis automatically.",
+    "open": "Calls are refused, or get the fallback if there is one. The breaker tests the dependency.",
+    "postgres-down": "Pods and gateways keep the last configuration. Edits are refused.",
+    "pressure": "Pods with shedding refuse the calls of the lowest priority first.",
+    "redis-down": "Pods without Redis decide with local limits. They return to Redis automatically.",
+    "rejected": "Pods that rejected it keep the configuration before it.",
+    "retry-budget": "Further retries are not made, so that they do not add load.",
+    "shed": "Pods shed the calls of the lowest priority first.",
+    "worker-away": "Gateways send alerts of level 3. Web makes scheduled changes.",
+}
+_LEVELS = {1: "handled automatically", 2: "for people on call", 3: "needs a person at once"}
+_OVERRIDES = {
+    OverrideMode.FORCED_OPEN: "forces the breaker open",
+    OverrideMode.FORCED_CLOSED: "keeps the breaker closed",
+    OverrideMode.METRICS_ONLY: "lets the breaker only count",
+    OverrideMode.DISABLED: "disables the breaker",
+}
+
+
+def address_of_page(environment: str, path: str) -> str | None:
+    """A page as people reach it: at the first of ``FUSEBOARD_ORIGINS``. ``None`` without one."""
+    return f"{settings.ORIGINS[0]}{home_of(environment)}{path}" if settings.ORIGINS else None
+
+
+def links_of(alert: Alert) -> dict[str, str | None]:
+    of_breaker = alert.subject_kind == "breaker" and alert.subject_name
+    page = f"breakers/{alert.subject_name}" if of_breaker else "alerts"
+    runbook = f"runbooks/{alert.runbook}" if alert.runbook else None
+    return {
+        "page": address_of_page(alert.environment, page),
+        "runbook": address_of_page(alert.environment, runbook) if runbook else None,
+    }
+
+
+def handled(alert: Alert, *, stored: bool = True) -> list[str]:
+    """What is already being done. Without ``stored``, only what needs no Postgres."""
+    found = [_AUTOMATIC[rule_of(alert.key)]] if rule_of(alert.key) in _AUTOMATIC else []
+    if stored and alert.subject_kind == "breaker" and alert.subject_name:
+        found += [_override(row) for row in _overrides(alert)]
+    if alert.acknowledged_at is not None:
+        note = f": {alert.note}" if alert.note else "."
+        found.append(f"{alert.acknowledged_by} acknowledged it at {_moment(alert.acknowledged_at)}{note}")
+    return found
+
+
+def _overrides(alert: Alert) -> list[Override]:
+    rows = Override.objects.filter(
+        ended_at=None, dependency__environment=alert.environment, dependency__name=alert.subject_name
+    )
+    return list(rows.order_by("pk"))
+
+
+def _override(row: Override) -> str:
+    what = _OVERRIDES[OverrideMode(row.mode)]
+    return f"An override of {row.actor} {what} until {_moment(row.expires_at)}: {row.reason}"
+
+
+def title_of(alert: Alert, kind: str) -> str:
+    state = "Resolved" if kind == "resolved" else alert.severity.capitalize()
+    return f"{state} in {alert.environment}: {alert.text}"[:250]
+
+
+def text_of(alert: Alert, kind: str, done: list[str], explained: tuple[list[str], int]) -> str:
+    """Lines for people, without the title."""
+    lines = [alert.detail] if alert.detail else []
+    if kind == "resolved" and alert.resolved_at is not None:
+        lasted = _duration((alert.resolved_at - alert.true_since).total_seconds())
+        lines.append(f"From {_moment(alert.true_since)} to {_moment(alert.resolved_at)}: {lasted}.")
+    else:
+        level = f"level {alert.level}, {_LEVELS.get(alert.level, 'of an unknown level')}"
+        lines.append(f"{alert.severity.capitalize()}, {level}, since {_moment(alert.true_since)}.")
+    lines += _NEWS.get(kind, [])
+    if kind != "resolved":
+        lines += done
+    texts, number = explained
+    if number:
+        more = f", and {number - len(texts)} more" if number > len(texts) else ""
+        lines.append(f"It explains: {'; '.join(texts)}{more}.")
+    links = links_of(alert)
+    lines += [
+        f"{label}: {links[name]}" for label, name in (("Page", "page"), ("Runbook", "runbook")) if links[name]
+    ]
+    return "\n".join(lines)
+
+
+_NEWS = {
+    "escalated": ["No person has acknowledged it: you are the next receiver."],
+    "flapping": ["It changes often. The next message follows when it is stable."],
+    "stable": ["It has not changed for 10 minutes, and still fires."],
+    "worsened": ["It became critical."],
+}
+
+
+def test_text(environment: str, by: str, receiver: str) -> dict[str, Any]:
+    """The fields of a test message."""
+    text = f"{by} tests the receiver {receiver}."
+    return {
+        "text": text,
+        "title": f"Test in {environment}",
+        "message": text,
+        "links": {"page": address_of_page(environment, "alerts"), "runbook": None},
+    }
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

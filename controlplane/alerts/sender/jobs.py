@@ -1,0 +1,40 @@
+"""What goes to the sender and back, one line of JSON each."""
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct
+
+#: A job fits into the buffer of a pipe, so that writing it never waits.
+MOST_BYTES = 32_000
+#: From the start of a job to its end. A sender that needs longer is killed.
+MOST_S = 20.0
+
+
+class Kind(StrEnum):
+    """How a service presents a message. A resolved one ends what the others began."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    RESOLVED = "resolved"
+    TEST = "test"
+
+
+class Job(Struct, kw_only=True):
+    url: str
+    kind: Kind = Kind.TEST
+    title: str = ""
+    body: str = ""
+    #: The same for all messages of an alert: a pager makes one incident of them.
+    key: str = ""
+    #: The page of the alert; empty for none.
+    link: str = ""
+    #: Only look whether the URL is complete.
+    check: bool = False
+
+
+class Result(Struct, kw_only=True):
+    #: ``failed`` may be tried again, ``refused`` not.
+    state: Literal["sent", "failed", "refused"]
+    #: What happened, without secrets.
+    said: str
