@@ -151,7 +151,7 @@ def holes(
 
 
 def warnings(environment: str) -> list[str]:
-    """What is wrong with routes and receivers, for the page of alerts. Four queries."""
+    """What is wrong with routes and receivers, for the page of alerts. Five queries."""
     receivers = list(Receiver.objects.filter(environment=environment))
     if not receivers:
         return ["There is no receiver: alerts are displayed, and sent to no person."]
