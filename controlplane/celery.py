@@ -34,6 +34,7 @@ app.autodiscover_tasks(
         "controlplane.reconciliation",
         "controlplane.alerts",
         "controlplane.weekly",
+        "controlplane.audit_export",
         "controlplane.api",
     ]
 )
@@ -68,6 +69,7 @@ app.conf.beat_schedule = {
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
     "expire-requests": _every(60, "approvals.expire_requests"),
+    "export-audit": _every(2, "audit_export.export"),
     "note-audit-heads": _every(300, "audit.note_heads"),
     "prune-outbox": _every(3600, "publishing.prune_outbox"),
 }

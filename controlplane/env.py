@@ -6,6 +6,7 @@ secret. ``NAME_FILE`` may replace any ``NAME``, so that secrets can be mounted a
 
 import os
 import re
+from base64 import b64decode
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
@@ -105,6 +106,22 @@ def url(name: str, schemes: tuple[str, ...]) -> str:
     if value and value.partition("://")[0] not in schemes:
         raise ImproperlyConfigured(f"{name} must start with one of: {', '.join(s + '://' for s in schemes)}")
     return value
+
+
+def webhook_secrets(name: str) -> list[str]:
+    """Secrets of Standard Webhooks, with commas between them: the new one, and the one before."""
+    found = words(name, [])
+    for secret in found:
+        try:
+            key = b64decode(secret.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            key = b""
+        if not secret.startswith("whsec_") or not 24 <= len(key) <= 64:
+            raise ImproperlyConfigured(
+                f"{name} must be whsec_ and the base64 of 24 to 64 random bytes, or two of them with a comma"
+                " between them while the secret changes. To make one: echo whsec_$(openssl rand -base64 32)"
+            )
+    return found
 
 
 def link(name: str) -> str:

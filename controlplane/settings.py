@@ -9,6 +9,7 @@ from typing import Any
 
 import dj_database_url
 from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 from controlplane import env, logs
@@ -109,6 +110,7 @@ INSTALLED_APPS = [
     "controlplane.reconciliation",
     "controlplane.alerts",
     "controlplane.weekly",
+    "controlplane.audit_export",
     "dashboard",
     # After ours, whose export_openapi_schema knows where the API is.
     "ninja",
@@ -124,6 +126,15 @@ WEBHOOK_NETWORKS = env.networks("FUSEBOARD_WEBHOOK_NETWORKS")
 
 #: Is pinged every minute while alerts are evaluated; empty for no ping.
 WATCHDOG_URL = env.url("FUSEBOARD_WATCHDOG_URL", ("http", "https"))
+
+#: Where every audit entry is sent to; both empty for nowhere. A file may be ``-``, the standard output.
+AUDIT_EXPORT_URL = env.url("FUSEBOARD_AUDIT_EXPORT_URL", ("http", "https"))
+AUDIT_EXPORT_SECRETS = env.webhook_secrets("FUSEBOARD_AUDIT_EXPORT_SECRET")
+if AUDIT_EXPORT_URL and not AUDIT_EXPORT_SECRETS:
+    raise ImproperlyConfigured(
+        "FUSEBOARD_AUDIT_EXPORT_URL needs FUSEBOARD_AUDIT_EXPORT_SECRET, with which entries are signed."
+    )
+AUDIT_EXPORT_FILE = env.text("FUSEBOARD_AUDIT_EXPORT_FILE")
 
 #: Opens /metrics to scrapers without an API token.
 METRICS_TOKEN = env.text("FUSEBOARD_METRICS_TOKEN")

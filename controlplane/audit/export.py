@@ -73,11 +73,11 @@ def _heading(kind: Format) -> Iterable[str]:
 
 
 def _writer(kind: Format) -> Callable[[list[Entry]], str]:
-    return _as_csv if kind == "csv" else _as_json_lines
+    return _as_csv if kind == "csv" else as_json_lines
 
 
-def _as_json_lines(entries: list[Entry]) -> str:
-    texts = (json.dumps(_values(entry), ensure_ascii=False).translate(_LINES) for entry in entries)
+def as_json_lines(entries: Iterable[Entry]) -> str:
+    texts = (json.dumps(values(entry), ensure_ascii=False).translate(_LINES) for entry in entries)
     lines = ([text, "\n"] for text in texts)
     return "".join(chain.from_iterable(lines))
 
@@ -86,11 +86,11 @@ def _as_csv(entries: list[Entry]) -> str:
     text = StringIO()
     writer = csv.writer(text)
     for entry in entries:
-        writer.writerow([harmless_cell(value) for value in _values(entry).values()])
+        writer.writerow([harmless_cell(value) for value in values(entry).values()])
     return text.getvalue()
 
 
-def _values(entry: Entry) -> dict[str, Any]:
+def values(entry: Entry) -> dict[str, Any]:
     values = {name: getattr(entry, name) for name in _FIELDS}
     return values | {"at": entry.at.isoformat()}
 

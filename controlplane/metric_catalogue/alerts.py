@@ -54,6 +54,20 @@ DELIVERY_OLDEST = Gauge(
     "Age of the oldest message that should have been sent by now.",
     by=(WEB,),
 )
+AUDIT_EXPORTED = Counter(
+    "fuseboard_audit_exported_total",
+    "Audit entries that were exported, and attempts that failed, by target.",
+    by=(WORKER,),
+    labels=("target", "result"),
+    most=4,
+)
+AUDIT_EXPORT_WAITING = Gauge(
+    "fuseboard_audit_export_waiting",
+    "Audit entries that a target does not have yet.",
+    by=(WEB,),
+    labels=("target",),
+    most=2,
+)
 ONCALL_MESSAGES = Counter(
     "fuseboard_gateway_oncall_messages_total",
     "Attempts of a gateway to send alerts of level 3 while no worker does, by the state after them.",

@@ -17,6 +17,7 @@ from controlplane import tls
 from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation
+from controlplane.audit_export.export import not_exported
 from controlplane.fleet import live
 from controlplane.fleet.models import RedisNode, Server, ServerState
 from controlplane.metric_catalogue import alerts as alert_metrics
@@ -148,10 +149,14 @@ def _waiting() -> list[Metric]:
     edited = waiting.aggregate(oldest=Min("created_at"))["oldest"]
     due = Delivery.objects.filter(state=DeliveryState.WAITING, not_before__lt=now)
     sent = due.aggregate(oldest=Min("not_before"))["oldest"]
-    return [
+    ages = [
         family.family((now - oldest).total_seconds() if oldest else 0.0)
         for family, oldest in ((edit_metrics.OUTBOX_OLDEST, edited), (alert_metrics.DELIVERY_OLDEST, sent))
     ]
+    unexported = alert_metrics.AUDIT_EXPORT_WAITING.family()
+    for target, number in not_exported().items():
+        unexported.add_metric([target], number)
+    return [*ages, unexported]
 
 
 def _expiry() -> list[Metric]:

@@ -17,6 +17,8 @@ class Chat:
 
     def __init__(self, host: str = "127.0.0.1", *answers: int | None, location: str = "") -> None:
         self.got: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
         self.answers = list(answers)
         self.closing = threading.Event()
         chat = self
@@ -24,6 +26,8 @@ class Chat:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
+                chat.headers.append({name.lower(): value for name, value in self.headers.items()})
+                chat.bodies.append(body)
                 chat.got.append((self.path, json.decode(body)))
                 answer = chat.answers.pop(0) if chat.answers else 200
                 if answer is None:

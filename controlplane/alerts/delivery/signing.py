@@ -4,6 +4,7 @@ The secret of a receiver is derived from ``FUSEBOARD_SECRET_KEY`` and is stored 
 """
 
 import hmac
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 
@@ -26,12 +27,17 @@ def headers_of(
     During a change of the secret, ``versions`` has the old one too, and both signatures are sent. The same
     is done for every secret key of this installation that is still accepted.
     """
+    secrets = [secret for version in versions for secret in _secrets(receiver, version)]
+    return signed_headers(body, identity=identity, secrets=secrets, at=at)
+
+
+def signed_headers(
+    body: bytes, *, identity: str, secrets: Sequence[str], at: int | None = None
+) -> dict[str, str]:
+    """The headers of one attempt, signed with each of the secrets. ``at`` is now unless it is given."""
+    at = int(time.time()) if at is None else at
     signed = f"{identity}.{at}.".encode() + body
-    signatures = [
-        b64encode(hmac.digest(_key(secret), signed, "sha256")).decode()
-        for version in versions
-        for secret in _secrets(receiver, version)
-    ]
+    signatures = [b64encode(hmac.digest(_key(secret), signed, "sha256")).decode() for secret in secrets]
     return {
         "webhook-id": identity,
         "webhook-timestamp": str(at),

@@ -1,0 +1,140 @@
+"""Exports what is new, one process at a time. An edit never waits for it: it only reads what is committed.
+
+A process claims a target for 60 s. After each batch that the target accepted, it moves the position. One that
+dies in between leaves a claim that ends, and the batch is sent again: at least once, with the same ids.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from time import monotonic
+
+import structlog
+from django.conf import settings
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from controlplane.audit.models import ChainHead, Entry
+from controlplane.audit_export.models import Export
+from controlplane.metric_catalogue import alerts as catalogue
+
+log = structlog.get_logger(__name__)
+
+EXPORTED = catalogue.AUDIT_EXPORTED.make()
+
+FILE, WEBHOOK = "file", "webhook"
+LEASE_S = 60
+#: After failures in a row; the last one counts for all further ones. It never gives up.
+PAUSES_S = (5, 30, 120, 300)
+
+Positions = dict[str, list[int | str]]
+#: Sends a batch, or raises ``NotExported``.
+Write = Callable[[list[Entry]], None]
+
+
+class NotExported(Exception):
+    """The target did not accept the entries. The message has no secrets."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = min(retry_after_s, 3_600.0)
+
+
+def export_to(target: str, write: Write, *, batch: int, for_s: float = 8.0) -> int:
+    """Export for about ``for_s`` seconds. Returns the number of entries."""
+    row = _claim(target)
+    if row is None:
+        return 0
+    ends, number = monotonic() + for_s, 0
+    for environment, entries in _new(row.positions, batch, ends):
+        try:
+            write(entries)
+        except NotExported as failed:
+            _fail(row, failed)
+            return number
+        row.positions[environment] = [entries[-1].sequence or 0, entries[-1].hash or ""]
+        if not _move(row):
+            # This process was paused for longer than its lease.
+            return number
+        number += len(entries)
+        EXPORTED.labels(target, "sent").inc(len(entries))
+    Export.objects.filter(pk=target, fence=row.fence).update(lease_until=None)
+    return number
+
+
+def _claim(target: str) -> Export | None:
+    Export.objects.get_or_create(pk=target)
+    free = Q(lease_until=None) | Q(lease_until__lte=Now())
+    due = Q(not_before=None) | Q(not_before__lte=Now())
+    mine = Export.objects.filter(free, due, pk=target).update(
+        fence=F("fence") + 1, lease_until=Now() + timedelta(seconds=LEASE_S)
+    )
+    return Export.objects.get(pk=target) if mine else None
+
+
+def _new(positions: Positions, batch: int, ends: float) -> Iterator[tuple[str, list[Entry]]]:
+    """What is new in each chain, in turns, until ``ends``. Reads positions again after each batch."""
+    chains = [head.environment for head in ChainHead.objects.order_by("environment")]
+    while chains:
+        for environment in list(chains):
+            if monotonic() >= ends:
+                return
+            _forget_restored(positions, environment)
+            after = positions.get(environment, [0])[0]
+            rows = Entry.objects.filter(environment=environment, sequence__gt=after)
+            entries = list(rows.order_by("sequence")[:batch])
+            if entries:
+                yield environment, entries
+            if len(entries) < batch:
+                chains.remove(environment)
+
+
+def _forget_restored(positions: Positions, environment: str) -> None:
+    """After Postgres was restored from a backup, other entries have the numbers of exported ones."""
+    if environment not in positions:
+        return
+    sequence, hashed = positions[environment]
+    if not Entry.objects.filter(environment=environment, sequence=sequence, hash=hashed).exists():
+        log.error("audit_export.restored", environment=environment, sequence=sequence)
+        # Where both histories part is not known. Entries that were sent before have their ids again.
+        del positions[environment]
+
+
+def _move(row: Export) -> bool:
+    return bool(
+        Export.objects.filter(pk=row.pk, fence=row.fence).update(
+            positions=row.positions,
+            failures=0,
+            not_before=None,
+            problem="",
+            lease_until=Now() + timedelta(seconds=LEASE_S),
+        )
+    )
+
+
+def _fail(row: Export, failed: NotExported) -> None:
+    pause_s = max(PAUSES_S[min(row.failures, len(PAUSES_S) - 1)], failed.retry_after_s)
+    Export.objects.filter(pk=row.pk, fence=row.fence).update(
+        failures=F("failures") + 1,
+        not_before=Now() + timedelta(seconds=pause_s),
+        lease_until=None,
+        problem=str(failed)[:500],
+    )
+    EXPORTED.labels(row.pk, "failed").inc()
+    log.warning("audit_export.failed", target=row.pk, problem=str(failed)[:200], again_in_s=pause_s)
+
+
+def not_exported() -> dict[str, int]:
+    """Target that is configured -> how many entries it does not have yet."""
+    targets = [name for name, used in _configured() if used]
+    if not targets:
+        return {}
+    heads = dict(ChainHead.objects.values_list("environment", "sequence"))
+    known = dict(Export.objects.values_list("target", "positions"))
+    return {
+        target: sum(max(0, last - known.get(target, {}).get(name, [0])[0]) for name, last in heads.items())
+        for target in targets
+    }
+
+
+def _configured() -> tuple[tuple[str, str], ...]:
+    return (FILE, settings.AUDIT_EXPORT_FILE), (WEBHOOK, settings.AUDIT_EXPORT_URL)
