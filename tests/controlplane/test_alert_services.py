@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.urls import resolve
 from django.utils import timezone
+from msgspec import json
 
 from controlplane.alerts.delivery.attempt import Message, job_of
 from controlplane.alerts.delivery.message import _AUTOMATIC, links_of
@@ -19,7 +20,7 @@ from controlplane.alerts.delivery.send import send_waiting
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
 from controlplane.alerts.rules import RULES
-from controlplane.alerts.sender.jobs import Kind
+from controlplane.alerts.sender.jobs import MOST_BYTES, Kind
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.errors import InvalidEdit
@@ -191,6 +192,27 @@ def test_all_news_of_an_alert_has_one_key_for_pagers(news: News, severity: str, 
     assert (job.key, job.kind) == ("fb:production:open:payments-api", kind)
     message.document["data"]["key"] = "x" * 250
     assert len(job_of(message).key) <= 255
+
+
+def _message(data: dict[str, Any]) -> Message:
+    given = {"environment": "production", "key": "open:payments-api", "severity": "critical", **data}
+    document = {"type": "alert.fired", "data": given}
+    return Message(id="1", attempt=2, document=document, receiver=1, url="slack://a/b/c", versions=[1])
+
+
+def test_a_document_of_a_release_before_the_services_is_sent() -> None:
+    job = job_of(_message({"text": "payments-api is open", "detail": "18 of 30 calls failed."}))
+    assert (job.title, job.link) == ("payments-api is open", "")
+    assert job.body.startswith("payments-api is open")
+
+
+def test_a_long_message_of_any_language_fits_into_a_job_with_its_links() -> None:
+    data = {"text": "t", "title": "\U0001f525" * 250, "links": {"page": "https://board.example.com/alerts"}}
+    text = "\U0001f525" * 20_000 + "\nPage: https://board.example.com/alerts"
+    job = job_of(_message({**data, "message": text, "key": "k" * 250}))
+    job.url = "slack://" + "a" * 1_990
+    assert len(json.encode(job)) <= MOST_BYTES
+    assert "Page: https://board.example.com/alerts\n" in job.body
 
 
 def test_the_url_of_a_receiver_is_encrypted_in_the_table(settings: Any) -> None:

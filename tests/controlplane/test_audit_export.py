@@ -1,5 +1,6 @@
 """Every audit entry reaches a SIEM in order and at least once, and no edit waits for it."""
 
+import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -215,6 +216,25 @@ def test_a_file_has_whole_lines_also_after_a_crash_and_a_rotation(tmp_path: Path
     entry("t2")
     export_to("file", to_file, batch=500)
     assert [json.decode(line)["target_name"] for line in file.read_text().splitlines()] == ["t2"]
+
+
+def test_a_new_file_is_on_the_disk_with_its_name(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    file = tmp_path / "audit.jsonl"
+    settings.AUDIT_EXPORT_FILE = str(file)
+    for name in ("t0", "t1"):
+        entry(name)
+        assert export_to("file", to_file, batch=500) == 1
+    assert synced == [str(file), str(tmp_path), str(file)]
 
 
 def test_a_file_that_cannot_be_written_is_a_failure_and_loses_nothing(tmp_path: Path, settings: Any) -> None:

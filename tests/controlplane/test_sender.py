@@ -14,7 +14,7 @@ from apprise.plugins import opsgenie, pagerduty
 from controlplane.alerts.addresses import AddressRefused
 from controlplane.alerts.sender import apprise_send
 from controlplane.alerts.sender.guard import Guard
-from controlplane.alerts.sender.jobs import Job, Kind, Result
+from controlplane.alerts.sender.jobs import Job, Kind, Result, without_middle
 from controlplane.alerts.sender.program import Senders
 from controlplane.alerts.sender.services import SERVICES, service_name, shown_address
 from tests.controlplane.refused_addresses import REFUSED
@@ -248,6 +248,35 @@ def test_pagerduty_gets_one_incident_for_each_alert(monkeypatch: pytest.MonkeyPa
     assert [one["event_action"] for one in documents] == ["trigger", "trigger", "resolve"]
     assert [one["payload"]["severity"] for one in documents[:2]] == ["warning", "critical"]
     assert documents[0]["links"] == [{"href": "https://board.example.com/alerts"}]
+
+
+def test_a_long_message_is_short_enough_for_a_pager_and_keeps_its_beginning_and_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    explained = "It explains: " + "; ".join(f"service-{number} is open" for number in range(100)) + "."
+    body = f"18 of 30 calls failed.\n{explained}\nPage: https://board.example.com/alerts"
+    with chat(202, 202) as sink:
+        monkeypatch.setitem(pagerduty.PAGERDUTY_API_LOOKUP, "us", f"http://127.0.0.1:{sink.port}/enqueue")
+        for text in (body, "short"):
+            sent = Job(
+                url=f"pagerduty://{'k' * 32}@{'a' * 20}", kind=Kind.CRITICAL, title="t" * 250, body=text
+            )
+            assert apprise_send.run(sent, Guard()).state == "sent"
+    long, short = (document["payload"]["summary"] for _, document in sink.got)
+    # PagerDuty refuses more than 1,024 characters.
+    assert len(body) > 1_024 > len(long) > 1_000
+    assert long.startswith("t" * 250 + "\r\n18 of 30 calls failed.\n")
+    assert "\n…\n" in long
+    assert long.endswith("Page: https://board.example.com/alerts")
+    assert short == "t" * 250 + "\r\nshort"
+
+
+@pytest.mark.parametrize("most", range(10, 25))
+def test_a_text_without_its_middle_is_as_long_as_it_may_be(most: int) -> None:
+    text = "abcdefghijklmnopqrst"
+    shown = without_middle(text, most)
+    assert len(shown) == min(most, len(text))
+    assert (shown[0], shown[-1]) == ("a", "t")
 
 
 def test_opsgenie_closes_by_the_alias_of_the_alert(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,15 @@ from msgspec import json
 
 from controlplane.alerts.delivery.http import MOST_S, Answer, NotDelivered, post
 from controlplane.alerts.delivery.signing import headers_of
-from controlplane.alerts.sender.jobs import Job, Kind
+from controlplane.alerts.sender.jobs import Job, Kind, without_middle
 from controlplane.alerts.sender.program import Senders
 from controlplane.alerts.sender.services import is_webhook
 
 #: PagerDuty accepts 255 characters.
 _LONGEST_KEY = 255
-_LONGEST_BODY = 15_000
+_LONGEST_TITLE = 250
+#: Characters. If each has four bytes, the job is still shorter than ``MOST_BYTES``.
+_LONGEST_BODY = 7_000
 
 Post = Callable[..., Answer]
 
@@ -77,16 +79,17 @@ def _by_apprise(message: Message, senders: Senders) -> Answer:
 def job_of(message: Message) -> Job:
     data = message.document["data"]
     kind = message.document["type"].removeprefix("alert.")
-    body = data["message"][:_LONGEST_BODY]
+    # A worker of a release before the services may have made the document: it has no title and message.
+    body = without_middle(data.get("message", data["text"]), _LONGEST_BODY)
     if message.attempt > 1:
         body += "\nRepeated: an earlier attempt may have arrived."
     return Job(
         url=message.url,
         kind=Kind(kind) if kind in (Kind.RESOLVED, Kind.TEST) else Kind(data["severity"]),
-        title=data["title"],
+        title=data.get("title", data["text"])[:_LONGEST_TITLE],
         body=body,
         key=_key(data, message),
-        link=(data["links"] or {}).get("page") or "",
+        link=(data.get("links") or {}).get("page") or "",
     )
 
 

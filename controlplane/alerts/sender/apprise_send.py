@@ -13,7 +13,7 @@ from apprise.manager_plugins import NotificationManager
 from apprise.plugins.opsgenie import OPSGENIE_API_LOOKUP
 
 from controlplane.alerts.sender.guard import Guard
-from controlplane.alerts.sender.jobs import Job, Kind, Result
+from controlplane.alerts.sender.jobs import Job, Kind, Result, without_middle
 from controlplane.alerts.sender.services import SERVICES, scheme_of
 
 _CONNECT_S, _READ_S = 5.0, 10.0
@@ -28,6 +28,10 @@ _CALLS = re.compile(r"@(?=everyone\b|here\b|channel\b|all\b)|<(?=!)")
 #: Parts of a URL that are this short are words, such as a port.
 _LEAST_SECRET = 4
 _MOST_SAID = 300
+#: Every service accepts this many characters; for SMS, apprise gives the length of a single one.
+_LEAST_LIMIT = 1_000
+#: What apprise adds between title and body.
+_BETWEEN = 20
 
 
 class UrlRefused(Exception):
@@ -135,11 +139,14 @@ def _options(scheme: str, job: Job) -> Mapping[str, Any]:
 def _send(plugin: NotifyBase, job: Job) -> bool:
     if scheme_of(job.url) == "opsgenie" and job.kind is Kind.RESOLVED:
         return _close_in_opsgenie(plugin, job)
+    title = _quiet(job.title)
+    # A service refuses a longer message in each attempt, and many count the title too.
+    most = max(plugin.body_maxlen, _LEAST_LIMIT) - len(title) - _BETWEEN
     apprise = Apprise(asset=plugin.asset)
     apprise.add(plugin)
     sent = apprise.notify(
-        title=_quiet(job.title),
-        body=_quiet(job.body),
+        title=title,
+        body=without_middle(_quiet(job.body), most),
         notify_type=_TYPES[job.kind],
         body_format=NotifyFormat.TEXT,
     )

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 #: A job fits into the buffer of a pipe, so that writing it never waits.
 MOST_BYTES = 32_000
+_CUT = "\n…\n"
 #: From the start of a job to its end. A sender that needs longer is killed.
 MOST_S = 20.0
 
@@ -31,6 +32,14 @@ class Job(Struct, kw_only=True):
     link: str = ""
     #: Only look whether the URL is complete.
     check: bool = False
+
+
+def without_middle(text: str, most: int) -> str:
+    """At most this many characters (at least 10): the beginning says what happened, the end has the links."""
+    if len(text) <= most:
+        return text
+    end = (most - len(_CUT)) // 2
+    return text[: most - len(_CUT) - end] + _CUT + text[-end:]
 
 
 class Result(Struct, kw_only=True):
