@@ -14,7 +14,7 @@ from controlplane.audit.export import as_json_lines, values
 from controlplane.audit.models import Entry
 from controlplane.audit_export.export import NotExported
 
-#: In place of a path: the standard output of the worker, where nothing else is.
+#: In place of a path: the standard output of the worker. Celery writes there too when it starts and stops.
 STDOUT = "-"
 
 
