@@ -18,6 +18,7 @@ from controlplane.series.erasure import erase_tenant as erase_series
 from controlplane.series.kinds import tenant_number
 from controlplane.usage.rollups import erase_tenant as erase_demand
 from controlplane.validation import Problems
+from controlplane.weekly.keep import erase_tenant as erase_weekly
 
 TENANT = "tenant"
 #: What can be erased -> in words, as in the audit. All but the tenant are subjects of limits.
@@ -68,6 +69,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 demand=erase_demand(slug, value),
                 without_redis=erase_allowed(slug, value),
             )
+            erase_weekly(slug, value)
             # Gateways have it in memory too, and would write it again.
             GatewayOrder.objects.create(
                 environment=slug, kind=OrderKind.ERASE, server=str(tenant_number(value))

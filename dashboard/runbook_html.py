@@ -16,6 +16,7 @@ from markdown_it.utils import EnvType, OptionsDict
 
 from controlplane.runbooks.format import ACTIONS, VALUES, Action, Document, Step, markdown
 from dashboard.live.runbook_values import UNKNOWN, Scene, value_of
+from fuseboard.contract.words import is_slug
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def _keep_in_environment(token: Token) -> None:
     href = str(token.attrGet("href") or "")
     if href.startswith("/") and not href.startswith("//"):
         token.attrSet("href", get_script_prefix() + href.removeprefix("/"))
-    elif href.endswith(".md") and "/" not in href:
+    elif href.endswith(".md") and is_slug(href.removesuffix(".md")):
         token.attrSet("href", reverse("runbook", args=[href.removesuffix(".md")]))
 
 

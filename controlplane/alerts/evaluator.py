@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from controlplane.alerts import refreshing
 from controlplane.alerts.evaluate import evaluate
-from controlplane.alerts.findings import Finding
+from controlplane.alerts.findings import OF_TENANT, Finding
 from controlplane.alerts.flapping import timing_while, with_change
 from controlplane.alerts.incidents.follow import follow
 from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, advance
@@ -99,23 +99,25 @@ def evaluate_environment(environment: str) -> list[Change]:
             (now,) = cursor.fetchone()
         status = status_of(read_facts(environment))
         changes = _apply(environment, status, now)
+    for change in changes:
+        alert = change.alert
+        NEWS.labels(rule_of(alert.key), change.news).inc()
+        # Without the detail, and without the name of a tenant, whom no erasure finds in a log.
+        of_tenant = alert.subject_kind in OF_TENANT
+        log.warning(
+            f"alert.{change.news}",
+            environment=environment,
+            key=rule_of(alert.key) if of_tenant else alert.key,
+            alert_level=alert.level,
+            severity=alert.severity,
+            text="" if of_tenant else alert.text,
+            since=alert.true_since.isoformat(),
+        )
+    # Last: an error of it keeps no news from the log and the metric.
     if status.fleet.lagging:
         done = Evaluation.objects.get(environment=environment).measured.get(refreshing.FIELD)
         if refreshing.is_due(done, now):
             refreshing.send_again(environment, done, now)
-    for change in changes:
-        alert = change.alert
-        NEWS.labels(rule_of(alert.key), change.news).inc()
-        log.warning(
-            f"alert.{change.news}",
-            environment=environment,
-            key=alert.key,
-            alert_level=alert.level,
-            severity=alert.severity,
-            text=alert.text,
-            # Without the detail: it can name a tenant, whom no erasure finds in a log.
-            since=alert.true_since.isoformat(),
-        )
     return changes
 
 

@@ -44,6 +44,8 @@ def _when(expiring: Expiring) -> str:
     named = f"{one.kind[:1].upper()}{one.kind[1:]} {one.name}"
     if expiring.days <= 0:
         return f"{named} has expired"
+    if expiring.days < 1:
+        return f"{named} expires in less than a day"
     return f"{named} expires in {texts.count(int(expiring.days), 'day')}"
 
 

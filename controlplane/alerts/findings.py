@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Generic, Literal, TypeVar
 
 from controlplane.status.status import Status
@@ -21,7 +22,14 @@ SubjectKind = Literal[
     "tokens",
 ]
 
+#: Subjects with the name of a tenant: so have the keys and the texts of their alerts.
+OF_TENANT: frozenset[SubjectKind] = frozenset(("budgets", "hot_keys", "quota", "tenant"))
+
 S = TypeVar("S")
+
+#: As long as the column of ``Alert.key``. A name of a tenant alone may be this long.
+LONGEST_KEY = 200
+_DIGEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +115,7 @@ class Rule(Generic[S]):
         part = self.scope.key(of)
         detail = self.detail(of)
         return Finding(
-            key=f"{self.key}:{part}" if part else self.key,
+            key=bounded_key(f"{self.key}:{part}" if part else self.key),
             severity=self.severity,
             text=self.text(of),
             detail=f"{detail} {thresholds}" if self.names_thresholds and thresholds else detail,
@@ -118,3 +126,11 @@ class Rule(Generic[S]):
             said=self.said(of) if self.said is not None else None,
             pods=self.pods(of) if self.pods is not None else (),
         )
+
+
+def bounded_key(key: str) -> str:
+    """The key as it can be stored: the end of one that is too long is replaced by a digest of the whole."""
+    if len(key) <= LONGEST_KEY:
+        return key
+    digest = sha256(key.encode()).hexdigest()[:_DIGEST]
+    return f"{key[: LONGEST_KEY - _DIGEST - 1]}~{digest}"

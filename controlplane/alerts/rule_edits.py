@@ -1,8 +1,10 @@
 """Edits of alert rules in one environment, and what a change would mean: now, and in the recorded past."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 from django.db import transaction
@@ -19,7 +21,7 @@ from controlplane.alerts.rules import RULES
 from controlplane.alerts.timings import rule_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.status.read_facts import read_facts
@@ -31,6 +33,11 @@ LONGEST_KEEP_S = 86_400
 LONGEST_NOTE = 500
 #: Alerts of the past that are counted, in days.
 PAST_DAYS = 30
+#: The field of an edit that was based on older values.
+CONFLICT = "version"
+_CHANGED = (
+    "Another person changed this rule meanwhile. The list has the new values. Save again to replace them."
+)
 _SEVERITIES: tuple[Severity, ...] = ("warning", "critical")
 
 
@@ -54,6 +61,8 @@ class RuleInForce:
     severities: tuple[Severity, ...]
     settings: RuleSettings
     default: RuleSettings
+    #: Of what Postgres has of it, for an edit to name what it was based on.
+    version: str
 
     @property
     def changed(self) -> bool:
@@ -85,11 +94,20 @@ def rules_in_force(environment: str) -> list[RuleInForce]:
     return [_in_force(key, changes) for key in MUTABLE_RULES]
 
 
-def set_rule(*, environment: str, rule: str, values: RuleValues, reason: str, actor: Actor) -> RuleInForce:
+def set_rule(
+    *,
+    environment: str,
+    rule: str,
+    values: RuleValues,
+    reason: str,
+    actor: Actor,
+    expected_version: str | None = None,
+) -> RuleInForce:
     """Replace what differs from the defaults; without any difference, the rule follows its default again.
 
     The next evaluation judges open alerts by it. One that stays true stays the same alert: it is neither
     resolved nor sent again. Raises ``InvalidEdit`` and ``NotFound``.
+    Without ``expected_version``, it replaces what another person saved meanwhile.
     """
     problems = Problems()
     problems.reason(reason)
@@ -98,6 +116,8 @@ def set_rule(*, environment: str, rule: str, values: RuleValues, reason: str, ac
     with transaction.atomic():
         row = Environment.objects.select_for_update().get(pk=slug)
         before = dict(row.alert_rules.get(rule, {}))
+        if expected_version is not None and expected_version != _version(before):
+            raise InvalidEdit({CONFLICT: [_CHANGED]})
         kept = {key: value for key, value in row.alert_rules.items() if key != rule}
         row.alert_rules = kept | ({rule: changed} if changed else {})
         record(
@@ -112,6 +132,10 @@ def set_rule(*, environment: str, rule: str, values: RuleValues, reason: str, ac
         )
         row.save(update_fields=["alert_rules"])
     return _in_force(rule, row.alert_rules)
+
+
+def _version(changed: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePreview:
@@ -143,6 +167,7 @@ def _in_force(key: str, changes: Mapping[str, Any]) -> RuleInForce:
         severities=tuple(one for one in _SEVERITIES if one in severities),
         settings=settings_of(changes, key),
         default=default_of(key),
+        version=_version(changes.get(key, {})),
     )
 
 

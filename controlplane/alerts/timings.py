@@ -67,7 +67,7 @@ NEEDS_NO_GATEWAY = frozenset(
     (
         *("ahead", "observing", "overdue", "override", "schedules"),
         *("gateway-away", "postgres-down", "redis-ops", "unlimited", "worker-away"),
-        *("certificate", "open-share", "outbox", "quota", "token"),
+        *("certificate", "open-share", "outbox", "token"),
     )
 )
 #: Rules whose alerts are about one dependency, which has an owner.

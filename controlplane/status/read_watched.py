@@ -1,15 +1,18 @@
 """Reads the figures of ``controlplane.status.watched``. Blocking: call it in a thread."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from statistics import median
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import structlog
 from cryptography import x509
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
@@ -22,6 +25,10 @@ from controlplane.series.tenant_hours import HOUR_S, read_hours
 from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
 from controlplane.usage.budgets import budgets
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: A process reads them this often, however many pages it serves.
 READ_AGAIN_S = 30.0
@@ -59,11 +66,12 @@ class _Reader:
             at, watched = self._read.get(environment, (float("-inf"), Watched()))
             if time.monotonic() - at < READ_AGAIN_S:
                 return watched
+            tenants = [one.tenant for one in figures.tenants]
             watched = Watched(
-                usual_per_s=self._usual_of(environment, [one.tenant for one in figures.tenants]),
-                vendors=_vendors(environment, time.time()),
-                spent=_spent(environment, figures, watched.spent),
-                expiring=tuple(_expiring(environment)),
+                usual_per_s=_kept(lambda: self._usual_of(environment, tenants), watched.usual_per_s),
+                vendors=_kept(lambda: _vendors(environment, time.time()), watched.vendors),
+                spent=_kept(lambda: _spent(environment, figures, watched.spent), watched.spent),
+                expiring=_kept(lambda: tuple(_expiring(environment)), watched.expiring),
             )
             self._read[environment] = (time.monotonic(), watched)
             return watched
@@ -86,6 +94,19 @@ class _Reader:
             if known[key][1] > 0:
                 found[tenant] = known[key][1]
         return found
+
+
+def _kept(read: Callable[[], T], before: T) -> T:
+    """What is read now, or what was read before if that fails: other alerts are about Redis and pods.
+
+    A savepoint, because a statement that is too slow must not end the transaction of an evaluation.
+    """
+    try:
+        with transaction.atomic():
+            return read()
+    except (DatabaseError, ImproperlyConfigured, OSError, ValueError):
+        log.exception("status.not_watched")
+        return before
 
 
 _reader = _Reader()
@@ -124,15 +145,21 @@ def _vendors(environment: str, now: float) -> dict[str, VendorAnswers]:
 
 
 def _spent(environment: str, figures: FleetFigures, before: tuple[Spent, ...]) -> tuple[Spent, ...]:
-    """While Redis does not answer, what was spent before: it did not become less."""
+    """Where Redis does not answer, what was spent before: it did not become less.
+
+    A tenant that stops after it spent its quota is not busy any more, so those of before are read again.
+    """
     now = time.time()
+    earlier = {(one.tenant, one.dependency, one.name): one for one in before if one.ends > now}
     busy = {(rule.tenant, rule.rule) for rule in figures.rules if rule.tenant}
+    busy |= {(tenant, name) for tenant, _, name in earlier if tenant}
     found = budgets(environment, busy, now=now)
     if not found.known:
-        return tuple(one for one in before if one.ends > now)
-    rows = found.rows[:MOST_SPENT]
-    return tuple(
-        Spent(
+        return tuple(earlier.values())
+    rows = [
+        earlier.get((row.tenant, row.dependency, row.name))
+        if row.spent is None
+        else Spent(
             tenant=row.tenant,
             dependency=row.dependency,
             name=row.name,
@@ -142,9 +169,10 @@ def _spent(environment: str, figures: FleetFigures, before: tuple[Spent, ...]) -
             shadow=row.shadow,
             ends=row.ends,
         )
-        for row in rows
-        if row.spent is not None
-    )
+        for row in found.rows
+    ]
+    known = [one for one in rows if one is not None]
+    return tuple(sorted(known, key=lambda one: -one.share)[:MOST_SPENT])
 
 
 def _expiring(environment: str) -> Iterable[Expiry]:

@@ -93,7 +93,8 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
 
     Quotas that count each user or address separately have no one number, and are left out.
     """
-    counters = [*_of_tenants(environment), *_of_tiers(environment, busy), *_of_vendors(environment)]
+    # Tenants last: theirs can be more than all that is listed, and must not push out the others.
+    counters = [*_of_vendors(environment), *_of_tiers(environment, busy), *_of_tenants(environment)]
     chosen = counters[:MOST]
     texts = _texts([counter.key for counter in chosen])
     rows = [_budget(one, _UNREAD if texts is None else texts[one.key], now) for one in chosen]

@@ -1,14 +1,19 @@
 """Makes the summary of each week once, and keeps the last 13."""
 
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
+import structlog
 from django.db import transaction
 from django.utils import timezone
 
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Environment
 from controlplane.weekly.models import WeeklySummary
+from controlplane.weekly.sections import Opens
 from controlplane.weekly.summarize import summarize
+
+log = structlog.get_logger(__name__)
 
 WEEKS_KEPT = 13
 #: The last hour of a week is sealed 6 minutes after its end, and pods may be late.
@@ -22,12 +27,22 @@ def last_week(now: datetime | None = None) -> date:
 
 
 def make_due(now: datetime | None = None) -> int:
-    """Make what is missing of last week; returns how many. Two that run at once make the same."""
+    """Make what is missing of last week; returns how many. Two that run at once make the same.
+
+    An environment that fails keeps none of the others from its summary: the errors are raised at the end.
+    """
     begins, made = last_week(now), 0
+    errors: list[Exception] = []
     done = WeeklySummary.objects.filter(begins=begins).values("environment")
     for environment in Environment.objects.exclude(slug__in=done).order_by("slug"):
-        make_summary(environment.slug, begins)
-        made += 1
+        try:
+            make_summary(environment.slug, begins)
+            made += 1
+        except Exception as error:
+            log.exception("weekly.not_made", environment=environment.slug)
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("the weekly summaries of some environments were not made", errors)
     return made
 
 
@@ -45,6 +60,26 @@ def make_summary(environment: str, begins: date, now: datetime | None = None) ->
 def forget(now: datetime | None = None) -> None:
     oldest = last_week(now) - timedelta(weeks=WEEKS_KEPT - 1)
     WeeklySummary.objects.filter(begins__lt=oldest).delete()
+
+
+def erase_tenant(environment: str, tenant: str) -> None:
+    """Take the lines about a tenant, and about alerts of it, out of every summary."""
+    for summary in WeeklySummary.objects.select_for_update().filter(environment=environment):
+        sections = [
+            {**section, "lines": [line for line in section["lines"] if not _is_about(line, tenant)]}
+            for section in summary.sections
+        ]
+        if sections != summary.sections:
+            summary.sections = sections
+            summary.save(update_fields=["sections"])
+
+
+def _is_about(line: dict[str, Any], tenant: str) -> bool:
+    if line["opens"] == Opens.ALERTS:
+        # ``runaway-tenant:acme``, ``hot-key:acme/requests``
+        subject = line["key"].partition(":")[2]
+        return bool(subject == tenant or subject.startswith(f"{tenant}/"))
+    return bool(line["opens"] == Opens.TENANT and line["key"] == tenant)
 
 
 def find_summary(environment: str, begins: date | None = None) -> WeeklySummary | None:

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from math import ceil
 from typing import Any
 
+from controlplane.alerts.texts import count
 from controlplane.policies.models import Dependency, TierQuota
 from controlplane.series.kinds import DEPENDENCY, FULL_FIELDS, TIMED_OUT_FIELDS
 from controlplane.series.totals import Total, totals
@@ -86,7 +87,7 @@ def _breakers(week: Week) -> Section:
         lines=tuple(
             Line(
                 name=row.dependency,
-                found=f"open for {_duration(row.open_s)}, opened {row.times} times",
+                found=f"open for {_duration(row.open_s)}, opened {count(row.times, 'time')}",
                 opens=Opens.BREAKER,
                 key=row.dependency,
             )
@@ -117,7 +118,7 @@ def _too_low(uses: Iterable[QuotaUse], quotas: dict[tuple[str, str], TierQuota])
             Line(
                 name=f"{use.quota} of tier {use.tier}",
                 found=f"{use.refused:,} of {use.asked:,} refused, {_percent(use.refused, use.asked)}; "
-                f"limit {quota.limit:,} per {_duration(quota.window_s)}; {use.tenants} tenants",
+                f"limit {quota.limit:,} per {_duration(quota.window_s)}; {count(use.tenants, 'tenant')}",
                 suggestion=f"Raise it to at least {size:,}.",
                 opens=Opens.TIER,
                 key=use.tier,
@@ -147,7 +148,7 @@ def _never_reached(uses: Iterable[QuotaUse], quotas: dict[tuple[str, str], TierQ
                 name=f"{use.quota} of tier {use.tier}",
                 found=f"nothing refused of {use.asked:,}; in its busiest hour, a tenant asked "
                 f"{use.peak_hour:,} times, which is {needed:,.1f} per {_duration(quota.window_s)} of "
-                f"{quota.limit:,}; {use.tenants} tenants",
+                f"{quota.limit:,}; {count(use.tenants, 'tenant')}",
                 suggestion=f"{size:,} leaves room for twice the busiest hour. Shorter bursts are not known.",
                 opens=Opens.TIER,
                 key=use.tier,
@@ -190,8 +191,9 @@ def _bulkheads(environment: str, measured: Iterable[Total]) -> Section:
             Line(
                 name=total.name,
                 found=f"its bulkhead refused {refused:,} of {calls:,} calls, {_percent(refused, calls)}; "
-                f"{size} slots per pod; measured in {total.known_s // 3600} of {HOURS} hours",
-                suggestion=f"{wanted} slots, if the dependency bears them. Otherwise, send it fewer calls.",
+                f"{count(size, 'slot')} per pod; measured in {total.known_s // 3600} of {HOURS} hours",
+                suggestion=f"{count(wanted, 'slot')}, if the dependency bears that."
+                " Otherwise, send it fewer calls.",
                 opens=Opens.DEPENDENCY,
                 key=total.name,
                 size=wanted,
@@ -213,7 +215,7 @@ def _flapping(week: Week) -> Section:
         lines=tuple(
             Line(
                 name=row.key,
-                found=f"fired {row.times} times, for {_duration(row.fired_s)} in all"
+                found=f"fired {count(row.times, 'time')}, for {_duration(row.fired_s)} in all"
                 + ("; it flapped" if row.flapped else ""),
                 suggestion="Repair its cause, or raise its threshold.",
                 opens=Opens.ALERTS,

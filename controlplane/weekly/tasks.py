@@ -4,5 +4,5 @@ from controlplane.weekly import keep
 
 @app.task(name="weekly.make")
 def make() -> None:
-    keep.make_due()
     keep.forget()
+    keep.make_due()

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.rule_edits import (
+    CONFLICT,
     LONGEST_NOTE,
     PAST_DAYS,
     RuleInForce,
@@ -38,7 +39,7 @@ def alert_rules(request: HttpRequest) -> HttpResponse:
     try:
         return _act(request)
     except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=422)
+        return _page(request, errors=error.errors, status=409 if CONFLICT in error.errors else 422)
     except NotFound as missing:
         return _page(request, errors={"rule": [str(missing)]}, status=404)
 
@@ -59,6 +60,7 @@ def _act(request: HttpRequest) -> HttpResponse:
                 values=values,
                 reason=typed.get("reason", ""),
                 actor=actor_of(request),
+                expected_version=typed.get("version"),
             )
             done = "follows its defaults again" if reset else "was changed"
             messages.success(request, f"Rule {rule} {done}. The next evaluation applies it.")
@@ -106,6 +108,8 @@ def _page(
         "rows": rows,
         "row": row,
         "form": _form(request, row) if row is not None else None,
+        # After a conflict, the person has seen what is in force.
+        "version": None if row is None or CONFLICT in (errors or {}) else request.POST.get("version"),
         "preview": preview,
         "past_days": PAST_DAYS,
         "levels": _LEVELS,

@@ -80,7 +80,12 @@ def _schedule(request: HttpRequest, name: str, starts: str) -> HttpResponse:
         schedule_change(
             environment=environment,
             due_at=due_at,
-            document=scheduled_settings(environment=environment, dependency=name, settings=settings),
+            document=scheduled_settings(
+                environment=environment,
+                dependency=name,
+                settings=settings,
+                expected_version=whole(request.POST.get("version", ""), "version"),
+            ),
             reason=request.POST.get("reason", ""),
             actor=actor_of(request),
             needs=Needs.PRESENT,

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from controlplane.alerts import evaluator
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.evaluator import Change, evaluate_environment, forget
+from controlplane.alerts.findings import LONGEST_KEY
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.reading import open_alerts, past_alerts, stored_alerts
@@ -49,6 +50,26 @@ def measure(refused_per_s: float, requests_per_s: float = 100.0, **more: object)
 
 def evaluate() -> list[tuple[str, News]]:
     return [(change.alert.key, change.news) for change in evaluate_environment("production")]
+
+
+def test_a_long_name_of_a_tenant_stops_no_evaluation(
+    production: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys of two alerts that begin alike stay apart, and each stays the same."""
+    rules = [
+        {"tenant": "x" * 200, "rule": name, "asked_per_s": 9.0, "refused_per_s": 0.0, "shadow_per_s": 0.0}
+        | {"leased_per_s": 9.0, "leased_since": 1.0}
+        for name in ("minute", "hour")
+    ]
+    measure(0.0, rules=rules)
+    assert [news for _, news in evaluate()] == [News.FIRED, News.FIRED]
+    assert evaluate() == []
+    keys = set(Alert.objects.filter(key__startswith="hot-key:").values_list("key", flat=True))
+    assert len(keys) == 2
+    assert {len(key) for key in keys} == {LONGEST_KEY}
+    logged = caplog.text
+    assert "'key': 'hot-key'" in logged
+    assert "xxx" not in logged, "no erasure finds a tenant in a log"
 
 
 def let_pass(seconds: float) -> None:

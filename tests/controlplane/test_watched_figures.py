@@ -1,24 +1,30 @@
 """What alert rules need besides the fleet: tokens, answers of vendors, budgets, usual hours."""
 
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken, ApiToken
+from controlplane.alerts.evaluate import evaluate
 from controlplane.fleet.failed_calls import STEP_S
-from controlplane.fleet.live import FleetFigures, TenantFigures
+from controlplane.fleet.live import FleetFigures, RuleFigures, TenantFigures
 from controlplane.fleet.models import FailedCalls
 from controlplane.gateway.servers import failed_calls as counted
-from controlplane.policies.models import Tenant, TenantQuota
+from controlplane.policies.models import Dependency, Tenant, TenantQuota, TierQuota, VendorLimit
 from controlplane.status import read_watched
 from controlplane.status.read_watched import REFUSED_ACCOUNT, TOO_MANY
-from controlplane.status.watched import VendorAnswers, Watched
+from controlplane.status.status import status_of
+from controlplane.status.watched import Expiry, VendorAnswers, Watched
 from fuseboard.calling import codes
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
+from tests.controlplane.alert_facts import figures
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,6 +63,19 @@ def test_the_next_token_of_each_kind_is_found(production: str) -> None:
     found = read(production).expiring
     assert [(one.kind, one.name) for one in found] == [("agent token", "next"), ("API token", "everywhere")]
     assert [one.name for one in read("staging").expiring] == ["other"], "those of all are named in one"
+
+
+@pytest.mark.parametrize(
+    ("days", "words"),
+    [(-0.5, "has expired"), (0.5, "expires in less than a day"), (1.5, "expires in 1 day")],
+)
+def test_the_words_of_what_expires(days: float, words: str) -> None:
+    facts = figures()
+    one = Expiry(kind="agent token", name="ci", at=facts.now + days * 86_400)
+    status = status_of(replace(facts, watched=Watched(expiring=(one,))))
+    assert [found.text for found in evaluate(status) if found.key.startswith("token")] == [
+        f"Agent token ci {words}"
+    ]
 
 
 def test_what_vendors_answered_is_of_the_last_minutes_only(production: str) -> None:
@@ -102,6 +121,17 @@ def test_what_is_spent_is_remembered_while_redis_does_not_answer(
     assert [one for one in again.spent if one.name == "cost"] == [spent]
 
 
+def test_quotas_of_many_tenants_do_not_push_out_budgets_of_vendors(
+    production: str, limits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calendar: dict[str, Any] = {"limit": 10, "window_s": 60, "algorithm": "fixed_window", "period": "day"}
+    TenantQuota.objects.create(tenant=Tenant.objects.get(key="acme"), name="day", **calendar)
+    dependency = Dependency.objects.filter(environment=production).order_by("name")[0]
+    VendorLimit.objects.create(dependency=dependency, name="contract", **calendar)
+    monkeypatch.setattr("controlplane.usage.budgets.MOST", 1)
+    assert [one.name for one in read(production).spent] == ["contract"]
+
+
 def test_a_tenant_is_usual_by_the_median_of_its_whole_hours(
     production: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,3 +145,52 @@ def test_a_tenant_is_usual_by_the_median_of_its_whole_hours(
     assert read(production, "acme").usual_per_s == {"acme": 10.0}
     Hours.fields = {"asked": [None] * 14 + [36_000] * 11}
     assert read(production, "acme").usual_per_s == {}, "11 hours are not usual"
+
+
+def test_a_figure_that_cannot_be_read_stays_and_stops_no_evaluation(
+    production: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    AgentToken.objects.create(
+        environment=production, name="next", selector="next", digest="0" * 64, expires_at=timezone.now()
+    )
+    before = read(production)
+    assert before.expiring
+
+    def too_slow(*_: Any) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL statement_timeout = 1; SELECT pg_sleep(1)")
+
+    monkeypatch.setattr(read_watched, "READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(read_watched, "_vendors", too_slow)
+    for variable in ("FUSEBOARD_TLS_CERT_FILE", "FUSEBOARD_TLS_KEY_FILE"):
+        monkeypatch.setenv(variable, str(tmp_path / "being-replaced.pem"))
+    with transaction.atomic():
+        again = read_watched.read_watched(production, FleetFigures())
+        assert Tenant.objects.exists(), "the transaction goes on"
+    assert (again.vendors, again.expiring) == (before.vendors, before.expiring)
+
+
+def test_a_spent_quota_of_a_tier_is_known_after_its_tenant_has_stopped(
+    production: str, limits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a tenant that gives up nor an answer of Redis that is an error resolves the alert."""
+    acme = Tenant.objects.get(key="acme")
+    TierQuota.objects.create(
+        tier=acme.tier, name="month", limit=10, window_s=60, algorithm="fixed_window", period="day"
+    )
+    began, _ = period_around(int(timezone.now().timestamp() * 1_000_000), Period.DAY, "UTC")
+    key = keys.tenant_quota(production, "acme", "month")
+    limits.set(key, f"{began} 10")
+    monkeypatch.setattr(read_watched, "READ_AGAIN_S", 0.0)
+    read_watched.forget()
+    rule = RuleFigures(tenant="acme", rule="month", asked_per_s=1.0, refused_per_s=1.0, shadow_per_s=0.0)
+
+    def spent(*rules: RuleFigures) -> list[int]:
+        found = read_watched.read_watched(production, FleetFigures(rules=list(rules))).spent
+        return [one.spent for one in found if one.key == "acme/month"]
+
+    assert spent() == [], "of tenants that ask now"
+    assert spent(rule) == [10]
+    assert spent() == [10]
+    monkeypatch.setattr("controlplane.usage.budgets._texts", lambda names: dict.fromkeys(names, OSError()))
+    assert spent() == [10]

@@ -7,23 +7,27 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.alerts.models import Alert
 from controlplane.breakers.models import Transition
+from controlplane.editing.edits import create_environment
+from controlplane.erasure import erase
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency, Tenant, Tier, TierQuota
 from controlplane.series import partitions
 from controlplane.series.kinds import ABOUT_HOUR, DEPENDENCY, RULE, Kind, tenant_number, tenant_part
 from controlplane.series.models import Entity, Writer
 from controlplane.series.partitions import SPANS_1H
+from controlplane.weekly import keep
 from controlplane.weekly.keep import WEEKS_KEPT, forget, last_week, make_due, make_summary
 from controlplane.weekly.markdown import as_markdown
 from controlplane.weekly.models import WeeklySummary
 from controlplane.weekly.sections import Line
-from controlplane.weekly.summarize import summarize
+from controlplane.weekly.summarize import OFTEN, summarize
 from tests.controlplane.calling import API, send, token_of
+from tests.controlplane.test_alert_evaluator import ADA
 
 BEGINS = date(2026, 5, 4)
 START = datetime(2026, 5, 4, tzinfo=UTC)
@@ -147,7 +151,7 @@ def test_a_quota_that_refuses_is_too_low_and_the_size_is_filled_in(may: str) -> 
     assert line == {
         **_line(line),
         "name": f"requests of tier {tier.name}",
-        "found": "900 of 10,000 refused, 9.0 %; limit 100 per 1 min; 1 tenants",
+        "found": "900 of 10,000 refused, 9.0 %; limit 100 per 1 min; 1 tenant",
         "suggestion": "Raise it to at least 150.",
         "opens": "tier",
         "key": tier.name,
@@ -227,7 +231,7 @@ def test_alerts_that_fire_often_or_flapped_are_listed(production: str) -> None:
     lines = sections()["flapping"]["lines"]
     assert [(line["name"], line["found"]) for line in lines] == [
         ("local", "fired 5 times, for 30 min in all"),
-        ("lag", "fired 1 times, for 6 min in all; it flapped"),
+        ("lag", "fired 1 time, for 6 min in all; it flapped"),
     ]
 
 
@@ -259,6 +263,47 @@ def test_a_week_is_made_once_and_the_last_13_are_kept(production: str) -> None:
     for wrong in (BEGINS + timedelta(days=1), BEGINS + timedelta(weeks=1)):
         with pytest.raises(InvalidEdit):
             make_summary("production", wrong, monday)
+
+
+def test_no_summary_names_a_tenant_that_was_erased(production: str) -> None:
+    tenant_hour(1, {"acme": (10, 5), "globex": (10, 4)})
+    for key in ("runaway-tenant:acme", "hot-key:acme/requests", "runaway-tenant:acme-two"):
+        for hour in range(OFTEN):
+            Alert.objects.create(
+                environment=production,
+                key=key,
+                level=2,
+                severity="warning",
+                worst="warning",
+                state="resolved",
+                text="x",
+                subject_kind="tenant",
+                true_since=START,
+                level_since=START,
+                fired_at=START + timedelta(hours=hour),
+                resolved_at=START + timedelta(hours=hour, minutes=1),
+            )
+    make_summary(production, BEGINS)
+    erase(environment=production, kind="tenant", value="acme", reason="ticket PRIV-12", actor=ADA)
+    [summary] = WeeklySummary.objects.all()
+    keys = [line["key"] for section in summary.sections for line in section["lines"]]
+    assert keys == ["", "runaway-tenant:acme-two"], "of one that is not registered, no name is stored"
+
+
+def test_an_environment_that_fails_keeps_no_other_from_its_summary(
+    production: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_environment(environment="a-first", reason="Tests come first", actor=ADA)
+
+    def fails_first(environment: str, begins: date) -> list[dict[str, Any]]:
+        if environment == "a-first":
+            raise OperationalError("canceling statement due to statement timeout")
+        return []
+
+    monkeypatch.setattr(keep, "summarize", fails_first)
+    with pytest.raises(ExceptionGroup):
+        make_due(datetime(2026, 5, 11, 0, 31, tzinfo=UTC))
+    assert [one.environment for one in WeeklySummary.objects.all()] == [production]
 
 
 def test_markdown_has_every_line_and_no_name_is_a_link(production: str) -> None:

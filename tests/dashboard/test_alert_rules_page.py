@@ -1,5 +1,6 @@
 """The page of alert rules: a form that changes one, with a preview."""
 
+import re
 from typing import Any
 
 import pytest
@@ -32,6 +33,29 @@ def test_the_page_changes_a_rule_and_restores_it(log_in: Any) -> None:
     assert client.post("/alerts/rules", {"rule": "shed", "act": "reset", "reason": WHY}).status_code == 302
     assert stored() == {}
     assert default_of("shed").threshold.critical == 0.1
+
+
+def test_a_change_of_another_admin_is_not_lost(log_in: Any) -> None:
+    client = log_in("ada")
+
+    def version(page: Any) -> str:
+        found = re.search(r'name="version" value="([0-9a-f]+)"', page.content.decode())
+        assert found is not None
+        return found[1]
+
+    read = version(client.get("/alerts/rules?edit=shed"))
+    typed = {"rule": "shed", "act": "save", "enabled": "on", "reason": WHY, "version": read}
+    assert client.post("/alerts/rules", typed | {"critical": "20"}).status_code == 302
+    mine = typed | {"note": "Ask Olga"}
+    assert version(client.post("/alerts/rules", mine | {"reason": ""})) == read, "it is still based on that"
+    refused = client.post("/alerts/rules", mine)
+    assert refused.status_code == 409
+    page = refused.content.decode()
+    assert "Another person changed this rule meanwhile" in page
+    assert "Ask Olga" in page
+    assert stored() == {"shed": {"critical": 0.2}}
+    assert client.post("/alerts/rules", mine | {"version": version(refused)}).status_code == 302
+    assert stored() == {"shed": {"note": "Ask Olga"}}
 
 
 def test_only_an_admin_changes_rules_and_those_of_level_3_are_fixed(log_in: Any) -> None:

@@ -122,6 +122,16 @@ def test_it_is_scheduled_with_only_what_was_changed(ada: Any) -> None:
     assert saved.protection["bulkhead"]["max_concurrent"] == 30
 
 
+def test_a_schedule_from_an_older_page_reverts_nothing(ada: Any) -> None:
+    starts = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}"
+    older = typed(breaker__open_ms="45000") | {"starts": starts}
+    assert ada.post(PAGE, typed(timeout_ms="8000")).status_code == 302
+    refused = ada.post(PAGE, older)
+    assert refused.status_code == 409
+    assert f'value="{starts}"' in refused.content.decode()
+    assert not Schedule.objects.exists()
+
+
 def test_wrong_values_are_reported_at_their_fields_and_what_was_typed_stays(ada: Any) -> None:
     wrong = typed(
         timeout_ms="soon",

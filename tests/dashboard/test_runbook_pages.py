@@ -8,10 +8,10 @@ from fleet_rows import breaker, put_server
 
 from controlplane.alerts.incidents.edits import steps_done
 from controlplane.alerts.models import Alert, Incident, IncidentLine
-from controlplane.runbooks.format import ACTIONS, VALUES, step_key
+from controlplane.runbooks.format import ACTIONS, VALUES, read_runbook, step_key
 from controlplane.runbooks.shipped import shipped
 from dashboard.live.runbook_values import _VALUES
-from dashboard.runbook_html import _FORMS
+from dashboard.runbook_html import _FORMS, Drawing, draw_runbook
 from tests.dashboard.test_incident_pages import incident, text
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,6 +24,18 @@ def opened(**fields: Any) -> Incident:
     row = incident(**fields)
     Alert.objects.filter(incident=row).update(runbook="breaker-open")
     return row
+
+
+def test_only_a_name_of_a_runbook_is_a_link_to_one() -> None:
+    names = ("redis-down.md", ".md", "mailto:ops@example.md", "javascript:x.md", "a b.md")
+    body = " ".join(f"[x](<{name}>)" for name in names)
+    drawn = draw_runbook(read_runbook(body), Drawing())
+    assert re.findall(r'href="([^"]*)"', drawn) == [
+        "/runbooks/redis-down",
+        ".md",
+        "mailto:ops@example.md",
+        "a%20b.md",
+    ]
 
 
 def tick(row: Incident, done: str = "1", words: str = FIRST) -> dict[str, str]:

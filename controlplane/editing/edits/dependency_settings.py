@@ -9,6 +9,7 @@ from controlplane.editing.edits.dependencies import check_breaker, check_breaker
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.versioned_rows import DependencyEdit
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.conflicts import check_version
 from controlplane.policies.fields import Fields, dependency_fields
 from controlplane.policies.models import MAX_MS, Dependency
 from controlplane.policies.protection import CALL, PROTECTION, changed
@@ -62,12 +63,22 @@ def preview_dependency(
     return before, dependency_fields(row)
 
 
-def scheduled_settings(*, environment: str, dependency: str, settings: DependencySettings) -> dict[str, Any]:
+def scheduled_settings(
+    *, environment: str, dependency: str, settings: DependencySettings, expected_version: int
+) -> dict[str, Any]:
     """Return the edit as a plan for later, with only the values that differ. Nothing is written.
 
-    Raises ``InvalidEdit`` if a value is wrong, or if none differs.
+    Raises ``InvalidEdit`` if a value is wrong, or if none differs, and ``EditConflict``: with the values of
+    an older version, the plan would revert what another person changed.
     """
     before, after = preview_dependency(environment=environment, dependency=dependency, settings=settings)
+    check_version(
+        environment=environment,
+        target_kind="dependency",
+        target_name=dependency,
+        expected=expected_version,
+        now=before,
+    )
     differ = {field for field in before.keys() | after.keys() if before.get(field) != after.get(field)}
     breaker = {column: value for column, value in settings.breaker.items() if f"breaker.{column}" in differ}
     plain = ("timeout_ms", "wait_ms", "fallback_note")
