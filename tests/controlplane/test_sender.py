@@ -18,7 +18,7 @@ from controlplane.alerts.sender.jobs import Job, Kind, Result, without_middle
 from controlplane.alerts.sender.program import Senders
 from controlplane.alerts.sender.services import SERVICES, service_name, shown_address
 from tests.controlplane.refused_addresses import REFUSED
-from tests.controlplane.sinks import chat, mail_server
+from tests.controlplane.sinks import chat, endless, mail_server
 
 # Of modules that apprise imports for options that no receiver can set.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
@@ -150,6 +150,18 @@ def test_a_sender_that_hangs_is_killed_and_the_next_message_is_sent() -> None:
         assert senders.run(job(url)).state == "sent"
         assert len(sink.got) == 2
         senders.rest()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count what a program allocates")
+def test_an_answer_without_end_fills_no_memory_and_the_next_message_is_sent(senders: Senders) -> None:
+    with endless() as port:
+        assert senders.run(job(f"mmost://127.0.0.1:{port}/{TOKEN}")).state == "failed"
+    [program] = programs()
+    status = Path(f"/proc/{program.pid}/status").read_text()
+    [peak_kb] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
+    assert peak_kb < 320 * 1024
+    with chat() as sink:
+        assert senders.run(job(f"mmost://127.0.0.1:{sink.port}/{TOKEN}")).state == "sent"
 
 
 def test_a_program_that_ended_is_started_again(senders: Senders) -> None:

@@ -14,11 +14,14 @@ from msgspec import MsgspecError, json
 from controlplane.alerts.sender.guard import Guard
 from controlplane.alerts.sender.jobs import MOST_S, Job, Result
 
-#: A receiver that answers without end must not fill the memory of the worker's machine.
+#: A receiver that answers without end must not fill the memory of the container, 512 MB in
+#: docker-compose.yml. The first bounds what the program allocates, the second also libraries that it maps.
+_MOST_DATA = 256 * 1024 * 1024
 _MOST_MEMORY = 768 * 1024 * 1024
 
 
 def main() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_DATA, _MOST_DATA))
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     guard = Guard(ip_network(word) for word in sys.argv[1:])
     guard.install()
