@@ -160,10 +160,15 @@ class BacklogStore:
     def hashed(self, part: str) -> dict[bytes, bytes]:
         return self.client.hgetall(self.keys[part])  # type: ignore[return-value]
 
-    def contents(self) -> dict[bytes, bytes | None]:
-        """Every key, byte for byte; the statistics apart."""
+    def contents(self) -> dict[bytes, object]:
+        """Every key; the statistics apart. Hashes without their order: reading a larger one may change it."""
         skipped = {self.keys["stats"].encode(), self.keys["hint"].encode()}
-        return {key: self.client.dump(key) for key in self.client.keys("*") if key not in skipped}
+        hashes = {self.keys[part].encode() for part in ("meta", "body", "fair", "results")}
+        return {
+            key: self.client.hgetall(key) if key in hashes else self.client.dump(key)
+            for key in self.client.keys("*")
+            if key not in skipped
+        }
 
     @property
     def _slots(self) -> list[Limit]:

@@ -1,6 +1,7 @@
 """The backlog of one dependency under everything that workers, clients, time and its breaker can do."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 from hypothesis import strategies as st
@@ -164,16 +165,17 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
         def take(self, most: int) -> None:
             self.what_time_has_changed()
             heads = self.heads(most)
-            before = self.store.contents() if not heads else {}
+            rates, slots = self.rates(), self.slots()
             taken = self.store.take(most)
             assert taken.again or len(taken.jobs) < most
             granted = self.granted(heads, taken)
             assert taken.ids == [job.id for job in granted]
             if not heads:
                 assert taken.verdict == -1
-                assert {key: value for key, value in before.items() if b"limit" in key} == {
-                    key: value for key, value in self.store.contents().items() if b"limit" in key
-                }
+                assert self.rates() == rates
+                # A lease that has ended gives its slot back. Every other slot stays as it is.
+                leased = {job.token for job in self.those("leases")}
+                assert self.slots() == {token: end for token, end in slots.items() if token in leased}
             for job, row in zip(granted, taken.jobs, strict=True):
                 self.fence = max(self.fence + 1, self.now)
                 job.tries, job.fence, job.token = job.tries + 1, self.fence, row["token"]
@@ -183,6 +185,13 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
                 self.fences.append((job.id, job.fence))
                 if self.breaker == "half_open":
                     self.permits[job.token] = self.now + 5 * SECOND
+
+        def rates(self) -> list[bytes | None]:
+            return [client.dump(self.store.limit_key(limit)) for limit in (WINDOW, BUCKET)]
+
+        def slots(self) -> dict[str, float]:
+            found: Any = client.zrange(self.store.limit_key(SLOTS), 0, -1, withscores=True)
+            return {token.decode(): end for token, end in found}
 
         def what_time_has_changed(self) -> None:
             for job in self.those("delayed"):

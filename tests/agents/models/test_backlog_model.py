@@ -30,6 +30,20 @@ def test_no_job_is_lost_and_none_overtakes_under_any_interleaving(limits: redis.
     run_state_machine_as_test(backlog_machine(limits, scripts()), settings=THOROUGH)
 
 
+def test_the_lease_of_a_last_try_ends_exactly_now(limits: redis.Redis):
+    """No job is ready then, and still the slot of the dead job is free."""
+    machine = backlog_machine(limits, scripts())()
+    machine.begin(offset=0)
+    machine.submit(priority=1, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=1)
+    machine.take(most=1)
+    assert len(machine.slots()) == 1
+    machine.something_is_due(delta=0)
+    machine.take(most=1)
+    assert [job.tries for job in machine.those("dead")] == [1]
+    assert machine.slots() == {}
+    machine.every_job_is_in_exactly_one_place()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", BACKLOG_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_in_any_script_is_noticed(limits: redis.Redis, mutant: Mutant):
