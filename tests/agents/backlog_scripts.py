@@ -163,9 +163,8 @@ class BacklogStore:
     def contents(self) -> dict[bytes, object]:
         """Every key; the statistics apart. Hashes without their order: reading a larger one may change it."""
         skipped = {self.keys["stats"].encode(), self.keys["hint"].encode()}
-        hashes = {self.keys[part].encode() for part in ("meta", "body", "fair", "results")}
         return {
-            key: self.client.hgetall(key) if key in hashes else self.client.dump(key)
+            key: self.client.hgetall(key) if self.client.type(key) == b"hash" else self.client.dump(key)
             for key in self.client.keys("*")
             if key not in skipped
         }
