@@ -283,6 +283,7 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
                 return
             assert answer == 1 + job.cancelled
             job.at = self.now + self.store.lease_us
+            assert self.slots()[job.token] == self.now + SLOTS.window_ms * 1000
 
         # The breaker
 
