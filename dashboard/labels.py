@@ -147,6 +147,7 @@ _TO_DO = {
     "deleted": "delete",
     "ended": "end",
     "removed": "remove",
+    "restored": "restore",
     "replaced": "replace",
     "resumed": "resume",
     "rolled": "roll",

@@ -67,6 +67,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "routes": "/alerts/routes?rule=open",
     "mutes": "/alerts/mutes",
     "alert_rules": "/alerts/rules?edit=429",
+    "weekly": "/weekly-summary",
     "incidents": "/incidents",
     "incident": ("/incidents", "tbody a"),
     "incident_report": ("incident", "a[href$=report]"),

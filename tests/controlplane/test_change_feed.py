@@ -195,7 +195,6 @@ class Feed(RuleBasedStateMachine):
             self.loop.run_until_complete(self.watch._source.close())
         self.held = Held(environment="production")
         self.watch = Watch(url=self.url, configuration=self.held, rng=random.Random(1))
-        self.loop.run_until_complete(self.watch._source.locate())
         self.nudges, self.late = [], []
         for tenant in TENANTS:
             self.held.want(tenant)

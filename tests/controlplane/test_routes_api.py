@@ -18,7 +18,9 @@ def test_an_admin_orders_routes_and_previews_them(production: str) -> None:
     found = send(token, "GET", f"{API}/routes").json()
     assert [row["name"] for row in found["routes"]] == ["urgent", "day", "default"]
     assert (found["routes"][1]["begins"], found["routes"][2]["receivers"]) == ("09:00", [])
-    assert found["warnings"] == []
+    assert found["warnings"] == [
+        "No message reached chat, pager in 30 days. Test them on the page Receivers."
+    ]
     plan = send(token, "GET", f"{API}/routes/preview?rule=local").json()
     assert plan["route"] in ("day", "default")
     assert {"receiver": "chat", "refusal": ""} in plan["steps"][0]["receivers"]

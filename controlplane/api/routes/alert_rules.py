@@ -1,6 +1,6 @@
 """Alert rules of an environment: what is in force, what an admin changed, and what a change would mean."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
@@ -11,13 +11,13 @@ from controlplane.alerts.rule_edits import (
     LONGEST_KEEP_S,
     LONGEST_NOTE,
     RuleInForce,
-    RulePreview,
     RuleValues,
     preview_rule,
     rules_in_force,
     set_rule,
 )
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict
 
 router = Router()
@@ -40,7 +40,7 @@ _RULE: dict[str, JsonValue] = {
 _VALUES: dict[str, JsonValue] = {"warning": 1, "critical": 5, "for_s": 300}
 
 
-class RuleValuesIn(Strict):
+class AlertRuleValuesIn(Strict):
     model_config = ConfigDict(json_schema_extra={"example": _VALUES})
 
     #: In the unit of the rule. Null for the default, as the other fields.
@@ -54,7 +54,7 @@ class RuleValuesIn(Strict):
     note: Annotated[str, Field(max_length=LONGEST_NOTE)] = ""
 
 
-class RuleIn(RuleValuesIn):
+class AlertRuleIn(AlertRuleValuesIn):
     model_config = ConfigDict(
         json_schema_extra={"example": {**_VALUES, "reason": "Bursts of imports are usual, see ticket 4711"}}
     )
@@ -62,7 +62,7 @@ class RuleIn(RuleValuesIn):
     reason: Reason
 
 
-class RuleOut(Schema):
+class AlertRuleOut(Schema):
     model_config = ConfigDict(json_schema_extra={"example": _RULE})
 
     rule: str
@@ -89,7 +89,7 @@ class FindingOut(Schema):
     text: str
 
 
-class RulePreviewOut(Schema):
+class AlertRulePreviewOut(Schema):
     model_config = ConfigDict(
         json_schema_extra={
             "example": {
@@ -115,38 +115,40 @@ class RulePreviewOut(Schema):
     history_h: int
 
 
-def _out(one: RuleInForce) -> dict[str, Any]:
+def _out(one: RuleInForce) -> AlertRuleOut:
     settings = one.settings
     threshold = settings.threshold
 
     def shown(limit: float | None) -> float | None:
         return None if limit is None else float(f"{limit * threshold.scale:.10g}")
 
-    return {
-        "rule": one.key,
-        "severities": list(one.severities),
-        "level": settings.timing.level,
-        "for_s": settings.timing.for_s,
-        "keep_s": settings.timing.keep_s,
-        "enabled": settings.enabled,
-        "note": settings.note,
-        "warning": shown(threshold.warning),
-        "critical": shown(threshold.critical),
-        "unit": threshold.unit if threshold.words else "",
-        "compare": threshold.compare,
-        "changed": one.changed,
-        "fixed": one.fixed,
-    }
+    return AlertRuleOut(
+        rule=one.key,
+        severities=list(one.severities),
+        level=settings.timing.level,
+        for_s=settings.timing.for_s,
+        keep_s=settings.timing.keep_s,
+        enabled=settings.enabled,
+        note=settings.note,
+        warning=shown(threshold.warning),
+        critical=shown(threshold.critical),
+        unit=threshold.unit if threshold.words else "",
+        compare=threshold.compare,
+        changed=one.changed,
+        fixed=one.fixed,
+    )
 
 
-@router.get("", response=list[RuleOut], auth=needs("view"))
-def list_rules(request: HttpRequest, environment: Environment) -> list[dict[str, Any]]:
+@router.get("", response=list[AlertRuleOut], auth=needs("view"))
+def list_rules(request: HttpRequest, environment: Environment) -> list[AlertRuleOut]:
     """Every alert rule, as it is in force."""
     return [_out(one) for one in rules_in_force(environment)]
 
 
-@router.put("/{rule}", response=RuleOut, auth=needs("change_alert_rules"))
-def change_rule(request: HttpRequest, environment: Environment, rule: Slug, values: RuleIn) -> dict[str, Any]:
+@router.put("/{rule}", response=AlertRuleOut, auth=needs("change_alert_rules"))
+def change_rule(
+    request: HttpRequest, environment: Environment, rule: Slug, values: AlertRuleIn
+) -> AlertRuleOut:
     """Replace what differs from the defaults. Open alerts are judged by it, and not sent again."""
     chosen = RuleValues(**values.dict(exclude={"reason"}))
     return _out(
@@ -160,7 +162,11 @@ def change_rule(request: HttpRequest, environment: Environment, rule: Slug, valu
     )
 
 
-@router.post("/{rule}/preview", response=RulePreviewOut, auth=needs("change_alert_rules"))
-def preview(request: HttpRequest, environment: Environment, rule: Slug, values: RuleValuesIn) -> RulePreview:
+@router.post("/{rule}/preview", response=AlertRulePreviewOut, auth=needs("change_alert_rules"))
+@changes_nothing
+def preview(
+    request: HttpRequest, environment: Environment, rule: Slug, values: AlertRuleValuesIn
+) -> AlertRulePreviewOut:
     """What a change would mean now, and would have meant in the recorded past. Nothing is changed."""
-    return preview_rule(environment=environment, rule=rule, values=RuleValues(**values.dict()))
+    found = preview_rule(environment=environment, rule=rule, values=RuleValues(**values.dict()))
+    return AlertRulePreviewOut.from_orm(found)

@@ -125,12 +125,12 @@ class WholeRunbookRevisionOut(RunbookRevisionOut):
     body: str
 
 
-@router.get("", response=list[RunbookOut])
+@router.get("", response=list[RunbookOut], operation_id="controlplane_api_configuration_list_runbooks")
 def list_runbooks(request: HttpRequest) -> list[RunbookOut]:
     return [_out(known) for _, known in sorted(known_runbooks().items())]
 
 
-@router.get("/{runbook}", response=RunbookOut)
+@router.get("/{runbook}", response=RunbookOut, operation_id="controlplane_api_configuration_get_runbook")
 def get_runbook(request: HttpRequest, response: HttpResponse, runbook: Slug) -> RunbookOut:
     known = known_runbook(runbook)
     if known is None:
@@ -139,11 +139,17 @@ def get_runbook(request: HttpRequest, response: HttpResponse, runbook: Slug) -> 
     return _out(known)
 
 
-@router.put("/{runbook}", response=RunbookVersionOut, auth=needs("edit_runbook"))
-def save_runbook(request: HttpRequest, runbook: Slug, values: RunbookIn) -> RunbookVersionOut:
+@router.put(
+    "/{runbook}",
+    response=Done,
+    auth=needs("edit_runbook"),
+    operation_id="controlplane_api_configuration_save_runbook",
+)
+def save_runbook(request: HttpRequest, response: HttpResponse, runbook: Slug, values: RunbookIn) -> Done:
     """Create or replace a runbook. Earlier texts stay as its revisions, and releases do not replace it.
 
-    A text is refused if it lacks a section, or names a value or an action that does not exist.
+    A text is refused if it lacks a section, or names a value or an action that does not exist. The new
+    version is in the header `ETag`.
     """
     given = values.expected_version
     version = edits.save_runbook(
@@ -154,7 +160,8 @@ def save_runbook(request: HttpRequest, runbook: Slug, values: RunbookIn) -> Runb
         actor=actor_of(request),
         expected_version=version_read(request, given) if _is_given(request, given) else None,
     )
-    return RunbookVersionOut(version=version)
+    response["ETag"] = f'"{version}"'
+    return Done()
 
 
 @router.delete("/{runbook}", response=Done, auth=needs("edit_runbook"))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 _PROTOCOLS = {"__aenter__", "__aexit__", "__call__", "__enter__", "__exit__"}
+#: Each library has its own environment, because they exclude each other (docs/engines.md).
+_ENGINES = {"arq", "dramatiq"}
 #: Without an underscore, because another module of the package needs them. No page names them.
 _INTERNAL = {"acheck", "loop", "made", "settled", "settler", "soon", "tally"}
 
@@ -22,7 +24,9 @@ def python_api(_: Path) -> dict[str, Any]:
         "fuseboard": {name: getattr(fuseboard, name) for name in fuseboard.__all__ if name != "blocking"}
     }
     below = [
-        f"fuseboard.integrations.{module.name}" for module in pkgutil.iter_modules(integrations.__path__)
+        f"fuseboard.integrations.{module.name}"
+        for module in pkgutil.iter_modules(integrations.__path__)
+        if module.name not in _ENGINES
     ]
     for name in ("fuseboard.blocking", *below):
         module = importlib.import_module(name)
