@@ -128,14 +128,15 @@ def _people() -> dict[str, str]:
 
 
 def _token() -> str:
-    """A token for the pods, valid for a week; those of earlier demos are revoked."""
+    """A token for the pods, valid for 30 days; those of earlier demos are revoked."""
     old = AgentToken.objects.filter(name=_PODS, revoked_at__isnull=True)
     for selector in old.values_list("selector", flat=True):
         revoke_token(selector=selector, reason=_REASON, actor=DIRECTOR)
     return create_agent_token(
         environment=ENVIRONMENT,
         name=_PODS,
-        expires_at=timezone.now() + timedelta(days=7),
+        # Longer than the time for which an alert warns of the end of a token.
+        expires_at=timezone.now() + timedelta(days=30),
         reason=_REASON,
         actor=DIRECTOR,
     )
