@@ -1,7 +1,7 @@
 """Reads the figures of ``controlplane.status.watched``. Blocking: call it in a thread."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
 from controlplane.series.recent import recent_calls
-from controlplane.series.tenant_hours import HOUR_S, read_hours
+from controlplane.series.tenant_hours import read_hourly_rates
 from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
 from controlplane.usage.budgets import budgets
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -82,18 +82,15 @@ class _Reader:
             self._read.clear()
             self._usual.clear()
 
-    def _usual_of(self, environment: str, tenants: Iterable[str]) -> dict[str, float]:
+    def _usual_of(self, environment: str, tenants: Collection[str]) -> dict[str, float]:
         now, known = time.monotonic(), self._usual
         for key in [key for key, (at, _) in known.items() if now - at >= _USUAL_AGAIN_S]:
             del known[key]
-        found = {}
-        for tenant in tenants:
-            key = environment, tenant
-            if key not in known:
-                known[key] = now, _usual(environment, tenant)
-            if known[key][1] > 0:
-                found[tenant] = known[key][1]
-        return found
+        unknown = [tenant for tenant in tenants if (environment, tenant) not in known]
+        for tenant, per_s in _usual(environment, unknown).items():
+            known[environment, tenant] = now, per_s
+        usual = {tenant: known[environment, tenant][1] for tenant in tenants}
+        return {tenant: per_s for tenant, per_s in usual.items() if per_s > 0}
 
 
 def _kept(read: Callable[[], T], before: T) -> T:
@@ -113,18 +110,13 @@ _reader = _Reader()
 read_watched, forget = _reader.of, _reader.forget
 
 
-def _usual(environment: str, tenant: str) -> float:
-    """Requests per second in the median of the tenant's whole hours; 0 if too few are known."""
+def _usual(environment: str, tenants: Collection[str]) -> dict[str, float]:
+    """Tenant -> requests per second in the median of its whole hours; 0 if too few are known."""
+    if not tenants:
+        return {}
     now = datetime.now(UTC)
-    start = now - timedelta(hours=USUAL_H)
-    answer = read_hours(environment, tenant, fields=("asked",), start=start, end=now, now=now)
-    # The hour that runs is the one that may be unusual.
-    hours = [
-        asked / known_s
-        for at, (known_s, asked) in enumerate(zip(answer.known_s, answer.fields["asked"], strict=True))
-        if known_s and asked and answer.start + (at + 1) * HOUR_S <= now.timestamp()
-    ]
-    return median(hours) if len(hours) >= _LEAST_HOURS else 0.0
+    rates = read_hourly_rates(environment, tenants, start=now - timedelta(hours=USUAL_H), end=now)
+    return {tenant: median(hours) if len(hours) >= _LEAST_HOURS else 0.0 for tenant, hours in rates.items()}
 
 
 def _vendors(environment: str, now: float) -> dict[str, VendorAnswers]:

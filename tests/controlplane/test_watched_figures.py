@@ -16,6 +16,9 @@ from controlplane.fleet.live import FleetFigures, RuleFigures, TenantFigures
 from controlplane.fleet.models import FailedCalls
 from controlplane.gateway.servers import failed_calls as counted
 from controlplane.policies.models import Dependency, Tenant, TenantQuota, TierQuota, VendorLimit
+from controlplane.series.kinds import ABOUT_HOUR, tenant_number, tenant_part
+from controlplane.series.models import Writer
+from controlplane.series.tenant_hours import read_hourly_rates
 from controlplane.status import read_watched
 from controlplane.status.read_watched import REFUSED_ACCOUNT, TOO_MANY
 from controlplane.status.status import status_of
@@ -132,19 +135,39 @@ def test_quotas_of_many_tenants_do_not_push_out_budgets_of_vendors(
     assert [one.name for one in read(production).spent] == ["contract"]
 
 
-def test_a_tenant_is_usual_by_the_median_of_its_whole_hours(
-    production: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Hours:
-        start = int((timezone.now() - timedelta(hours=24)).timestamp()) // 3600 * 3600
-        known_s = (3600,) * 25
-        # One hour was wild, in some nobody asked, and the one that runs does not count.
-        fields: dict[str, Any] = {"asked": [36_000] * 20 + [9_999_999] + [0] * 3 + [1]}  # noqa: RUF012
+def write_hours(environment: str, gateway: str, asked: dict[str, list[int | None]]) -> None:
+    """The whole hours before now, the newest last; ``None`` is an hour without a row of the tenant."""
+    this_hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    writer = Writer.objects.create(gateway=gateway, environment=environment, started_at=this_hour)
+    length = max(map(len, asked.values()))
+    rows: list[tuple[int, Any, list[int], list[int]]] = [
+        (ABOUT_HOUR, this_hour - timedelta(hours=back), [], []) for back in range(length)
+    ]
+    for tenant, hours in asked.items():
+        number = tenant_number(tenant)
+        for back, value in enumerate(reversed(hours)):
+            if value is not None:
+                rows.append((tenant_part(number), this_hour - timedelta(hours=back), [number], [value]))
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO series_tenant_hour VALUES (%s, %s, %s, 3600, false, %s, %s, %s)",
+            [(part, hour, writer.pk, ids, counts, [0] * len(ids)) for part, hour, ids, counts in rows],
+        )
 
-    monkeypatch.setattr(read_watched, "read_hours", lambda *_, **__: Hours)
-    assert read(production, "acme").usual_per_s == {"acme": 10.0}
-    Hours.fields = {"asked": [None] * 14 + [36_000] * 11}
-    assert read(production, "acme").usual_per_s == {}, "11 hours are not usual"
+
+def test_a_tenant_is_usual_by_the_median_of_its_whole_hours(
+    production: str, django_assert_num_queries: Any
+) -> None:
+    # One hour was wild, in some the tenant did not ask, and the last one, which runs, does not count.
+    acme = [36_000] * 20 + [9_999_999] + [0] * 3 + [1]
+    write_hours(production, "g1", {"acme": acme, "new": [None] * 13 + [36_000] * 11 + [36_000]})
+    # A second gateway measured the same time, and got some of the requests.
+    write_hours(production, "g2", {"acme": [7_200] * 20 + [None] * 5})
+    assert read(production, "acme", "new").usual_per_s == {"acme": 12.0}, "11 hours are not usual"
+    with django_assert_num_queries(1):
+        read_hourly_rates(
+            production, ["acme", "new", "x"], start=timezone.now() - timedelta(days=7), end=timezone.now()
+        )
 
 
 def test_a_figure_that_cannot_be_read_stays_and_stops_no_evaluation(

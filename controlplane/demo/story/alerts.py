@@ -93,8 +93,9 @@ def _receiving() -> Iterator[Sink]:
         )
         yield sink
     finally:
-        _remove()
+        # Its thread would keep the process alive.
         sink.close()
+        _remove()
 
 
 def _remove() -> None:

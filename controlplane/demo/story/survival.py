@@ -6,6 +6,8 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+from django.db import connection
+
 from controlplane import embedded
 from controlplane.demo.scenario import PODS, STORYTELLER
 from controlplane.demo.seed import ENVIRONMENT
@@ -118,6 +120,8 @@ def postgres_down(chapter: Chapter) -> str:
         away_s = time.monotonic() - killed
     finally:
         embedded.revive(POSTGRES, folder=folder, within_s=30)
+        # The director's connection to the one that was killed, if an earlier checkpoint opened it.
+        connection.close()
     if refused.status_code != 503:
         raise CheckFailed(f"an edit without Postgres was answered by {refused.status_code}")
     if trouble := figures.trouble():
