@@ -174,6 +174,30 @@ class TestRepeats:
         assert shop.runs == 1
         assert "idempotency.full" in caplog.text
 
+    async def test_a_redis_that_is_almost_full_begins_no_request_and_answers_those_that_are_done(
+        self,
+        client: httpx.AsyncClient,
+        shop: Shop,
+        agent: Agent,
+        limits: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ):
+        await order(client)
+        monkeypatch.setattr(records, "NO_MORE", 0.0)
+        monkeypatch.setattr(records, "LOOK_S", 0.0)
+        limits.config_set("maxmemory", 10**12)
+        try:
+            assert (await order(client)).content == b"order 1"
+            refused = await order(client, **{"idempotency-key": "order-2"})
+            assert (refused.status_code, refused.headers["retry-after"], shop.runs) == (503, "1", 1)
+            async with client_of(shop, agent, fail_open=True) as careless:
+                assert (await order(careless, **{"idempotency-key": "order-2"})).status_code == 201
+        finally:
+            limits.config_set("maxmemory", 0)
+        assert limits.dbsize() == 1 or not limits.exists(RECORD.replace("order-1", "order-2"))
+        assert "no new request begins" in caplog.text
+
 
 class TestKeys:
     async def test_a_quoted_key_is_the_same_key(self, client: httpx.AsyncClient, shop: Shop):
@@ -195,6 +219,14 @@ class TestKeys:
         await client.get("/orders", headers=KEY)
         await order(client, **{"x-caller": "unknown"})
         assert (shop.runs, shop.fences) == (3, [0, 0, 0])
+
+    @pytest.mark.parametrize("wrong", [5, "", b"acme"])
+    async def test_a_caller_that_is_not_a_text_is_an_error(self, shop: Shop, agent: Agent, wrong: Any):
+        app = IdempotencyMiddleware(shop, agent, lambda scope: wrong)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+            with pytest.raises(Misconfigured, match="caller of a request"):
+                await order(client)
+        assert shop.runs == 0
 
     async def test_a_required_key_that_is_missing_is_400(self, shop: Shop, agent: Agent):
         async with client_of(shop, agent, required=True) as client:
@@ -275,6 +307,25 @@ class TestRuns:
 
         shop.handler = blocks
         assert (await order(hasty)).status_code == 200
+
+    async def test_a_request_that_takes_longer_than_it_is_kept_is_not_forgotten(
+        self, shop: Shop, agent: Agent, limits: redis.Redis
+    ):
+        async def slow(_: Any) -> tuple[int, bytes]:
+            limits.pexpire(RECORD, 2_000)
+            await eventually(lambda: limits.pttl(RECORD) > 2_000)  # type: ignore[operator] # synchronous
+            return 200, b"done"
+
+        async def long(_: Any) -> tuple[int, bytes]:
+            assert limits.pttl(RECORD) > 60_000  # type: ignore[operator] # synchronous
+            return 200, b"done"
+
+        for handler, lease_s in ((slow, 1), (long, 120)):
+            limits.delete(RECORD)
+            shop.handler = handler
+            async with client_of(shop, agent, keep_s=60, lease_s=lease_s) as client:
+                assert (await order(client)).content == b"done"
+                assert 0 < limits.pttl(RECORD) <= 60_000  # type: ignore[operator] # synchronous
 
     async def test_a_cancelled_request_stays_running_until_its_lease_ends(
         self, hasty: httpx.AsyncClient, shop: Shop

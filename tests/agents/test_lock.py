@@ -94,6 +94,8 @@ class TestOneHolder:
             threaded.lock("report", **wrong)
         with pytest.raises(Misconfigured, match="name of a lock"):
             threaded.lock("")
+        with pytest.raises(Misconfigured, match="name of a lock"):
+            threaded.lock(5)  # type: ignore[arg-type] # wrong on purpose
 
 
 class TestThreads:
@@ -123,6 +125,26 @@ class TestThreads:
             if child == 0:
                 os._exit(7 if lock.valid else 0)
             assert os.waitpid(child, 0)[1] == 0
+            assert lock.valid
+
+    def test_a_fork_inside_a_block_or_before_it_ends_nothing_of_the_parent_and_hangs_nothing(
+        self, threaded: blocking.Agent
+    ):
+        before = threaded.lock("export")
+        with threaded.lock("report") as lock:
+            child = os.fork()
+            if child == 0:
+                ended = 1
+                try:
+                    try:
+                        lock.__exit__(None, None, None)
+                    except LockLost:
+                        with pytest.raises(Misconfigured, match="after the fork"):
+                            before.__enter__()
+                        ended = 0
+                finally:
+                    os._exit(ended)
+            wait_until(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), "the end of the child")
             assert lock.valid
 
 

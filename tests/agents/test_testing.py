@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -195,6 +196,12 @@ async def test_no_sleep_records_what_would_be_waited():
         await ask(agent)
     assert len(waits) == 1
     assert clock() == began + waits[0]
+
+
+@pytest.mark.parametrize("wrong", [{"name": ""}, {"name": "report", "ttl_s": 0}, {"name": "r", "wait_s": 11}])
+def test_a_lock_of_the_fake_refuses_what_a_real_one_refuses(wrong: dict[str, Any]):
+    with pytest.raises(fuseboard.Misconfigured):
+        FakeAgent().lock(**wrong)
 
 
 async def test_a_lock_of_the_fake_is_taken_and_lost_when_the_test_says_so():

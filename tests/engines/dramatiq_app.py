@@ -1,5 +1,7 @@
 """Actors of a service that uses dramatiq. As a program: send the messages of the test."""
 
+from typing import Any
+
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import CurrentMessage, Middleware, Retries
@@ -44,7 +46,17 @@ def failing() -> None:
     raise ConnectionError
 
 
-@dramatiq.actor(dependency="never", max_retries=5)
+@dramatiq.actor
+def noted(message: Any, failure: dict[str, str]) -> None:
+    record("noted", failure["type"])
+
+
+@dramatiq.actor(dependency="steady", tenant=lambda: {}["tenant"], max_retries=0)
+def mistaken() -> None:
+    record("mistaken")
+
+
+@dramatiq.actor(dependency="never", max_retries=5, on_failure="noted")
 def never() -> None:
     record("never")
 
@@ -54,5 +66,6 @@ if __name__ == "__main__":
         limited.send(number)
     flaky.send()
     never.send()
+    mistaken.send()
     for _ in range(4):
         failing.send()

@@ -135,7 +135,11 @@ def test_dramatiq(published: redis.Redis, tmp_path: Path):
         wait_until(lambda: work.records("flaky") == ["0", "1"], "the retry of the actor itself")
         wait_until(lambda: breaker_is_open(published), "the breaker")
         wait_until(lambda: "never" in work.records("nacked"), "the end of the refusals")
-        assert sorted(work.records("nacked")) == ["failing"] * 4 + ["never"]
+        wait_until(lambda: len(work.records("nacked")) == 6, "all messages that fail")
+        assert sorted(work.records("nacked")) == ["failing"] * 4 + ["mistaken", "never"]
+        assert work.records("mistaken") == []
+        # The callback gets the options of the message as JSON.
+        wait_until(lambda: "MessageRefused" in work.records("noted"), "the callback of the last refusal")
         assert work.records("never") == []
 
 
@@ -146,6 +150,8 @@ def test_arq(published: redis.Redis, tmp_path: Path):
         wait_until(lambda: work.records("flaky") == ["0", "1"], "the retry of the job itself")
         wait_until(lambda: breaker_is_open(published), "the breaker")
         wait_until(lambda: program("--ended") == "Refused", "the end of the refusals", every_s=0.5)
+        with redis.Redis.from_url(work.BROKER) as broker:
+            assert broker.keys("fuseboard:refused:*") == []  # admitted, or failed
         assert work.records("never") == []
 
 

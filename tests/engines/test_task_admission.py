@@ -127,14 +127,19 @@ class TestCelery:
         assert 30 <= options["countdown"] <= 36
         assert options["headers"][HEADER][0] == 1
 
-    def test_a_broker_that_cannot_take_it_keeps_the_message(
-        self, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+    def test_a_broker_that_cannot_take_it_keeps_the_message_or_the_task_fails(
+        self, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ):
         def away(_: Any) -> None:
             raise ConnectionError("broker away")
 
         monkeypatch.setattr("celery.canvas.Signature.apply_async", away)
         agent.open("payments")
+        # It was acknowledged before it ran: a Reject would end it without a trace.
+        with pytest.raises(Refused):
+            run()
+        assert "celery.not_published" in caplog.text
+        monkeypatch.setattr(charge, "acks_late", True)
         with pytest.raises(Reject) as rejected:
             run()
         assert rejected.value.requeue

@@ -218,23 +218,8 @@ def submit(
         return None
     answer: Future[T] = Future()
 
-    async def ask() -> None:
-        try:
-            result = await question()
-        except Exception as error:
-            if answer.set_running_or_notify_cancel():
-                answer.set_exception(error)
-        except BaseException:
-            answer.cancel()
-            raise
-        else:
-            if answer.set_running_or_notify_cancel():
-                answer.set_result(result)
-            else:
-                undo(result)
-
     def begin() -> None:
-        task = loop.create_task(ask())
+        task = loop.create_task(settle(answer, question(), undo))
         _asking.add(task)
         task.add_done_callback(_asking.discard)
 
@@ -243,6 +228,23 @@ def submit(
     except RuntimeError:  # closed in between
         return None
     return answer
+
+
+async def settle(answer: Future[T], question: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> None:
+    """Set ``answer`` to the result of ``question``, or undo the result if ``answer`` was cancelled before."""
+    try:
+        result = await question
+    except Exception as error:
+        if answer.set_running_or_notify_cancel():
+            answer.set_exception(error)
+    except BaseException:
+        answer.cancel()
+        raise
+    else:
+        if answer.set_running_or_notify_cancel():
+            answer.set_result(result)
+        else:
+            undo(result)
 
 
 async def received(

@@ -67,6 +67,12 @@ def guarded(
                 )
             except Refused as refused:
                 raise await _later(ctx, refused) from None
+            try:
+                # Refusals in a row: another try, or another job with this id, begins with none.
+                await ctx["redis"].delete(KEY + ctx["job_id"])
+            except BaseException:
+                agent.give_back(permit)
+                raise
             began = monotonic()
             try:
                 result = await job(ctx, *args, **kwargs)

@@ -2,11 +2,11 @@
 
 ::
 
-    app.add_middleware(IdempotencyMiddleware, agent=agent, caller=lambda scope: scope["user"].id)
+    app.add_middleware(IdempotencyMiddleware, agent=agent, caller=lambda scope: scope["user"].username)
 
-``caller`` returns who asks, so that no client reads the answer of another; ``None`` leaves a request alone.
-Place it inside the middleware that identifies the caller. The other arguments are those of ``Rules``; see
-docs/primitives.md. The application finds its run in ``scope["fuseboard.idempotency"]``, with ``fence``.
+``caller`` returns who asks, as text, so that no client reads the answer of another; ``None`` leaves a request
+alone. Place it inside the middleware that identifies the caller. The other arguments are those of ``Rules``;
+see docs/primitives.md. The application finds its run in ``scope["fuseboard.idempotency"]``, with ``fence``.
 """
 
 import asyncio
@@ -132,9 +132,10 @@ class _Guarded:
             if not message.get("more_body"):
                 # Before the client has the answer: it may ask again at once.
                 await self._end(self._status)
-        elif message["type"] == "http.response.pathsend":
+        elif message["type"] in ("http.response.pathsend", "http.response.zerocopysend"):
             self._body = None
-            await self._end(self._status)
+            if not message.get("more_body"):
+                await self._end(self._status)
         await self._send(message)
 
     async def _end(self, status: int | None) -> None:
@@ -167,7 +168,7 @@ class _Again:
 async def _body(receive: Receive, scope: Scope) -> bytes | None:
     """All of it; ``None`` when it is too long."""
     length = "".join(_values(scope, b"content-length"))
-    if length.isdigit() and int(length) > MOST_BODY:
+    if length.isdecimal() and int(length) > MOST_BODY:
         return None
     body = bytearray()
     while True:

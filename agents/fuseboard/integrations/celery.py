@@ -11,10 +11,11 @@ A refused task is published again with its priority, to run when the refusal end
 spent. A task that is refused 20 times in a row, or for an hour, fails as ``fuseboard.Refused``. How a task
 ends is reported to the breaker of its dependency. See docs/engines.md.
 
-The new message is published before the old one is acknowledged: a worker that is killed between both leaves
-two, never none. Tasks that are called directly are not guarded.
+With ``acks_late``, the new message is published before the old one is acknowledged: a worker that is killed
+between both leaves two, never none. Tasks that are called directly are not guarded.
 """
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from time import monotonic
@@ -35,6 +36,8 @@ from fuseboard.integrations.task_admission import (
     pause_s,
     report_end,
 )
+
+logger = logging.getLogger("fuseboard")
 
 #: The header of a refused task: how often, and since when.
 HEADER = "fuseboard_refusals"
@@ -116,8 +119,12 @@ class GuardedTask(Task):  # type: ignore[type-arg] # the parameters of each task
         try:
             again.apply_async()
         except Exception as error:
-            # The broker cannot take it: it keeps the message that it has.
-            return Reject(str(error), requeue=True)
+            if self.acks_late:
+                # The broker cannot take it: it keeps the message that it has.
+                return Reject(str(error), requeue=True)
+            # Acknowledged before it ran, so nothing keeps it: its failure is stored, and its errbacks run.
+            logger.error("celery.not_published task=%s id=%s: %s", self.name, request.id, error)
+            return refused
         return Retry(str(refused), when=delay_s, sig=again)  # type: ignore[arg-type] # a number, as documented
 
     def _pause_s(self, decision: Decision) -> float:

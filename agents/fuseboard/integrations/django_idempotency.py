@@ -5,11 +5,11 @@
     MIDDLEWARE = [..., "fuseboard.integrations.django_idempotency.IdempotencyMiddleware"]
     FUSEBOARD = {..., "IDEMPOTENCY": {"CALLER": "shop.api.caller_of", "KEEP_S": 86_400}}
 
-``CALLER`` returns who asks with this request, so that no client reads the answer of another; ``None`` leaves
-a request alone. The other options are the arguments of ``fuseboard.integrations.idempotency.Rules``, in
-capitals. Place it after the middleware that identifies the caller. The agent is ``agent()`` of
-``fuseboard.integrations.django``. Views find their run in ``request.idempotency``, with ``fence``; it is
-``None`` for a request without protection.
+``CALLER`` returns who asks with this request, as text, so that no client reads the answer of another;
+``None`` leaves a request alone. The other options are the arguments of
+``fuseboard.integrations.idempotency.Rules``, in capitals. Place it after the middleware that identifies the
+caller. The agent is ``agent()`` of ``fuseboard.integrations.django``. Views find their run in
+``request.idempotency``, with ``fence``; it is ``None`` for a request without protection.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import Future
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
@@ -87,13 +87,15 @@ class IdempotencyMiddleware:
         return response
 
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
-        # The first question starts the agent, and reading the body may block.
-        asked = await asyncio.to_thread(self._asked, request)
+        # Reading the body may block, and CALLER may ask the database: on the thread whose connections Django
+        # closes.
+        asked = await sync_to_async(self._asked)(request)
         if isinstance(asked, HttpResponse):
             return asked
         if asked is None:
             response: HttpResponseBase = await self.get_response(request)
             return response
+        # The first question starts the agent.
         finding = await asyncio.to_thread(self._find, asked)
         try:
             found: Found | StoreUnavailable = await asyncio.wrap_future(finding)
@@ -131,7 +133,7 @@ class IdempotencyMiddleware:
         if not isinstance(key, str):
             return _response(key)
         length = request.META.get("CONTENT_LENGTH") or "0"
-        if length.isdigit() and int(length) > MOST_BODY:
+        if length.isdecimal() and int(length) > MOST_BODY:
             return _response(too_long())
         body = request.body
         if len(body) > MOST_BODY:

@@ -34,7 +34,7 @@ OPTION = "fuseboard_refusals"
 class MessageRefused(MiddlewareError, Retry):
     """The dependency does not admit the message now. ``delay`` in ms; ``None`` when it was refused too often.
 
-    ``retry_when`` of an actor gets this exception: return ``True`` for it.
+    ``retry_when`` of an actor gets this exception: return ``exception.delay is not None`` for it.
     """
 
     def __init__(self, decision: Decision, delay: int | None) -> None:
@@ -72,6 +72,9 @@ class FuseboardMiddleware(Middleware):
             )
         except Refused as refused:
             raise self._later(message, refused.decision) from None
+        except Exception as error:
+            # A wrong name, tenant or cost. Dramatiq logs other errors of a middleware, and runs the actor.
+            raise MiddlewareError(f"the message cannot be admitted: {error!r}") from error
         # Refusals in a row: the next retry of the message begins with none.
         message.options.pop(OPTION, None)
         self._permits[message.message_id] = (permit, monotonic())
@@ -95,8 +98,8 @@ class FuseboardMiddleware(Middleware):
             if exception.delay is not None:
                 message.options["retries"] = message.options.get("retries", 0) - 1
             else:
-                # The last one: ``Retries`` repeats nothing that is expected to be thrown.
-                message.options["throws"] = MessageRefused
+                # The last one: ``Retries`` lets it fail. Callbacks get the options as JSON.
+                message.options["max_retries"] = 0
             return
         permit, began = self._permits.pop(message.message_id, (None, 0.0))
         if permit is not None:

@@ -114,9 +114,16 @@ class Rules:
 
 
 def request_of(
-    *, caller: str, method: str, path: str, key: str, query: bytes, content_type: str, body: bytes
+    *, caller: object, method: str, path: str, key: str, query: bytes, content_type: str, body: bytes
 ) -> Request:
-    """The fingerprint is of the raw bytes: another order of the same fields is another request."""
+    """The fingerprint is of the raw bytes: another order of the same fields is another request.
+
+    Raises ``Misconfigured`` unless ``caller`` is text: with an empty one, strangers would share answers.
+    """
+    if not isinstance(caller, str) or not caller:
+        raise Misconfigured(
+            f"the caller of a request with a key must be text that is not empty, or None, not {caller!r:.80}"
+        )
     digest = sha256()
     for part in (content_type.encode(), query, body):
         digest.update(b"%d:" % len(part) + part)
@@ -131,8 +138,6 @@ def answer_of(found: Found) -> Answer:
     """The answer to a request that must not run now."""
     if found.word == "other":
         return _problem(422, "reused", "This key belongs to another request: use a new key.")
-    if found.word == "late":
-        return _problem(503, "unavailable", "Whether this request ran before cannot be found out now.", 1.0)
     if found.word == "running":
         return _problem(
             409, "in-progress", "A request with this key is in progress.", min(found.left_s, AGAIN_S)

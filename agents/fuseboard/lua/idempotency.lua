@@ -9,7 +9,8 @@
 -- ARGV  1 begin, renew, done or release
 --       2 the token of the owner
 --       3 begin, renew: the lease in us
---       4 begin, done: how long the request is remembered; release: how long its number is; in ms
+--       4 begin, renew, done: how long the request is remembered from now on, at least the lease; release:
+--         how long its number is; in ms
 --       5 begin: the fingerprint of the request; done: the answer, empty when it is not kept
 --       6 begin: store time in us after which the question is too late, and begins nothing; 0 is never
 -- Returns an array: begin: run, running, other (fingerprint), done or late; else ok or lost; the number;
@@ -51,6 +52,7 @@ if action == 'renew' then
     -- Also when the lease is over: no other owner came, so the request did not begin again.
     til = now + ARGV[3]
     redis.call('HSET', KEYS[1], 'til', text(til))
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
 elseif action == 'done' then
     redis.call('HSET', KEYS[1], 'state', 'done', 'answer', ARGV[5])
     redis.call('PEXPIRE', KEYS[1], ARGV[4])

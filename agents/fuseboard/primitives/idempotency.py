@@ -23,8 +23,9 @@ logger = logging.getLogger("fuseboard")
 
 #: The number of a request that was released is remembered for this time.
 REMEMBERED_MS = 60_000
-#: Answers are kept while Redis uses less than this part of its memory: a full Redis decides no limit.
-FULL = 0.7
+#: Answers are kept while Redis uses less than this part of its memory, and new requests begin while it uses
+#: less than that part: a full Redis decides no limit, and clients choose how many keys there are.
+FULL, NO_MORE = 0.7, 0.85
 LOOK_S = 5.0
 #: The pause before Redis is asked again, if it cannot be asked.
 AGAIN_S = 0.5
@@ -41,7 +42,7 @@ class Request(NamedTuple):
 
 
 class Found(NamedTuple):
-    """``word`` is run, running, other, done or late."""
+    """``word`` is run, running, other or done."""
 
     word: str
     fence: int
@@ -62,6 +63,8 @@ class Run:
         self._records = records
         self._key, self._owner = key, owner
         self._lease_s, self._keep_ms = lease_s, int(keep_s * 1000)
+        #: Renewed with the lease: a request that takes longer than ``keep_s`` is not forgotten.
+        self._running_ms = int(max(keep_s, lease_s) * 1000)
         self._keeper: asyncio.Task[None] | None = None
 
     # On the thread of the store
@@ -69,8 +72,13 @@ class Run:
     async def begin(self, fingerprint: str) -> Found:
         thread = self._records.thread
         lease_us = int(self._lease_s * 1_000_000)
-        arguments = (lease_us, self._keep_ms, fingerprint, thread.not_after_us())
+        full = not await self._records.has_room(NO_MORE)
+        # Too late since 1970: finds what is known, and begins nothing.
+        not_after_us = 1 if full else thread.not_after_us()
+        arguments = (lease_us, self._running_ms, fingerprint, not_after_us)
         word, fence, left_us, answer, _ = await self._ask("begin", *arguments)
+        if word == b"late":
+            raise StoreUnavailable("its memory is almost full" if full else "the question arrived too late")
         if word != b"run":
             return Found(word.decode(), fence, left_us / 1_000_000, answer)
         self.fence = fence
@@ -80,7 +88,7 @@ class Run:
     async def done(self, answer: bytes) -> None:
         """The request succeeded. The caller waits for one question; more follow until the lease ends."""
         self.leave()
-        if answer and not await self._records.has_room():
+        if answer and not await self._records.has_room(FULL):
             answer = b""
         try:
             await self._end("done", self._keep_ms, answer)
@@ -105,7 +113,7 @@ class Run:
         while True:
             await asyncio.sleep(pause_s)
             try:
-                word, *_ = await self._ask("renew", int(self._lease_s * 1_000_000))
+                word, *_ = await self._ask("renew", int(self._lease_s * 1_000_000), self._running_ms)
             except StoreUnavailable:
                 pause_s = min(usual_s, AGAIN_S)
                 continue
@@ -142,7 +150,8 @@ class Records:
     def __init__(self, thread: StoreThread, environment: str) -> None:
         self.thread = thread
         self._environment = environment
-        self._looked, self._full = -LOOK_S, False
+        #: The part of the memory of Redis that is used; 0 without a bound.
+        self._looked, self._used = -LOOK_S, 0.0
 
     async def begin(self, request: Request, lease_s: float, keep_s: float) -> Found:
         """Begin the request, or find what became of it. Raises ``StoreUnavailable``."""
@@ -158,22 +167,21 @@ class Records:
         if found.run is not None:
             self.thread.submit(found.run.release())
 
-    async def has_room(self) -> bool:
-        """Whether Redis has room for answers; looked up at most every 5 s."""
+    async def has_room(self, part: float) -> bool:
+        """Whether Redis uses at most this part of its memory; looked up at most every 5 s."""
         if monotonic() - self._looked >= LOOK_S:
             self._looked = monotonic()
             try:
                 reply = await self.thread.command("INFO", "memory")
             except StoreUnavailable:
-                return True  # it will not be stored, either
+                return True  # nothing will be stored, either
             text = reply.decode() if isinstance(reply, bytes) else ""
             used, most = (_figure(text, name) for name in ("used_memory", "maxmemory"))
-            if (full := bool(most) and used > most * FULL) and not self._full:
-                logger.warning(
-                    "idempotency.full: Redis uses %d of %d bytes; answers are not kept", used, most
-                )
-            self._full = full
-        return not self._full
+            before, self._used = self._used, used / most if most else 0.0
+            for full, effect in ((FULL, "answers are not kept"), (NO_MORE, "no new request begins")):
+                if before <= full < self._used:
+                    logger.warning("idempotency.full: Redis uses %d of %d bytes; %s", used, most, effect)
+        return self._used <= part
 
 
 def _figure(text: str, name: str) -> int:

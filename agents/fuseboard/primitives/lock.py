@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 import random
+from concurrent.futures import Future
 from dataclasses import dataclass
 from secrets import token_hex
 from time import monotonic
@@ -79,14 +80,19 @@ class Locks:
         return BlockingLock(self, name, ttl_s, wait_s)
 
 
+def check_lock(name: object, ttl_s: object, wait_s: object) -> None:
+    """Raise ``Misconfigured`` for invalid arguments of a lock."""
+    if not isinstance(name, str) or not is_subject(name):
+        raise Misconfigured(f"the name of a lock must be 1 to 200 printable characters, not {name!r:.80}")
+    check_seconds("ttl_s", ttl_s, SHORTEST_TTL_S, LONGEST_TTL_S)
+    check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+
+
 class Lock:
     """For one block. Not reentrant: a second lock of this name waits, also in this process."""
 
     def __init__(self, locks: Locks, name: str, ttl_s: float, wait_s: float) -> None:
-        if not is_subject(name):
-            raise Misconfigured(f"the name of a lock must be 1 to 200 printable characters, not {name!r:.80}")
-        check_seconds("ttl_s", ttl_s, SHORTEST_TTL_S, LONGEST_TTL_S)
-        check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+        check_lock(name, ttl_s, wait_s)
         self.name = name
         #: Higher than the number of every earlier holder; 0 before the block.
         self.fence = 0
@@ -209,7 +215,9 @@ class Lock:
     def _begin(self) -> Any:
         if self._token:
             raise Misconfigured("a lock is for one block: call agent.lock() again")
-        self._token, self._process, self._lost = token_hex(8), os.getpid(), ""
+        if os.getpid() != self._process:
+            raise Misconfigured("this lock belongs to the parent process: call agent.lock() after the fork")
+        self._token, self._lost = token_hex(8), ""
         wait_s = bounded(self._wait_s)
         return self._locks.thread.submit(self._acquire(self._wait_s if wait_s is None else wait_s))
 
@@ -220,6 +228,15 @@ class Lock:
         else:
             figures.unavailable += isinstance(error, FuseboardError)
             self._locks.thread.submit(self._forget())
+
+    def _end(self) -> Future[str]:
+        """Release the lock; the answer is why it was lost before."""
+        if os.getpid() != self._process:
+            # A fork inside the block. The thread belongs to the parent, which still has the lock.
+            answer: Future[str] = Future()
+            answer.set_result(self._why_lost())
+            return answer
+        return self._locks.thread.submit(self._release())
 
     def _ended(self, why: str, error: BaseException | None) -> None:
         if why and error is None:
@@ -242,7 +259,7 @@ class AsyncLock(Lock):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Shielded: a cancelled block must not leave the lock for others to wait for.
-        why = await asyncio.shield(asyncio.wrap_future(self._locks.thread.submit(self._release())))
+        why = await asyncio.shield(asyncio.wrap_future(self._end()))
         self._ended(why, error)
 
 
@@ -263,4 +280,4 @@ class BlockingLock(Lock):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended(self._locks.thread.submit(self._release()).result(), error)
+        self._ended(self._end().result(), error)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import hiredis
 
+from fuseboard.agent_api.threads import settle
 from fuseboard.cancellation import stop_tasks
 from fuseboard.contract.scripts import Script
 from fuseboard.errors import StoreUnavailable
@@ -66,22 +67,7 @@ class StoreThread:
         """The same, and ``undo`` an answer that comes after the future was cancelled."""
         answer: Future[T] = Future()
 
-        async def ask() -> None:
-            try:
-                result = await question
-            except Exception as error:
-                if answer.set_running_or_notify_cancel():
-                    answer.set_exception(error)
-            except BaseException:
-                answer.cancel()
-                raise
-            else:
-                if answer.set_running_or_notify_cancel():
-                    answer.set_result(result)
-                else:
-                    undo(result)
-
-        self.submit(ask())
+        self.submit(settle(answer, question, undo))
         return answer
 
     def call(self, what: Callable[[], None]) -> None:
@@ -96,17 +82,13 @@ class StoreThread:
         Waits without a thread: at the exit of the process, Python starts no other one.
         """
         with self._guard:
-            loop, self._loop = self._loop, None
-            self._thread = self._connecting = None
-        if loop is not None:
-            ended = asyncio.run_coroutine_threadsafe(self._end(loop), loop)
-            await asyncio.wait({asyncio.wrap_future(ended)}, timeout=STOP_S)
-
-    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            await self._store.close()
-        finally:
-            loop.stop()
+            if self._loop is None:
+                return
+            # ``submit`` may replace both before the thread has ended.
+            loop, store = self._loop, self._store
+            self._loop = self._thread = self._connecting = None
+        ended = asyncio.run_coroutine_threadsafe(_end(loop, store), loop)
+        await asyncio.wait({asyncio.wrap_future(ended)}, timeout=STOP_S)
 
     # On the thread
 
@@ -169,6 +151,13 @@ class StoreThread:
             # The server may be frozen, or the connection half-open: the next question opens a new one.
             await self._store.drop()
             raise TimeoutError(f"no answer within {ANSWER_S:g} s") from None
+
+
+async def _end(loop: asyncio.AbstractEventLoop, store: Store) -> None:
+    try:
+        await store.close()
+    finally:
+        loop.stop()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Self
 
 from fuseboard.errors import LockLost, LockTaken
-from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S
+from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, check_lock
 from fuseboard.testing.time import ManualClock
 
 
@@ -12,6 +12,7 @@ class FakeLock:
     """As ``fuseboard.primitives.lock.Lock``."""
 
     def __init__(self, locks: "FakeLocks", name: str, ttl_s: float, wait_s: float) -> None:
+        check_lock(name, ttl_s, wait_s)
         self.name = name
         self.fence = 0
         self._locks, self._ttl_s, self._wait_s = locks, ttl_s, wait_s

@@ -12,7 +12,7 @@ from tests.agents.scripts import START_US, run_script
 
 SECOND = 1_000_000
 KEY = "{i:request}:idempotency"
-KEEP_MS, REMEMBERED_MS = 86_400_000, 60_000
+KEEP_MS, RENEWED_MS, REMEMBERED_MS = 86_400_000, 2 * 86_400_000, 60_000
 OWNERS, PRINTS = st.sampled_from("abc"), st.sampled_from("xxy")
 LEASE = st.sampled_from([1, SECOND, 60 * SECOND])
 
@@ -27,6 +27,8 @@ class Oracle:
     print: str = ""
     until: int = 0
     answer: bytes = b""
+    #: How long Redis remembers it.
+    kept_ms: int = 0
 
     def begin(self, owner: str, fingerprint: str, lease: int, now: int) -> str:
         mine = self.state == "running" and self.owner == owner
@@ -40,6 +42,7 @@ class Oracle:
         if not mine:
             self.fence = max(self.fence + 1, now)
         self.state, self.owner, self.print, self.until = "running", owner, fingerprint, now + lease
+        self.kept_ms = KEEP_MS
         return "run"
 
     def owns(self, owner: str) -> bool:
@@ -101,8 +104,8 @@ def idempotency_machine(client: redis.Redis, script: Script) -> type[RuleBasedSt
         def renew(self, owner: str, lease: int) -> None:
             before, mine = self.contents(), self.oracle.owns(owner)
             if mine:
-                self.oracle.until = self.now + lease
-            assert (self.ask("renew", owner, lease)[0] == b"ok") == mine
+                self.oracle.until, self.oracle.kept_ms = self.now + lease, RENEWED_MS
+            assert (self.ask("renew", owner, lease, RENEWED_MS)[0] == b"ok") == mine
             if not mine:
                 assert self.contents() == before
 
@@ -111,7 +114,7 @@ def idempotency_machine(client: redis.Redis, script: Script) -> type[RuleBasedSt
             before, mine = self.contents(), self.oracle.owns(owner)
             repeated = self.oracle.state == "done" and self.oracle.owner == owner
             if mine:
-                self.oracle.state, self.oracle.answer = "done", answer
+                self.oracle.state, self.oracle.answer, self.oracle.kept_ms = "done", answer, KEEP_MS
             assert (self.ask("done", owner, 0, KEEP_MS, answer)[0] == b"ok") == (mine or repeated)
             if not mine:
                 assert self.contents() == before  # also what is done already
@@ -120,7 +123,7 @@ def idempotency_machine(client: redis.Redis, script: Script) -> type[RuleBasedSt
         def release(self, owner: str) -> None:
             before, mine = self.contents(), self.oracle.owns(owner)
             if mine:
-                self.oracle.state = "free"
+                self.oracle.state, self.oracle.kept_ms = "free", REMEMBERED_MS
             assert (self.ask("release", owner, 0, REMEMBERED_MS, b"")[0] == b"ok") == mine
             if not mine:
                 assert self.contents() == before
@@ -135,6 +138,12 @@ def idempotency_machine(client: redis.Redis, script: Script) -> type[RuleBasedSt
                 self.done(owner, b"one")
                 self.done(owner, b"two")  # the answer of the first question was lost
                 self.begin("d", self.oracle.print, SECOND, None)
+
+        @rule(owner=OWNERS, fingerprint=PRINTS)
+        def a_request_fails_and_runs_again(self, owner: str, fingerprint: str) -> None:
+            self.begin(owner, "x", 60 * SECOND, None)
+            self.release(owner)
+            self.begin("d", fingerprint, SECOND, None)
 
         @rule()
         def redis_forgets(self) -> None:
@@ -160,7 +169,7 @@ def idempotency_machine(client: redis.Redis, script: Script) -> type[RuleBasedSt
         @invariant()
         def it_is_remembered_for_its_time(self) -> None:
             if self.oracle.fence:
-                kept_ms = REMEMBERED_MS if self.oracle.state == "free" else KEEP_MS
+                kept_ms = self.oracle.kept_ms
                 assert kept_ms - 20_000 < client.pttl(KEY) <= kept_ms  # type: ignore[operator] # synchronous
 
     return IdempotencyMachine

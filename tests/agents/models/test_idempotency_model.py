@@ -36,6 +36,7 @@ MUTANTS = [
         ("a repeated end is an error", "if action == 'done' and state == 'done' and owner == caller then", "if false then"),
         ("a stranger ends it", "if not mine then return { 'lost'", "if false then return { 'lost'"),
         ("renewing does nothing", "redis.call('HSET', KEYS[1], 'til', text(til))", ""),
+        ("a request is forgotten while it runs", "'til', text(til))\n    redis.call('PEXPIRE', KEYS[1], ARGV[4])\nelseif", "'til', text(til))\nelseif"),
         ("a failed request is done", "'state', 'free'", "'state', 'done'"),
         ("a released request is remembered for ever", "    redis.call('HSET', KEYS[1], 'state', 'free')\n    redis.call('PEXPIRE', KEYS[1], ARGV[4])", "    redis.call('HSET', KEYS[1], 'state', 'free')"),
         ("a request is remembered for ever", "'print', ARGV[5], 'til', text(til))\n    redis.call('PEXPIRE', KEYS[1], ARGV[4])", "'print', ARGV[5], 'til', text(til))"),
