@@ -151,6 +151,12 @@ class TestClients:
             (lambda backlog: backlog.submit(b"", job_id="a\nb"), "the id of a job"),
             (lambda backlog: backlog.submit(b"", delay_s=-1), "delay_s must be"),
             (lambda backlog: backlog.submit(b"", max_tries=9), "max_tries must be 1 to 5"),
+            (lambda backlog: backlog.submit("\ud800"), "not valid Unicode"),
+            (lambda backlog: backlog.result("a", wait_s="1"), "wait_s must be"),
+            (lambda backlog: backlog.cancel(None), "the id of a job"),
+            (lambda backlog: backlog.work(None), "the handler must be"),
+            (lambda backlog: backlog.work(echo, workers=0), "workers must be"),
+            (lambda backlog: backlog.work(echo, grace_s="1"), "grace_s must be"),
         ],
     )
     async def test_wrong_use_says_what_to_do(self, agent: Agent, call: Callable, says: str):
@@ -216,6 +222,27 @@ class TestWorkers:
         never = await backlog.result("never", wait_s=20)
         assert (never.status, never.cause) == ("dead", "Undeliverable: no such order")
         assert sorted(attempts) == [("again", 1), ("again", 2), ("never", 1)]
+        working.cancel()
+
+    async def test_a_handler_that_cancels_itself_or_asks_for_no_time_spends_its_tries(
+        self, agent: Agent, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(workers_module, "RETRY_S", (0.01, 0.01))
+        backlog, attempts = agent.backlog("payments", max_tries=2), []
+
+        async def run(job: Job) -> None:
+            attempts.append(job.id)
+            if job.id == "cancels":
+                raise asyncio.CancelledError
+            raise TryAgain(float("nan"))
+
+        for name in ("cancels", "nan"):
+            await backlog.submit(b"", job_id=name)
+        working = asyncio.create_task(backlog.work(run))
+        for name, cause in (("cancels", "CancelledError"), ("nan", "Misconfigured")):
+            result = await backlog.result(name, wait_s=20)
+            assert (result.status, result.cause) == ("dead", cause)
+        assert sorted(attempts) == ["cancels", "cancels", "nan", "nan"]
         working.cancel()
 
     async def test_failures_open_the_breaker_and_then_nothing_is_handed_out(self, agent: Agent):

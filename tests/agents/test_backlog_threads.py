@@ -9,8 +9,9 @@ import pytest
 import redis
 
 from controlplane.embedded.valkey import Valkey
-from fuseboard import Agent, AgentSettings, Reason, Refused, StoreUnavailable, blocking
-from fuseboard.backlog import Job, JobLost, Undeliverable
+from fuseboard import Agent, AgentSettings, Misconfigured, Reason, Refused, StoreUnavailable, blocking
+from fuseboard.backlog import Job, JobLost, Undeliverable, threads
+from fuseboard.backlog.queue import Backlog
 from tests.agents.published import publish
 from tests.agents.test_backlog import POLICY_HERE, TENANTS
 from tests.waiting import eventually, wait_until
@@ -100,6 +101,44 @@ class TestThreads:
             backlog.stop()
             working.join(20)
             assert backlog.result("long").status == "ready"
+            # The other worker, which waited, did not take it once more.
+            assert backlog.depth().taken == 1
             with pytest.raises(JobLost):
                 jobs[0].check()
             end.set()
+
+    def test_work_ends_although_its_jobs_cannot_be_handed_back_in_time(
+        self, limits: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        async def hangs(backlog: Backlog, job: Job) -> None:
+            handed.append(job.id)
+            await asyncio.Event().wait()
+
+        handed: list[str] = []
+        monkeypatch.setattr(Backlog, "hand_back", hangs)
+        publish(limits, POLICY_HERE, revision=1, tenants=TENANTS)
+        with blocking.Agent(settings=AgentSettings(redis_url=redis_url, server="shop-2")) as agent:
+            backlog, begun, end = agent.backlog("payments"), [], threading.Event()
+
+            def run(job: Job) -> None:
+                begun.append(job.id)
+                if len(begun) == 2:
+                    monkeypatch.setattr(threads, "LATE_S", 0.05)
+                    backlog.stop()
+                end.wait(60)
+
+            for name in ("a", "b"):
+                backlog.submit(b"", job_id=name)
+            backlog.work(run, workers=2, grace_s=0)
+            assert sorted(handed) == ["a", "b"]
+            end.set()
+
+    def test_wrong_use_is_refused(self, limits: redis.Redis, redis_url: str):
+        async def run(job: Job) -> None: ...
+
+        with blocking.Agent(settings=AgentSettings(redis_url=redis_url, server="shop-2")) as agent:
+            backlog = agent.backlog("payments")
+            with pytest.raises(Misconfigured, match="pass a plain function"):
+                backlog.work(run)  # type: ignore[arg-type]
+            with pytest.raises(Misconfigured, match="wait_s must be"):
+                backlog.result("a", wait_s=None)  # type: ignore[arg-type]

@@ -5,6 +5,8 @@ from time import monotonic
 
 from msgspec import Struct
 
+from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.backlog.options import LONGEST_DELAY_S
 from fuseboard.decision import Permit
 from fuseboard.errors import FuseboardError
 
@@ -16,6 +18,7 @@ class TryAgain(Exception):
     """
 
     def __init__(self, after_s: float) -> None:
+        check_seconds("after_s", after_s, 0.0, LONGEST_DELAY_S)
         super().__init__(f"try again in {after_s:g} s")
         self.after_s = after_s
 

@@ -11,6 +11,7 @@ from fuseboard.errors import Misconfigured
 MOST_JOBS, MOST_BYTES, MOST_PAYLOAD, MOST_RESULT = 10_000, 64 * 2**20, 64 * 2**10, 64 * 2**10
 MOST_TRIES = 100
 DAY_S = 86_400.0
+LONGEST_DELAY_S = 7 * DAY_S
 
 
 class OptionArguments(TypedDict, total=False):
@@ -102,7 +103,10 @@ def check_priority(value: object) -> int:
 
 def to_bytes(what: str, value: object, most: int) -> bytes:
     """A payload or a result, as bytes."""
-    data = value.encode() if isinstance(value, str) else b"" if value is None else value
+    try:
+        data = value.encode() if isinstance(value, str) else b"" if value is None else value
+    except UnicodeEncodeError:
+        raise Misconfigured(f"{what} contains text that is not valid Unicode: pass bytes") from None
     if not isinstance(data, bytes | bytearray | memoryview):
         raise Misconfigured(
             f"{what} must be bytes or text, not {type(value).__name__}: encode it, for example as JSON"

@@ -22,6 +22,8 @@ logger = logging.getLogger("fuseboard")
 MOST = 64
 #: The longest sleep, jittered by a fifth.
 LOOK_S = 1.0
+#: ``stop`` waits for a question in progress for at most this time.
+STOP_S = 0.2
 #: After a hint, each process waits a random part of this, so that not all ask at once.
 HINT_SPREAD_S = 0.005
 #: Redis publishes one hint per dependency in 50 ms: what was submitted after it is looked for a little later.
@@ -40,6 +42,8 @@ class Pump:
         self._waiting: deque[asyncio.Future[Granted]] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        #: The question in progress.
+        self._asking: asyncio.Future[Taken] | None = None
         self._spread_s = SPREAD_S[0]
         #: A job may have been submitted for which there is no hint.
         self._quick = True
@@ -55,10 +59,11 @@ class Pump:
             self._task = asyncio.create_task(
                 self._run(), name=f"fuseboard-backlog {self._questions.dependency}"
             )
+            self._task.add_done_callback(self._ended)
         try:
             return await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._unused(waiter.result())
             raise
 
@@ -75,8 +80,19 @@ class Pump:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            # Until its question is answered: otherwise the jobs of the answer would wait for their leases.
-            await asyncio.wait({task}, timeout=LOOK_S)
+            await asyncio.wait({task}, timeout=STOP_S)
+        if self._asking is not None and not self._asking.done():
+            # Otherwise the jobs of the answer would wait for their leases.
+            await asyncio.wait({self._asking}, timeout=STOP_S)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """After an unexpected error, workers get it: otherwise they would wait for ever."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
 
     def _idle(self) -> int:
         while self._waiting and self._waiting[0].done():
@@ -86,9 +102,10 @@ class Pump:
     async def _run(self) -> None:
         """While a worker waits."""
         while idle := self._idle():
+            # Also before a wait of this pod's own: otherwise a hint from before it ends every sleep at once.
+            self._wake.clear()
             wait_s = self._wait_locally()
             if wait_s <= 0:
-                self._wake.clear()
                 taken = await self._ask(1 if self._probes_locally() else min(MOST, idle))
                 if taken is not None and taken.again:
                     continue
@@ -96,7 +113,7 @@ class Pump:
             await self._sleep(wait_s)
 
     async def _ask(self, most: int) -> Taken | None:
-        asking = asyncio.ensure_future(self._questions.take(most))
+        asking = self._asking = asyncio.ensure_future(self._questions.take(most))
         try:
             taken = await asyncio.shield(asking)
         except asyncio.CancelledError:

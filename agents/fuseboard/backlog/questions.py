@@ -183,6 +183,7 @@ class Questions:
         part, now_us, sent_at = calls.health.shared_tenths, calls.health.store_time_us(), monotonic()
         limits = self.limits()
         if any(limit.limit == 0 and not limit.shadow for limit in limits):
+            gate.release_local_probe(gate.tally)
             return Taken([], True, PAUSED_S, 0.0, False)  # paused: no cost fits, for now
         named = tuple(self._limit_key(limit).encode() for limit in limits)
         guard_keys, guard = gate.put(named)
@@ -206,15 +207,19 @@ class Questions:
         )
         more = [most, int(self.options.lease_s * 1e6), int(self.options.result_s * 1e6), wanted]
         tally = gate.tally
-        reply = await self._ask(
-            BACKLOG_TAKE, guard_keys + self.keys, (question, msgpack_encode(more)), patience_s=None
-        )
         try:
+            reply = await self._ask(
+                BACKLOG_TAKE, guard_keys + self.keys, (question, msgpack_encode(more)), patience_s=None
+            )
             if not isinstance(reply, list) or not reply:
                 raise StoreUnavailable(f"backlog_take was answered with {reply!r:.80}")
             head = _decode_head(reply[0])
         except (msgspec.DecodeError, TypeError) as error:
+            gate.release_local_probe(tally)
             raise StoreUnavailable(f"backlog_take was answered with garbage: {error}") from None
+        except StoreUnavailable:
+            gate.release_local_probe(tally)
+            raise
         calls.health.answered(head.now_us)
         refused = head.verdict not in (NONE_READY, LATE) and not head.jobs and gate_refuses(head.verdict)
         if head.verdict not in (NONE_READY, LATE):

@@ -9,7 +9,7 @@ from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.backlog.host import JobAgent
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import Options, check_id
-from fuseboard.backlog.pump import Pump
+from fuseboard.backlog.pump import STOP_S, Pump
 from fuseboard.backlog.questions import CANCEL, REVIVE, Granted, Questions
 from fuseboard.backlog.renewal import DRIFT, Renewal
 from fuseboard.backlog.submitting import Submitting
@@ -213,6 +213,7 @@ class Backlog:
         """The agent stops."""
         self.stop()
         await self.stop_taking()
+        await self._workers.flush(STOP_S)
         self._bound = None
 
     def _bind(self) -> None:
@@ -221,6 +222,8 @@ class Backlog:
         if self._bound is admission:
             return
         self._bound, inside = admission, admission.inspect()
+        # Those of a loop that has ended are never answered.
+        self._asked = {}
         self._questions = Questions(inside.calls, admission.store, self.dependency, self.options)
         self._submitting = Submitting(admission, inside, self._questions)
         self._pump = Pump(self._questions, self._unused)

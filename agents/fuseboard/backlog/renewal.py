@@ -73,7 +73,13 @@ class Renewal:
                 return
             pause_s = self._lease_s / 3
             for first in range(0, len(jobs), MOST):
-                if not await self._renew(jobs[first : first + MOST]):
+                try:
+                    renewed = await self._renew(jobs[first : first + MOST])
+                except Exception:
+                    # Without this thread, every lease of this process would end.
+                    logger.exception("backlog.renewal_failed jobs=%d", len(jobs))
+                    renewed = False
+                if not renewed:
                     pause_s = self._lease_s / 12
 
     async def _renew(self, jobs: list[Job]) -> bool:

@@ -1,5 +1,6 @@
 """Submits a job: the quotas of its tenant are spent first, and given back if the backlog refuses."""
 
+import asyncio
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import NoReturn
@@ -11,7 +12,7 @@ from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.inspection import Inspection
 from fuseboard.agent_api.arguments import check_costs, check_seconds
 from fuseboard.backlog.jobs import Submitted
-from fuseboard.backlog.options import DAY_S, check_id, check_priority, to_bytes
+from fuseboard.backlog.options import LONGEST_DELAY_S, check_id, check_priority, to_bytes
 from fuseboard.backlog.questions import ACCEPTED, FINISHED, KNOWN, NotRun, Questions
 from fuseboard.batching.demand import LimitRef
 from fuseboard.batching.domains import LimitDomain, binds, demand_of
@@ -59,9 +60,9 @@ class Submitting:
         body = to_bytes("a payload", payload, options.max_payload)
         job_id = check_id(job_id) if job_id else token_hex(12)
         check_priority(priority)
-        check_seconds("delay_s", delay_s, 0.0, 7 * DAY_S)
+        check_seconds("delay_s", delay_s, 0.0, LONGEST_DELAY_S)
         if deadline_s is not None:
-            check_seconds("deadline_s", deadline_s, 0.001, 7 * DAY_S)
+            check_seconds("deadline_s", deadline_s, 0.001, LONGEST_DELAY_S)
         if type(max_tries) is not int or not 1 <= max_tries <= options.max_tries:
             raise Misconfigured(f"max_tries must be 1 to {options.max_tries}, not {max_tries!r}")
         if not self._calls.health.usable:
@@ -94,13 +95,17 @@ class Submitting:
             self._refuse(Reason.STORE_UNAVAILABLE)
         except StoreUnavailable:
             # It may have been accepted. Submitting again with this id is safe.
+            self._finish(spent)
             self._refuse(Reason.STORE_UNAVAILABLE)
+        except asyncio.CancelledError:
+            # The same. Otherwise a caller with a short timeout would queue jobs without paying for them.
+            self._finish(spent)
+            raise
         except BaseException:
             self._give_back(spent)
             raise
         if status == ACCEPTED:
-            if spent is not None:
-                self._admission.finish(spent)
+            self._finish(spent)
             return Submitted(job_id, True, jobs)
         self._give_back(spent)
         if status in (KNOWN, FINISHED):
@@ -145,6 +150,11 @@ class Submitting:
             if binds(quota.limit, costs, NOBODY, dependency=name)
         ]
         return demand_of(refs, costs, rules.priority)
+
+    def _finish(self, spent: Decision | None) -> None:
+        """What was spent stays spent, except slots."""
+        if spent is not None:
+            self._admission.finish(spent)
 
     def _give_back(self, spent: Decision | None) -> None:
         if spent is not None:

@@ -1,18 +1,22 @@
 """The backlog for code without an event loop."""
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
+from functools import partial
+from inspect import iscoroutinefunction
 from time import monotonic
 from typing import Any, TypeVar
 
+from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.agent_api.threads import refuse_loops, submit
 from fuseboard.backlog.host import BacklogHost
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import Options
 from fuseboard.backlog.queue import MOST_WAIT_S, Backlog
-from fuseboard.backlog.workers import MOST_WORKERS, Value
+from fuseboard.backlog.workers import Value, check_work
 from fuseboard.errors import Misconfigured, StoreUnavailable
 
 logger = logging.getLogger("fuseboard")
@@ -73,7 +77,8 @@ class BlockingBacklog:
 
     def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
         """As ``Backlog.result``."""
-        return self._ask(lambda backlog: backlog.result(job_id, wait_s=wait_s), min(wait_s, MOST_WAIT_S))
+        check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+        return self._ask(lambda backlog: backlog.result(job_id, wait_s=wait_s), wait_s)
 
     def depth(self) -> Depth:
         """As ``Backlog.depth``."""
@@ -87,8 +92,9 @@ class BlockingBacklog:
         Jobs that do not finish within ``grace_s`` after that are handed out again. Their threads cannot be
         ended: they see ``job.lost``, and they do not keep the process alive.
         """
-        if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
-            raise Misconfigured(f"workers must be 1 to {MOST_WORKERS}, not {workers!r}")
+        check_work(handler, workers, grace_s)
+        if iscoroutinefunction(handler):
+            raise Misconfigured("the handler runs in a thread: pass a plain function, not 'async def'")
         refuse_loops()
         stopped = threading.Event()
         self._stopped.add(stopped)
@@ -149,6 +155,10 @@ class BlockingBacklog:
             agent.loop.call_soon_threadsafe(what, backlog)
 
 
+async def _hand_back(job: Job, backlog: Backlog) -> None:
+    await backlog.hand_back(job)
+
+
 class _Crew:
     """The threads of one ``work``."""
 
@@ -159,6 +169,8 @@ class _Crew:
         self._guard = threading.Lock()
         self._jobs: dict[int, Job] = {}
         self._asking: set[Future[Job]] = set()
+        #: What waits for a job on the agent's loop; used only there.
+        self._waiting: set[asyncio.Task[Any] | None] = set()
         self.error: BaseException | None = None
 
     def work(self) -> None:
@@ -179,6 +191,8 @@ class _Crew:
             asking = list(self._asking)
         for answer in asking:
             answer.cancel()
+        # Before jobs are handed back: otherwise these would take them once more.
+        self._backlog.on_loop(self._cancel_waiting)
         until = monotonic() + grace_s
         for thread in threads:
             if thread.ident is not None:
@@ -188,13 +202,19 @@ class _Crew:
             self._jobs.clear()
         for job in left:
             job.lose()
-            self._backlog.begin(lambda backlog, job=job: backlog.hand_back(job)).result(LATE_S)  # type: ignore[misc]
+        try:
+            handed = [self._backlog.begin(partial(_hand_back, job)) for job in left]
+        except StoreUnavailable as error:
+            logger.warning("backlog.not_handed_back jobs=%d: %s", len(left), error.why)
+            return
+        # Together: while Redis is unavailable, each would take this time. The loop reports them later.
+        wait(handed, LATE_S)
 
     def _next(self) -> Job | None:
         with self._guard:
             if self._stopped.is_set():
                 return None
-            answer = self._backlog.begin(lambda backlog: backlog.next_job(), self._undo)
+            answer = self._backlog.begin(self._wait_for_job, self._undo)
             self._asking.add(answer)
         try:
             job = answer.result()
@@ -206,6 +226,21 @@ class _Crew:
         with self._guard:
             self._jobs[job.fence] = job
         return job
+
+    async def _wait_for_job(self, backlog: Backlog) -> Job:
+        if self._stopped.is_set():
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        self._waiting.add(task)
+        try:
+            return await backlog.next_job()
+        finally:
+            self._waiting.discard(task)
+
+    def _cancel_waiting(self, _: Backlog) -> None:
+        for task in self._waiting:
+            if task is not None:
+                task.cancel()
 
     def _undo(self, job: Job) -> None:
         self._backlog.on_loop(lambda backlog: backlog.release(job))

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
 
+from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.backlog.jobs import Job, JobLost, TryAgain, Undeliverable
-from fuseboard.backlog.options import MOST_RESULT, Options, to_bytes
+from fuseboard.backlog.options import DAY_S, MOST_RESULT, Options, to_bytes
 from fuseboard.backlog.questions import DEAD, DONE, NOT_OURS, RELEASE, RETRY, Questions
 from fuseboard.backlog.renewal import Renewal
 from fuseboard.cancellation import stop_tasks
@@ -56,8 +57,7 @@ class Workers:
         self._kept: set[asyncio.Future[Any]] = set()
 
     async def run(self, handler: Handler, *, workers: int, grace_s: float) -> None:
-        if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
-            raise Misconfigured(f"workers must be 1 to {MOST_WORKERS}, not {workers!r}")
+        check_work(handler, workers, grace_s)
         stopping = asyncio.Event()
         self._stopping.add(stopping)
         busy: set[asyncio.Task[None]] = set()
@@ -77,8 +77,7 @@ class Workers:
                 await asyncio.wait(busy, timeout=grace_s)
             # A worker that is busy now is in a job that did not end in time: it gives the job back.
             await stop_tasks(*tasks, within_s=3 * CANCEL_S, again_s=2 * CANCEL_S)
-            if self._kept:
-                await asyncio.wait(self._kept, timeout=CANCEL_S)
+            await self.flush(CANCEL_S)
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -138,12 +137,18 @@ class Workers:
         if isinstance(error, asyncio.CancelledError | JobLost):
             # Nothing is known about the dependency.
             agent.report(job.permit, Outcome.NEUTRAL)
-            if job.cancelled or not job.lost:
-                await self._end(job, RETRY if job.cancelled else RELEASE)
+            if job.cancelled:
+                await self._end(job, RETRY)
+            elif not job.lost and isinstance(error, JobLost):
+                await self._end(job, RELEASE)
+            elif not job.lost:
+                # The handler cancelled itself. That costs a try, or such a job would run for ever.
+                await self._end(job, RETRY, delay_s=_pause_s(job.attempt), cause=_kind(error))
             return
         self._report_error(job, error)
         if isinstance(error, Undeliverable):
-            await self._end(job, DEAD, cause=f"Undeliverable: {error}")
+            cause = f"Undeliverable: {error}".encode(errors="replace").decode()
+            await self._end(job, DEAD, cause=cause)
             return
         delay_s = error.after_s if isinstance(error, TryAgain) else _pause_s(job.attempt)
         # Only the kind: a message may contain what the payload contains.
@@ -198,10 +203,24 @@ class Workers:
             # A slot may be free, or the job ready again: Redis does not publish every hint.
             self._backlog.hint()
 
+    async def flush(self, within_s: float) -> None:
+        """Wait until Redis has what is handed back, for at most this time."""
+        if self._kept:
+            await asyncio.wait(self._kept, timeout=within_s)
+
     def keep(self, task: asyncio.Future[Any]) -> None:
         """The loop itself keeps only weak references to its tasks."""
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
+
+
+def check_work(handler: object, workers: object, grace_s: object) -> None:
+    """Raise ``Misconfigured`` for invalid arguments of ``work``."""
+    if not callable(handler):
+        raise Misconfigured(f"the handler must be a function that takes a job, not {handler!r:.80}")
+    if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
+        raise Misconfigured(f"workers must be 1 to {MOST_WORKERS}, not {workers!r}")
+    check_seconds("grace_s", grace_s, 0.0, DAY_S)
 
 
 async def _call(handler: Handler, job: Job) -> Value:

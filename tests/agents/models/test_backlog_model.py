@@ -1,5 +1,8 @@
 """Hypothesis drives the scripts of the backlog against an exact model; and bugs in them are noticed."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
@@ -30,10 +33,8 @@ def test_no_job_is_lost_and_none_overtakes_under_any_interleaving(limits: redis.
     run_state_machine_as_test(backlog_machine(limits, scripts()), settings=THOROUGH)
 
 
-def test_the_lease_of_a_last_try_ends_exactly_now(limits: redis.Redis):
+def the_lease_of_a_last_try_ends_exactly_now(machine: Any) -> None:
     """No job is ready then, and still the slot of the dead job is free."""
-    machine = backlog_machine(limits, scripts())()
-    machine.begin(offset=0)
     machine.submit(priority=1, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=1)
     machine.take(most=1)
     assert len(machine.slots()) == 1
@@ -44,6 +45,29 @@ def test_the_lease_of_a_last_try_ends_exactly_now(limits: redis.Redis):
     machine.every_job_is_in_exactly_one_place()
 
 
+def an_expensive_job_waits_before_a_cheap_one(machine: Any) -> None:
+    """The bucket has 9 tokens: after the first job, there is not enough for the second, but for the third."""
+    for tokens in (9, 5, 0):
+        machine.submit(priority=5, tokens=tokens, delay_s=0, deadline_s=0, size=1, max_tries=1)
+    machine.take(most=3)
+    assert [job.number for job in machine.those("leases")] == [0]
+
+
+#: Random steps find these too rarely.
+EXAMPLES = [the_lease_of_a_last_try_ends_exactly_now, an_expensive_job_waits_before_a_cheap_one]
+
+
+def run_example(example: Callable[[Any], None], client: redis.Redis, scripts: dict[str, Script]) -> None:
+    machine = backlog_machine(client, scripts)()
+    machine.begin(offset=0)
+    example(machine)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.__name__)
+def test_an_example_agrees_with_the_model(limits: redis.Redis, example: Callable[[Any], None]):
+    run_example(example, limits, scripts())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", BACKLOG_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_in_any_script_is_noticed(limits: redis.Redis, mutant: Mutant):
@@ -52,4 +76,10 @@ def test_a_bug_in_any_script_is_noticed(limits: redis.Redis, mutant: Mutant):
     bug = Script(name=mutant.script, text=text.replace(mutant.old, mutant.new), sha="0" * 40)
     limits.script_load(bug.text)  # one that does not compile proves nothing
     with pytest.raises(Exception):  # noqa: B017, PT011 - an assertion, or an error of the script
-        run_state_machine_as_test(backlog_machine(limits, scripts() | {mutant.script: bug}), settings=HUNT)
+        hunt(limits, scripts() | {mutant.script: bug})
+
+
+def hunt(limits: redis.Redis, buggy: dict[str, Script]) -> None:
+    for example in EXAMPLES:
+        run_example(example, limits, buggy)
+    run_state_machine_as_test(backlog_machine(limits, buggy), settings=HUNT)
