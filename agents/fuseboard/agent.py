@@ -2,6 +2,7 @@
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
+from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -119,7 +120,7 @@ class Agent(PodState, ContextManagers, BacklogAgent):
         if not decision.allowed:
             runtime.refusal_samples.offer(decision, subject)
         if observer is not None:
-            self._safely(lambda: observer.decided(decision, monotonic() - begun))
+            self._safely(partial(observer.decided, decision, monotonic() - begun))
         return decision
 
     def check(
@@ -193,14 +194,13 @@ class Agent(PodState, ContextManagers, BacklogAgent):
             except Refused as refused:
                 runtime.refusal_samples.offer(refused.decision, tenant=tenant)
                 if observer is not None:
-                    decision = refused.decision
-                    self._safely(lambda: observer.decided(decision, monotonic() - begun))
+                    self._safely(partial(observer.decided, refused.decision, monotonic() - begun))
                 raise
             except Exception:
                 self._note_defect()
             else:
                 if observer is not None:
-                    self._safely(lambda: observer.permitted(permit, begun, monotonic() - begun))
+                    self._safely(partial(observer.permitted, permit, begun, monotonic() - begun))
                 permit.settler = self.settle
                 permit.timeout_s = self.timeout_s(dependency)
                 if until is not None:

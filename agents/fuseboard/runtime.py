@@ -10,27 +10,16 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from secrets import token_hex
 from threading import get_ident
 from time import monotonic
 from typing import Any
 
-from fuseboard.admission.admission import Admission
-from fuseboard.admission.call_admission import CallAdmission
-from fuseboard.admission.call_guard import CallGuards
 from fuseboard.admission.call_pressure import CallShedding, GuardLoads
 from fuseboard.admission.decisions import DecisionBuilder
-from fuseboard.admission.guarded_calls import GuardedCalls
 from fuseboard.admission.inbound import Inbound
-from fuseboard.admission.request_admission import RequestAdmission
-from fuseboard.batching.batch import Batcher
-from fuseboard.batching.domains import RequestDomains
-from fuseboard.batching.fleet_leases import Leases
-from fuseboard.batching.settlements import Settlements
-from fuseboard.breaker.reports import Reports
 from fuseboard.calling.observer import Observer
-from fuseboard.calling.retries import Capacity, Retries
 from fuseboard.cancellation import stop_tasks, wait_for_event
+from fuseboard.composition import compose_admission, compose_retries
 from fuseboard.configuration.checked_config import (
     CheckedConfig,
     ConfigError,
@@ -42,10 +31,7 @@ from fuseboard.configuration.disk import Disk
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.configuration.startup import DiskWriter, apply_bootstrap, apply_from_disk
 from fuseboard.configuration.watch import Watch
-from fuseboard.contract.policy import Tuning
-from fuseboard.contract.protection import PodProtection, Retry
 from fuseboard.contract.words import ConfigSource, Mode
-from fuseboard.decision import Signer
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import Exchange, Gateway, PodState
 from fuseboard.reporting.loop_port import LoopPort
@@ -53,11 +39,8 @@ from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.refusal_tokens import RefusalTokens
 from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
-from fuseboard.store import Store, open_store
-from fuseboard.store.drill_store import DrillStore
-from fuseboard.store.health import StoreHealth
+from fuseboard.store import open_store
 from fuseboard.without_redis.journal import Journal
-from fuseboard.without_redis.redis_fallback import compose_redis_fallback
 
 logger = logging.getLogger("fuseboard")
 
@@ -108,6 +91,7 @@ class Runtime:
         self.retries = compose_retries(self.configuration, self.admission)
         #: What shows decisions to people, if OpenTelemetry is on.
         self.observer: Observer | None = None
+        self._begin_telemetry: Callable[[], None] = lambda: None
         self._end_telemetry: Callable[[], None] = lambda: None
         if settings.otel:
             self._observe()
@@ -141,7 +125,7 @@ class Runtime:
 
         telemetry = Telemetry(self.counters, self.retries, self.admission.guards)
         self.observer = self.retries.observer = telemetry
-        self._end_telemetry = telemetry.close
+        self._begin_telemetry, self._end_telemetry = telemetry.start, telemetry.close
 
     # Start and stop
 
@@ -149,6 +133,7 @@ class Runtime:
         """Ready within 2 s when every server is down, and at once when they answer."""
         settings, began = self._settings, monotonic()
         self.loop, self.thread = asyncio.get_running_loop(), get_ident()
+        self._begin_telemetry()
         self.inbound.start(self.loop)
         if self._disk is not None:
             await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
@@ -295,106 +280,3 @@ class Runtime:
         kept = port.ask(self._keeper.due, timeout_s=LOOP_ANSWER_S)
         if kept is not None:
             self._keeper.write(kept)
-
-
-def compose_admission(
-    *,
-    configuration: Configuration,
-    counters: Counters,
-    store: Store,
-    server: str,
-    environment: str,
-    on_change: Callable[[], None],
-    signer: Signer | None = None,
-) -> Admission:
-    """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed."""
-
-    def tuning() -> Tuning:
-        return configuration.snapshot.tuning
-
-    drill_store = DrillStore(store)
-    health = StoreHealth(store=drill_store, environment=environment, tuning=tuning)
-    batcher = Batcher(
-        store=drill_store,
-        health=health,
-        meter=counters,
-        tuning=tuning,
-        token_prefix=f"{token_hex(4)}-",
-    )
-    settlements = Settlements(store=drill_store, health=health)
-    leases = Leases(
-        batcher=batcher,
-        settlements=settlements,
-        live_servers=lambda: configuration.live_servers,
-        usable=lambda: health.usable,
-    )
-    reports = Reports(store=drill_store, health=health, tuning=tuning)
-    redis_fallback = compose_redis_fallback(configuration=configuration, store=drill_store, health=health)
-    decisions = DecisionBuilder(server, health, signer)
-    requests = RequestAdmission(
-        configuration=configuration,
-        counters=counters,
-        health=health,
-        batcher=batcher,
-        local=redis_fallback.limits,
-        domains=RequestDomains(environment, settlements, together=store.together),
-        settlements=settlements,
-        leases=leases,
-        decisions=decisions,
-    )
-    guards = CallGuards(configuration, monotonic)
-    calls = CallAdmission(
-        environment=environment,
-        configuration=configuration,
-        counters=counters,
-        health=health,
-        batcher=batcher,
-        reports=reports,
-        local=redis_fallback.limits,
-        settlements=settlements,
-        leases=leases,
-        decisions=decisions,
-        guards=guards,
-        on_change=on_change,
-    )
-    return Admission(
-        configuration=configuration,
-        store=drill_store,
-        health=health,
-        batcher=batcher,
-        settlements=settlements,
-        leases=leases,
-        reports=reports,
-        redis_fallback=redis_fallback,
-        requests=requests,
-        calls=calls,
-        guarded=GuardedCalls(calls, guards),
-        on_change=on_change,
-    )
-
-
-def compose_retries(configuration: Configuration, admission: Admission) -> Retries:
-    """Make what allows retries, by the configuration and by what the pod knows about its calls."""
-
-    def settings(dependency: str) -> Retry | None:
-        known = configuration.snapshot.dependency(dependency)
-        return known.protection.retry if known is not None and known.protection is not None else None
-
-    def protection() -> PodProtection | None:
-        return configuration.snapshot.policy.protection
-
-    def capacity(dependency: str) -> Capacity:
-        closed = admission.is_closed(dependency)
-        guard = admission.guards.find(dependency)
-        if guard is None or guard.bulkhead is None:
-            return Capacity(closed=closed)
-        used = guard.bulkhead.in_flight / guard.bulkhead.settings.max_concurrent
-        return Capacity(closed=closed, mean_wait_s=guard.waits.mean(guard.clock()), saturation=used)
-
-    return Retries(
-        settings=settings,
-        protection=protection,
-        now_us=lambda: configuration.clock.now_us(),
-        live_servers=lambda: configuration.live_servers,
-        capacity=capacity,
-    )

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from fuseboard.composition import compose_admission
 from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.policy import (
@@ -21,7 +22,6 @@ from fuseboard.contract.policy import (
 )
 from fuseboard.contract.words import Algorithm, ConfigSource, FailurePolicy, Mode
 from fuseboard.reporting.counters import Counters
-from fuseboard.runtime import compose_admission
 from fuseboard.store import open_store
 from tests.waiting import eventually
 

@@ -3,11 +3,8 @@
 import asyncio
 import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +15,14 @@ import redis
 from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, AgentSettings, Misconfigured
 from fuseboard.contract import keys
-from fuseboard.integrations.asgi_idempotency import RUN, IdempotencyMiddleware
+from fuseboard.integrations.asgi_idempotency import IdempotencyMiddleware
 from fuseboard.integrations.idempotency import MOST_ANSWER, MOST_BODY, Rules
 from fuseboard.primitives import idempotency as records
+from tests.agents.shop import KEY, Shop, client_of, order
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = {"idempotency-key": "order-1"}
 RECORD = keys.idempotency("production", "acme", "POST", "/orders", "order-1")
-
-Handler = Callable[[Any], Awaitable[tuple[int, bytes]]]
-
-
-class Shop:
-    """Counts what it did. ``handler`` returns the status and the body of the answer."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.bodies: list[bytes] = []
-        self.fences: list[int] = []
-        self.handler: Handler = self.created
-        self.parts = 1
-
-    async def created(self, scope: Any) -> tuple[int, bytes]:
-        return 201, b"order %d" % self.runs
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.runs += 1
-        run = scope.get(RUN)
-        self.fences.append(run.fence if run is not None else 0)
-        self.bodies.append((await receive()).get("body", b""))
-        status, body = await self.handler(scope)
-        headers = [
-            (b"content-type", b"text/plain"),
-            (b"set-cookie", b"session=1"),
-            (b"location", b"/orders/1"),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        for part in range(self.parts):
-            await send({"type": "http.response.body", "body": body, "more_body": part + 1 < self.parts})
 
 
 @pytest.fixture
@@ -70,16 +36,6 @@ async def agent(limits: redis.Redis, redis_url: str) -> AsyncIterator[Agent]:
         yield agent
 
 
-def client_of(shop: Shop, agent: Agent, **rules: Any) -> httpx.AsyncClient:
-    app = IdempotencyMiddleware(shop, agent, lambda scope: _caller(scope), **rules)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop")
-
-
-def _caller(scope: Any) -> str | None:
-    name = dict(scope["headers"]).get(b"x-caller", b"acme").decode()
-    return None if name == "unknown" else name
-
-
 @pytest.fixture
 async def client(shop: Shop, agent: Agent) -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(shop, agent, lease_s=20) as client:
@@ -91,12 +47,6 @@ async def hasty(shop: Shop, agent: Agent) -> AsyncIterator[httpx.AsyncClient]:
     """The lease of a process that died is over before the test loses patience."""
     async with client_of(shop, agent, lease_s=2) as client:
         yield client
-
-
-async def order(client: httpx.AsyncClient, body: bytes = b"one book", **headers: str) -> httpx.Response:
-    return await client.post(
-        "/orders", content=body, headers={**KEY, "content-type": "text/plain", **headers}
-    )
 
 
 class TestRepeats:
@@ -371,52 +321,6 @@ class TestWithoutRedis:
             valkey.process.send_signal(signal.SIGCONT)
             await eventually(lambda: order(client), accept=lambda answer: answer.status_code == 201)
         assert shop.runs == 1
-
-
-class TestProcesses:
-    async def test_a_killed_request_is_not_replayed_as_done(
-        self, hasty: httpx.AsyncClient, shop: Shop, redis_url: str
-    ):
-        with other_process(redis_url) as process:
-            process.kill()
-        answer = await order(hasty)
-        assert (answer.status_code, shop.runs) == (409, 0)
-        assert answer.json()["type"] == "urn:fuseboard:problem:idempotency-in-progress"
-        answer = await eventually(lambda: order(hasty), accept=lambda answer: answer.status_code == 201)
-        assert "idempotency-replayed" not in answer.headers
-        assert shop.runs == 1
-
-    async def test_a_process_stopped_past_its_lease_replaces_no_answer(
-        self, hasty: httpx.AsyncClient, shop: Shop, redis_url: str
-    ):
-        with other_process(redis_url) as process:
-            process.send_signal(signal.SIGSTOP)
-            await eventually(lambda: order(hasty), accept=lambda answer: answer.status_code == 201)
-            process.send_signal(signal.SIGCONT)
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            assert await asyncio.to_thread(process.wait) == 0
-        assert (await order(hasty)).content == b"order 1"
-        assert process.fence < shop.fences[0]
-
-
-class Other(subprocess.Popen[str]):
-    fence: int
-
-
-@contextmanager
-def other_process(redis_url: str) -> Iterator[Other]:
-    """Another process that runs the same request."""
-    command = [sys.executable, "-m", "tests.agents.idempotency_process", redis_url, "2"]
-    process = Other(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        process.fence = int(process.stdout.readline())
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 async def test_the_code_of_the_page_works(shop: Shop, agent: Agent):

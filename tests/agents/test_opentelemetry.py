@@ -260,15 +260,68 @@ async def test_what_opentelemetry_raises_fails_no_call(
         assert agent.defects == 3
 
 
+async def test_a_span_that_fails_ends_no_repeated_call(
+    collected: Collected, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(*_: object) -> None:
+        raise RuntimeError("a span of another library")
+
+    attempts = 0
+    async with Agent(settings=settings) as agent:
+        monkeypatch.setattr(agent._runtime.observer, "attempt_failed", broken)
+        async for attempt in agent.retrying("llm"):
+            async with attempt:
+                attempts += 1
+                if attempts == 1:
+                    raise ConnectionResetError("lost")
+    assert attempts == 2
+
+
+async def test_a_cancelled_attempt_leaves_no_number(collected: Collected, settings: AgentSettings):
+    async with Agent(settings=settings) as agent:
+
+        async def endless() -> None:
+            async with asyncio.timeout(0.01):
+                async for attempt in agent.retrying("llm"):
+                    async with attempt:
+                        await asyncio.Event().wait()
+
+        with collected.tracer.start_as_current_span("order"):
+            with pytest.raises(TimeoutError):
+                await endless()
+            await agent.admit_call("llm")
+    decisions = [found for name, found in collected.events() if name == "fuseboard.decision"]
+    assert [found.get("fuseboard.attempt") for found in decisions] == [1, None]
+
+
+async def test_an_agent_made_before_a_fork_is_counted_in_the_child(
+    collected: Collected, settings: AgentSettings
+):
+    agent = Agent(settings=settings)
+    pod_metrics()._forget()  # in the child, after the fork
+    async with agent:
+        await agent.admit_request("acme")
+    assert collected.points("fuseboard.requests") == {(): 1}
+
+
+def test_a_decision_without_an_observer_makes_no_variables_for_it():
+    for decide in (Agent.admit_request, Agent.admit_call):
+        assert decide.__code__.co_cellvars == ()
+
+
 def test_an_agent_without_it_imports_no_opentelemetry():
     program = (
-        # Not to be found: redis-py imports it if it can.
-        "import sys; sys.modules['opentelemetry'] = None\n"
-        "import fuseboard, fuseboard.blocking, fuseboard.integrations.asgi\n"
+        "import asyncio, sys\n"
+        "import fuseboard, fuseboard.blocking, fuseboard.integrations.asgi, fuseboard.integrations.problem\n"
         "from fuseboard.settings import AgentSettings\n"
-        "fuseboard.Agent(settings=AgentSettings(redis_url='redis://127.0.0.1:1/0'))\n"
-        "print([name for name, module in sys.modules.items() if module is not None\n"
-        "       and name.startswith(('opentelemetry', 'fuseboard.telemetry'))])"
+        "async def decide():\n"
+        "    settings = AgentSettings(redis_url='redis://127.0.0.1:1/0')\n"
+        "    async with fuseboard.Agent(settings=settings) as agent:\n"
+        "        await agent.admit_request('acme')\n"
+        "        agent.report(await agent.admit_call('llm'), fuseboard.Outcome.OK)\n"
+        "asyncio.run(decide())\n"
+        "print([name for name in sys.modules\n"
+        "       if name.startswith(('opentelemetry', 'fuseboard.telemetry', 'redis'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -311,6 +311,26 @@ class TestWatch:
         finally:
             await watch.stop()
 
+    async def test_a_channel_that_redis_refuses_does_not_cost_the_configuration(
+        self, limits: redis.Redis, redis_url: str
+    ):
+        allowed = (keys.config_channel("production"), keys.breaker_channel("production"))
+        limits.execute_command(
+            "ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", *(f"&{channel}" for channel in allowed)
+        )
+        url = redis_url.replace("redis://", "redis://narrow:any@")
+        watch = Watch(url=url, configuration=Configuration(environment="production"))
+        watch.listen("refused", lambda _: None)
+        watch.start()
+        try:
+            await eventually(lambda: watch.connected)
+            publish(limits, POLICY, revision=3)
+            await eventually(lambda: revision(watch._configuration) == 3)
+            assert watch.failures == 0
+        finally:
+            await watch.stop()
+            limits.execute_command("ACL", "DELUSER", "narrow")
+
 
 def test_the_agent_runs_where_redis_py_is_not_installed():
     # Other integrations need a framework, and some of these need redis-py. Telemetry needs OpenTelemetry.

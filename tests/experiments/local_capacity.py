@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from fuseboard.batching.redis_question import ADMITS
+from fuseboard.composition import compose_admission
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.protection import CallProtection, LocalRate
 from fuseboard.contract.scripts import ADMIT, Script
 from fuseboard.contract.words import CallTier, Mode, Outcome, WhenFull
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
-from fuseboard.runtime import compose_admission
 from fuseboard.store.store import OnReply, Word
 from tests.agents.models.pods import NAME, HeldStore, VirtualTime
 from tests.agents.servers import POLICY, configured

@@ -47,7 +47,7 @@ class WantedCall(msgspec.Struct, frozen=True):
 
 
 class Admission:
-    """Belongs to the event loop it was started on. ``fuseboard.runtime.compose_admission`` makes it.
+    """Belongs to the event loop it was started on. ``fuseboard.composition.compose_admission`` makes it.
 
     ``on_change`` is called when the mode or a breaker has changed.
     """

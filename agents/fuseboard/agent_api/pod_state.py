@@ -1,5 +1,6 @@
 """How busy the pod is, whether it is ready, and which of its requests are shed."""
 
+from functools import partial
 from typing import Any
 
 from fuseboard.agent_api.arguments import INVALID, harmless
@@ -79,7 +80,7 @@ class PodState(Lifetime):
             if isinstance(entered, Decision):
                 self._runtime.refusal_samples.offer(entered, subject)
                 if (observer := self._runtime.observer) is not None:
-                    observer.refused_unasked(entered)
+                    self._safely(partial(observer.refused_unasked, entered))
             return entered
         except (Misconfigured, TypeError):
             return None  # ``admit_request`` raises it

@@ -96,6 +96,8 @@ class _Attempt:
             self._call.succeeded()
         elif isinstance(error, Exception):
             self.again = self._call.failed(error)
+        else:
+            self._call.dropped()
         return self.again
 
 

@@ -7,7 +7,10 @@ from fuseboard.decision import Decision, Permit
 
 
 class Observer(Protocol):
-    """Each method is called where the caller is: in its context, and in any thread. None raises."""
+    """Each method is called where the caller is: in its context, and in any thread.
+
+    Its errors are caught there.
+    """
 
     def decided(self, decision: Decision, seconds: float) -> None:
         """A request was decided, within this time. Calls that are refused are decided here too."""

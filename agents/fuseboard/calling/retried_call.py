@@ -121,8 +121,7 @@ class RetriedCall:
     def begin(self) -> None:
         """An attempt begins: it is about to be admitted."""
         self.num += 1
-        if (observer := self._retries.observer) is not None:
-            observer.attempt_began(self.num)
+        self._show(lambda observer: observer.attempt_began(self.num))
 
     def admitted(self) -> None:
         """The attempt is made: it has its permit. Waiting for that is no part of its duration.
@@ -146,8 +145,7 @@ class RetriedCall:
             took_s = max(0.0, now - self._began)
             part.usual_s += (took_s - part.usual_s) * (NEWEST if part.usual_s else 1.0)
             part.totals.helped += self.num > 1
-        if (observer := self._retries.observer) is not None:
-            observer.attempt_ended()
+        self._show(lambda observer: observer.attempt_ended())
 
     def failed(self, error: Exception) -> bool:
         """Whether to make another attempt, after ``next_wait_s``. If not, a note on the error says why."""
@@ -175,8 +173,7 @@ class RetriedCall:
                 part.errors.add(now, failed=part.failed_before)
             self.given_up = self.given_up or self._withdraw(verdict, now, shrunk, troubled)
             unlogged = part.unlogged(now) if self.given_up is GivenUp.NO_BUDGET else 0
-        if (observer := self._retries.observer) is not None:
-            self._show(observer, what)
+        self._show(lambda observer: self._show_failed(observer, what))
         if self.given_up is GivenUp.OFF and not part.warned and verdict.retryable:
             part.warned = True
             logger.info("retry.off dependency=%s: its policy allows no retries", part.name)
@@ -210,13 +207,12 @@ class RetriedCall:
         return error
 
     def dropped(self) -> None:
-        """The next attempt is not made: it was cancelled, or refused."""
+        """The next attempt is not made, because it was refused; or one was cancelled."""
         if self._taken is not None:
             with self._retries.lock:
                 self._retries.give_back(self._part, self._taken)
             self._taken = None
-        if (observer := self._retries.observer) is not None:
-            observer.attempt_ended()
+        self._show(lambda observer: observer.attempt_ended())
 
     def _unwanted(self, verdict: Verdict, error: Exception | None) -> tuple[GivenUp | None, bool]:
         """Why the request must not be sent again, and whether it was made smaller for that.
@@ -275,7 +271,15 @@ class RetriedCall:
             return
         error.add_note(f"fuseboard: attempt {self.num} of {self.most} was the last: {why}")
 
-    def _show(self, observer: Observer, what: str) -> None:
+    def _show(self, event: Callable[[Observer], None]) -> None:
+        """A defect of what shows the call must not end it."""
+        if (observer := self._retries.observer) is not None:
+            try:
+                event(observer)
+            except Exception:
+                logger.exception("retry.not_shown dependency=%s attempt=%d", self._part.name, self.num)
+
+    def _show_failed(self, observer: Observer, what: str) -> None:
         # What is not repeated by policy, or because it went well, is no news of retries.
         if self.given_up in (GivenUp.OFF, GivenUp.NOT_RETRYABLE):
             observer.attempt_ended()

@@ -63,6 +63,8 @@ class Watch:
             keys.config_channel(environment).encode(): self._nudged,
             keys.breaker_channel(environment).encode(): breaker_opened,
         }
+        #: Those of other parts. A user of Redis may not be allowed to read them.
+        self._others: dict[bytes, OnMessage] = {}
         self._subscription: Subscription | None = None
         self._nudges: list[bytes] = []
         # There is a message, or the subscription has ended.
@@ -85,10 +87,10 @@ class Watch:
     def listen(self, channel: str, on_message: OnMessage) -> None:
         """Call ``on_message`` with each message of another channel, over the same connection.
 
-        Messages are lost while Redis is away, so none may be needed.
+        Messages are lost while Redis is away or refuses the channel, so none may be needed.
         """
-        self._channels[channel.encode()] = on_message
-        if self._subscription is not None:
+        self._others[channel.encode()] = on_message
+        if self._subscription is not None and self._subscription.alive:
             self._subscription.add(channel.encode(), on_message)
 
     def start(self) -> None:
@@ -161,6 +163,9 @@ class Watch:
 
     async def _follow(self, subscription: Subscription) -> None:
         await self._source.open_subscription(subscription)
+        # Only now: a channel that Redis refuses must not cost the configuration its own.
+        for channel, on_message in self._others.items():
+            subscription.add(channel, on_message)
         await self._look([])
         self.connected = True
         self.looked.set()

@@ -12,12 +12,14 @@ from fuseboard.telemetry.span_events import SpanEvents
 
 
 class Telemetry(SpanEvents):
-    """From the making of a run until ``close``."""
+    """Metrics count the run from ``start`` until ``close``, in the process that started it."""
 
     def __init__(self, counters: Counters, retries: Retries, guards: CallGuards) -> None:
         self._metrics = pod_metrics()
         super().__init__(self._metrics.duration)
         self._source = Source(counters, retries, guards)
+
+    def start(self) -> None:
         self._metrics.add(self._source)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from fuseboard.admission.admission import Admission
 from fuseboard.batching.redis_question import ADMITS, COOLING_DOWN, OPEN, PROBES
 from fuseboard.breaker.fleet_breaker import FleetBreaker
+from fuseboard.composition import compose_admission
 from fuseboard.contract.policy import BreakerPolicy, Policy, Tuning
 from fuseboard.contract.protection import CallProtection, PodProtection
 from fuseboard.contract.scripts import ADMIT, Script
@@ -21,7 +22,6 @@ from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
-from fuseboard.runtime import compose_admission
 from fuseboard.store.store import ConnectionLostError, OnReply, Word
 from tests.agents.servers import POLICY, configured
 

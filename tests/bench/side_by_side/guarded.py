@@ -18,10 +18,10 @@ from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.lanes import CallLane
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.calling.retried_call import RetriedCall
+from fuseboard.composition import compose_retries
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.words import BreakerState, Outcome
 from fuseboard.decision import Permit
-from fuseboard.runtime import compose_retries
 from tests.bench.side_by_side import ours
 from tests.bench.side_by_side.bars import Results, say
 

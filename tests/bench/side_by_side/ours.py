@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fuseboard.admission.call_pressure import CallShedding
+from fuseboard.composition import compose_admission
 from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.policy import (
@@ -22,7 +23,6 @@ from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate, P
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import MAX_LIMIT, Algorithm, ConfigSource, Mode, Outcome
 from fuseboard.reporting.counters import Counters
-from fuseboard.runtime import compose_admission
 from fuseboard.store.single_store import SingleStore
 from tests.waiting import eventually
 

@@ -8,6 +8,7 @@ from time import monotonic
 import hiredis
 import msgspec
 
+from fuseboard.composition import compose_admission
 from fuseboard.configuration.checked_config import CheckedConfig
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract import keys
@@ -37,7 +38,6 @@ from fuseboard.contract.scripts import (
 from fuseboard.contract.words import Algorithm, ConfigSource, Mode, Outcome, Period
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
-from fuseboard.runtime import compose_admission
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.store.store import ConnectionLostError, OnReply, Reply, Word, ignore
