@@ -20,8 +20,9 @@ from controlplane.alerts.rule_settings import RuleSettings, default_of, settings
 from controlplane.alerts.rules import RULES
 from controlplane.alerts.timings import rule_of
 from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
 from controlplane.audit.record import record
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import EditConflict, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.status.read_facts import read_facts
@@ -33,11 +34,9 @@ LONGEST_KEEP_S = 86_400
 LONGEST_NOTE = 500
 #: Alerts of the past that are counted, in days.
 PAST_DAYS = 30
-#: The field of an edit that was based on older values.
-CONFLICT = "version"
-_CHANGED = (
-    "Another person changed this rule meanwhile. The list has the new values. Save again to replace them."
-)
+#: Entries of the audit that are searched for the values that an edit was based on.
+_MOST_ENTRIES = 50
+_ACTION = "alert_rule.set"
 _SEVERITIES: tuple[Severity, ...] = ("warning", "critical")
 
 
@@ -61,8 +60,8 @@ class RuleInForce:
     severities: tuple[Severity, ...]
     settings: RuleSettings
     default: RuleSettings
-    #: Of what Postgres has of it, for an edit to name what it was based on.
-    version: str
+    #: Of what Postgres has of it, for an edit to name what it was based on. It differs after each change.
+    version: int
 
     @property
     def changed(self) -> bool:
@@ -101,13 +100,13 @@ def set_rule(
     values: RuleValues,
     reason: str,
     actor: Actor,
-    expected_version: str | None = None,
+    expected_version: int | None = None,
 ) -> RuleInForce:
     """Replace what differs from the defaults; without any difference, the rule follows its default again.
 
     The next evaluation judges open alerts by it. One that stays true stays the same alert: it is neither
-    resolved nor sent again. Raises ``InvalidEdit`` and ``NotFound``.
-    Without ``expected_version``, it replaces what another person saved meanwhile.
+    resolved nor sent again. Raises ``InvalidEdit``, ``NotFound``, and ``EditConflict`` if another person
+    changed it since ``expected_version``. Without a version, it replaces what another person saved.
     """
     problems = Problems()
     problems.reason(reason)
@@ -117,12 +116,12 @@ def set_rule(
         row = Environment.objects.select_for_update().get(pk=slug)
         before = dict(row.alert_rules.get(rule, {}))
         if expected_version is not None and expected_version != _version(before):
-            raise InvalidEdit({CONFLICT: [_CHANGED]})
+            raise _conflict(slug, rule, expected_version, before)
         kept = {key: value for key, value in row.alert_rules.items() if key != rule}
         row.alert_rules = kept | ({rule: changed} if changed else {})
         record(
             actor=actor,
-            action="alert_rule.set",
+            action=_ACTION,
             target_kind="alert_rule",
             target_name=rule,
             before=before,
@@ -134,8 +133,32 @@ def set_rule(
     return _in_force(rule, row.alert_rules)
 
 
-def _version(changed: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:16]
+def _version(changed: Mapping[str, Any]) -> int:
+    """Of the content, from 1 to 999,999,999: Postgres stores no number for a rule that has its defaults."""
+    return int(sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:16], 16) % 999_999_999 + 1
+
+
+def _conflict(environment: str, rule: str, expected: int, stored: Mapping[str, Any]) -> EditConflict:
+    """Name what differs from the values that the edit was based on, if the audit has them."""
+    entries = Entry.objects.filter(environment=environment, action=_ACTION, target_name=rule)
+    newest = list(entries.order_by("-pk")[:_MOST_ENTRIES])
+    known = [before for entry in newest for before in (entry.after, entry.before) if before is not None]
+    read = next((one for one in known if _version(one) == expected), None)
+    threshold = default_of(rule).threshold
+    now = {name: value * threshold.scale if name in _SEVERITIES else value for name, value in stored.items()}
+    fields = stored if read is None else {*stored, *read}
+    return EditConflict(
+        expected_version=expected,
+        current_version=_version(stored),
+        # ``None``: the default again.
+        changed={
+            name: now.get(name)
+            for name in sorted(fields)
+            if read is None or read.get(name) != stored.get(name)
+        },
+        by=newest[0].actor if newest else "",
+        at=newest[0].at if newest else None,
+    )
 
 
 def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePreview:

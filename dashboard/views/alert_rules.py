@@ -11,7 +11,6 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.rule_edits import (
-    CONFLICT,
     LONGEST_NOTE,
     PAST_DAYS,
     RuleInForce,
@@ -20,12 +19,13 @@ from controlplane.alerts.rule_edits import (
     rules_in_force,
     set_rule,
 )
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of
 
 _LEVELS = (("1", "1: handled automatically"), ("2", "2: people on call"))
+_CONFLICT = "{by} changed this rule meanwhile. The list has the new values. Save again to replace them."
 _FIELDS = ("warning", "critical", "for_s", "keep_s", "level")
 
 
@@ -39,7 +39,9 @@ def alert_rules(request: HttpRequest) -> HttpResponse:
     try:
         return _act(request)
     except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=409 if CONFLICT in error.errors else 422)
+        return _page(request, errors=error.errors, status=422)
+    except EditConflict as conflict:
+        return _page(request, conflict=conflict, status=409)
     except NotFound as missing:
         return _page(request, errors={"rule": [str(missing)]}, status=404)
 
@@ -60,7 +62,7 @@ def _act(request: HttpRequest) -> HttpResponse:
                 values=values,
                 reason=typed.get("reason", ""),
                 actor=actor_of(request),
-                expected_version=typed.get("version"),
+                expected_version=whole(typed["version"], "version") if "version" in typed else None,
             )
             done = "follows its defaults again" if reset else "was changed"
             messages.success(request, f"Rule {rule} {done}. The next evaluation applies it.")
@@ -97,10 +99,13 @@ def _page(
     *,
     preview: Any = None,
     errors: dict[str, list[str]] | None = None,
+    conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
     environment = environment_in(request)
     rows = rules_in_force(environment)
+    if conflict is not None:
+        errors = {"version": [_CONFLICT.format(by=conflict.by or "Another person")]}
     context = context_of(request, "alert_rules", errors=errors)
     chosen = request.POST.get("rule") or request.GET.get("edit")
     row = next((row for row in rows if row.key == chosen), None)
@@ -109,7 +114,7 @@ def _page(
         "row": row,
         "form": _form(request, row) if row is not None else None,
         # After a conflict, the person has seen what is in force.
-        "version": None if row is None or CONFLICT in (errors or {}) else request.POST.get("version"),
+        "version": None if row is None or conflict is not None else request.POST.get("version"),
         "preview": preview,
         "past_days": PAST_DAYS,
         "levels": _LEVELS,

@@ -120,6 +120,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/drills", None, "viewer"),
     ("GET", f"{API}/alerts", None, "viewer"),
     ("GET", f"{API}/alert-rules", None, "viewer"),
+    ("GET", f"{API}/alert-rules/lag", None, "viewer"),
     ("PUT", f"{API}/alert-rules/lag", WHY, "admin"),
     ("POST", f"{API}/alert-rules/lag/preview", {}, "admin"),
     ("GET", f"{API}/mutes", None, "viewer"),

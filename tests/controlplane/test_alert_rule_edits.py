@@ -192,10 +192,34 @@ def test_the_api_lists_changes_and_previews_rules(production: str) -> None:
     admin = token_of("admin")
     [listed] = [one for one in send(admin, "GET", f"{API}/alert-rules").json() if one["rule"] == "p99"]
     assert (listed["warning"], listed["critical"], listed["unit"]) == (20, 100, "% of the deadline")
-    body = {"warning": 40, "reason": WHY}
+    body = {"warning": 40, "expected_version": listed["version"], "reason": WHY}
     changed = send(admin, "PUT", f"{API}/alert-rules/p99", body).json()
+    assert changed == send(admin, "GET", f"{API}/alert-rules/p99").json()
     assert (changed["warning"], changed["critical"], changed["changed"]) == (40, 100, True)
     preview = send(admin, "POST", f"{API}/alert-rules/p99/preview", {}).json()
     assert preview["would_have_fired"] == 0
     problem(send(admin, "PUT", f"{API}/alert-rules/gone", body), 404)
     problem(send(admin, "PUT", f"{API}/alert-rules/p99", body | {"warning": 101}), 422)
+
+
+@needs_postgres
+def test_the_api_does_not_replace_what_another_admin_saved_meanwhile(production: str) -> None:
+    admin, path = token_of("admin"), f"{API}/alert-rules/p99"
+    read = send(admin, "GET", path)
+    tag = read.headers["ETag"]
+    assert tag == f'"{read.json()["version"]}"'
+    mine = {"warning": 40, "reason": WHY}
+    problem(send(admin, "PUT", path, mine), 428)
+    problem(send(admin, "PUT", path, mine, **{"If-Match": "*"}), 400)
+    change("p99", warning=30.0, for_s=90)
+    refused = problem(send(admin, "PUT", path, mine, **{"If-Match": tag}), 409)
+    assert (refused["changed"], refused["changed_by"]) == ({"warning": 30, "for_s": 90}, ADA.name)
+    assert stored()["p99"]["for_s"] == 90, "nothing was changed"
+    now = {"If-Match": f'"{refused["current_version"]}"'}
+    changed = send(admin, "PUT", path, mine, **now)
+    assert (changed.status_code, changed.json()["warning"]) == (200, 40)
+    assert changed.headers["ETag"] == send(admin, "GET", path).headers["ETag"] != now["If-Match"]
+    change("p99")
+    again = problem(send(admin, "PUT", path, mine, **{"If-Match": changed.headers["ETag"]}), 409)
+    assert again["changed"] == {"warning": None}, "the default again"
+    assert send(admin, "PUT", path, mine, **{"If-Match": tag}).status_code == 200, "as it was read"

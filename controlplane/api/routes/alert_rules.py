@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from pydantic import ConfigDict, Field, JsonValue
 
@@ -18,12 +18,15 @@ from controlplane.alerts.rule_edits import (
 )
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing
-from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict
+from controlplane.api.http.versions import version_read
+from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Reason, Slug, Strict
+from controlplane.errors import NotFound
 
 router = Router()
 
 _RULE: dict[str, JsonValue] = {
     "rule": "429",
+    "version": 120_311_807,
     "severities": ["warning", "critical"],
     "level": 1,
     "for_s": 120,
@@ -56,9 +59,16 @@ class AlertRuleValuesIn(Strict):
 
 class AlertRuleIn(AlertRuleValuesIn):
     model_config = ConfigDict(
-        json_schema_extra={"example": {**_VALUES, "reason": "Bursts of imports are usual, see ticket 4711"}}
+        json_schema_extra={
+            "example": {
+                **_VALUES,
+                "expected_version": 120_311_807,
+                "reason": "Bursts of imports are usual, see ticket 4711",
+            }
+        }
     )
 
+    expected_version: ExpectedVersion | None = None
     reason: Reason
 
 
@@ -66,6 +76,8 @@ class AlertRuleOut(Schema):
     model_config = ConfigDict(json_schema_extra={"example": _RULE})
 
     rule: str
+    #: Of its values: it differs after each change.
+    version: int
     severities: list[Literal["warning", "critical"]]
     level: int
     for_s: float
@@ -124,6 +136,7 @@ def _out(one: RuleInForce) -> AlertRuleOut:
 
     return AlertRuleOut(
         rule=one.key,
+        version=one.version,
         severities=list(one.severities),
         level=settings.timing.level,
         for_s=settings.timing.for_s,
@@ -145,21 +158,37 @@ def list_rules(request: HttpRequest, environment: Environment) -> list[AlertRule
     return [_out(one) for one in rules_in_force(environment)]
 
 
+@router.get("/{rule}", response=AlertRuleOut, auth=needs("view"))
+def get_rule(
+    request: HttpRequest, response: HttpResponse, environment: Environment, rule: Slug
+) -> AlertRuleOut:
+    """One alert rule, with its version as `ETag`."""
+    found = next((one for one in rules_in_force(environment) if one.key == rule), None)
+    if found is None:
+        raise NotFound("alert rule", rule)
+    response["ETag"] = f'"{found.version}"'
+    return _out(found)
+
+
 @router.put("/{rule}", response=AlertRuleOut, auth=needs("change_alert_rules"))
 def change_rule(
-    request: HttpRequest, environment: Environment, rule: Slug, values: AlertRuleIn
+    request: HttpRequest, response: HttpResponse, environment: Environment, rule: Slug, values: AlertRuleIn
 ) -> AlertRuleOut:
-    """Replace what differs from the defaults. Open alerts are judged by it, and not sent again."""
-    chosen = RuleValues(**values.dict(exclude={"reason"}))
-    return _out(
-        set_rule(
-            environment=environment,
-            rule=rule,
-            values=chosen,
-            reason=values.reason,
-            actor=actor_of(request),
-        )
+    """Replace what differs from the defaults. Open alerts are judged by it, and not sent again.
+
+    Without the version that you have read, the response is 428. If another person changed the rule since,
+    it is 409 with the values that are in force now.
+    """
+    changed = set_rule(
+        environment=environment,
+        rule=rule,
+        values=RuleValues(**values.dict(exclude={"reason", "expected_version"})),
+        reason=values.reason,
+        actor=actor_of(request),
+        expected_version=version_read(request, values.expected_version),
     )
+    response["ETag"] = f'"{changed.version}"'
+    return _out(changed)
 
 
 @router.post("/{rule}/preview", response=AlertRulePreviewOut, auth=needs("change_alert_rules"))
