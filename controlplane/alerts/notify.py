@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from controlplane.alerts.causes import cause_of, waits
 from controlplane.alerts.delivery.queue import enqueue, enqueue_escalation
-from controlplane.alerts.emergency.hand_in import gateways_may_have_spoken
+from controlplane.alerts.emergency.hand_in import gateways_may_have_sent
 from controlplane.alerts.emergency.plan import LEVEL
 from controlplane.alerts.flapping import flaps, is_stable, recall, with_change
 from controlplane.alerts.lifecycle import AlertState, News
@@ -50,7 +50,7 @@ def _due(row: Alert, now: float) -> News | None:
 
 
 def _causes(rows: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> list[Alert]:
-    """The alerts that may explain others. One that only a mute of pods hides says nothing of other pods."""
+    """The alerts that may explain others. One that a mute of pods hides explains no other pods."""
     of_more = [mute for mute in mutes if not mute.pod]
     return [row for row in rows if mute_of(mutes, row, at) is None or mute_of(of_more, row, at) is not None]
 
@@ -63,7 +63,7 @@ def _may_go(row: Alert, news: News, causes: Sequence[Alert], mutes: Sequence[Mut
         return False
     if news is not News.FIRED:
         return True
-    if row.level >= LEVEL and gateways_may_have_spoken(row, at.timestamp()):
+    if row.level >= LEVEL and gateways_may_have_sent(row, at.timestamp()):
         return False
     cause = cause_of(row, causes)
     if cause is None:

@@ -122,7 +122,7 @@ class GatewayApp:
         await self._respond(send, 200, told, _JSON_HEADERS)
 
     async def _tell_gateway(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Another gateway asks whether it must speak; also while none has its configuration."""
+        """Another gateway asks whether it must send an alert; also while none has its configuration."""
         gateway = self.gateway
         if scope["method"] != "POST":
             raise problems.wrong_method(b"POST")
@@ -130,8 +130,8 @@ class GatewayApp:
             raise problems.not_found()
         fields = dict(scope["headers"])
         body = await _read(receive, most=ONCALL_BYTES)
-        told = answer(gateway.emergency, body, fields.get(b"authorization", b""), gateway.clock)
-        await self._respond(send, 200, told, _JSON_HEADERS)
+        reply = answer(gateway.emergency, body, fields.get(b"authorization", b""), gateway.clock)
+        await self._respond(send, 200, reply, _JSON_HEADERS)
 
     async def _signed(self, scope: Message, receive: Receive, *, most: int) -> tuple[bytes, bytes]:
         """The body that a web process sends, and the header that must sign it."""

@@ -12,7 +12,7 @@ from django.utils import timezone
 from msgspec import json, structs
 
 from controlplane.alerts.delivery.queue import enqueue
-from controlplane.alerts.emergency.hand_in import gateways_may_have_spoken, hand_in
+from controlplane.alerts.emergency.hand_in import gateways_may_have_sent, hand_in
 from controlplane.alerts.emergency.journal import MOST_EPISODES, Episode, Journal, message_id
 from controlplane.alerts.emergency.plan import Plan, is_muted, read_plans, receivers_of
 from controlplane.alerts.emergency.plan_files import MOST_BYTES, read_plan_files, write_plan
@@ -97,8 +97,8 @@ def test_a_journal_knows_after_a_crash_what_may_have_arrived(tmp_path: Path) -> 
     [read] = again.episodes
     assert (read.messages[0].state, read.messages[0].id) == ("waiting", one.messages[0].id)
     assert again.open("production", "redis-down") is read
-    assert again.said_lately("production", "redis-down", one.true_since)
-    assert not again.said_lately("production", "redis-down", one.true_since + 1_200)
+    assert again.sent_lately("production", "redis-down", one.true_since)
+    assert not again.sent_lately("production", "redis-down", one.true_since + 1_200)
     assert again.unhanded("production") == 1
 
 
@@ -238,7 +238,7 @@ def test_the_evaluator_waits_until_gateways_have_handed_in(production: str) -> N
     alert = Alert(environment=production, key="redis-down", level=3, fired_at=now)
 
     def waits(seconds: float = 1.0) -> bool:
-        return gateways_may_have_spoken(alert, now.timestamp() + seconds)
+        return gateways_may_have_sent(alert, now.timestamp() + seconds)
 
     assert not waits()
     row = Figures.objects.create(gateway="gw", environment=production, document={"unhanded": 1})
@@ -264,7 +264,7 @@ def test_the_evaluator_waits_until_gateways_have_handed_in(production: str) -> N
     assert 39 < (last.resumed_at - last.paused_at).total_seconds() < 60
 
 
-async def test_another_gateway_learns_what_was_said_and_a_stranger_does_not(tmp_path: Path) -> None:
+async def test_another_gateway_learns_what_was_sent_and_a_stranger_does_not(tmp_path: Path) -> None:
     gateway = ready_gateway(oncall_dir=str(tmp_path))
     gateway.emergency = emergency = Emergency(gateway.fleets, gateway.settings, gateway.clock, Counts())
     emergency.journal.add(episode(true_since=5.0))
@@ -277,7 +277,7 @@ async def test_another_gateway_learns_what_was_said_and_a_stranger_does_not(tmp_
     now_us = int(gateway.clock.wall() * 1_000_000)
     body = json.encode({"environment": "production", "at_us": now_us})
     reply = await ask(body, signing.sign(body, salt=_SALT))
-    assert json.decode(reply.content, type=OncallAnswer).told == [("redis-down", 5.0)]
+    assert json.decode(reply.content, type=OncallAnswer).reported == [("redis-down", 5.0)]
     assert (await ask(body, "Bearer x")).status_code == 401
     assert (await ask(body, signing.sign(body, salt="another"))).status_code == 401
     late = json.encode({"environment": "production", "at_us": now_us - 3_600_000_000})

@@ -1,6 +1,6 @@
 """Alerts of level 3 while stores and processes are killed in several orders: sent once, resolved once.
 
-A gateway speaks after 10 s without an evaluation here, and alerts must last 10 s and stay away 30 s.
+A gateway sends after 10 s without an evaluation here, and alerts must last 10 s and stay away 30 s.
 """
 
 import threading
@@ -121,7 +121,7 @@ def test_each_alert_is_sent_once_and_resolved_once_when_everything_dies(
 
 
 def test_a_worker_that_is_away_is_reported_once_by_two_gateways(installed: Installation, sink: Sink) -> None:
-    """Postgres and Redis are up: the gateways agree in Redis, also when the one that spoke dies."""
+    """Postgres and Redis are up: the gateways agree in Redis, also when the one that sent dies."""
     installed.begin_worker()
     ports = [installed.begin_gateway(), installed.begin_gateway()]
     with reporting(installed, ports):

@@ -1,4 +1,4 @@
-"""Gives Postgres what gateways said by themselves, and keeps the evaluator quiet until all have done so."""
+"""Writes to Postgres what gateways sent, and holds the evaluator back until all gateways have done so."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, Evaluation, Receiver
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
-#: A gateway that does not return after an outage keeps others from speaking for this time.
+#: A gateway that does not return after an outage keeps others from sending for this time.
 LONGEST_WAIT_S = 60
 
 #: A gateway that reports has something to hand in; or one that reported before the pause does not yet.
@@ -28,7 +28,7 @@ _WAITS = """
 """
 
 
-def gateways_may_have_spoken(alert: Alert, now: float) -> bool:
+def gateways_may_have_sent(alert: Alert, now: float) -> bool:
     """Whether a gateway may have sent this alert, and Postgres does not know yet."""
     if alert.fired_at is None or now - alert.fired_at.timestamp() >= LONGEST_WAIT_S:
         return False

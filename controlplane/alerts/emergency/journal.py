@@ -1,4 +1,4 @@
-"""What a gateway said of level 3 by itself: on disk before and after each attempt, until Postgres has it."""
+"""The alerts of level 3 that a gateway sent: on disk before and after each attempt, until Postgres has it."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +41,7 @@ class Message(Struct, kw_only=True):
 
 
 class Episode(Struct, kw_only=True):
-    """One alert that fired while nobody else could say so. Moments are unix seconds."""
+    """One alert that fired while no worker could send it. Moments are unix seconds."""
 
     environment: str
     key: str
@@ -76,7 +76,7 @@ class Journal:
         for episode in self.episodes:
             for message in episode.messages:
                 if message.state == "sending":
-                    # Nobody knows whether it arrived. The receiver recognizes a repetition by its id.
+                    # Whether it arrived is unknown. The receiver recognizes a repetition by its id.
                     message.state = "waiting"
 
     def open(self, environment: str, key: str) -> Episode | None:
@@ -86,7 +86,7 @@ class Journal:
                 return episode
         return None
 
-    def said_lately(self, environment: str, key: str, since: float) -> bool:
+    def sent_lately(self, environment: str, key: str, since: float) -> bool:
         """Whether an alert that began at ``since`` would repeat the messages of one before."""
         span = since // SPAN_S
         return any(
@@ -101,7 +101,7 @@ class Journal:
         self.save()
 
     def unhanded(self, environment: str) -> int:
-        """How many episodes Postgres must get before anybody else may send about them."""
+        """How many episodes Postgres must get before another process may send about them."""
         return sum(one.environment == environment and not one.by_other for one in self.episodes)
 
     def drop(self, episodes: list[Episode]) -> None:

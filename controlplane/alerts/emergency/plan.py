@@ -74,8 +74,8 @@ def read_plans(now: float) -> Reading:
         _MUTE,
     )
     known: dict[str, list[str]] = defaultdict(list)
-    told = Alert.objects.filter(level=LEVEL).exclude(state=AlertState.RESOLVED).exclude(notified="")
-    for environment, key in told.values_list("environment", "key").order_by("key"):
+    notified = Alert.objects.filter(level=LEVEL).exclude(state=AlertState.RESOLVED).exclude(notified="")
+    for environment, key in notified.values_list("environment", "key").order_by("key"):
         known[environment].append(key)
     fresh = Figures.objects.filter(at__gte=Now() - FIGURES_FRESH_FOR)
     gateways = sorted(set(fresh.values_list("gateway", flat=True)))

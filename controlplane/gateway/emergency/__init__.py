@@ -1,1 +1,1 @@
-"""What a gateway does when a store is down and nobody else can notice or say so."""
+"""Finds and sends alerts of level 3 while a store is down and no worker can."""

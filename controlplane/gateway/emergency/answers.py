@@ -1,4 +1,4 @@
-"""What this gateway answers to the others, which ask before they speak."""
+"""The answer of this gateway to the others, which ask before they send an alert."""
 
 import msgspec
 
@@ -23,6 +23,6 @@ def answer(emergency: Emergency, body: bytes, authorization: bytes, clock: Clock
         raise problems.malformed(error) from None
     if abs(question.at_us / 1_000_000 - clock.wall()) > VALID_S:
         raise problems.invalid_field("at_us", "It was asked at another time by the clock of the gateway.")
-    told = emergency.told(question.environment)
+    reported = emergency.reported(question.environment)
     evaluated_s = emergency.quiet_s(question.environment)
-    return msgspec.json.encode(OncallAnswer(evaluated_s=evaluated_s, told=told))
+    return msgspec.json.encode(OncallAnswer(evaluated_s=evaluated_s, reported=reported))

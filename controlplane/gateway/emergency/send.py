@@ -1,4 +1,4 @@
-"""Sends what a gateway has to say, each attempt noted on disk before and after it."""
+"""Sends the messages of a gateway. Each attempt is noted on disk before and after it."""
 
 import asyncio
 import random
@@ -80,15 +80,17 @@ class Sender:
         else:
             loop = asyncio.get_running_loop()
             threads = self._threads if is_webhook(receiver["url"]) else self._sender_threads
-            state, said, wait_s = await loop.run_in_executor(
+            state, result, wait_s = await loop.run_in_executor(
                 threads, _attempt, message, receiver, self._clock.wall(), self._senders
             )
-            message.result, message.next_at = said, self._clock.wall() + wait_s
+            message.result, message.next_at = result, self._clock.wall() + wait_s
             message.sent_at = self._clock.wall() if state == "sent" else None
-            # Last: whoever sees it settled sees all of it.
+            # Last: a reader that finds it settled finds all of it.
             message.state = state
             name = receiver["name"]
-            log.log(30, "oncall.delivery", delivery=message.id, receiver=name, state=state, result=said[:100])
+            log.log(
+                30, "oncall.delivery", delivery=message.id, receiver=name, state=state, result=result[:100]
+            )
         self._counts.oncall_messages[message.state] += 1
         self._journal.save()
 
@@ -104,7 +106,7 @@ class Sender:
 
 
 def _attempt(message: Message, receiver: Fields, now: float, senders: Senders) -> tuple[str, str, float]:
-    """The state afterwards, what the receiver said, and seconds until the next attempt."""
+    """The state afterwards, the answer of the receiver, and seconds until the next attempt."""
     versions = [receiver["secret_version"]]
     if (receiver["old_secret_until"] or 0.0) > now:
         versions.append(receiver["secret_version"] - 1)
@@ -125,5 +127,5 @@ def _attempt(message: Message, receiver: Fields, now: float, senders: Senders) -
         return "waiting", str(failed)[:500], pause_s
     if 200 <= answer.status < 300:
         return "sent", f"HTTP {answer.status}" if is_webhook(whole.url) else answer.text, 0.0
-    said = f"HTTP {answer.status} {answer.text}".strip()[:500]
-    return ("gave_up", said, 0.0) if answer.status == 410 else ("waiting", said, pause_s)
+    text = f"HTTP {answer.status} {answer.text}".strip()[:500]
+    return ("gave_up", text, 0.0) if answer.status == 410 else ("waiting", text, pause_s)

@@ -1,8 +1,8 @@
-"""Which gateway speaks, when several see the same and no row in Postgres can decide.
+"""Which gateway sends an alert, when several see the same and no row in Postgres can decide.
 
 With Redis: the holder of a key. It also leaves a mark, so that its successor does not repeat it. Without
-Redis: gateways speak one after the other, 20 s apart, and ask the others first. One that gives no answer
-counts as silent: an alert that is sent twice is better than one that is not sent.
+Redis: gateways send one after the other, 20 s apart, and ask the others first. One that does not answer
+counts as one that sent nothing: an alert that is sent twice is better than one that is not sent.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 import redis
 import structlog
 from django.conf import settings
-from msgspec import MsgspecError, Struct, json
+from msgspec import MsgspecError, Struct, field, json
 
 from controlplane.alerts.emergency.journal import Journal
 from controlplane.alerts.emergency.plan import Plan
@@ -43,15 +43,15 @@ class OncallQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class OncallAnswer(Struct, frozen=True, kw_only=True):
     #: Since the alerts were evaluated, as the gateway knows.
     evaluated_s: float
-    #: Alerts that were sent, and when they began.
-    told: list[tuple[str, float]]
+    #: Alerts that were sent, and when they began. Gateways of every release have the name ``told``.
+    reported: list[tuple[str, float]] = field(name="told")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     mine: bool = False
-    #: Another gateway has said it.
-    told: bool = False
+    #: Another gateway has sent it.
+    reported: bool = False
     #: The beginning of the alert, if another gateway knows an earlier one.
     since: float | None = None
     #: The youngest evaluation that another gateway knows of.
@@ -66,30 +66,32 @@ class Turns:
     def __init__(self, gateway: str, journal: Journal, clock: Clock) -> None:
         self._gateway, self._journal, self._clock = gateway, journal, clock
         self._thread = ThreadPoolExecutor(1, "gateway-turns")
-        #: Environment and key -> when this gateway first and last wanted to say it.
+        #: Environment and key -> when this gateway first and last wanted to send it.
         self._wanted: dict[tuple[str, str], tuple[float, float]] = {}
 
     async def take(self, plan: Plan, key: str) -> Turn:
-        """Whether this gateway says an alert that fires; asked again every second until someone does."""
+        """Whether this gateway sends an alert that fires; asked again every second until one gateway does."""
         environment, now = plan.environment, self._clock.monotonic()
         first, last = self._wanted.get((environment, key), (now, now))
         first = first if now - last < RANK_S else now
         self._wanted[environment, key] = first, now
         answers = await self._in(self._ask_in_thread, environment)
         evaluated_s = min((answer.evaluated_s for answer in answers), default=None)
-        said = [since for answer in answers for told, since in answer.told if told == key]
-        if said:
-            return Turn(told=True, since=min(said), evaluated_s=evaluated_s)
+        begun = [since for answer in answers for sent, since in answer.reported if sent == key]
+        if begun:
+            return Turn(reported=True, since=min(begun), evaluated_s=evaluated_s)
         try:
             mark, mine = await self._in(self._lease_in_thread, environment, key)
         except redis.RedisError:
             names = plan.gateways
             rank = names.index(self._gateway) if self._gateway in names else len(names)
             return Turn(mine=now - first >= rank * RANK_S, evaluated_s=evaluated_s)
-        return Turn(mine=mine and mark is None, told=mark is not None, since=mark, evaluated_s=evaluated_s)
+        return Turn(
+            mine=mine and mark is None, reported=mark is not None, since=mark, evaluated_s=evaluated_s
+        )
 
     async def hold(self, environment: str, key: str, since: float) -> None:
-        """Leave the mark that an alert was said, for as long as it lasts."""
+        """Leave the mark that an alert was sent, while it lasts."""
         try:
             await self._in(self._mark_in_thread, environment, key, since)
         except redis.RedisError:

@@ -1,9 +1,9 @@
-"""Evaluates and sends alerts of level 3 while nobody else evaluates alerts.
+"""Evaluates and sends alerts of level 3 while no worker evaluates alerts.
 
 The worker evaluates all rules every 5 s, and Postgres knows when. A gateway looks there. When the last
 evaluation is too old, or Postgres does not answer for that long, it applies the rules of level 3 to the pods
 that it hears, and sends what fires to the receivers that it has kept. When Postgres returns, it hands in what
-it said, and the worker goes on from there.
+it sent, and the worker goes on from there.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Emergency:
     # What Postgres knows.
 
     async def read(self) -> None:
-        """Read the plans every few seconds, forever, and hand in what was said meanwhile."""
+        """Read the plans every few seconds, forever, and hand in what was sent meanwhile."""
         while True:
             await self.read_once()
             await asyncio.sleep(READ_S)
@@ -98,16 +98,16 @@ class Emergency:
         if handed:
             log.warning("oncall.handed_in", keys=[episode.key for episode in handed])
         self._take(reading)
-        said_by_others = [
-            one for one in self.journal.episodes if one.by_other and not self.speaks(one.environment)
+        sent_by_others = [
+            one for one in self.journal.episodes if one.by_other and not self.must_report(one.environment)
         ]
-        self.journal.drop([*handed, *said_by_others])
+        self.journal.drop([*handed, *sent_by_others])
         self._count_unhanded()
 
     def _may_be_handed_in(self, episode: Episode) -> bool:
         if episode.by_other or self._sender.sends(episode):
             return False
-        return episode.settled or not self.speaks(episode.environment)
+        return episode.settled or not self.must_report(episode.environment)
 
     def _read_in_thread(self, handed: list[Episode]) -> Reading:
         close_old_connections()
@@ -149,7 +149,7 @@ class Emergency:
     # What is wrong.
 
     def quiet_s(self, environment: str) -> float:
-        """For how long nobody evaluated the alerts of an environment, as far as this gateway knows."""
+        """For how long no process evaluated the alerts of an environment, as far as this gateway knows."""
         age_s, at = self._quiet.get(environment, (0.0, self._begun))
         return age_s + self._clock.monotonic() - at
 
@@ -157,7 +157,8 @@ class Emergency:
         """Another gateway knows of an evaluation."""
         self._quiet[environment] = age_s, self._clock.monotonic()
 
-    def speaks(self, environment: str) -> bool:
+    def must_report(self, environment: str) -> bool:
+        """Whether no worker has evaluated the alerts for too long."""
         return self.quiet_s(environment) > self._after_s
 
     @property
@@ -175,9 +176,9 @@ class Emergency:
         passed_s = self.idle_s
         self._watched = self._clock.monotonic()
         for environment in list(self._plans):
-            if self.speaks(environment):
+            if self.must_report(environment):
                 await self._evaluate(environment, passed_s)
-                await self._say(environment)
+                await self._report(environment)
             else:
                 for held in (self._alerts, self._found):
                     for key in [key for key in held if key[0] == environment]:
@@ -223,9 +224,9 @@ class Emergency:
             self.journal.save()
             log.warning("oncall.over", environment=environment, key=key)
 
-    # What is said.
+    # What is sent.
 
-    async def _say(self, environment: str) -> None:
+    async def _report(self, environment: str) -> None:
         plan, now = self._plans[environment], self._clock.wall()
         rows = {key: self._row(environment, key) for known, key in self._found if known == environment}
         for key, row in rows.items():
@@ -239,10 +240,10 @@ class Emergency:
                 await self._turns.hold(environment, key, episode.true_since)
 
     async def _begin(self, plan: Plan, row: Alert, rows: Iterable[Alert], now: float) -> Episode | None:
-        """The episode of an alert that fires, unless somebody else says it, or nobody should."""
+        """The episode of an alert that fires, unless another gateway sends it, or none should."""
         environment, at = plan.environment, datetime.fromtimestamp(now, UTC)
         known, finding = self._alerts[environment, row.key], self._found[environment, row.key]
-        if self.journal.said_lately(environment, row.key, known.true_since):
+        if self.journal.sent_lately(environment, row.key, known.true_since):
             return None
         if cause_of(row, rows) is not None or is_muted(plan, row, at):
             return None
@@ -250,7 +251,7 @@ class Emergency:
         if turn.evaluated_s is not None and turn.evaluated_s <= self._after_s:
             self.note_evaluated(environment, turn.evaluated_s)
             return None
-        if not turn.mine and not turn.told:
+        if not turn.mine and not turn.reported:
             return None
         episode = Episode(
             environment=environment,
@@ -263,7 +264,7 @@ class Emergency:
             subject_kind=finding.subject.kind,
             true_since=turn.since or known.true_since,
             fired_at=now,
-            by_other=turn.told,
+            by_other=turn.reported,
         )
         if turn.mine:
             wanted, episode.escalations = receivers_of(plan, alert_of(episode), at)
@@ -286,8 +287,8 @@ class Emergency:
             pods=list(finding.pods),
         )
 
-    def told(self, environment: str) -> list[tuple[str, float]]:
-        """Alerts that this gateway said, or knows to be said, with their beginnings."""
+    def reported(self, environment: str) -> list[tuple[str, float]]:
+        """Alerts that this gateway or another one sent, with their beginnings."""
         return [
             (one.key, one.true_since)
             for one in self.journal.episodes

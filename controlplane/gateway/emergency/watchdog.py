@@ -1,4 +1,4 @@
-"""Tells a service outside, once a minute, that this gateway still looks after alerts of level 3."""
+"""Pings a service outside, once a minute, while this gateway evaluates alerts of level 3."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ class Watchdog:
         self._thread = ThreadPoolExecutor(1, "gateway-watchdog")
 
     async def run(self) -> None:
-        """Tell it every minute, forever, but not while the rules are not evaluated."""
+        """Ping it every minute, forever, but not while the rules are not evaluated."""
         while True:
             if self._emergency.idle_s < MOST_IDLE_S:
                 result = await asyncio.get_running_loop().run_in_executor(self._thread, ping)
