@@ -18,6 +18,7 @@ from controlplane.alerts.delivery.send import (
     LEASE_S,
     MOST_AT_ONCE,
     MOST_IN_5_MIN,
+    MOST_REPEATED_AT_ONCE,
     PAUSES_S,
     send_waiting,
 )
@@ -270,8 +271,8 @@ def test_a_process_that_was_paused_past_its_lease_changes_nothing() -> None:
 
 
 def test_one_receiver_is_sent_to_by_one_process_and_few_at_once() -> None:
-    for name in ("a", "b", "c"):
-        receiver(name)
+    for number in range(MOST_AT_ONCE + 1):
+        receiver(f"r{number}")
     enqueue(alert(), News.FIRED)
     enqueue(alert("lag"), News.FIRED)
     busy: list[str] = []
@@ -286,6 +287,30 @@ def test_one_receiver_is_sent_to_by_one_process_and_few_at_once() -> None:
         return Answer(200, "", 0.0)
 
     send_waiting(send=nested)
+    assert set(states()) == {DeliveryState.SENT}
+
+
+def test_receivers_that_hang_again_leave_room_for_first_attempts() -> None:
+    """Repetitions to three receivers are due: two are begun, and the news of a fourth is not held back."""
+    for number in range(MOST_REPEATED_AT_ONCE + 1):
+        receiver(f"hangs-{number}")
+    enqueue(alert(), News.FIRED)
+    send_waiting(send=Sink(*(MOST_REPEATED_AT_ONCE + 1) * [500]))
+    due()
+    begun: list[str] = []
+
+    def hangs(url: str, *_: Any, **__: Any) -> Answer:
+        begun.append(url)
+        if len(begun) == MOST_REPEATED_AT_ONCE:
+            receiver("other")
+            enqueue(alert("lag", true_since=timezone.now()), News.FIRED)
+            Delivery.objects.filter(alert__key="lag").exclude(receiver__name="other").delete()
+        if len(begun) <= MOST_REPEATED_AT_ONCE:
+            send_waiting(send=hangs, for_s=0.2)
+        return Answer(200, "", 0.0)
+
+    send_waiting(send=hangs)
+    assert begun.index("https://other.example.com/hook") == MOST_REPEATED_AT_ONCE
     assert set(states()) == {DeliveryState.SENT}
 
 

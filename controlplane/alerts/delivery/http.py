@@ -7,9 +7,11 @@ certificate keep the name.
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -106,11 +108,7 @@ class _PublicOnly(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Any = None,
     ) -> httpcore.NetworkStream:
-        try:
-            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"the name {host} cannot be resolved") from error
-        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        addresses = _resolve(host, port, min(CONNECT_S, _left(self._ends)))
         for address in addresses:
             if not is_public(address, self._allowed):
                 raise AddressRefused(host, address)
@@ -161,6 +159,28 @@ class _Bounded(httpcore.NetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+def _resolve(host: str, port: int, within_s: float) -> list[str]:
+    """The addresses of a name. The resolver of the system has no deadline: it may wait 30 s for a server."""
+    found: SimpleQueue[list[str] | Exception] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+            found.put(list(dict.fromkeys(str(one[4][0]) for one in answers)))
+        except (OSError, UnicodeError) as error:
+            found.put(error)
+
+    # A daemon, so that the end of the process does not wait for it.
+    threading.Thread(target=ask, name="resolver", daemon=True).start()
+    try:
+        addresses = found.get(timeout=within_s)
+    except Empty:
+        raise httpcore.ConnectTimeout(f"the name {host} was not resolved within {within_s:.3g} s") from None
+    if isinstance(addresses, Exception):
+        raise httpcore.ConnectError(f"the name {host} cannot be resolved") from addresses
+    return addresses
 
 
 def _left(ends: float) -> float:

@@ -15,7 +15,7 @@ from controlplane.alerts.routing import AddressBook, names_of, read_address_book
 from controlplane.alerts.timings import rule_of
 from controlplane.postgres import postgres_now
 
-#: What a test says.
+#: The kind of a test.
 TEST = "test"
 #: Alerts that a message names as explained by its own.
 MOST_EXPLAINED = 10
@@ -70,14 +70,16 @@ def enqueue_escalation(alert: Alert, names: Collection[str], book: AddressBook) 
 
 
 def end_for(alert: Alert, receivers: Collection[int]) -> list[Delivery]:
-    """Say that a resolved alert ended, to those of the receivers that were not told."""
-    told = Delivery.objects.filter(alert=alert, kind=News.RESOLVED.value).values_list("receiver", flat=True)
-    rows = Receiver.objects.filter(pk__in=set(receivers) - set(told)).order_by("pk")
+    """Send that a resolved alert ended, to those of the receivers that do not know it."""
+    knowing = Delivery.objects.filter(alert=alert, kind=News.RESOLVED.value).values_list(
+        "receiver", flat=True
+    )
+    rows = Receiver.objects.filter(pk__in=set(receivers) - set(knowing)).order_by("pk")
     return _add(alert, dict.fromkeys(rows, News.RESOLVED.value), _log(alert))
 
 
 def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
-    """A message that says who tests the receiver."""
+    """A message that names the person who tests the receiver."""
     document = {
         "type": "test",
         "data": {

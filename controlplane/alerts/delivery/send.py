@@ -31,18 +31,20 @@ log = structlog.get_logger(__name__)
 DELIVERIES = catalogue.DELIVERIES.make()
 
 LEASE_S = 60
-#: Receivers that are sent to at once, over all workers: the worker has other work.
-MOST_AT_ONCE = 2
+#: Receivers that are sent to at once, over all workers.
+MOST_AT_ONCE = 4
+#: Of these, receivers that get a repetition: those that hang leave room for first attempts to the others.
+MOST_REPEATED_AT_ONCE = 2
 #: Messages of one receiver within 5 minutes. What needs a person at once is not held back.
 MOST_IN_5_MIN = 30
 #: Before each repetition; the last one counts for all further ones.
 PAUSES_S = (5, 30, 120, 300, 900, 1_800, 3_600)
-#: After this time, nobody needs the news.
+#: After this time, the news is of no use.
 GIVE_UP_AFTER = timedelta(hours=24)
 _LONGEST_WAIT_S = 3_600
 _SHOWN = 500
 
-#: The oldest delivery that may be sent now: the first of its alert, to a receiver that nobody sends to.
+#: The oldest delivery that may be sent now: the first of its alert, to a receiver that no process sends to.
 _CLAIM = """
     UPDATE alerts_delivery SET state = 'sending', fence = fence + 1, attempts = attempts + 1,
            lease_until = statement_timestamp() + make_interval(secs => %(lease)s)
@@ -64,6 +66,7 @@ _CLAIM = """
             WHERE sent.receiver_id = waiting.receiver_id
               AND sent.sent_at > statement_timestamp() - interval '5 minutes'
           ) < %(most)s)
+          AND (%(repeats)s OR waiting.attempts = 0)
         -- What needs a person at once; then first attempts, so that a receiver that hangs delays no other.
         ORDER BY (alert.level = 3 AND waiting.attempts = 0) DESC NULLS LAST, waiting.attempts > 0,
                  waiting.not_before, waiting.created_at LIMIT 1
@@ -72,9 +75,15 @@ _CLAIM = """
     RETURNING id
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.deliveries'))"
-_SENDING = (
-    "SELECT count(*) FROM alerts_delivery WHERE state = 'sending' AND lease_until > statement_timestamp()"
-)
+_SENDING = """
+    SELECT count(*), count(*) FILTER (WHERE attempts > 1) FROM alerts_delivery
+    WHERE state = 'sending' AND lease_until > statement_timestamp()
+"""
+_WAITS = """
+    SELECT EXISTS (
+        SELECT FROM alerts_delivery WHERE state = 'waiting' AND not_before <= statement_timestamp()
+        OR state = 'sending' AND lease_until <= statement_timestamp())
+"""
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,18 @@ class Outcome:
     disable: str = ""
 
 
+def something_waits() -> bool:
+    """Whether a delivery is due. One that the limits of its receiver hold back counts too."""
+    with connection.cursor() as cursor:
+        cursor.execute(_WAITS)
+        return bool(cursor.fetchone()[0])
+
+
 def send_waiting(*, for_s: float = 10.0, send: Post = post) -> int:
-    """Send what waits, for about ``for_s`` seconds. Returns how many attempts were made."""
+    """Send what waits, one message after the other, for about ``for_s`` seconds.
+
+    Returns how many attempts were made. One may begin near the end of the time, and takes at most 20 s.
+    """
     ends, made = time.monotonic() + for_s, 0
     senders = Senders(settings.WEBHOOK_NETWORKS)
     try:
@@ -113,9 +132,11 @@ def _claim() -> Delivery | None:
         # Two claims at once could both count one sender too few.
         cursor.execute(_LOCK)
         cursor.execute(_SENDING)
-        if cursor.fetchone()[0] >= MOST_AT_ONCE:
+        sending, repeated = cursor.fetchone()
+        if sending >= MOST_AT_ONCE:
             return None
-        cursor.execute(_CLAIM, {"lease": LEASE_S, "most": MOST_IN_5_MIN})
+        repeats = repeated < MOST_REPEATED_AT_ONCE
+        cursor.execute(_CLAIM, {"lease": LEASE_S, "most": MOST_IN_5_MIN, "repeats": repeats})
         row: Sequence[UUID] | None = cursor.fetchone()
         if row is None:
             return None
@@ -164,21 +185,21 @@ def _fired_again(delivery: Delivery) -> bool:
 
 def outcome_of(answer: Answer, delivery: Delivery, now: datetime) -> Outcome:
     """What follows from an answer. Only 2xx counts as delivered: a redirect is not followed."""
-    said = f"HTTP {answer.status} {answer.text}".strip()[:_SHOWN]
+    text = f"HTTP {answer.status} {answer.text}".strip()[:_SHOWN]
     if 200 <= answer.status < 300:
-        # What a webhook answers is its own; what apprise says names the service.
+        # The answer of a webhook is its own; the text of apprise names the service.
         by_apprise = not is_webhook(delivery.receiver.url)
         return Outcome(DeliveryState.SENT, answer.text if by_apprise else f"HTTP {answer.status}")
     if answer.status == 410:
-        return Outcome(DeliveryState.GAVE_UP, said, disable="The receiver answered 410 Gone.")
-    return _again(said, delivery, now, at_least_s=answer.retry_after_s)
+        return Outcome(DeliveryState.GAVE_UP, text, disable="The receiver answered 410 Gone.")
+    return _again(text, delivery, now, at_least_s=answer.retry_after_s)
 
 
-def _again(said: str, delivery: Delivery, now: datetime, *, at_least_s: float = 0.0) -> Outcome:
+def _again(text: str, delivery: Delivery, now: datetime, *, at_least_s: float = 0.0) -> Outcome:
     if now - delivery.created_at >= GIVE_UP_AFTER or delivery.kind == "test":
-        return Outcome(DeliveryState.GAVE_UP, said)
+        return Outcome(DeliveryState.GAVE_UP, text)
     usual = PAUSES_S[min(delivery.attempts, len(PAUSES_S)) - 1] * random.uniform(0.8, 1.2)
-    return Outcome(DeliveryState.WAITING, said, wait_s=max(usual, min(at_least_s, _LONGEST_WAIT_S)))
+    return Outcome(DeliveryState.WAITING, text, wait_s=max(usual, min(at_least_s, _LONGEST_WAIT_S)))
 
 
 def _note(delivery: Delivery, outcome: Outcome) -> None:
