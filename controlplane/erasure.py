@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
+from controlplane.alerts.erasure import erase_tenant as erase_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.fleet.models import GatewayOrder, OrderKind
@@ -27,7 +28,7 @@ KINDS = {"ip": "an address", "user": "a login", "api_key": "an API key", TENANT:
 
 @dataclass(frozen=True, kw_only=True)
 class Erased:
-    """How many rows were deleted."""
+    """How many rows were deleted, or do not name the caller any more."""
 
     #: Samples of refusals.
     samples: int
@@ -36,6 +37,8 @@ class Erased:
     demand: int = 0
     #: What it was allowed without Redis.
     without_redis: int = 0
+    #: Resolved alerts that named it.
+    alerts: int = 0
 
     @property
     def words(self) -> str:
@@ -44,6 +47,8 @@ class Erased:
             parts += [f"{self.series:,} series", f"{self.demand:,} rows of demand"]
         if self.without_redis:
             parts.append(f"{self.without_redis:,} counts of an outage")
+        if self.alerts:
+            parts.append(f"{self.alerts:,} resolved alert{'' if self.alerts == 1 else 's'}")
         return ", ".join(parts)
 
 
@@ -68,6 +73,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 series=erase_series(slug, value),
                 demand=erase_demand(slug, value),
                 without_redis=erase_allowed(slug, value),
+                alerts=erase_alerts(slug, value),
             )
             erase_weekly(slug, value)
             # Gateways have it in memory too, and would write it again.

@@ -16,9 +16,13 @@ from controlplane.status.status import Status
 def refused(status: Status) -> str:
     figures = status.figures
     most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
-    whose = f" Most are from {most.tenant}." if most is not None and most.refused_per_s > 0 else ""
+    whose = most_are_from(most.tenant) if most is not None and most.refused_per_s > 0 else ""
     rates = f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s"
     return f"{rates}.{whose}"
+
+
+def most_are_from(tenant: str) -> str:
+    return f" Most are from {tenant}."
 
 
 def refused_tenant(status: Status) -> Subject:

@@ -117,7 +117,7 @@ def test_the_audit_does_not_contain_the_caller(keys: None, kind: str) -> None:
     body = {"kind": kind, "value": value, "reason": WHY}
     answer = send(token, "POST", f"{API}/erasures", body, **{"Idempotency-Key": "once"})
     assert answer.status_code == 200, answer.content
-    assert answer.json() == {"samples": 1, "series": 0, "demand": 0, "without_redis": 0}
+    assert answer.json() == {"samples": 1, "series": 0, "demand": 0, "without_redis": 0, "alerts": 0}
     entry = Entry.objects.latest("id")
     assert entry.action in ("subject.erased", "history.erased")
     assert (entry.reason, entry.after, entry.before) == (WHY, {"samples": 1}, None)

@@ -28,7 +28,9 @@ class EraseIn(ReasonIn):
 
 class ErasedOut(Schema):
     model_config = ConfigDict(
-        json_schema_extra={"example": {"samples": 12, "series": 0, "demand": 0, "without_redis": 0}}
+        json_schema_extra={
+            "example": {"samples": 12, "series": 0, "demand": 0, "without_redis": 0, "alerts": 0}
+        }
     )
 
     #: Samples of refusals; then, of a tenant, its series, the rows of its demand, and its counts of outages.
@@ -36,6 +38,8 @@ class ErasedOut(Schema):
     series: int
     demand: int
     without_redis: int
+    #: Resolved alerts of a tenant, deleted with their messages, or left without its name.
+    alerts: int
 
 
 @router.post("", response=ErasedOut)
