@@ -121,7 +121,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/alerts", None, "viewer"),
     ("GET", f"{API}/alert-rules", None, "viewer"),
     ("GET", f"{API}/alert-rules/lag", None, "viewer"),
-    ("PUT", f"{API}/alert-rules/lag", WHY, "admin"),
+    ("PUT", f"{API}/alert-rules/lag", {**WHY, "expected_version": 1}, "admin"),
     ("POST", f"{API}/alert-rules/lag/preview", {}, "admin"),
     ("GET", f"{API}/mutes", None, "viewer"),
     ("POST", f"{API}/mutes", {"rule": "lag", **WHY}, "operator"),
