@@ -1,7 +1,12 @@
-"""What a change of one thing means, in words: one line per unit, with the values before and after."""
+"""What a change of one thing means, in words: one line per unit, with the values before and after.
 
-from collections.abc import Iterator
+Every page that shows a difference uses this: the previews of editors, revisions, reverts, imports and
+change requests.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.policies.fields import Fields, different, limits_in
@@ -11,10 +16,12 @@ from controlplane.policies.limits import full_columns
 from controlplane.policies.merge import RATE, units
 from dashboard.limit_forms import value_words
 from dashboard.rate_words import rate_words
-from dashboard.setting_lines import said, setting_words
+from dashboard.setting_lines import column_label, lower_first, said, setting_words
 from fuseboard.contract.limit_fields import BY_NAME, Choices, Number, Patterns, TimeZone
 
 _PREFIXES = ("quotas", "vendor_limits", "subject_limits")
+#: Field -> its value where a revision leaves it out.
+_LEFT_OUT = {"wait_ms": 0, "breaker.window_calls": 0, "parent": ""}
 
 
 @dataclass(frozen=True)
@@ -26,57 +33,125 @@ class ChangeWords:
     after: str
     #: ``(+50 %)``, for a rate that rises or falls.
     share: str = ""
+    #: The fields, as the API and files call them.
+    fields: str = ""
 
 
-def change_words(change: Changed) -> list[ChangeWords]:
-    return list(_lines(change.before or {}, change.after or {}))
+#: Returns the quotas of a tier, as its tenants inherit them: name -> columns.
+Tiers = Callable[[str], Mapping[str, Fields]]
 
 
-def _lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
+def _no_tier(tier: str) -> Mapping[str, Fields]:
+    return {}
+
+
+def change_words(change: Changed, before: Tiers = _no_tier, after: Tiers = _no_tier) -> list[ChangeWords]:
+    """Return the lines of a change.
+
+    ``before`` and ``after`` know the tiers on each side: where a tenant has no quota of its own, the quota
+    of its tier applies.
+    """
+    if change.kind == "template":
+        return list(_template_lines(change.before or {}, change.after or {}))
+    if change.kind != "tenant" or not change.before or not change.after:
+        return list(_lines(change.before or {}, change.after or {}, {}, {}))
+    had, has = (limits_in("quotas", fields).keys() for fields in (change.before, change.after))
+    was = _inherited(before, change.before["tier"], has - had)
+    now = _inherited(after, change.after["tier"], had - has)
+    was_of = {name: str(change.before["tier"]) for name in was}
+    now_of = {name: str(change.after["tier"]) for name in now}
+    return list(_lines({**_flat(was), **change.before}, {**_flat(now), **change.after}, was_of, now_of))
+
+
+def _inherited(tiers: Tiers, tier: str, names: Collection[str]) -> Mapping[str, Fields]:
+    if not names:
+        return {}
+    return {name: columns for name, columns in tiers(tier).items() if name in names}
+
+
+def field_words(name: str, before: Any, after: Any) -> ChangeWords:
+    """Return the words of one field of a thing that exists, where the rest of it is not known.
+
+    ``name`` can end with `` of tier pro``: the field of a quota that a tenant inherits.
+    """
+    field, _, tier = name.partition(" of tier ")
+    words = f"{setting_words(field)} (tier {tier})" if tier else setting_words(field)
+    return ChangeWords(words, _value(field, before), _value(field, after), fields=field)
+
+
+def _flat(quotas: Mapping[str, Fields]) -> Fields:
+    return {
+        f"quotas.{name}.{column}": value for name, each in quotas.items() for column, value in each.items()
+    }
+
+
+def _lines(
+    before: Fields, after: Fields, was_of: Mapping[str, str], now_of: Mapping[str, str]
+) -> Iterator[ChangeWords]:
+    """``was_of`` and ``now_of`` name the tier of quotas that are inherited."""
     changed = set(different(before, after))
     for unit, fields in units((before, after)).items():
-        if not changed.intersection(fields):
+        moved = [field for field in fields if field in changed]
+        if not moved:
             continue
         limit = _limit_of(unit, fields)
         if limit is None:
-            for field in [field for field in fields if field in changed]:
-                yield ChangeWords(_label(field), _said(field, before), _said(field, after))
-        elif unit in (limit, f"{limit}:rate"):
-            yield _rate_line(limit, before, after)
-            yield from _other_lines(limit, [field for field in fields if field in changed], before, after)
-        else:
-            yield from _other_lines(limit, fields, before, after)
+            for name in moved:
+                yield ChangeWords(setting_words(name), _said(name, before), _said(name, after), fields=name)
+            continue
+        prefix, _, name = limit.partition(".")
+        was, now = _columns(prefix, name, before), _columns(prefix, name, after)
+        notes = was_of.get(name, ""), now_of.get(name, "")
+        if unit in (limit, f"{limit}:rate"):
+            yield from _rate_lines(name, was, now, moved, notes)
+        yield from _other_lines(f"{name}, ", was, now, moved)
 
 
-def _rate_line(limit: str, before: Fields, after: Fields) -> ChangeWords:
-    was, now = _columns(limit, before), _columns(limit, after)
+def _template_lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
+    moved = list(different(before, after))
+    if "title" in moved:
+        yield ChangeWords(
+            setting_words("title"), _said("title", before), _said("title", after), fields="title"
+        )
+    if not RATE.isdisjoint(moved):
+        yield from _rate_lines("Rate", before, after, moved, ("", ""))
+    yield from _other_lines("", before, after, [column for column in moved if column != "title"])
+
+
+def _rate_lines(
+    name: str, was: Fields, now: Fields, moved: list[str], tiers: tuple[str, str]
+) -> Iterator[ChangeWords]:
     share = ""
     if was and now and _per_second(was):
         percent = round(100 * (_per_second(now) / _per_second(was) - 1))
         share = f"({percent:+d} %)" if percent else ""
-    name = limit.partition(".")[2]
-    return ChangeWords(name, rate_words(was) if was else "", rate_words(now) if now else "removed", share)
+    before, after = (rate_words(each) if each else "" for each in (was, now))
+    if before == after:
+        return
+    old, new = (f" (tier {tier})" if tier else "" for tier in tiers)
+    fields = ", ".join(each for each in moved if each.rpartition(".")[2] in RATE)
+    yield ChangeWords(name, before + old, (after or "removed") + new, share, fields)
 
 
-def _other_lines(limit: str, fields: list[str], before: Fields, after: Fields) -> Iterator[ChangeWords]:
+def _other_lines(start: str, was: Fields, now: Fields, moved: list[str]) -> Iterator[ChangeWords]:
     """Lines of a limit that exists afterwards, besides its rate."""
-    was, now = _columns(limit, before), _columns(limit, after)
     if not now:
         return
-    for field in fields:
-        column = field.rpartition(".")[2]
-        if column == "own" or (column in RATE and column != "expires_at"):
+    for name in moved:
+        column = name.rpartition(".")[2]
+        if column in RATE and column not in ("expires_at", "returns_to"):
             continue
-        name = f"{limit.partition('.')[2]}, {column_label(column).lower()}"
-        yield ChangeWords(name, column_words(column, was) if was else "", column_words(column, now))
-
-
-def column_label(column: str) -> str:
-    return WORDS[column].label if column in WORDS else {"expires_at": "Ends"}.get(column, column.capitalize())
+        label = f"{start}{lower_first(column_label(column))}" if start else column_label(column)
+        before = column_words(column, was) if was else ""
+        yield ChangeWords(label, before, column_words(column, now), fields=name)
 
 
 def column_words(column: str, columns: Fields) -> str:
     value = full_columns(columns).get(column)
+    if column == "expires_at":
+        return f"{datetime.fromisoformat(value).astimezone(UTC):%-d %b %Y %H:%M} UTC" if value else "never"
+    if column == "returns_to":
+        return rate_words(value) if value else "none"
     described = BY_NAME.get(column)
     if described is None or isinstance(described, Choices | Patterns | TimeZone):
         return said("", value) if value not in (None, "", []) else "none"
@@ -85,8 +160,15 @@ def column_words(column: str, columns: Fields) -> str:
     return said("", value)
 
 
-def _columns(limit: str, fields: Fields) -> dict[str, Any]:
-    prefix, _, name = limit.partition(".")
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    column = name.rpartition(".")[2]
+    known = column in BY_NAME or column in ("expires_at", "returns_to")
+    return column_words(column, {column: value}) if _is_limit(name) and known else said(name, value)
+
+
+def _columns(prefix: str, name: str, fields: Fields) -> dict[str, Any]:
     return limits_in(prefix, fields).get(name, {})
 
 
@@ -96,14 +178,18 @@ def _per_second(columns: Fields) -> float:
 
 def _limit_of(unit: str, fields: list[str]) -> str | None:
     """``quotas.requests`` for a unit of this limit; ``None`` for a unit of the thing itself."""
-    prefix = unit.partition(".")[0]
-    return fields[0].rpartition(".")[0] if prefix in _PREFIXES else None
+    return fields[0].rpartition(".")[0] if _is_limit(unit) else None
 
 
-def _label(field: str) -> str:
-    words = setting_words(field)
-    return words[:1].upper() + words[1:]
+def _is_limit(name: str) -> bool:
+    return name.partition(".")[0] in _PREFIXES
 
 
-def _said(field: str, fields: Fields) -> str:
-    return said(field, fields[field]) if field in fields else ""
+def _said(name: str, fields: Fields) -> str:
+    if name in fields:
+        return said(name, fields[name])
+    if not fields:
+        return ""
+    if name.startswith("protection."):
+        return "off"
+    return said(name, _LEFT_OUT[name]) if name in _LEFT_OUT else ""

@@ -6,6 +6,7 @@ from typing import Any
 from controlplane.editing.edits.dependency_settings import DependencySettings
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Dependency
 from controlplane.policies.protection_presets import PRESETS
+from controlplane.policies.setting_labels import BREAKER, CALL_PARTS, CALLS
 from dashboard.setting_controls import (
     ON_OFF,
     Control,
@@ -16,46 +17,9 @@ from dashboard.setting_controls import (
     setting_values,
 )
 from fuseboard.contract.policy import MAX_WAIT_MS
-from fuseboard.contract.protection_fields import CALL_PARTS, CALL_SETTINGS, TIERS
+from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 
-#: Column of the breaker -> its label.
-_BREAKER = {
-    "consecutive_failures": "Opens after failures in a row",
-    "failure_percent": "Opens at failed calls, %",
-    "slow_percent": "Opens at slow calls, %",
-    "slow_ms": "Slow after, ms",
-    "minimum_calls": "Calls before a percentage counts",
-    "window_s": "Window, s",
-    "window_calls": "Only the newest calls",
-    "open_ms": "Open time, ms",
-    "open_max_ms": "Longest open time, ms",
-    "probes": "Probes at once",
-    "probe_lease_ms": "A probe is lost after, ms",
-    "successes_to_close": "Successes that close it",
-    "slow_start_ms": "Traffic grows for, ms",
-    "minimum_servers": "Pods that see failures",
-}
 _HINTS = {"consecutive_failures": "0: not used", "window_calls": "0: all in the window"}
-#: Setting of the protection -> its label, if its name does not say enough.
-_LABELS = {
-    "sla_ms": "SLA, ms",
-    "tier": "Tier of calls that name none",
-    "bulkhead.max_concurrent": "Calls at once",
-    "bulkhead.shares": "Share",
-    "bulkhead.queues": "Places in the queue",
-    "bulkhead.when_full": "Without a free slot",
-    "retry.attempts": "Attempts",
-    "retry.base_ms": "First wait, ms",
-    "retry.cap_ms": "Longest wait, ms",
-    "retry.default_retry_after_ms": "Wait after a 429 without a time, ms",
-    "retry.floor_milli": "Retries per 1,000 s besides",
-}
-_TITLES = {
-    "": "Protection of pods",
-    "bulkhead": "Bulkhead",
-    "local_rate": "Local rate",
-    "retry": "Retries",
-}
 #: Part -> the presets that fill in its fields.
 _PRESETS = {"": "sla", "bulkhead": "bulkhead", "retry": "retry"}
 
@@ -71,7 +35,7 @@ def typed_settings(data: Mapping[str, str]) -> DependencySettings:
         found = typed.value(setting, f"protection.{setting.path}")
         (protection.setdefault(setting.part, {}) if setting.part else protection)[setting.name] = found
     settings = DependencySettings(
-        breaker={column: typed.number(f"breaker.{column}") for column in _BREAKER},
+        breaker={column: typed.number(f"breaker.{column}") for column in BREAKER},
         timeout_ms=typed.number("timeout_ms"),
         wait_ms=typed.number("wait_ms"),
         fallback_note=data.get("fallback_note", "").strip(),
@@ -83,7 +47,7 @@ def typed_settings(data: Mapping[str, str]) -> DependencySettings:
 
 def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
     """What the inputs display: the row, with the values of presets that the address names."""
-    values = {f"breaker.{column}": str(getattr(row, column)) for column in _BREAKER}
+    values = {f"breaker.{column}": str(getattr(row, column)) for column in BREAKER}
     values |= {name: str(getattr(row, name)) for name in ("timeout_ms", "wait_ms", "fallback_note")}
     document: dict[str, Any] = dict(row.protection)
     for preset, chosen in presets.items():
@@ -108,11 +72,9 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
         return Control(name=name, label=label, value=values.get(name, ""), errors=found, **more)
 
     times = [
-        control("timeout_ms", "Timeout of a call, ms", hint=range_words(1, MAX_MS)),
-        control("wait_ms", "Callers wait for a refusal that ends, ms", hint=f"0 to {MAX_WAIT_MS:,}"),
-        control(
-            "fallback_note", "What callers do while it is open", hint="at most 500 characters", longest=500
-        ),
+        control("timeout_ms", CALLS["timeout_ms"], hint=range_words(1, MAX_MS)),
+        control("wait_ms", CALLS["wait_ms"], hint=f"0 to {MAX_WAIT_MS:,}"),
+        control("fallback_note", CALLS["fallback_note"], hint="at most 500 characters", longest=500),
     ]
     found = [
         Group(title="Calls", help="", controls=times),
@@ -123,16 +85,13 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
                 control(
                     f"breaker.{column}", label, hint=_HINTS.get(column, range_words(*BREAKER_RANGES[column]))
                 )
-                for column, label in _BREAKER.items()
+                for column, label in BREAKER.items()
             ],
         ),
     ]
-    for part in ("", *CALL_PARTS):
+    for part in CALL_PARTS:
         controls = [
-            one
-            for each in CALL_SETTINGS
-            if each.part == part
-            for one in setting_controls(each, control, label=_LABELS.get(each.path, ""))
+            one for each in CALL_SETTINGS if each.part == part for one in setting_controls(each, control)
         ]
         switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
         preset = _PRESETS.get(part, "")
@@ -140,7 +99,12 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
         text = "" if part else "What each pod does on its own."
         found.append(
             Group(
-                title=_TITLES[part], help=text, controls=controls, switch=switch, preset=preset, presets=names
+                title=CALL_PARTS[part],
+                help=text,
+                controls=controls,
+                switch=switch,
+                preset=preset,
+                presets=names,
             )
         )
     return found

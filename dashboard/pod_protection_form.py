@@ -6,30 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.policies.models import Environment
+from controlplane.policies.setting_labels import LABELS, OBSERVED, POD_PARTS
 from dashboard.setting_controls import ON_OFF, Control, Group, Typed, setting_controls, setting_values
-from fuseboard.contract.protection_fields import MAX_ROUTES, OBSERVED_PARTS, POD_PARTS, POD_SETTINGS
+from fuseboard.contract.protection_fields import MAX_ROUTES, OBSERVED_PARTS, POD_SETTINGS
 
-_LABELS = {
-    "shedding.queue_max": "Calls that wait, at most",
-    "shedding.p95_percent": "p95, % of a route's SLA",
-    "shedding.shed_at": "Lowest tiers refused above pressure, %",
-    "shedding.shed_hard_at": "All but the highest tier above, %",
-    "readiness.unready_percent": "Unready pods of a service at most, %",
-    "readiness.hold_ms": "Pressure lasts, ms",
-    "retries_per_s": "Retries of one process, per second",
-}
-_TITLES = {"shedding": "Shedding", "readiness": "Readiness", "": "Requests and retries"}
 _HELP = {
     "shedding": "When a pod refuses requests because it is overloaded.",
     "readiness": "When a pod under pressure asks for no new traffic. A gateway must agree.",
     "": "",
-}
-#: Part that can only observe -> its label.
-_OBSERVED = {
-    "shedding": "Shedding",
-    "bulkhead": "Bulkheads",
-    "local_rate": "Local rates",
-    "retry": "Retry budgets",
 }
 ROUTES = "protection.routes"
 _KEEP = "keep"
@@ -88,7 +72,9 @@ def values_of(row: Environment) -> dict[str, str]:
             values[_observe(setting.name.removesuffix("_until_us"))] = _KEEP
         else:
             values |= setting_values(setting, present)
-    return values | {f"protection.{part}.on": "on" if document.get(part) else "off" for part in POD_PARTS}
+    return values | {
+        f"protection.{part}.on": "on" if document.get(part) else "off" for part in POD_PARTS if part
+    }
 
 
 def until(until_us: int, now: datetime) -> datetime | None:
@@ -108,28 +94,28 @@ def groups(
         )
 
     found = []
-    for part in (*POD_PARTS, ""):
+    for part in POD_PARTS:
         controls = [
             one
             for each in POD_SETTINGS
             if each.part == part and each.kind != "routes"
-            for one in setting_controls(each, control, label=_LABELS.get(each.path, ""))
+            for one in setting_controls(each, control)
         ]
         if not part:
             hint = f"pattern = milliseconds, one per line, at most {MAX_ROUTES}; the first match applies"
-            label = "How long requests should take"
+            label = LABELS[ROUTES]
             controls.append(control(ROUTES, label, hint=hint, lines=4, longest=_LONGEST))
         switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
-        found.append(Group(title=_TITLES[part], help=_HELP[part], controls=controls, switch=switch))
+        found.append(Group(title=POD_PARTS[part], help=_HELP[part], controls=controls, switch=switch))
     present: dict[str, int] = row.protection.get("observe", {})
-    ends = {part: until(present.get(f"{part}_until_us", 0), now) for part in _OBSERVED}
+    ends = {part: until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED}
     found.append(
         Group(
             title="Observe only",
             help="A part decides and counts, but refuses nothing. It ends automatically.",
             controls=[
                 control(_observe(part), label, choices=_choices(ends[part]))
-                for part, label in _OBSERVED.items()
+                for part, label in OBSERVED.items()
             ],
         )
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.errors import InvalidEdit
+from controlplane.policies.setting_labels import name_and_unit, protection_label
 from dashboard.forms import whole
 from fuseboard.contract.protection_fields import TIERS, Setting
 
@@ -102,19 +103,19 @@ def setting_values(setting: Setting, present: Any) -> dict[str, str]:
     return {name: str(present)}
 
 
-def setting_controls(
-    setting: Setting, control: Callable[..., Control], *, label: str = "", hint: str = ""
-) -> list[Control]:
+def setting_controls(setting: Setting, control: Callable[..., Control], *, hint: str = "") -> list[Control]:
     """The inputs of a setting. ``control`` adds what was typed, and its errors."""
     name = f"protection.{setting.path}"
-    label = label or _label(setting)
+    label = protection_label(setting)
     words = [(word, word.capitalize()) for word in setting.words]
     if setting.kind == "number":
         return [control(name, label, hint=hint or range_words(setting.least, setting.most))]
     if setting.kind in ("flag", "word"):
         return [control(name, label, choices=words or YES_NO)]
     choices = words if setting.kind == "words" else ()
-    return [control(f"{name}.{tier}", f"{label}, {tier}", choices=choices) for tier in TIERS]
+    title, unit = name_and_unit(label)
+    after = f", {unit}" if unit else ""
+    return [control(f"{name}.{tier}", f"{title}, {tier}{after}", choices=choices) for tier in TIERS]
 
 
 def range_words(least: int, most: int) -> str:
@@ -130,10 +131,3 @@ def unplaced(
     shown = {text for one in controls for text in one.errors}
     others = (texts for name, texts in errors.items() if name not in beside)
     return [text for texts in others for text in texts if text not in shown]
-
-
-def _label(setting: Setting) -> str:
-    name, _, unit = setting.name.rpartition("_")
-    if name and unit in ("ms", "percent"):
-        return f"{name.replace('_', ' ').capitalize()}, {'ms' if unit == 'ms' else '%'}"
-    return setting.name.replace("_", " ").capitalize()

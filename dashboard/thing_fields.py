@@ -6,6 +6,7 @@ from typing import Any
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS
 from controlplane.policies.models import MAX_MS, Kind
+from controlplane.policies.setting_labels import CALLS
 from dashboard.setting_controls import range_words
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 
@@ -43,7 +44,7 @@ class OwnField:
 _TITLE = OwnField(name="title", label="Title", longest=200)
 _WAIT = OwnField(
     name="wait_ms",
-    label="Callers wait for a refusal that ends, ms",
+    label=CALLS["wait_ms"],
     hint=f"0 to {MAX_WAIT_MS:,}",
     default=0,
 )
@@ -76,14 +77,14 @@ OWN: dict[str, tuple[OwnField, ...]] = {
         OwnField(name="runbook", label="Runbook", choices="runbooks", default=None),
         OwnField(
             name="fallback_note",
-            label="What callers do while it is open",
+            label=CALLS["fallback_note"],
             longest=500,
             hint="at most 500 characters",
             new_only=True,
         ),
         OwnField(
             name="timeout_ms",
-            label="Timeout of a call, ms",
+            label=CALLS["timeout_ms"],
             hint=range_words(1, MAX_MS),
             default=10_000,
             new_only=True,

@@ -1,4 +1,4 @@
-"""Values of a dependency that are allowed, and are seldom what is meant."""
+"""Values of a dependency that are allowed, and are seldom what is meant. In the words of the forms."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,16 +14,18 @@ def advice_about(fields: Mapping[str, Any]) -> list[str]:
     """Warnings about a dependency, from its fields as a revision stores them."""
     found = []
     if fields["breaker.consecutive_failures"] == 1:
-        found.append("consecutive_failures is 1: a single failed call opens the breaker. Use 3 to 5.")
-    if fields["breaker.open_ms"] < SHORT_OPEN_MS:
-        seconds = f"{fields['breaker.open_ms'] / 1000:g} s"
-        found.append(f"open_ms is {seconds}: the dependency has little time to recover. Use at least 30 s.")
+        found.append("opens after 1 failure in a row: a single failed call opens the breaker. Use 3 to 5.")
+    if (open_ms := fields["breaker.open_ms"]) < SHORT_OPEN_MS:
+        found.append(
+            f"open time is {open_ms:,} ms: the dependency has little time to recover."
+            f" Use at least {SHORT_OPEN_MS:,} ms."
+        )
     if not fields["fallback_note"]:
         retries = fields.get("protection.retry.attempts", 1) > 1
         when = (
             "while the breaker is open, and after the last retry" if retries else "while the breaker is open"
         )
-        found.append(f"fallback_note is empty: write what callers do {when}.")
+        found.append(f"what callers do is not described: write what they do {when}.")
     return found + protection_advice(fields)
 
 

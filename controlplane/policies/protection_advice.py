@@ -17,10 +17,10 @@ def protection_advice(fields: Mapping[str, Any]) -> list[str]:
     document = completed(protection_in(fields), CALL)
     timeout_ms = fields["timeout_ms"]
     found = []
-    if document.get("sla_ms", 0) > timeout_ms:
+    if (sla_ms := document.get("sla_ms", 0)) > timeout_ms:
         found.append(
-            f"sla_ms is {_span(document['sla_ms'])}, above timeout_ms, {_span(timeout_ms)}: a call times out"
-            " before it is late. Use a smaller sla_ms."
+            f"SLA is {sla_ms:,} ms, above the timeout of a call, {timeout_ms:,} ms: a call times out"
+            " before it is late. Use a smaller SLA."
         )
     if "bulkhead" in document:
         found += _about_bulkhead(document["bulkhead"], timeout_ms)
@@ -33,18 +33,21 @@ def _about_bulkhead(bulkhead: Mapping[str, Any], timeout_ms: int) -> Iterator[st
     wait_ms, most = bulkhead["queue_timeout_ms"], bulkhead["max_concurrent"]
     if wait_ms >= timeout_ms and "queue" in bulkhead["when_full"]:
         yield (
-            f"queue_timeout_ms is {_span(wait_ms)}, not below timeout_ms, {_span(timeout_ms)}: a call can"
+            f"queue timeout is {wait_ms:,} ms, not below the timeout of a call, {timeout_ms:,} ms: a call can"
             " wait longer for a slot than it can last. Use at most half of the timeout, and less than your"
             " callers wait."
         )
     for tier, queue, when_full in zip(TIERS, bulkhead["queues"], bulkhead["when_full"], strict=True):
         if when_full == "queue" and queue == 0 and not bulkhead["adaptive"]:
-            yield f"when_full is queue for {tier}, and its queue has no places: use abort, or more places."
+            yield (
+                f"without a free slot, {tier} calls queue, and their queue has no places: use abort, or more"
+                " places."
+            )
     if most < len(TIERS):
-        yield f"max_concurrent is {most}: with fewer than {len(TIERS)} slots, all tiers share them."
+        yield f"calls at once is {most}: with fewer than {len(TIERS)} slots, all tiers share them."
     if most > _HTTPX_CONNECTIONS:
         yield (
-            f"max_concurrent is {most:,}: an httpx client opens {_HTTPX_CONNECTIONS} connections unless it"
+            f"calls at once is {most:,}: an httpx client opens {_HTTPX_CONNECTIONS} connections unless it"
             " sets limits, and calls above that wait for a connection while they have a slot."
         )
 
@@ -54,10 +57,6 @@ def _about_retry(retry: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterato
         yield "idempotent is on: a call that may have arrived is repeated. Check that this does no harm."
     if retry["budget_percent"] > MANY_PERCENT:
         yield (
-            f"budget_percent is {retry['budget_percent']} %: while the dependency fails, retries add this"
+            f"retry budget is {retry['budget_percent']} %: while the dependency fails, retries add this"
             f" much load. Use at most {MANY_PERCENT} %."
         )
-
-
-def _span(milliseconds: int) -> str:
-    return f"{milliseconds / 1000:g} s" if milliseconds >= 1000 else f"{milliseconds} ms"

@@ -21,6 +21,7 @@ from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.status.incidents import trip_words
 from dashboard import plots
 from dashboard.browsers import browser_words
+from dashboard.change_words import ChangeWords, field_words
 from dashboard.labels import (
     cause_words,
     config_source_words,
@@ -210,6 +211,12 @@ def said(value: object) -> str:
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         return f"{datetime.fromisoformat(value).astimezone(UTC):%-d %B %Y %H:%M:%S} UTC"
     return f"{value:,}" if isinstance(value, int) else str(value) or "empty"
+
+
+@register.filter
+def in_words(fields: Mapping[str, tuple[Any, Any]]) -> list[ChangeWords]:
+    """Fields of a thing with their values before and after, as lines of a difference."""
+    return [field_words(name, before, after) for name, (before, after) in fields.items()]
 
 
 @register.filter

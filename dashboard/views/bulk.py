@@ -13,11 +13,11 @@ from controlplane.editing import edits
 from controlplane.editing.edits import TenantChange, TenantFilter
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.models import Tier, TierQuota
+from dashboard.changed_items import items_to_come
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of
-from dashboard.views.revisions import changed_item_of
 
 ACTS = (
     ("quota", "Set a quota"),
@@ -96,7 +96,7 @@ def _page(request: HttpRequest, *, preview: Any = None, status: int = 200, **ext
         what=typed.get("what", "quota"),
         preview=preview,
         count=len(preview.changes) if preview is not None else 0,
-        things=[changed_item_of(change) for change in preview.changes[:20]] if preview is not None else [],
+        things=items_to_come(preview.environment, preview.changes[:20]) if preview is not None else [],
         **extra,
     )
     return render(request, "dashboard/bulk.html", context, status=status)

@@ -1,6 +1,5 @@
 """Changes that wait for approval: what each would change, who approved it, and the buttons."""
 
-from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -15,15 +14,13 @@ from controlplane.approvals.models import MOST_NEEDED, PENDING, Approval, Change
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.fields import limit_fields
-from controlplane.policies.models import Tenant, TierQuota
+from dashboard.change_words import ChangeWords
+from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
 from dashboard.hub import hub
 from dashboard.labels import proposal_words
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn, rows_listed
-from dashboard.templatetags.dashboard_tags import said
 from dashboard.views.page import context_of, not_found
-from dashboard.views.revisions import ChangedItem, changed_item_of
 
 _PAST = 50
 _MOST = 100
@@ -162,7 +159,8 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
     most = rows_drawn(request, _THINGS_PER_PAGE)
     start = (page - 1) * most
     shown = row.changes.order_by("kind", "name")[start : start + most]
-    things = [changed_item_of(change) for change in shown]
+    tiers = TiersAsOf(row.environment, None if row.pending else row.base)
+    things = changed_items(shown, tiers, tiers)
     mine = request.user.get_username() in row.persons
     approved = list(row.approvals.order_by("at"))
     context = context_of(
@@ -170,7 +168,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         "requests",
         row=row,
         words=proposal_words(row.action, row.target),
-        things=(_with_what_holds(row.environment, things) if row.pending else things) + _setting(row),
+        things=things + _setting(row),
         previous=page - 1 if page > 1 else None,
         next=page + 1 if row.changed > start + most else None,
         agreed=gate.agreed(row),
@@ -195,37 +193,10 @@ def _why_not(request: HttpRequest, row: ChangeRequest, approved: list[Approval])
     return decide.not_independent(row, request.user.get_username(), by)
 
 
-def _with_what_holds(environment: str, things: list[ChangedItem]) -> list[ChangedItem]:
-    """Where a tenant gets its own quota: the quota of its tier, which it replaces."""
-    names = [thing.name for thing in things if thing.kind == "tenant" and thing.what == "changed"]
-    if not names:
-        return things
-    tenants = Tenant.objects.filter(environment=environment, key__in=names, deleted=False)
-    tiers = dict(tenants.values_list("key", "tier__name"))
-    quotas: dict[str, dict[str, Any]] = {}
-    for row in TierQuota.objects.filter(tier__environment=environment).select_related("tier"):
-        quotas.setdefault(row.tier.name, {}).update(limit_fields("quotas", [row]))
-    found = []
-    for thing in things:
-        tier = tiers.get(thing.name, "") if thing.kind == "tenant" else ""
-        of_tier = quotas.get(tier, {})
-        fields = [
-            (
-                field,
-                f"{said(of_tier[field])} (tier {tier})" if old is None and field in of_tier else old,
-                new,
-            )
-            for field, old, new in thing.fields
-        ]
-        found.append(replace(thing, fields=fields))
-    return found
-
-
 def _setting(row: ChangeRequest) -> list[ChangedItem]:
     """A request to lower the number of approvals, as a difference."""
     if row.lowers_to is None:
         return []
     before = (row.entries[0].get("before") or {}).get("needed") if row.entries else None
-    return [
-        ChangedItem("environment", row.environment, "changed", [("approvals needed", before, row.lowers_to)])
-    ]
+    line = ChangeWords("Approvals needed", "" if before is None else str(before), str(row.lowers_to))
+    return [ChangedItem("environment", row.environment, "changed", [line])]

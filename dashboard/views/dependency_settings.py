@@ -17,16 +17,18 @@ from controlplane.editing.edits.dependency_settings import (
 )
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.breaker_advice import advice_about
+from controlplane.policies.history import Changed
 from controlplane.policies.models import Dependency
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Needs
+from dashboard.change_words import change_words
 from dashboard.dependency_form import groups, typed_settings, values_of
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.moments import WRONG, moment_of
 from dashboard.reader import actor_of, check_owner
 from dashboard.setting_controls import unplaced
-from dashboard.setting_lines import setting_lines, wrong_lines
+from dashboard.setting_lines import wrong_lines
 from dashboard.views.edit_request import decides
 from dashboard.views.page import context_of, not_found
 
@@ -123,7 +125,7 @@ def _preview(environment: str, name: str, data: Mapping[str, str]) -> dict[str, 
         return {"wrong": wrong_lines(error.errors)}
     except NotFound as missing:
         return {"wrong": [str(missing)]}
-    lines = setting_lines(before, after)
+    lines = change_words(Changed("dependency", name, before, after))
     return {"changes": lines[:_MOST], "more": len(lines[_MOST:]), "advice": advice_about(after)}
 
 

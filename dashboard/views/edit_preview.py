@@ -8,16 +8,15 @@ from django.views.decorators.http import require_POST
 
 from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import Preview, ThingEdit
-from controlplane.editing.edits.shown import quotas_to_inherit, thing_as_of
 from controlplane.editing.plans import plan_from_document
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.live import divisor
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.fields import limits_in
-from controlplane.policies.history import Changed
 from controlplane.policies.models import Tenant
 from controlplane.usage.what_if import what_if
 from dashboard.change_words import change_words
+from dashboard.changed_items import TiersAsOf
 from dashboard.rate_words import ends_words
 from dashboard.reader import one_at_a_time_as
 from dashboard.setting_lines import wrong_lines
@@ -74,7 +73,8 @@ def preview_of(asked: EditRequest) -> dict[str, Any]:
         return {"wrong": [str(missing)]}
     changes = found.difference.changes
     own = [change for change in changes if (change.kind, change.name) == (edit.kind, edit.name)]
-    lines = [line for change in own for line in change_words(_beside_the_tier(change, edit))]
+    tiers = TiersAsOf(edit.environment, edit.base)
+    lines = [line for change in own for line in change_words(change, tiers, tiers)]
     return {
         "lines": lines[:_MOST],
         "left_off": max(0, len(lines) - _MOST),
@@ -84,21 +84,6 @@ def preview_of(asked: EditRequest) -> dict[str, Any]:
         "outages": _outages(edit, found),
         **_reach(edit, found),
     }
-
-
-def _beside_the_tier(change: Changed, edit: ThingEdit) -> Changed:
-    """Add the quotas of its tier where a tenant has none of its own, so that both values are shown."""
-    before, after = change.before, change.after
-    if edit.kind != "tenant" or edit.base is None or not before or not after:
-        return change
-    if before["tier"] != after["tier"]:
-        return change
-    tier = quotas_to_inherit(thing_as_of(edit.environment, edit.base, "tier", after["tier"]))
-    own = limits_in("quotas", before).keys() ^ limits_in("quotas", after).keys()
-    of_tier = {
-        f"quotas.{name}.{column}": value for name in own & tier.keys() for column, value in tier[name].items()
-    }
-    return Changed(change.kind, change.name, {**of_tier, **before}, {**of_tier, **after})
 
 
 def _temporary(edit: ThingEdit, found: Preview) -> list[str]:

@@ -12,17 +12,18 @@ from django.views.decorators.http import require_GET, require_http_methods
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.plans import MAX_BYTES, MAX_ROWS, drafting, export_csv, export_plan
 from controlplane.editing.plans.difference import summary
+from controlplane.editing.plans.drafting import FIRST
 from controlplane.errors import InvalidEdit
+from controlplane.policies.history import Changed
 from controlplane.policies.models import Draft
+from dashboard.change_words import field_words
+from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
 from dashboard.hub import hub
 from dashboard.labels import count_words
 from dashboard.reader import actor_of
 from dashboard.views.page import HtmxHttpRequest, context_of, not_found
-from dashboard.views.revisions import ChangedItem
 
 _LIST = 20
-#: How many things a difference lists: the button that applies it is below them.
-_SHOWN = 20
 
 
 @require_http_methods(["GET", "POST"])
@@ -81,9 +82,9 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
         "draft": row,
         "summary": summary(counts) if any(counts.values()) else "",
         "kinds": [count_words(name, count) for name, count in document.get("by_kind", {}).items()],
-        "things": [_thing(change) for change in document.get("changes", ())[:_SHOWN]],
+        "things": _things(row, document),
         "advice": document.get("advice", ()),
-        "left_off": max(0, sum(counts.values()) - _SHOWN),
+        "left_off": max(0, sum(counts.values()) - FIRST),
         "rows": document.get("rows", 0),
         "request_made": document.get("request"),
         "reason": request.POST.get("reason", ""),
@@ -94,9 +95,20 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
     return render(request, "dashboard/draft.html", context_of(request, "import") | context, status=status)
 
 
-def _thing(change: dict[str, Any]) -> ChangedItem:
-    fields = [(field["field"], field["before"], field["after"]) for field in change["fields"]]
-    return ChangedItem(change["kind"], change["name"], change["what"], fields)
+def _things(row: Draft, document: dict[str, Any]) -> list[ChangedItem]:
+    tiers = TiersAsOf(row.environment, row.compared_with)
+    if (first := document.get("first")) is not None:
+        return changed_items((Changed(**each) for each in first), tiers, tiers)
+    # Read by an earlier version, which kept only the fields that differ.
+    return [
+        ChangedItem(
+            change["kind"],
+            change["name"],
+            change["what"],
+            [field_words(field["field"], field["before"], field["after"]) for field in change["fields"]],
+        )
+        for change in document.get("changes", ())[:FIRST]
+    ]
 
 
 @require_GET

@@ -19,13 +19,13 @@ from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
+from dashboard.changed_items import items_to_come
 from dashboard.hub import hub
 from dashboard.limit_forms import TemplateForm
 from dashboard.rate_words import window_words
 from dashboard.reader import actor_of
 from dashboard.views.outage import outage_words
 from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
-from dashboard.views.revisions import changed_item_of
 
 #: How many of the limits that follow a template are listed; there may be a hundred thousand.
 _SHOWN = 100
@@ -242,7 +242,7 @@ def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:
     return {
         "outage": outage,
         "reach": str(changed_followers(found, name)),
-        "things": [changed_item_of(change) for change in changes[:5]],
+        "things": items_to_come(environment, changes[:5]),
         "more": max(0, len(changes) - 5),
         "whatif": replayed,
     }

@@ -13,12 +13,14 @@ from controlplane.accounts.permissions import environment_in, require
 from controlplane.editing.edits.pod_protection import preview_pod_protection, set_pod_protection
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
+from controlplane.policies.history import Changed
+from dashboard.change_words import change_words
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.pod_protection_form import groups, typed_settings, values_of
 from dashboard.reader import actor_of
 from dashboard.setting_controls import unplaced
-from dashboard.setting_lines import setting_lines, wrong_lines
+from dashboard.setting_lines import wrong_lines
 from dashboard.views.page import context_of
 
 #: Differences that the preview lists.
@@ -65,7 +67,7 @@ def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
         )
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
-    lines = setting_lines(before, after)
+    lines = change_words(Changed("environment", environment, before, after))
     return {"changes": lines[:_MOST], "more": len(lines[_MOST:])}
 
 

@@ -18,11 +18,11 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Revision
+from dashboard.changed_items import items_to_come
 from dashboard.hub import hub
 from dashboard.labels import action_words
 from dashboard.reader import actor_of, check_reverts, one_at_a_time_as
 from dashboard.views.page import context_of, not_found, text_parameter
-from dashboard.views.revisions import changed_item_of
 
 #: Of a revert of very many things, the page lists the first.
 _SHOWN = 20
@@ -152,7 +152,7 @@ def _page(
         found=found,
         large=preview.large,
         own=preview.own,
-        things=[changed_item_of(change) for change in found.changes[:_SHOWN]] if found else [],
+        things=items_to_come(row.environment, found.changes[:_SHOWN]) if found else [],
         more=max(0, len(found.changes) - _SHOWN) if found else 0,
         errors=errors or preview.errors,
         conflict=conflict,

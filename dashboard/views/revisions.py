@@ -1,6 +1,5 @@
 """What each revision changed, and how to restore it."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -16,9 +15,9 @@ from controlplane.editing.edits.revert_rights import own_dependencies
 from controlplane.editing.edits.rollback import changes_back
 from controlplane.editing.plans.difference import Difference, summary
 from controlplane.errors import EditConflict, InvalidEdit
-from controlplane.policies.fields import Fields, different
 from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision
+from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
 from dashboard.happenings import undone_by
 from dashboard.hub import hub
 from dashboard.labels import action_words
@@ -30,16 +29,6 @@ from dashboard.views.page import context_of, not_found
 _PER_PAGE = 50
 _THINGS_PER_PAGE = 100
 _SEARCHED = ("actor", "target", "reason", "action")
-
-
-@dataclass(frozen=True)
-class ChangedItem:
-    """One changed thing, as the page displays it."""
-
-    kind: str
-    name: str
-    what: str
-    fields: list[tuple[str, Any, Any]]
 
 
 @require_GET
@@ -136,7 +125,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
         undone_by=undone_by(environment_in(request), [row.number]).get(row.number),
-        things=[changed_item_of(change) for change in changes[start : start + most]],
+        things=changed_items(changes[start : start + most], *_tiers_around(row)),
         previous=number - 1 if number > 1 else None,
         next=number + 1 if row.changed > start + most else None,
         head=head,
@@ -144,18 +133,19 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         back=back,
         own=own_dependencies(request.user, environment_in(request), row.number),
         back_summary=summary(back.counts) if back else "",
-        back_things=[changed_item_of(change) for change in back.changes[:20]] if back else [],
+        back_things=_items_back(back, row) if back else [],
         reason=request.POST.get("reason", ""),
         **extra,
     )
     return render(request, "dashboard/revision.html", context, status=status)
 
 
-def changed_item_of(change: Any) -> ChangedItem:
-    """``Change`` or ``Changed``: kind, name, before, after."""
-    what = "created" if change.before is None else "removed" if change.after is None else "changed"
-    return ChangedItem(change.kind, change.name, what, _fields(change.before, change.after))
+def _tiers_around(row: Revision) -> tuple[TiersAsOf, TiersAsOf]:
+    return TiersAsOf(row.environment, row.number - 1), TiersAsOf(row.environment, row.number)
 
 
-def _fields(before: Fields | None, after: Fields | None) -> list[tuple[str, Any, Any]]:
-    return [(field, old, new) for field, (old, new) in different(before, after).items()]
+def _items_back(back: Difference, row: Revision) -> list[ChangedItem]:
+    """The first items of a rollback: from the newest revision to this one."""
+    return changed_items(
+        back.changes[:20], TiersAsOf(row.environment, None), TiersAsOf(row.environment, row.number)
+    )

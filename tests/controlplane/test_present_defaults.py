@@ -157,16 +157,16 @@ def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada:
     hasty = "dependencies: {ledger: {kind: database, breaker: {consecutive_failures: 1, open_ms: 5000}}}"
     planned = send(token, "POST", f"{API}/plan", hasty).json()
     assert planned["advice"] == [
-        "dependency ledger: consecutive_failures is 1: a single failed call opens the breaker. Use 3 to 5.",
-        "dependency ledger: open_ms is 5 s: the dependency has little time to recover. Use at least 30 s.",
-        "dependency ledger: fallback_note is empty: write what callers do while the breaker is open,"
+        "dependency ledger: opens after 1 failure in a row: a single failed call opens the breaker. Use 3 to 5.",
+        "dependency ledger: open time is 5,000 ms: the dependency has little time to recover. Use at least 30,000 ms.",
+        "dependency ledger: what callers do is not described: write what they do while the breaker is open,"
         " and after the last retry.",
     ]
-    assert "warning: dependency ledger: open_ms is 5 s" in planned["text"]
+    assert "warning: dependency ledger: open time is 5,000 ms" in planned["text"]
     good = "dependencies: {ledger: {kind: database, fallback_note: Last known rate}}"
     assert send(token, "POST", f"{API}/plan", good).json()["advice"] == []
     edits.create_dependency(
         environment=production, dependency="ledger", kind="database", reason=WHY, actor=ada
     )
     [text] = send(token, "GET", f"{API}/dependencies/ledger").json()["advice"]
-    assert text.startswith("fallback_note is empty")
+    assert text.startswith("what callers do is not described")

@@ -370,18 +370,19 @@ def test_advice_names_what_is_seldom_meant(production: str, ada: Any, call: Any)
     set_protection(ada, change)
     said = " ".join(call("viewer", "GET", f"{API}/dependencies/openai").json()["advice"])
     for words in (
-        "sla_ms is 60 s",
-        "queue_timeout_ms is 30 s",
+        "SLA is 60,000 ms",
+        "queue timeout is 30,000 ms",
         "no places",
         "httpx",
         "after the last retry",
         "50 %",
     ):
         assert words in said, words
+    assert "_" not in said, "the words of the form, and no name of a field"
     planned = difference(
         production, plan_from_document({"dependencies": {"openai": {"protection": change | {"sla_ms": 1}}}})
     )
-    assert any("queue_timeout_ms is 30 s" in text for text in planned.advice)
+    assert any("queue timeout is 30,000 ms" in text for text in planned.advice)
     # The presets themselves need no advice but a fallback.
     for kind in KIND_PRESETS:
         name = f"new-{kind}"

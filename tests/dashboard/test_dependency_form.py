@@ -5,6 +5,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from shown import text_of
 
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
@@ -189,14 +190,14 @@ def test_the_preview_says_what_changes_with_the_advice_of_a_plan(ada: Any) -> No
     )
     answer = ada.post(f"{PAGE}/preview", hasty)
     assert answer.status_code == 200
-    text = unescape(answer.content.decode())
+    text = text_of(answer.content.decode())
     for words in (
-        "breaker open ms: 60,000",
-        "bulkhead queue timeout ms",
-        "onsecutive_failures is 1",
-        "pen_ms is 5 s",
-        "allback_note is empty",
-        "ueue_timeout_ms is 4.5 s, not below timeout_ms, 4 s",
+        "Open time: 60,000 ms → 5,000 ms",
+        "Bulkhead: queue timeout: ",
+        "Opens after 1 failure in a row",
+        "Open time is 5,000 ms",
+        "What callers do is not described",
+        "Queue timeout is 4,500 ms, not below the timeout of a call, 4,000 ms",
     ):
         assert words in text, words
     assert row().version == 1

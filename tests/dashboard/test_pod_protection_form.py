@@ -6,6 +6,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from shown import text_of
 
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
@@ -140,7 +141,7 @@ def test_a_conflict_keeps_the_input_and_the_next_save_replaces(ada: Any) -> None
     assert 'name="protection.retries_per_s" value="4"' in page
     now = environment_of("production").revision
     assert f'name="base" value="{now}"' in page
-    assert "7 &rarr; <b>4</b>" in page, "the preview compares with their values"
+    assert "process: 7 per second → 4 per second" in text_of(page), "the preview compares with their values"
     assert ada.post(PAGE, mine | {"base": str(now)}).status_code == 302
     saved = published()
     assert saved is not None
@@ -157,8 +158,13 @@ def test_the_preview_says_what_changes(ada: Any) -> None:
     hasty = typed(
         protection__shedding__on="on", observe_for_s__shedding="3600", protection__routes="GET / = 5"
     )
-    text = unescape(ada.post(f"{PAGE}/preview", hasty).content.decode())
-    for words in ("shedding queue max: off", "observe shedding: off", "until ", "GET / 5 ms"):
+    text = text_of(ada.post(f"{PAGE}/preview", hasty).content.decode())
+    for words in (
+        "calls that wait, at most: off",
+        "Shedding only observe: off",
+        "until ",
+        "GET / 5 ms",
+    ):
         assert words in text, words
     assert "retries" not in text
     assert published() is None

@@ -72,7 +72,8 @@ def test_a_request_in_conflict_is_rebased_and_approved_again(guarded: str, log_i
         client.post(ACME, typed | {"limit.requests.limit": limit})["Location"] for limit in ("8", "9")
     )
     log_in("olga")
-    assert "1,000 (tier pro)" in client.get(first).content.decode()
+    shown = text_of(client.get(first).content.decode())
+    assert "1,000 per min, burst 100 (tier pro)" in shown
     for address in (first, second):
         assert client.post(address, {"act": "approve", "version": "1"}).status_code == 302
     log_in("ada")

@@ -13,7 +13,8 @@ from controlplane.editing import edits
 from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
 from controlplane.policies.models import Environment, Revision, Tenant
-from dashboard.views.revisions import ChangedItem
+from dashboard.change_words import ChangeWords
+from dashboard.changed_items import ChangedItem
 from tests.people import ADA, BOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -224,8 +225,8 @@ def test_an_invalid_bulk_edit_reports_why(log_in: Any, form: dict[str, str], sai
 
 
 def test_a_value_that_a_changed_thing_did_not_have_is_displayed_as_not_set() -> None:
-    fields = [("quotas.requests.limit", None, 150), ("suspended", True, False)]
-    shown = {what: [ChangedItem("tier", "free", what, fields)] for what in ("changed", "created")}
+    lines = [ChangeWords("requests", "", "150 per min"), ChangeWords("Suspended", "yes", "no")]
+    shown = {what: [ChangedItem("tier", "free", what, lines)] for what in ("changed", "created")}
     changed, created = (
         render_to_string("dashboard/changed_items.html", {"things": things}) for things in shown.values()
     )

@@ -21,12 +21,15 @@ from controlplane.editing.plans.plan import MAX_BYTES, PlanErrors
 from controlplane.editing.plans.reading import read_plan
 from controlplane.errors import EditConflict, EditError, InvalidEdit
 from controlplane.policies.drafts import Draft, DraftState
+from controlplane.policies.history import as_document
 from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
 
 #: Files up to this size are processed while the user waits.
 AT_ONCE_BYTES = 128 * 1024
+#: How many changes a draft keeps whole, for its page: the button that applies them is below.
+FIRST = 20
 #: Drafts are deleted after this time.
 KEPT = timedelta(days=7)
 
@@ -138,7 +141,12 @@ def _read(draft: Draft, report: _Report) -> None:
         draft,
         state=DraftState.READ,
         step="",
-        difference=found.to_document() | {"by_kind": found.by_kind, "rows": len(plan)},
+        difference=found.to_document()
+        | {
+            "by_kind": found.by_kind,
+            "rows": len(plan),
+            "first": [as_document(change) for change in found.changes[:FIRST]],
+        },
         compared_with=found.revision,
     )
 

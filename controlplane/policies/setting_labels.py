@@ -1,0 +1,113 @@
+"""The name and the unit of each setting, as forms, differences and advice show them.
+
+A label is ``Open time, ms``: what follows the comma is the unit of its values. The labels of the fields of
+a limit are in ``controlplane.policies.limit_fields``.
+"""
+
+from collections.abc import Mapping
+
+from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS, Setting
+
+#: Column of the breaker -> its label.
+BREAKER: Mapping[str, str] = {
+    "consecutive_failures": "Opens after failures in a row",
+    "failure_percent": "Opens at failed calls, %",
+    "slow_percent": "Opens at slow calls, %",
+    "slow_ms": "Slow after, ms",
+    "minimum_calls": "Calls before a percentage counts",
+    "window_s": "Window, s",
+    "window_calls": "Only the newest calls",
+    "open_ms": "Open time, ms",
+    "open_max_ms": "Longest open time, ms",
+    "probes": "Probes at once",
+    "probe_lease_ms": "A probe is lost after, ms",
+    "successes_to_close": "Successes that close it",
+    "slow_start_ms": "Traffic grows for, ms",
+    "minimum_servers": "Pods that see failures",
+}
+#: Column of a dependency or a tier, where several forms show it.
+CALLS: Mapping[str, str] = {
+    "timeout_ms": "Timeout of a call, ms",
+    "wait_ms": "Callers wait for a refusal that ends, ms",
+    "fallback_note": "What callers do while it is open",
+}
+#: Part of a protection -> its name. The empty part has the settings of the protection itself.
+CALL_PARTS: Mapping[str, str] = {
+    "": "Protection of pods",
+    "bulkhead": "Bulkhead",
+    "local_rate": "Local rate",
+    "retry": "Retries",
+}
+POD_PARTS: Mapping[str, str] = {
+    "shedding": "Shedding",
+    "readiness": "Readiness",
+    "": "Requests and retries",
+}
+#: Part that can only observe -> its name.
+OBSERVED: Mapping[str, str] = {
+    "shedding": "Shedding",
+    "bulkhead": "Bulkheads",
+    "local_rate": "Local rates",
+    "retry": "Retry budgets",
+}
+#: Setting of a protection -> its label, if its name does not say enough.
+_PROTECTION = {
+    "sla_ms": "SLA, ms",
+    "tier": "Tier of calls that name none",
+    "bulkhead.max_concurrent": "Calls at once",
+    "bulkhead.shares": "Share, %",
+    "bulkhead.queues": "Places in the queue",
+    "bulkhead.when_full": "Without a free slot",
+    "retry.attempts": "Attempts",
+    "retry.base_ms": "First wait, ms",
+    "retry.cap_ms": "Longest wait, ms",
+    "retry.default_retry_after_ms": "Wait after a 429 without a time, ms",
+    "retry.floor_milli": "Retries per 1,000 s besides",
+    "shedding.queue_max": "Calls that wait, at most",
+    "shedding.p95_percent": "p95, % of a route's SLA",
+    "shedding.shed_at": "Lowest tiers refused above pressure, %",
+    "shedding.shed_hard_at": "All but the highest tier above, %",
+    "readiness.unready_percent": "Unready pods of a service at most, %",
+    "readiness.hold_ms": "Pressure lasts, ms",
+    "retries_per_s": "Retries of one process, per second",
+    "routes": "How long requests should take",
+}
+_UNITS = frozenset(
+    ("ms", "s", "us", "%", "seconds", "percent", "per second", "calls per second", "% of a route's SLA")
+)
+
+
+def protection_label(setting: Setting) -> str:
+    if setting.path in _PROTECTION:
+        return _PROTECTION[setting.path]
+    name, _, unit = setting.name.rpartition("_")
+    if name and unit in ("ms", "percent"):
+        return f"{name.replace('_', ' ').capitalize()}, {'ms' if unit == 'ms' else '%'}"
+    return setting.name.replace("_", " ").capitalize()
+
+
+def name_and_unit(label: str) -> tuple[str, str]:
+    """``Open time, ms`` to ``("Open time", "ms")``. The unit is empty for a label without one."""
+    name, _, unit = label.partition(", ")
+    return (name, unit) if unit in _UNITS else (label, "")
+
+
+def _protection_labels() -> dict[str, str]:
+    found = {}
+    for parts, settings in ((CALL_PARTS, CALL_SETTINGS), (POD_PARTS, POD_SETTINGS)):
+        for setting in settings:
+            label = protection_label(setting)
+            if setting.part == "observe":
+                label = f"{OBSERVED[setting.name.removesuffix('_until_us')]} only observe"
+            elif setting.part:
+                label = f"{parts[setting.part]}: {label[:1].lower()}{label[1:]}"
+            found[f"protection.{setting.path}"] = label
+    return found
+
+
+#: Field of a dependency or an environment, as a revision stores it -> its label.
+LABELS: Mapping[str, str] = {
+    **{f"breaker.{column}": label for column, label in BREAKER.items()},
+    **CALLS,
+    **_protection_labels(),
+}

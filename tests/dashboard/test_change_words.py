@@ -1,0 +1,124 @@
+"""A difference is written in the words of the forms: names with units, values before and after."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.policies.history import Changed
+from controlplane.policies.models import BREAKER_RANGES
+from controlplane.policies.setting_labels import BREAKER, LABELS
+from dashboard.change_words import change_words, field_words
+from dashboard.setting_lines import setting_words
+from fuseboard.contract.limit_fields import FIELDS
+from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS
+
+RATE: dict[str, Any] = {"algorithm": "token_bucket", "limit": 100, "window_s": 60, "burst": 1}
+LIMIT: dict[str, Any] = {**RATE, "failure_policy": "fail_open", "shadow": False}
+TIER: dict[str, Any] = {"title": "", "priority": 50}
+
+
+def quotas(name: str, **columns: Any) -> dict[str, Any]:
+    return {f"quotas.{name}.{column}": value for column, value in columns.items()}
+
+
+def lines(kind: str, before: Any, after: Any, *tiers: Any) -> list[tuple[str, str, str]]:
+    found = change_words(Changed(kind, "x", before, after), *tiers)
+    return [(line.name, line.before, f"{line.after} {line.share}".strip()) for line in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "shown"),
+    [
+        (
+            "tier",
+            TIER | quotas("requests", **LIMIT),
+            TIER | quotas("requests", **(LIMIT | {"limit": 200, "failure_policy": "fail_closed"})),
+            [
+                ("requests, without Redis", "Allow", "Refuse"),
+                ("requests", "100 per min", "200 per min (+100 %)"),
+            ],
+        ),
+        (
+            "tenant",
+            {"tier": "pro", **quotas("a.b", **LIMIT)},
+            {"tier": "pro", **quotas("a.b", **LIMIT, expires_at="2030-01-31T18:00:00+01:00")},
+            [("a.b, ends", "never", "31 Jan 2030 17:00 UTC")],
+        ),
+        (
+            "tenant",
+            {"tier": "pro", **quotas("r", **LIMIT, template="standard", own=["limit"])},
+            {"tier": "pro", **quotas("r", **LIMIT, template="standard", own=[])},
+            [("r, own values beside its template", "limit", "none")],
+        ),
+        ("tenant", {"tier": "pro"}, {"tier": "pro", "parent": "acme"}, [("Parent tenant", "none", "acme")]),
+        (
+            "template",
+            {"title": "", **LIMIT},
+            {"title": "", **LIMIT, "warn_percent": 80},
+            [("Warn at", "no warning", "80 %")],
+        ),
+        (
+            "template",
+            {"title": "", **LIMIT},
+            None,
+            [("Title", "empty", ""), ("Rate", "100 per min", "removed")],
+        ),
+        ("dependency", {"breaker.open_ms": 1}, {"breaker.open_ms": 2}, [("Open time", "1 ms", "2 ms")]),
+        (
+            "dependency",
+            {"kind": "llm"},
+            {"kind": "llm", "wait_ms": 50},
+            [("Callers wait for a refusal that ends", "0 ms", "50 ms")],
+        ),
+        (
+            "dependency",
+            {"kind": "llm"},
+            {"kind": "llm", "protection.bulkhead.shares": [60, 30, 10], "protection.bulkhead.borrow": True},
+            [
+                ("Bulkhead: borrow", "off", "yes"),
+                ("Bulkhead: share", "off", "critical 60 %, standard 30 %, optional 10 %"),
+            ],
+        ),
+        (
+            "environment",
+            {"tuning.ramp_ms": 1_000},
+            {"tuning.ramp_ms": 2_000},
+            [("Ramp", "1,000 ms", "2,000 ms")],
+        ),
+    ],
+)
+def test_a_change_is_in_words(kind: str, before: Any, after: Any, shown: Any) -> None:
+    assert sorted(lines(kind, before, after)) == sorted(shown)
+
+
+def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:
+    own = {"tier": "pro", **quotas("requests", **(LIMIT | {"limit": 150}))}
+
+    def tiers(name: str) -> dict[str, Any]:
+        return {"requests": LIMIT} if name == "pro" else {}
+
+    gets = ("requests", "100 per min (tier pro)", "150 per min (+50 %)")
+    loses = ("requests", "150 per min", "100 per min (tier pro) (-33 %)")
+    assert lines("tenant", {"tier": "pro"}, own, tiers, tiers) == [gets]
+    assert lines("tenant", own, {"tier": "pro"}, tiers, tiers) == [loses]
+    moved = lines("tenant", own, {"tier": "free"}, tiers, tiers)
+    assert moved == [("requests", "150 per min", "removed"), ("Tier", "pro", "free")]
+
+
+def test_one_field_of_a_limit_is_in_words_when_the_rest_is_not_known() -> None:
+    found = field_words("quotas.requests.window_s of tier pro", 60, 30)
+    assert (found.name, found.before, found.after) == ("requests, window (tier pro)", "60", "30")
+    assert field_words("quotas.requests.limit", None, 1_500).after == "1,500"
+
+
+def test_every_field_has_words_and_its_path_is_only_a_tooltip() -> None:
+    fields = [
+        *(f"breaker.{column}" for column in BREAKER_RANGES),
+        *(f"protection.{setting.path}" for setting in (*CALL_SETTINGS, *POD_SETTINGS)),
+    ]
+    assert BREAKER.keys() == BREAKER_RANGES.keys()
+    assert set(fields) <= LABELS.keys()
+    words = [setting_words(field) for field in fields]
+    words += [setting_words(f"vendor_limits.x.{field.name}") for field in FIELDS]
+    assert [text for text in words if "_" in text or "." in text] == []
+    assert len(set(words)) == len(words), "two fields have the same words"
