@@ -199,7 +199,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         if gate.state is not CLOSED or gate.overridden:
             return None
         if demand.supply is None:
-            demand.supply = Supply(gate, demand, lane.sign_lease, lambda calls: None)
+            demand.supply = Supply(gate, demand, lane.sign_lease, lambda *_: None)
         lease = self.leases.spend(demand.supply)
         if lease is None:
             self.leases.note(demand.supply)

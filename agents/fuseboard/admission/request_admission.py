@@ -192,9 +192,9 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             snapshot = self.configuration.snapshot
             return self.decisions.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
 
-        def count(calls: int) -> None:
+        def count(calls: int, hot: bool) -> None:
             for tally in (demand.tally, *demand.above):
-                tally.allow_leased(calls)
+                tally.allow_leased(calls, hot=hot)
             if not lane.known:
                 self.counters.unknown_tenant(calls)
 

@@ -75,6 +75,7 @@ class Demand:
         "costs",
         "holds_slots",
         "keys",
+        "left",
         "priority",
         "refs",
         "tally",
@@ -90,6 +91,8 @@ class Demand:
         self.bulk = 0
         #: The call must be settled when it ends. Otherwise its slots stay taken until they expire.
         self.holds_slots = any(ref.is_slot for ref in refs)
+        #: What was left of each limit when Redis last answered; empty when that is unknown.
+        self.left: tuple[int, ...] = ()
         #: Where its requests are counted, with the names of the limits that apply.
         self.tally = UNCOUNTED
         # The numbers of its counters when it is the first demand of a question, which is nearly always.
@@ -154,6 +157,13 @@ def is_slot(limit: Limit) -> bool:
     return limit.algorithm is Algorithm.CONCURRENCY
 
 
+def has_ample_room(refs: tuple[LimitRef, ...], left: tuple[int, ...]) -> bool:
+    """Whether each limit is known to be less than half used."""
+    return len(left) == len(refs) and all(
+        2 * still > most_at_once(ref.limit) for ref, still in zip(refs, left, strict=True)
+    )
+
+
 def shared_limit(limit: Limit) -> int:
     """The calls per window that Redis may grant."""
     return limit.limit - reserved_calls(limit)
@@ -184,6 +194,13 @@ def period_end(limit: Limit, now_us: int) -> int:
     if limit.period is None:
         return FOR_EVER
     return period_around(now_us, limit.period, limit.time_zone)[1]
+
+
+def may_be_leased_early(limit: Limit) -> bool:
+    """Whether it may be leased at a low rate. A fixed window is not: calls that are leased at the end of one
+    period may be made in the next.
+    """
+    return limit.algorithm is Algorithm.TOKEN_BUCKET and not limit.lease_above and not limit.shadow
 
 
 def may_be_leased(limit: Limit) -> bool:

@@ -10,7 +10,8 @@ def distribute_all(question: Question, reply: Reply) -> None:
     """There was enough for all callers."""
     number = 0
     for (demand, callers), places in zip(question.groups.items(), question.places, strict=True):
-        yes = Answer(reply, True, tuple([reply.figures[place - 1] for place in places]))
+        left = demand.left = tuple([reply.figures[place - 1] for place in places])
+        yes = Answer(reply, True, left)
         number = _grant(question, demand, callers, yes, demand.bulk or len(callers), number)
 
 
@@ -36,7 +37,7 @@ def distribute_scarce(question: Question, reply: Reply, decided: float) -> None:
     for position, (demand, callers) in enumerate(question.groups.items()):
         granted, blocked, wait_us = figures[3 * position : 3 * position + 3]
         places = question.places[position]
-        of_these = tuple([left[place - 1] for place in places])
+        of_these = demand.left = tuple([left[place - 1] for place in places])
         number = _grant(question, demand, callers, Answer(reply, True, of_these), granted, number)
         if demand.bulk:
             granted = int(granted > 0)

@@ -1,8 +1,10 @@
-"""Fleet leases: calls of a hot key, charged in advance and spent from memory.
+"""Fleet leases: calls charged in advance, and spent from memory.
 
 A demand that is asked for more often than its threshold gets a fleet lease: one question to Redis for
 many calls at once, spent in this pod until it ends, and then renewed. A leased decision costs a
-comparison and a subtraction, and Redis runs one command instead of hundreds.
+comparison and a subtraction, and Redis runs one command instead of hundreds. While a bucket is known to be
+less than half used, a low rate is enough: such an **early** lease saves the pod its questions. The key is
+not hot, and is not reported as leased.
 
 The effect of a lease on a limit is bounded (docs/limits.md). Calls are charged when they are leased and
 made at most ``lease_length_s`` later. So a sliding window that may be leased counts over that much more
@@ -13,10 +15,11 @@ were charged. What a dead pod held is lost for one window, which refuses too muc
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 
 from fuseboard.batching.batch import Batcher
-from fuseboard.batching.demand import Demand, most_at_once
+from fuseboard.batching.demand import Demand, has_ample_room, may_be_leased_early, most_at_once
 from fuseboard.batching.redis_question import ADMITS, Answer, Domain
 from fuseboard.batching.settlements import Settlements
 from fuseboard.contract.policy import HOT_PER_S, lease_length_ms
@@ -25,6 +28,8 @@ from fuseboard.decision import Decision
 #: A key stays leased until it has been below this part of its threshold for this time.
 COOL_BELOW = 0.4
 COOL_AFTER_S = 60.0
+#: Calls per second of one key in one pod that are worth a lease while its limits have ample room.
+EARLY_PER_S = 20
 #: The part of a limit that all pods together may hold unspent.
 HELD_PART = 0.2
 #: The rate is measured over periods of this length.
@@ -39,7 +44,18 @@ MARGIN = 1.2
 class Lease:
     """Charged calls of one demand, valid until ``until`` (monotonic seconds)."""
 
-    __slots__ = ("answer", "begun", "counted", "decision", "granted", "low", "supply", "tokens", "until")
+    __slots__ = (
+        "answer",
+        "begun",
+        "counted",
+        "decision",
+        "granted",
+        "hot",
+        "low",
+        "supply",
+        "tokens",
+        "until",
+    )
 
     def __init__(
         self, supply: "Supply", answer: Answer, begun: float, length_s: float, decision: Decision
@@ -55,6 +71,8 @@ class Lease:
         self.decision = decision
         #: How many of its spent calls are counted already.
         self.counted = 0
+        #: Whether the key was hot. Otherwise it is an early lease.
+        self.hot = supply.is_hot(begun)
 
 
 class Supply:
@@ -65,6 +83,7 @@ class Supply:
         "count",
         "demand",
         "domain",
+        "early",
         "hot_at",
         "lease",
         "name",
@@ -72,17 +91,27 @@ class Supply:
         "renewing",
         "sign",
         "since",
+        "single",
         "terms",
         "timer",
     )
 
     def __init__(
-        self, domain: Domain, demand: Demand, sign: Callable[[Answer], Decision], count: Callable[[int], None]
+        self,
+        domain: Domain,
+        demand: Demand,
+        sign: Callable[[Answer], Decision],
+        count: Callable[[int, bool], None],
     ) -> None:
         self.domain = domain
+        #: Whether all its limits may be leased at a low rate.
+        self.early = bool(demand.refs) and all(may_be_leased_early(ref.limit) for ref in demand.refs)
+        #: The demand of single calls, and what Redis last said about it.
+        self.single = demand
         #: The same limits and costs, for a question about many calls.
         self.demand = Demand(demand.refs, demand.costs, demand.priority)
         self.sign = sign
+        #: Called with spent calls, and whether the key was hot.
         self.count = count
         self.asked = 0
         self.since = monotonic()
@@ -96,6 +125,12 @@ class Supply:
         #: Rises when the lease, or the one being fetched, must not be spent any more.
         self.terms = 0
         self.timer: asyncio.TimerHandle | None = None
+
+    def is_hot(self, now: float) -> bool:
+        return now - self.hot_at < COOL_AFTER_S
+
+    def has_early_rate(self) -> bool:
+        return self.rate >= EARLY_PER_S * (1.0 if self.lease is None else COOL_BELOW)
 
 
 class Leases:
@@ -155,10 +190,9 @@ class Leases:
         passed = now - supply.since
         if passed < STRETCH_S:
             return
-        self._measure(supply, supply.asked / passed)
+        self._measure(supply, supply.asked / passed, sustained=supply.asked / passed)
         supply.asked, supply.since = 0, now
-        if now - supply.hot_at < COOL_AFTER_S:
-            self.renew(supply)
+        self.renew(supply)
 
     def drop(self) -> None:
         """Something has changed: give everything back. What is still hot is leased again."""
@@ -170,27 +204,34 @@ class Leases:
         for task in self._tasks:
             task.cancel()
 
-    def _measure(self, supply: Supply, rate: float) -> None:
+    def _measure(self, supply: Supply, rate: float, *, sustained: float = inf) -> None:
+        """``sustained`` is the rate over at least ``STRETCH_S``: a burst does not make a key hot."""
         # Rises at once, falls by halves: too small a lease costs a question, too large a one a refund.
         supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
         now, threshold = monotonic(), self._threshold(supply.demand)
         # A hot key stays hot down to 40 % of the threshold. Otherwise a rate near the threshold would switch
         # leases on and off.
-        hot = now - supply.hot_at < COOL_AFTER_S
-        if supply.rate >= (threshold * COOL_BELOW if hot else threshold):
+        hot = supply.is_hot(now)
+        if supply.rate >= threshold * COOL_BELOW if hot else min(supply.rate, sustained) >= threshold:
             supply.hot_at = now
+
+    def _measure_lease(self, supply: Supply, lease: Lease) -> None:
+        spent, passed = lease.granted - lease.tokens, monotonic() - lease.begun
+        self._measure(supply, spent / max(0.001, passed), sustained=spent / max(STRETCH_S, passed))
 
     def _threshold(self, demand: Demand) -> float:
         common = HOT_PER_S / self._live_servers()
         return min(ref.limit.lease_above or common for ref in demand.refs)
 
     def renew(self, supply: Supply) -> None:
-        """Fetch the next lease in the background, unless that is under way."""
+        """Fetch the next lease in the background, if it is worth one and none is under way."""
         if supply.renewing or not self._usable():
             return
         if supply.lease is not None:
             # Spent sooner than expected. Otherwise the lease would stay too small after every quiet moment.
-            self._measure(supply, _rate_of(supply.lease))
+            self._measure_lease(supply, supply.lease)
+        if not supply.is_hot(monotonic()) and not self._worth_an_early_lease(supply):
+            return
         supply.renewing = True
         self._supplies.add(supply)
         task = asyncio.get_running_loop().create_task(self._supply(supply), name="fuseboard-lease")
@@ -199,16 +240,19 @@ class Leases:
 
     async def _supply(self, supply: Supply) -> None:
         demand, terms = supply.demand, supply.terms
-        length_s = min(lease_length_ms(ref.limit) for ref in demand.refs) / 1000
+        length_s = _length_s(demand)
         begun = monotonic()
         try:
-            demand.bulk = self._amount(supply, length_s)
+            demand.bulk = max(1, self._amount(supply, length_s))
             answer = await self._batcher.ask(supply.domain, demand)
         finally:
             supply.renewing = False
             if supply.lease is None:
                 self._supplies.discard(supply)
-        if answer is None or not answer.granted:
+        if answer is None:
+            return
+        supply.single.left = answer.left
+        if not answer.granted:
             return
         if answer.verdict != ADMITS or supply.terms != terms:
             # Probes cannot be leased, and neither can what was granted before the breaker or a rule changed.
@@ -230,7 +274,18 @@ class Leases:
             int(most_at_once(ref.limit) * HELD_PART / servers / cost)
             for ref, cost in zip(demand.refs, demand.costs, strict=True)
         )
-        return max(1, min(expected, most))
+        return min(expected, most)
+
+    def _worth_an_early_lease(self, supply: Supply) -> bool:
+        """Whether it is asked for often enough, its limits have ample room, and this pod's part is not too
+        small: a lease of one call saves no question.
+        """
+        return (
+            supply.early
+            and supply.has_early_rate()
+            and has_ample_room(supply.single.refs, supply.single.left)
+            and self._amount(supply, _length_s(supply.demand)) > 1
+        )
 
     def _look(self, supply: Supply, lease: Lease) -> None:
         """Part of its time has passed: renew it while it is hot, or let it end."""
@@ -239,9 +294,9 @@ class Leases:
             return
         now = monotonic()
         spent = lease.granted - lease.tokens
-        self._measure(supply, _rate_of(lease))
+        self._measure_lease(supply, lease)
         self._count(supply, lease)
-        if spent and now - supply.hot_at < COOL_AFTER_S:
+        if spent:
             self.renew(supply)
         supply.timer = asyncio.get_running_loop().call_later(
             max(0.0, lease.until - now), self._expire, supply, lease
@@ -276,10 +331,9 @@ class Leases:
     def _count(supply: Supply, lease: Lease) -> None:
         spent = lease.granted - lease.tokens
         if spent > lease.counted:
-            supply.count(spent - lease.counted)
+            supply.count(spent - lease.counted, lease.hot)
             lease.counted = spent
 
 
-def _rate_of(lease: Lease) -> float:
-    """The rate at which it is spent, in calls per second."""
-    return (lease.granted - lease.tokens) / max(0.001, monotonic() - lease.begun)
+def _length_s(demand: Demand) -> float:
+    return min(lease_length_ms(ref.limit) for ref in demand.refs) / 1000

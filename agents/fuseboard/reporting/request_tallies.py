@@ -25,7 +25,7 @@ class RequestTally:
         self.rules = rules
         self.allowed = 0
         self.refused = 0
-        #: Of the allowed ones, those from a fleet lease.
+        #: Of the allowed ones, those from a fleet lease of a hot key.
         self.leased = 0
         #: Rule -> requests it refused; and for shadow rules, calls it would have refused.
         self.refused_by: dict[str, int] = {}
@@ -35,9 +35,11 @@ class RequestTally:
     def asked(self) -> int:
         return self.allowed + self.refused
 
-    def allow_leased(self, calls: int) -> None:
+    def allow_leased(self, calls: int, *, hot: bool) -> None:
+        """Count calls from a fleet lease. Those from an early one are calls like all others."""
         self.allowed += calls
-        self.leased += calls
+        if hot:
+            self.leased += calls
 
     def refuse(self, rule: str) -> None:
         self.refused += 1
