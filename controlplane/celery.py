@@ -25,6 +25,7 @@ app.autodiscover_tasks(
     [
         "controlplane.repair",
         "controlplane.breakers",
+        "controlplane.backlogs",
         "controlplane.audit",
         "controlplane.editing",
         "controlplane.schedules",
@@ -53,6 +54,7 @@ app.conf.beat_schedule = {
     "reconcile-tenants": _every(60, "publishing.reconcile_tenants"),
     "expire-overrides": _every(1, "breakers.expire_overrides"),
     "collect-transitions": _every(1, "breakers.collect_transitions"),
+    "measure-backlogs": _every(2, "backlogs.measure"),
     "forget-old-replies": _every(3600, "api.forget_old_replies"),
     "sample-usage": _every(10, "usage.sample"),
     "roll-up-usage": _every(30, "usage.roll_up"),

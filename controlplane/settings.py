@@ -99,6 +99,7 @@ INSTALLED_APPS = [
     "controlplane.policies",
     "controlplane.publishing",
     "controlplane.breakers",
+    "controlplane.backlogs",
     "controlplane.fleet",
     "controlplane.shares",
     "controlplane.drills",

@@ -23,6 +23,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "audit": ("Audit", ("period", "kind", "by", "origin", "actor")),
     "breakers": ("Breakers", ("state",)),
     "budgets": ("Costs and budgets", ()),
+    "backlogs": ("Backlogs", ()),
     "bulkheads": ("Bulkheads", ()),
     "changes": ("Changes", ("kind", "thing", "actor", "period", "to")),
     "hot_keys": ("Hot keys", ()),

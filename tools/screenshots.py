@@ -46,6 +46,8 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "tiers": "/tiers",
     "edit": ("/tiers", "tbody .strong a"),
     "edit_freeze": "/edit-freeze",
+    "backlogs": "/backlogs",
+    "backlog": "/backlogs/payments-api",
     "bulkheads": "/bulkheads",
     "retries": "/retries",
     "open_selected": "/overrides/open?b=payments-api&b=search",

@@ -25,6 +25,8 @@ ACTIONS: dict[str, Role] = {
     "override_breaker": Role.OPERATOR,
     "end_override": Role.OPERATOR,
     "reset_breaker": Role.OPERATOR,
+    # It spends what the dependency admits, or loses work.
+    "change_dead_jobs": Role.OPERATOR,
     "edit_quota": Role.ADMIN,
     "edit_tenant": Role.ADMIN,
     "edit_breaker_policy": Role.ADMIN,
@@ -55,7 +57,10 @@ ACTIONS: dict[str, Role] = {
 #: What a role for one service covers, on the dependencies that the service owns and on its pods. All other
 #: actions are decided by the role in the environment. See docs/adr/0029-roles-for-one-service.md.
 OF_SERVICE = frozenset(
-    {"override_breaker", "end_override", "reset_breaker", "edit_breaker_policy", "forget_pod"}
+    {
+        *("override_breaker", "end_override", "reset_breaker", "change_dead_jobs"),
+        *("edit_breaker_policy", "forget_pod"),
+    }
 )
 #: These belong to no environment, so only the role for all environments counts.
 EVERYWHERE = frozenset({"manage_people", "edit_runbook"})

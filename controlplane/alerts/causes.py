@@ -19,11 +19,12 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ahead": ("lag", "outbox", "unknown-revision"),
         "frozen": ("lag", "silent", "uncounted"),
         "all-local": ("check-errors", "check-failures", "local", "p99"),
+        "backlog-untaken": ("backlog-full",),
         "check-failures": ("check-errors",),
         "gateway-away": ("silent", "uncounted"),
         "local": ("check-errors", "p99"),
         "lua-error": ("check-errors", "check-failures", "local"),
-        "open": ("bulkhead", "bulkhead-queue", "near", "open-share", "retry-budget"),
+        "open": ("backlog-full", "bulkhead", "bulkhead-queue", "near", "open-share", "retry-budget"),
         "outbox": ("lag",),
         "pressure": ("shed", "unhealthy"),
         "postgres-down": ("worker-away",),
@@ -33,7 +34,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "redis-ops": ("p99",),
         "rejected": ("lag",),
         "runaway-tenant": ("429", "hot-key", "quota"),
-        "vendor-429": ("bulkhead", "bulkhead-queue", "near", "retry-budget"),
+        "vendor-429": ("backlog-full", "bulkhead", "bulkhead-queue", "near", "retry-budget"),
         "vendor-auth": ("near", "retry-budget"),
     }
 )

@@ -3,8 +3,9 @@
 from typing import Protocol
 
 from controlplane.alerts.findings import Said
-from controlplane.alerts.texts import count, name_or_count, slow_redis_ms, they
+from controlplane.alerts.texts import count, is_or_are, name_or_count, slow_redis_ms, they
 from controlplane.fleet.live import RuleFigures
+from controlplane.status.backlogs import BacklogStatus
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing, ScheduledChange
 from controlplane.status.observed import observed_head
@@ -136,6 +137,19 @@ def vendor_auth(vendor: NamesDependency) -> Said:
 def spent(one: Spent) -> Said:
     whose = one.tenant or one.dependency
     return Said(subject=f"{int(one.share * 100)} % of {one.name} of {whose}", join="is", verb="spent")
+
+
+def backlog_full(backlog: BacklogStatus) -> Said:
+    return Said(subject=f"The backlog of {backlog.name}", join="is", verb="nearly full")
+
+
+def dead_jobs(backlog: BacklogStatus) -> Said:
+    number = backlog.seen.figures.dead
+    return Said(subject=f"{count(number, 'job')} of {backlog.name}", join=is_or_are(number), verb="dead")
+
+
+def untaken(backlog: BacklogStatus) -> Said:
+    return Said(subject="No worker", join="takes", verb=f"jobs of {backlog.name}")
 
 
 def queue_full(breaker: BreakerStatus) -> Said:

@@ -71,6 +71,11 @@ def _days(**fields: Any) -> Threshold:
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
         "429": Threshold(warning=thresholds.REFUSED_SHARE, critical=thresholds.REFUSED_SHARE_CRITICAL),
+        "backlog-dead": Threshold(warning=0, unit="jobs", scale=1.0, most=1_000, whole=True),
+        "backlog-full": Threshold(
+            warning=thresholds.BACKLOG_SHARE, critical=thresholds.BACKLOG_SHARE_CRITICAL
+        ),
+        "backlog-untaken": _seconds(warning=thresholds.BACKLOG_UNTAKEN_S, least=10.0),
         "bulkhead-queue": Threshold(warning=thresholds.QUEUE_SHARE),
         "certificate": _days(warning=thresholds.EXPIRY_DAYS, critical=thresholds.EXPIRY_CRITICAL_DAYS),
         "check-errors": Threshold(

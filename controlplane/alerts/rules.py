@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts import headlines, texts
+from controlplane.alerts.backlog_rules import BACKLOG_RULES
 from controlplane.alerts.expiry_rules import EXPIRY_RULES
 from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.protection_rules import PROTECTION_RULES
@@ -343,6 +344,7 @@ RULES: tuple[Rule[Any], ...] = (
         ),
     ),
     *PROTECTION_RULES,
+    *BACKLOG_RULES,
     *STORE_RULES,
     *TRAFFIC_RULES,
     *EXPIRY_RULES,

@@ -67,6 +67,20 @@ def local(status: Status) -> str:
     return f"{count(pods, 'pod')} on local fallback"
 
 
+def is_or_are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def size(number: int) -> str:
+    """Bytes, as ``1.5 MiB``."""
+    amount, unit = float(number), "B"
+    for larger in ("KiB", "MiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.3g} {unit}"
+
+
 def local_pods(status: Status) -> float:
     """How many pods are on local fallback; endless if Redis itself is the likely cause."""
     local, live = len(status.fleet.local), status.fleet.live

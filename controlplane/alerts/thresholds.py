@@ -50,6 +50,11 @@ QUOTA_SHARE = WARN_PERCENT / 100
 QUOTA_SHARE_CRITICAL = 1.0
 #: Share of the places of a bulkhead's queue in which calls wait.
 QUEUE_SHARE = 0.8
+#: Share of the bound of a backlog, in jobs or bytes. A full one refuses jobs.
+BACKLOG_SHARE = 0.8
+BACKLOG_SHARE_CRITICAL = 0.99
+#: For how long a job is ready while no worker asks: an idle worker asks about once per second.
+BACKLOG_UNTAKEN_S = 60.0
 #: Share of the requests that pods shed.
 SHED_SHARE = 0.01
 SHED_SHARE_CRITICAL = 0.1

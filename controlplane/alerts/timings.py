@@ -18,6 +18,9 @@ _OF_RULE = {
     "429": Timing(level=1, for_s=120, keep_s=300),
     "ahead": Timing(level=2, for_s=0, keep_s=60),
     "all-local": Timing(level=3, for_s=10, keep_s=30),
+    "backlog-dead": Timing(level=2, for_s=30, keep_s=60),
+    "backlog-full": Timing(level=2, for_s=60, keep_s=120),
+    "backlog-untaken": Timing(level=2, for_s=10, keep_s=60),
     "bulkhead": Timing(level=1, for_s=60, keep_s=120),
     "bulkhead-queue": Timing(level=1, for_s=60, keep_s=120),
     "certificate": Timing(level=1, for_s=0, keep_s=10),
@@ -67,18 +70,18 @@ NEEDS_NO_GATEWAY = frozenset(
     (
         *("ahead", "observing", "overdue", "override", "schedules"),
         *("gateway-away", "postgres-down", "redis-ops", "unlimited", "worker-away"),
-        *("certificate", "open-share", "outbox", "token"),
+        *("backlog-dead", "backlog-full", "certificate", "open-share", "outbox", "token"),
     )
 )
 #: Rules whose alerts are about one dependency, which has an owner.
 OF_DEPENDENCY = frozenset(
     (
         *("bulkhead", "bulkhead-queue", "near", "open", "open-share", "override", "retry-budget"),
-        *("vendor-429", "vendor-auth"),
+        *("backlog-dead", "backlog-full", "backlog-untaken", "vendor-429", "vendor-auth"),
     )
 )
 #: Rules of which people should know, but whose alerts no person has to take: they do not escalate.
-FOR_AWARENESS = frozenset(("hot-key", "runaway-tenant"))
+FOR_AWARENESS = frozenset(("backlog-dead", "hot-key", "runaway-tenant"))
 #: What a page displays, but what is no news to a person who is called: it was planned.
 NOT_ALERTS = frozenset(("soon",))
 

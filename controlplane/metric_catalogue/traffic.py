@@ -4,6 +4,7 @@ from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter, 
 
 _ROW = "Decisions"
 _BREAKERS = "Breakers"
+_BACKLOGS = "Backlogs"
 _QUOTAS = "Quotas"
 _REDIS = "Redis"
 
@@ -14,6 +15,8 @@ OTHER = "other"
 MOST_VERSIONS = 20
 #: Dependencies that have series of a breaker and of calls.
 MOST_DEPENDENCIES = 200
+#: Backlogs that have series: those with a problem first, then the fullest.
+MOST_BACKLOGS = 16
 
 REQUESTS = Gauge(
     "fuseboard_fleet_requests_per_second",
@@ -252,6 +255,52 @@ BREAKER_TRANSITIONS = Counter(
         promql="sum by (environment, dependency, to) (increase(fuseboard_breaker_transitions_total[5m])) > 0",
         legend="{{environment}} {{dependency}} {{to}}",
     ),
+)
+BACKLOG_JOBS = Gauge(
+    "fuseboard_backlog_jobs",
+    "Jobs of the 16 fullest backlogs by state: ready, delayed, leased, dead.",
+    by=(WEB,),
+    labels=("environment", "dependency", "state"),
+    most=4 * MOST_BACKLOGS,
+    panel=Panel(
+        row=_BACKLOGS,
+        title="Jobs in backlogs",
+        promql="max by (environment, dependency, state) (fuseboard_backlog_jobs) > 0",
+        legend="{{environment}} {{dependency}} {{state}}",
+    ),
+)
+BACKLOG_USED = Gauge(
+    "fuseboard_backlog_used_ratio",
+    "Part of the bound of a backlog that is used, in jobs or bytes; at 1, jobs are refused.",
+    by=(WEB,),
+    labels=("environment", "dependency"),
+    most=MOST_BACKLOGS,
+    panel=Panel(
+        row=_BACKLOGS,
+        title="Used of backlogs",
+        promql="max by (environment, dependency) (fuseboard_backlog_used_ratio)",
+        legend="{{environment}} {{dependency}}",
+    ),
+)
+BACKLOG_WAIT = Gauge(
+    "fuseboard_backlog_wait_seconds",
+    "How long the job that comes next has waited.",
+    by=(WEB,),
+    labels=("environment", "dependency"),
+    most=MOST_BACKLOGS,
+    panel=Panel(
+        row=_BACKLOGS,
+        title="Wait in backlogs",
+        promql="max by (environment, dependency) (fuseboard_backlog_wait_seconds)",
+        legend="{{environment}} {{dependency}}",
+    ),
+)
+BACKLOG_UNTAKEN = Gauge(
+    "fuseboard_backlog_untaken_seconds",
+    "For how long a job is ready that could be sent, while no worker asks.",
+    by=(WEB,),
+    labels=("environment", "dependency"),
+    most=MOST_BACKLOGS,
 )
 CONFIG_LAG = Gauge(
     "fuseboard_config_lag_seconds",

@@ -75,6 +75,7 @@ _FAILED_CHECKS = (
 )
 _REFUSED, _REQUESTS = "fuseboard_fleet_refused_per_second", "fuseboard_fleet_requests_per_second"
 
+_JOBS = "fuseboard_backlog_jobs"
 _SHED = 'fuseboard_fleet_refused_per_second{reason="shed"}'
 _ADAPTIVE, _SLOTS = "fuseboard_fleet_adaptive_queue", "fuseboard_fleet_bulkhead_slots"
 
@@ -201,6 +202,21 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         severity="critical",
         promql="sum by (environment) (fuseboard_fleet_unknown_revisions) > 0",
         text="{{ $value }} pods report a revision that Postgres never made " + _IN,
+    ),
+    *_levels(
+        "backlog-dead",
+        f'max by (environment, dependency) ({_JOBS}{{state="dead"}}) >',
+        "{{ $value }} jobs of the backlog are dead: " + _OF,
+    ),
+    *_levels(
+        "backlog-full",
+        "max by (environment, dependency) (fuseboard_backlog_used_ratio) >",
+        "The backlog is {{ $value | humanizePercentage }} full: " + _OF,
+    ),
+    *_levels(
+        "backlog-untaken",
+        "max by (environment, dependency) (fuseboard_backlog_untaken_seconds) >",
+        "No worker takes jobs for {{ $value | humanizeDuration }}: " + _OF,
     ),
     PrometheusRule(
         rule="bulkhead",

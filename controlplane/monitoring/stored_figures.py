@@ -1,7 +1,7 @@
 """Figures for ``/metrics`` from Postgres: the fleet as the last evaluation of the alerts saw it, and more."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
@@ -17,6 +17,7 @@ from controlplane import tls
 from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation
+from controlplane.alerts.thresholds import BACKLOG_SHARE
 from controlplane.audit_export.export import not_exported
 from controlplane.fleet import live
 from controlplane.fleet.models import RedisNode, Server, ServerState
@@ -54,6 +55,8 @@ def _evaluated() -> list[Metric]:
     at, lag = alert_metrics.EVALUATED.family(), traffic.CONFIG_LAG.family()
     rejected, state = traffic.CONFIG_REJECTED.family(), traffic.BREAKER_STATE.family()
     ratio, unlimited = traffic.BREAKER_OPEN_RATIO.family(), traffic.UNLIMITED.family()
+    jobs, used = traffic.BACKLOG_JOBS.family(), traffic.BACKLOG_USED.family()
+    wait, untaken = traffic.BACKLOG_WAIT.family(), traffic.BACKLOG_UNTAKEN.family()
     now = timezone.now()
     for row in Evaluation.objects.order_by("environment"):
         at.add_metric([row.environment], row.at.timestamp())
@@ -65,7 +68,22 @@ def _evaluated() -> list[Metric]:
         for name, (number, part) in list(row.measured["breakers"].items())[: traffic.MOST_DEPENDENCIES]:
             state.add_metric([row.environment, name], number)
             ratio.add_metric([row.environment, name], part)
-    return [at, lag, rejected, unlimited, state, ratio]
+        # A row of an older version has none.
+        backlogs = sorted(row.measured.get("backlogs", {}).items(), key=lambda one: _rank(one[1]))
+        for name, figures in backlogs[: traffic.MOST_BACKLOGS]:
+            of = [row.environment, name]
+            for word in ("ready", "delayed", "leased", "dead"):
+                jobs.add_metric([*of, word], figures[word])
+            used.add_metric(of, figures["used"])
+            wait.add_metric(of, figures["wait_s"])
+            untaken.add_metric(of, figures["untaken_s"])
+    return [at, lag, rejected, unlimited, state, ratio, jobs, used, wait, untaken]
+
+
+def _rank(backlog: Mapping[str, float]) -> tuple[bool, float]:
+    """Those about which there is an alert first, then the fullest."""
+    fine = not backlog["dead"] and not backlog["untaken_s"] and backlog["used"] <= BACKLOG_SHARE
+    return fine, -backlog["used"]
 
 
 def _tenants(environments: list[str]) -> list[Metric]:

@@ -40,10 +40,10 @@ def limits(*, deadline_s: float = PROMPT_S) -> redis.Redis:
 
 
 class Script:
-    """One Lua file; loaded again after Redis was restarted."""
+    """One Lua file, or its text; loaded again after Redis was restarted."""
 
-    def __init__(self, file: Path) -> None:
-        self.text = file.read_text(encoding="utf-8")
+    def __init__(self, source: Path | str) -> None:
+        self.text = source if isinstance(source, str) else source.read_text(encoding="utf-8")
         self._sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     def run(self, store: redis.Redis, *, keys: list[str], args: list[Any]) -> Any:
@@ -53,6 +53,28 @@ class Script:
             # Nothing ran, so a second attempt cannot write twice.
             self._load(store, keys[0])
             return store.evalsha(self._sha, len(keys), *keys, *args)
+
+    def run_each(self, store: redis.Redis, *, keys: list[list[str]], args: list[Any]) -> list[Any]:
+        """Run it once for each list of keys, in one go where Redis is one server. An error is an answer."""
+        if isinstance(store, RedisCluster):
+            # A pipeline of a Cluster runs no scripts.
+            return [self._answer(store, of, args) for of in keys]
+        if not keys:
+            return []
+        with store.pipeline(transaction=False) as pipeline:
+            for of in keys:
+                pipeline.evalsha(self._sha, len(of), *of, *args)
+            answers = pipeline.execute(raise_on_error=False)
+        return [
+            self._answer(store, of, args) if isinstance(answer, NoScriptError) else answer
+            for of, answer in zip(keys, answers, strict=True)
+        ]
+
+    def _answer(self, store: redis.Redis, keys: list[str], args: list[Any]) -> Any:
+        try:
+            return self.run(store, keys=keys, args=args)
+        except redis.ResponseError as error:
+            return error
 
     def _load(self, store: redis.Redis, key: str) -> None:
         """Load it where the key is: another primary of a Cluster that is down must not matter."""

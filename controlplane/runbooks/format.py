@@ -27,6 +27,9 @@ LONGEST_STEP = 500
 #: Value -> what it is of: ``dependency``, or an empty text for the fleet.
 VALUES: dict[str, str] = {
     "alerts_evaluated": "",
+    "backlog_dead": "dependency",
+    "backlog_jobs": "dependency",
+    "backlog_wait": "dependency",
     "blocked": "dependency",
     "breaker_failures": "dependency",
     "breaker_state": "dependency",

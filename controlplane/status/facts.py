@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from controlplane.backlogs.figures import BacklogSeen
 from controlplane.fleet.live import FleetFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.outages import times_without_redis
@@ -264,6 +265,8 @@ class Facts:
     #: How long a decision waits for Redis at most, by the fleet's tuning.
     store_deadline_us: int = Tuning().store_deadline_us
     dependencies: tuple[Dependency, ...] = ()
+    #: Of dependencies whose backlog was ever used, as the worker read them last.
+    backlogs: tuple[BacklogSeen, ...] = ()
     #: What protects every pod, as ``fuseboard.contract.protection.PodProtection``; empty for nothing.
     pod_protection: dict[str, Any] = field(default_factory=dict)
     #: Parts that only observed when the rows were read.

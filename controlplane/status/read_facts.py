@@ -32,6 +32,7 @@ from controlplane.status.facts import (
     Transition,
     TripFigures,
 )
+from controlplane.status.read_backlogs import read_backlogs
 from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
 from controlplane.status.read_watched import read_watched
@@ -69,6 +70,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         watched=read_watched(environment, figures),
         call_p99_ms=recent_p99_ms(environment),
         dependencies=_dependencies(environment),
+        backlogs=read_backlogs(environment),
         pod_protection=found.protection,
         observing=read_observing(environment, found.protection),
         redis_servers=_redis_servers(),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from controlplane.fleet.live import FleetFigures
+from controlplane.status.backlogs import BacklogStatus, backlog_statuses
 from controlplane.status.breakers import BreakerStatus, breaker_statuses
 from controlplane.status.facts import Facts
 from controlplane.status.servers import FleetSummary, fleet_summary, server_statuses
@@ -14,6 +15,8 @@ class Status:
     #: Worst first.
     breakers: tuple[BreakerStatus, ...]
     fleet: FleetSummary
+    #: Of dependencies whose backlog was ever used, the fullest first.
+    backlogs: tuple[BacklogStatus, ...]
 
     @property
     def figures(self) -> FleetFigures:
@@ -22,8 +25,10 @@ class Status:
 
 def status_of(facts: Facts) -> Status:
     """A pure function: the same facts give the same status in every process."""
+    breakers = breaker_statuses(facts)
     return Status(
         facts=facts,
-        breakers=breaker_statuses(facts),
+        breakers=breakers,
         fleet=fleet_summary(facts, server_statuses(facts)),
+        backlogs=backlog_statuses(facts, breakers),
     )

@@ -10,6 +10,7 @@ from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
+from dashboard.live.backlogs import BacklogRow, backlog_row
 from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.capacity import BulkheadRow, RetryRow, bulkhead_rows, retry_rows
@@ -68,6 +69,8 @@ class Live:
     #: The dependencies that are nearest to the end of their slots, and of their budget for retries.
     bulkheads: tuple[BulkheadRow, ...]
     retries: tuple[RetryRow, ...]
+    #: The fullest first.
+    backlogs: tuple[BacklogRow, ...]
     #: What became of the calls to all dependencies, in words.
     calls: str
     counts: tuple[tuple[BreakerLook, int], ...]
@@ -130,6 +133,10 @@ class Live:
         there = [] if self.facts.environment == DEFAULT_ENVIRONMENT else [self.facts.environment]
         return ": ".join([*there, *filter(None, [", ".join(words)])])
 
+    def backlog(self, name: str) -> BacklogRow | None:
+        """``None`` if the backlog of this dependency was never used."""
+        return next((row for row in self.backlogs if row.name == name), None)
+
     def breaker(self, name: str) -> Breaker | None:
         return next((breaker for breaker in self.breakers if breaker.name == name), None)
 
@@ -169,6 +176,7 @@ def build(
         quotas=_quotas(facts),
         bulkheads=tuple(bulkhead_rows(facts)[:MAX_ROWS]),
         retries=tuple(retry_rows(facts)[:MAX_ROWS]),
+        backlogs=tuple(backlog_row(one) for one in status.backlogs),
         calls=calls_in_words(facts),
         counts=_counts(every),
         events=_events(facts),

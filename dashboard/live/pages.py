@@ -55,6 +55,7 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
         case "breaker":
             context["breaker"] = live.breaker(topic.key)
             context["range"] = topic.range
+            context["backlog"] = live.backlog(topic.key)
             context["protection"] = protection_of(live.breaker(topic.key), live.facts)
             context["timeline"] = past(live, topic.key, topic.range)
             context["agreement"] = agreement_of(live.breaker(topic.key))
@@ -63,6 +64,11 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context |= tenant_context(live, topic.key)
         case "server":
             context["pod"] = pod_page(live, topic.key)
+        case "backlogs":
+            context["rows"] = live.backlogs
+        case "backlog":
+            context["backlog"] = live.backlog(topic.key)
+            context["breaker"] = live.breaker(topic.key)
         case "bulkheads":
             context["rows"] = bulkhead_rows(live.facts)
         case "retries":

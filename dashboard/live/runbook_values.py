@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from controlplane.backlogs.figures import BacklogSeen
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.models import RedisNode
 from controlplane.status.breakers import PHRASES
@@ -158,8 +159,28 @@ def _replica_lag(scene: Scene) -> str | None:
     return ", ".join(found) or None
 
 
+def _of_backlog(read: Callable[[BacklogSeen], str]) -> _Value:
+    def value(scene: Scene) -> str | None:
+        name = scene.breaker.name if scene.breaker is not None else ""
+        found = next((one for one in scene.live.facts.backlogs if one.dependency == name), None)
+        return read(found) if found is not None else None
+
+    return value
+
+
+def _backlog_jobs(seen: BacklogSeen) -> str:
+    figures = seen.figures
+    return (
+        f"{figures.jobs:,} of {seen.max_jobs:,}: {figures.ready:,} ready, {figures.delayed:,} delayed,"
+        f" {figures.leased:,} with workers"
+    )
+
+
 _VALUES: dict[str, _Value] = {
     "alerts_evaluated": _alerts_evaluated,
+    "backlog_dead": _of_backlog(lambda seen: f"{seen.figures.dead:,}"),
+    "backlog_jobs": _of_backlog(_backlog_jobs),
+    "backlog_wait": _of_backlog(lambda seen: f"{seen.waiting_s:.0f} s"),
     "blocked": _rate(lambda scene: scene.breaker.traffic.refused_per_s if scene.breaker else None),
     "breaker_failures": _of_breaker(_failures),
     "breaker_state": _of_breaker(_state),

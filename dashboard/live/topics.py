@@ -85,7 +85,7 @@ def _breakers(context: Context) -> list[Fragment]:
 def _breaker(context: Context) -> list[Fragment]:
     if context["breaker"] is None:
         return []
-    names = ("hero", "facts", "timeline", "transitions", "agree", "failures", "protection")
+    names = ("hero", "facts", "timeline", "transitions", "agree", "failures", "protection", "backlog")
     return [Fragment(name, f"breaker.html#{name}") for name in names]
 
 
@@ -139,6 +139,17 @@ def _bulkheads(context: Context) -> list[Fragment]:
     return [Fragment("rows", "bulkheads.html#rows", items=rows)]
 
 
+def _backlogs(context: Context) -> list[Fragment]:
+    rows = tuple(Fragment(f"r-{row.name}", "backlogs.html#row", {"row": row}) for row in context["rows"])
+    return [Fragment("rows", "backlogs.html#rows", items=rows)]
+
+
+def _backlog(context: Context) -> list[Fragment]:
+    if context["breaker"] is None:
+        return []
+    return [Fragment(name, f"backlog.html#{name}") for name in ("hero", "facts")]
+
+
 def _retries(context: Context) -> list[Fragment]:
     rows = tuple(Fragment(f"r-{row.dependency}", "retries.html#row", {"row": row}) for row in context["rows"])
     return [Fragment("rows", "retries.html#rows", items=rows)]
@@ -164,6 +175,8 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "alerts": _alerts,
     "audit": _audit,
     "edit": _edit,
+    "backlogs": _backlogs,
+    "backlog": _backlog,
     "bulkheads": _bulkheads,
     "retries": _retries,
     "limits": _ranking,

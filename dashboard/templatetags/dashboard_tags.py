@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 
 from controlplane.alerts.findings import Subject
 from controlplane.alerts.reading import StoredAlert
+from controlplane.alerts.texts import size as byte_size
 from controlplane.alerts.timings import rule_of
 from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.status.incidents import trip_words
@@ -346,6 +347,7 @@ register.filter("event_detail", event_detail_words)
 register.filter("mode_cause", mode_cause_words)
 register.filter("policy", policy_words)
 register.filter("duration", duration)
+register.filter("bytes", byte_size)
 register.filter("request_state", request_words)
 register.filter("state_verb", state_verb)
 

@@ -153,6 +153,7 @@ _PAGES = (
     ("incidents", "Incidents", "postmortem timeline report note outage"),
     ("mutes", "Mutes of alerts", "silence maintenance window"),
     ("breakers", "Breakers", "dependencies circuit"),
+    ("backlogs", "Backlogs", "queue jobs dead letters workers depth"),
     ("bulkheads", "Bulkheads", "slots concurrency queue"),
     ("retries", "Retries", "budget"),
     ("limits", "Rate limits", "quota near shadow"),

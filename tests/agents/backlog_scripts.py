@@ -8,6 +8,7 @@ import redis
 
 from fuseboard.batching.demand import rule_of
 from fuseboard.contract import keys
+from fuseboard.contract.backlog_figures import BacklogFigures
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.contract.scripts import Script, read_script
 from fuseboard.contract.words import Algorithm
@@ -16,7 +17,7 @@ from tests.agents.scripts import START_US, VIRTUAL_CLOCK
 SECOND = 1_000_000
 SUBMITTED = ("accepted", "known", "finished", "many_jobs", "many_bytes", "no_memory")
 HOW = {"done": 1, "retry": 2, "dead": 3, "release": 4}
-NAMES = ("submit", "take", "keep", "end", "change", "look")
+NAMES = ("submit", "take", "keep", "end", "change", "look", "dead")
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,18 @@ class BacklogStore:
     max_jobs: int = 10_000
     max_bytes: int = 64 << 20
     takes: int = 0
+    environment: str = "t"
+    dependency: str = "d"
 
     def __post_init__(self) -> None:
-        self.keys = {part: keys.backlog("t", "d", part) for part in keys.BACKLOG_PARTS}
+        self.keys = {
+            part: keys.backlog(self.environment, self.dependency, part) for part in keys.BACKLOG_PARTS
+        }
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
-        self.guard = [key("t", "d") for key in named]
+        self.guard = [key(self.environment, self.dependency) for key in named]
 
     def limit_key(self, limit: Limit) -> str:
-        return keys.vendor_limit("t", "d", limit.name)
+        return keys.vendor_limit(self.environment, self.dependency, limit.name)
 
     def submit(
         self,
@@ -148,9 +153,13 @@ class BacklogStore:
     def revive(self, job_id: str) -> int:
         return self._run("change", [], [job_id, 2, self.result_us, "hints", "d"])  # type: ignore[no-any-return]
 
-    def look(self, *ids: str) -> tuple[list[int], list[bytes]]:
+    def look(self, *ids: str) -> tuple[BacklogFigures, list[bytes]]:
         reply = self._run("look", [], list(ids))
-        return msgspec.msgpack.decode(reply[0]), reply[1:]
+        return msgspec.convert(reply[0], BacklogFigures), reply[1:]
+
+    def dead(self, what: str, *, most: int = 200, until_us: int = 0) -> list[Any]:
+        number = {"list": 1, "return": 2, "delete": 3}[what]
+        return self._run("dead", [], [number, most, until_us, self.result_us, "hints", "d"])  # type: ignore[no-any-return]
 
     def ordered(self, part: str) -> dict[str, float]:
         """Members and scores of ready, delayed, leases or dead."""

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.db.models.functions import Now
 
+from controlplane.alerts.backlog_rules import EACH_BACKLOG
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.receivers import remove_receiver
 from controlplane.alerts.lifecycle import News
@@ -91,7 +92,8 @@ def test_holes_are_found_at_every_hour() -> None:
 
 
 def test_the_rules_about_a_dependency_are_known() -> None:
-    about = {rule.key for rule in RULES if rule.scope in (EACH_BREAKER, EACH_DEPENDENCY, EACH_VENDOR)}
+    scopes = (EACH_BACKLOG, EACH_BREAKER, EACH_DEPENDENCY, EACH_VENDOR)
+    about = {rule.key for rule in RULES if rule.scope in scopes}
     assert about == OF_DEPENDENCY
 
 

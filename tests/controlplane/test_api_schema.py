@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from controlplane.api.api import api
 from controlplane.api.routes import change_requests, drills, people, series, usage
 from controlplane.api.schemas import (
+    backlogs,
     bulk_in,
     configuration_out,
     edits_in,
@@ -102,6 +103,7 @@ def test_every_document_has_a_valid_example() -> None:
     classes = {
         name: found
         for module in (
+            backlogs,
             edits_in,
             limits,
             bulk_in,

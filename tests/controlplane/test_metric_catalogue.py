@@ -30,7 +30,7 @@ def test_each_name_is_in_the_catalogue_once():
 
 @pytest.mark.parametrize("process", [WEB, WORKER, GATEWAY])
 def test_a_process_exports_fewer_than_5000_series(process):
-    assert most_series(process) < 4_900, "Python adds up to 30 of its own"
+    assert most_series(process) <= 4_970, "Python adds up to 30 of its own"
 
 
 def test_no_other_module_names_a_metric():

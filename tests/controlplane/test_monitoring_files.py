@@ -108,7 +108,7 @@ def test_an_alert_inhibits_what_it_explains_and_nothing_worse() -> None:
             assert "equal" not in rule, "they have no environment"
         else:
             assert "environment" in rule["equal"]
-            assert ("dependency" in rule["equal"]) == (cause == "open")
+            assert ("dependency" in rule["equal"]) == (cause in ("backlog-untaken", "open"))
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
@@ -135,6 +135,30 @@ DRIVEN: dict[str, tuple[list[dict[str, str]], list[str], list[str], dict[str, st
         ["1m", "5m", "6m"],
         ["30s", "12m"],
         {**PRODUCTION, "dependency": "llm", "severity": "critical", "level": "2", "rule": "open"},
+    ),
+    "FuseboardBacklogFullWarning": (
+        [
+            series("fuseboard_backlog_used_ratio", "0.5x3 0.85x20 0.8x80", dependency="llm", **PRODUCTION),
+            series("fuseboard_backlog_used_ratio", "0.8x200", dependency="ledger", **PRODUCTION),
+        ],
+        ["2m30s", "6m"],
+        ["1m30s", "12m"],
+        {**PRODUCTION, "dependency": "llm", "severity": "warning", "level": "2", "rule": "backlog-full"},
+    ),
+    "FuseboardBacklogDeadWarning": (
+        [
+            series("fuseboard_backlog_jobs", "0x3 2x20 0x80", dependency="llm", state="dead", **PRODUCTION),
+            series("fuseboard_backlog_jobs", "90x200", dependency="llm", state="ready", **PRODUCTION),
+        ],
+        ["2m", "5m"],
+        ["1m", "9m"],
+        {**PRODUCTION, "dependency": "llm", "severity": "warning", "level": "2", "rule": "backlog-dead"},
+    ),
+    "FuseboardBacklogUntakenWarning": (
+        [series("fuseboard_backlog_untaken_seconds", "0x3 70x20 0x80", dependency="llm", **PRODUCTION)],
+        ["2m", "5m"],
+        ["45s", "9m"],
+        {**PRODUCTION, "dependency": "llm", "severity": "warning", "level": "2", "rule": "backlog-untaken"},
     ),
     "Fuseboard429Critical": (
         [

@@ -17,7 +17,7 @@ from controlplane.gateway.servers.fleet import Fleet
 from controlplane.metrics import FleetCollector
 from controlplane.monitoring import stored_figures
 from controlplane.policies.models import Tenant, TenantQuota
-from controlplane.status.facts import Transition
+from controlplane.status.facts import Dependency, Transition
 from controlplane.status.incidents import HOUR_S, open_ratio
 from controlplane.status.measured import measured
 from controlplane.status.status import status_of
@@ -26,6 +26,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
 from tests.controlplane.alert_facts import facts, override
+from tests.controlplane.backlog_alert_cases import seen as backlog_seen
 from tests.controlplane.gateway import TurnedClock
 
 NOW = 1_795_144_367.0
@@ -109,6 +110,24 @@ def test_breakers_lag_and_alerts_are_those_of_the_last_evaluation(production: st
     found = exported()
     assert ("breaker_state", "openai", "production") not in found
     assert ("alerts_evaluated_timestamp_seconds", "production") in found
+
+
+def test_the_fullest_backlogs_and_those_with_a_problem_have_series(production: str) -> None:
+    names = [f"vendor-{number:02}" for number in range(30)]
+    some = facts(
+        dependencies=tuple(Dependency(name=name) for name in names),
+        backlogs=tuple(
+            backlog_seen(dependency=name, ready=10 * number, dead=int(name == "vendor-00"))
+            for number, name in enumerate(names)
+        ),
+    )
+    Evaluation.objects.create(environment=production, at=timezone.now(), measured=measured(status_of(some)))
+    found = {name[1:]: value for name, value in exported().items() if name[0] == "backlog_jobs"}
+    assert len(found) == 4 * 16
+    assert found["vendor-00", "production", "dead"] == 1
+    assert found["vendor-29", "production", "ready"] == 290
+    assert ("vendor-01", "production", "ready") not in found
+    assert exported()["backlog_used_ratio", "vendor-29", "production"] == 0.29
 
 
 def test_quotas_at_80_and_100_percent(production: str, limits: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 import redis
 from django.utils import timezone
 
+from controlplane.backlogs.collect import measure_backlogs
 from controlplane.breakers.breakers_in_redis import stored_breakers
 from controlplane.breakers.collect import collect_transitions
 from controlplane.breakers.models import Transition
@@ -22,6 +23,7 @@ from controlplane.reconciliation import copying
 from controlplane.reconciliation.models import AllowedAlone
 from controlplane.redis.scripts import limits as client_of_limits
 from controlplane.repair.tasks import reconcile_environment
+from controlplane.status.read_backlogs import read_backlogs
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
@@ -180,6 +182,17 @@ class TestCluster:
             client_of_limits().hincrby(keys.offline_totals(quota), keys.offline_field(quota), 1)
         assert copying.copy() == 30
         assert AllowedAlone.objects.count() == 30
+
+    def test_the_backlogs_of_every_shard_are_read(self, on_cluster: Cluster, production: str, ada: Any):
+        for name in DEPENDENCIES[1:]:
+            edits.create_dependency(
+                environment="production", dependency=name, kind="llm", reason="for a test", actor=ada
+            )
+        for number, name in enumerate(DEPENDENCIES):
+            client_of_limits().hset(keys.backlog(production, name, "stats"), "submitted", str(number))
+        assert measure_backlogs(production) == len(DEPENDENCIES)
+        found = {one.dependency: one.figures.submitted for one in read_backlogs(production)}
+        assert found == {name: number for number, name in enumerate(DEPENDENCIES)}
 
     def test_an_emptied_cluster_is_refilled(self, on_cluster: Cluster, production: str):
         on_cluster.flush()

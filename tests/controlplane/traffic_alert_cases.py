@@ -1,10 +1,11 @@
-"""Cases of the rules about tenants, vendors, budgets and expiry, as in ``test_alert_rules``."""
+"""Cases of the rules about tenants, vendors, budgets, backlogs and expiry, as in ``test_alert_rules``."""
 
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import RuleFigures, TenantFigures
 from controlplane.status.facts import Dependency, Facts, Transition
 from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
 from tests.controlplane.alert_facts import NOW, facts, figures
+from tests.controlplane.backlog_alert_cases import BACKLOG_CASES
 
 DAY_S = 86_400.0
 VENDOR = "More than 1 % is a warning, more than 10 % is critical."
@@ -57,6 +58,7 @@ def waiting(queued: int) -> Facts:
 
 
 TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
+    *BACKLOG_CASES,
     (
         ("bulkhead-queue", "warning"),
         waiting(17),

@@ -8,6 +8,7 @@ import pytest
 from fleet_rows import breaker, put_server
 from refused_samples import FIRST, put_samples
 
+from tests.agents.backlog_scripts import BacklogStore
 from tests.dashboard.test_incident_pages import incident
 from tests.people import ADA, BOB, OLGA, PASSWORD
 
@@ -32,6 +33,8 @@ PAGES = {
     "template": "/templates/of/contract",
     "tiers": "/tiers",
     "edit_freeze": "/edit-freeze",
+    "backlogs": "/backlogs",
+    "backlog": "/backlogs/payments-api",
     "bulkheads": "/bulkheads",
     "retries": "/retries",
     "open_selected": "/overrides/open?b=payments-api&b=search",
@@ -122,8 +125,23 @@ WIDE = """[
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 
+def put_backlog(limits: Any) -> None:
+    """Waiting jobs, and a dead one."""
+    import time
+
+    from controlplane.backlogs.collect import measure_backlogs
+
+    now_us = time.time_ns() // 1000 - 90_000_000
+    jobs = BacklogStore(limits, environment="production", dependency="payments-api", now_us=now_us)
+    for number in range(12):
+        jobs.submit(f"charge-of-a-very-long-order-number-{number:020}", max_tries=1)
+    (job,) = jobs.take(1).jobs
+    jobs.end(job["id"], job["fence"], "dead", cause="Undeliverable: the card was refused by its bank")
+    measure_backlogs("production")
+
+
 @pytest.fixture
-def something_everywhere(production: Any) -> None:
+def something_everywhere(production: Any, limits: Any) -> None:
     """A row for each list that is empty otherwise, so that its table and its buttons are on the page."""
     import time
     from datetime import UTC, datetime, timedelta
@@ -185,6 +203,7 @@ def something_everywhere(production: Any) -> None:
         cursor.execute("SELECT setval('approvals_changerequest_id_seq', 4710)")
     with pytest.raises(Proposed):
         edits.change_tier(tenant="acme-retail", tier="enterprise", expected_version=None, actor=BOB, **common)
+    put_backlog(limits)
     override_breaker(
         environment="production",
         dependency="payments-api",

@@ -16,10 +16,12 @@ from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
+from tests.controlplane.backlog_alert_cases import NOW_US
+from tests.controlplane.backlog_alert_cases import seen as backlog_seen
 from tests.dashboard.live_page import LivePage, unpacked
 
 NOW = 1_795_144_367.0
-PAGES = ("overview", "breakers", "servers", "bulkheads", "retries", "limits")
+PAGES = ("overview", "breakers", "servers", "backlogs", "bulkheads", "retries", "limits")
 
 
 def figures(chance):
@@ -59,6 +61,19 @@ def fleet(chance, now, *, pods=40, breakers=20):
         if chance.random() < 0.9
     )
     traffic = {name: figures(chance) for name in names}
+    own = random.Random(now)
+    backlogs = tuple(
+        backlog_seen(
+            dependency=name,
+            read_at=now - own.randrange(3),
+            ready=own.randrange(700),
+            leased=own.randrange(9),
+            waiting_us=own.randrange(10**9),
+            asked_us=NOW_US - own.randrange(10**7),
+        )
+        for name in names
+        if own.random() < 0.9
+    )
     protection = {name: calls(chance) for name in names}
     rules = [
         RuleFigures(f"tenant {n}", "<b>'\"", chance.random() * 90, chance.random(), 0) for n in range(pods)
@@ -70,6 +85,7 @@ def fleet(chance, now, *, pods=40, breakers=20):
         revision=7,
         servers=servers,
         dependencies=tuple(Dependency(name=name) for name in names),
+        backlogs=backlogs,
         figures=FleetFigures(
             gateways=1,
             live_servers=len(servers),

@@ -80,6 +80,8 @@ class Depth(Struct, frozen=True, kw_only=True):
     died: int
     cancelled: int
     expired: int
+    #: Submits that were refused because the backlog was full.
+    refused: int
 
     @property
     def jobs(self) -> int:

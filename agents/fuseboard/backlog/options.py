@@ -4,11 +4,12 @@ from dataclasses import dataclass, fields
 from typing import TypedDict
 
 from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.contract.backlog_figures import MOST_BYTES, MOST_JOBS
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 
-#: Bounds that no option can exceed: a backlog shares its Redis with the limits, which must never fill it.
-MOST_JOBS, MOST_BYTES, MOST_PAYLOAD, MOST_RESULT = 10_000, 64 * 2**20, 64 * 2**10, 64 * 2**10
+#: Bounds that no option can exceed, beside those of the contract.
+MOST_PAYLOAD, MOST_RESULT = 64 * 2**10, 64 * 2**10
 MOST_TRIES = 100
 DAY_S = 86_400.0
 LONGEST_DELAY_S = 7 * DAY_S

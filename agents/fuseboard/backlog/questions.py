@@ -3,7 +3,7 @@
 import asyncio
 from secrets import token_hex
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,7 @@ from fuseboard.batching.demand import is_slot, most_in_redis, rule_of
 from fuseboard.batching.encoding import msgpack_encode, numbered_rule
 from fuseboard.batching.redis_question import LATE, PROBES
 from fuseboard.contract import keys
+from fuseboard.contract.backlog_figures import BacklogFigures
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import (
     BACKLOG_CHANGE,
@@ -168,13 +169,13 @@ class Questions:
             raise StoreUnavailable(f"backlog_end was answered with {reply!r:.80}")
         return reply
 
-    async def look(self, *ids: str) -> tuple[list[int], list[bytes]]:
+    async def look(self, *ids: str) -> tuple[BacklogFigures, list[bytes]]:
         """The figures of ``backlog_look.lua``, and the state of each job."""
         reply = await self._ask(BACKLOG_LOOK, self.keys, ids)
         try:
-            head, *states = msgspec.convert(reply, list[bytes])
-            return msgspec.msgpack.decode(head, type=list[int]), states
-        except (msgspec.DecodeError, ValueError) as error:
+            head, *states = msgspec.convert(reply, list[Any])
+            return msgspec.convert(head, BacklogFigures), msgspec.convert(states, list[bytes])
+        except ValueError as error:
             raise StoreUnavailable(f"backlog_look was answered with {reply!r:.80}: {error}") from None
 
     async def take(self, most: int) -> Taken:

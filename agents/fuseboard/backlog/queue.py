@@ -118,19 +118,24 @@ class Backlog:
         """What the backlog contains now. Raises ``StoreUnavailable``."""
         self._bind()
         figures, _ = await self._questions.look()
-        now, ready, delayed, leased, dead, size, results, waiting, asked, memory, *totals = figures
-        names = ("submitted", "taken", "done", "requeued", "died", "cancelled", "expired")
         return Depth(
-            ready=ready,
-            delayed=delayed,
-            leased=leased,
-            dead=dead,
-            bytes=size,
-            results=results,
-            waiting_s=waiting / 1e6,
-            asked_s=max(0, now - asked) / 1e6 if asked else None,
-            memory_percent=memory,
-            **dict(zip(names, totals, strict=True)),
+            ready=figures.ready,
+            delayed=figures.delayed,
+            leased=figures.leased,
+            dead=figures.dead,
+            bytes=figures.bytes,
+            results=figures.results,
+            waiting_s=figures.waiting_us / 1e6,
+            asked_s=figures.asked_s,
+            memory_percent=figures.memory_percent,
+            submitted=figures.submitted,
+            taken=figures.taken,
+            done=figures.done,
+            requeued=figures.requeued,
+            died=figures.died,
+            cancelled=figures.cancelled,
+            expired=figures.expired,
+            refused=figures.refused,
         )
 
     # Workers

@@ -4,12 +4,13 @@
 -- KEYS  of the backlog, in the order of parts/backlog.lua
 -- ARGV  ids of jobs, at most 1000
 -- Returns an array
---   1 msgpack of an array
+--   1 an array of integers, in the order of contract/backlog_figures.py
 --     now ready delayed leased dead bytes results    store time in us; jobs, payloads in bytes
 --     waiting      us since the job that comes next was submitted; 0 if none is ready
 --     asked        store time in us at which a worker last asked; 0 for never
 --     memory       percent of maxmemory, when it was last read
---     submitted taken done requeued died cancelled expired      since the first job
+--     submitted taken done requeued died cancelled expired refused     since the first job
+--     max_jobs max_bytes           what the last submit may fill; 0 for unknown
 --   2... for each job: `ready`, `delayed`, `leased`, `dead cause`, its result `status us value`, or ''
 
 local time = redis.call('TIME')
@@ -29,10 +30,11 @@ local figures = {
     now, redis.call('ZCARD', READY), redis.call('ZCARD', DELAYED), redis.call('ZCARD', LEASES),
     redis.call('ZCARD', DEAD), stat('bytes'), redis.call('HLEN', RESULTS), waiting, stat('asked'), stat('memory'),
 }
-for _, name in ipairs({ 'submitted', 'taken', 'done', 'requeued', 'died', 'cancelled', 'expired' }) do
-    figures[#figures + 1] = stat(name)
-end
-local reply = { cmsgpack.pack(figures) }
+local totals = { 'submitted', 'taken', 'done', 'requeued', 'died', 'cancelled', 'expired', 'refused' }
+for _, name in ipairs(totals) do figures[#figures + 1] = stat(name) end
+figures[#figures + 1] = stat('max_jobs')
+figures[#figures + 1] = stat('max_bytes')
+local reply = { figures }
 for i, id in ipairs(ARGV) do
     local answer = redis.call('HGET', RESULTS, id) or ''
     for word, key in pairs({ ready = READY, delayed = DELAYED, leased = LEASES, dead = DEAD }) do

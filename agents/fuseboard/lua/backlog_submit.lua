@@ -2,7 +2,7 @@
 -- Put one job into the backlog of a dependency, once.
 --
 -- Invariant: an id that is known changes nothing. The queue never has more jobs and bytes than it may, and
--- a job that is refused leaves nothing behind, except the last figure of the memory.
+-- a job that is refused leaves nothing behind, except in the statistics.
 --
 -- KEYS  of the backlog, in the order of parts/backlog.lua
 -- ARGV  1 msgpack of an array:
@@ -39,8 +39,13 @@ local jobs = redis.call('ZCARD', READY) + redis.call('ZCARD', DELAYED) + redis.c
 local bytes = jobs + redis.call('ZCARD', DEAD) > 0 and stat('bytes') or 0
 if redis.call('HEXISTS', META, id) == 1 then return { KNOWN, now, jobs, bytes } end
 if redis.call('HEXISTS', RESULTS, id) == 1 then return { FINISHED, now, jobs, bytes } end
-if jobs >= max_jobs then return { MANY_JOBS, now, jobs, bytes } end
-if bytes + #payload > max_bytes then return { MANY_BYTES, now, jobs, bytes } end
+local function refuse(why)
+    redis.call('HSET', STATS, 'max_jobs', digits(max_jobs), 'max_bytes', digits(max_bytes))
+    count('refused', 1)
+    return { why, now, jobs, bytes }
+end
+if jobs >= max_jobs then return refuse(MANY_JOBS) end
+if bytes + #payload > max_bytes then return refuse(MANY_BYTES) end
 
 -- Above maxmemory, Redis refuses every script that writes, and all pods would decide alone.
 local percent = stat('memory')
@@ -52,7 +57,7 @@ if math.abs(now - stat('memory_at')) >= 1000000 then
     if used and most and tonumber(most) > 0 then percent = math.floor(100 * tonumber(used) / tonumber(most)) end
     redis.call('HSET', STATS, 'memory', digits(percent), 'memory_at', digits(now))
 end
-if percent > max_memory then return { NO_MEMORY, now, jobs, bytes } end
+if percent > max_memory then return refuse(NO_MEMORY) end
 
 if jobs == 0 then
     redis.call('HSET', STATS, 'fair', digits(fair))
@@ -63,7 +68,9 @@ else
 end
 -- In the order of arrival, also when two arrive in the same microsecond or the clock steps back.
 local sequence = math.max(stat('sequence') + 1, now)
-redis.call('HSET', STATS, 'sequence', digits(sequence))
+redis.call(
+    'HSET', STATS, 'sequence', digits(sequence), 'max_jobs', digits(max_jobs), 'max_bytes', digits(max_bytes)
+)
 local score, tag = sequence - priority * age, 0
 if fair == 1 then
     local virtual = tonumber(redis.call('HGET', FAIR, '') or '') or 0

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from controlplane.api.schemas.backlogs import BACKLOG_EXAMPLES
 from controlplane.api.schemas.limits import EXAMPLE
 from controlplane.api.schemas.pod_load_examples import CALLS, LOAD, PODS
 from controlplane.api.schemas.refusal_examples import REFUSAL_EXAMPLES
@@ -173,6 +174,7 @@ _TOKEN = {
 _DAYS_90 = 90 * 86_400
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    **BACKLOG_EXAMPLES,
     **REFUSAL_EXAMPLES,
     "ReasonIn": _WHY,
     "LimitIn": {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], **_WHY},

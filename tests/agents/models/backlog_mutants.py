@@ -183,4 +183,26 @@ BACKLOG_MUTANTS = [
         "redis.call('ZADD', READY, digits(job[JOB.score]), id)",
         "redis.call('ZADD', READY, digits(now), id)",
     ),
+    Mutant(
+        "returned jobs exceed the bound of the queue",
+        "dead",
+        "jobs + changed >= max_jobs",
+        "jobs + changed > max_jobs",
+    ),
+    Mutant(
+        "a returned job keeps its tries",
+        "dead",
+        "job[JOB.tries], job[JOB.cause] = 0, ''",
+        "job[JOB.cause] = ''",
+    ),
+    Mutant("a returned job stays dead", "dead", "        redis.call('ZREM', DEAD, id)\n", ""),
+    Mutant(
+        "jobs that died later are returned", "dead", "before > 0 and digits(before)", "before < 0 and '0'"
+    ),
+    Mutant(
+        "a deleted job has no result",
+        "dead",
+        "finish(id, job, 'cancelled', '', result_us)",
+        "remove(id, job)",
+    ),
 ]

@@ -3,8 +3,9 @@
 -- ready     ZSET score -> id, in the order of handing out; delayed, leases, dead: ZSET time in us -> id
 -- meta      HASH id -> msgpack of an array, see `JOB` below; body: HASH id -> payload
 -- fair      HASH digest of a tenant -> virtual time of its last job; '' -> that of the queue
--- stats     HASH of counters: submitted taken done requeued died cancelled expired bytes; fence and
---           sequence, which only grow; asked, when a worker last asked; fair, 1 for a fair queue
+-- stats     HASH of counters: submitted taken done requeued died cancelled expired refused bytes; fence and
+--           sequence, which only grow; asked, when a worker last asked; fair, 1 for a fair queue; max_jobs
+--           and max_bytes of the last submit
 -- results   HASH id -> `status us value`, where us is when it expires; expiring: ZSET us -> id
 -- hint      STRING, exists while no further hint is published
 

@@ -1,0 +1,47 @@
+"""The figures of a backlog, as ``lua/backlog_look.lua`` returns them to pods and the control plane."""
+
+from msgspec import Struct
+
+#: Bounds that no option can exceed: a backlog shares its Redis with the limits, which must never fill it.
+MOST_JOBS, MOST_BYTES = 10_000, 64 * 2**20
+
+
+class BacklogFigures(Struct, array_like=True, frozen=True):
+    """Integers. Totals count since the first job, or since Redis lost them."""
+
+    #: Store time in us.
+    now: int
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    #: Payloads in bytes, those of dead jobs included.
+    bytes: int
+    results: int
+    #: For how many us the job that comes next has waited; 0 if none is ready.
+    waiting_us: int
+    #: Store time in us at which a worker last asked; 0 for never.
+    asked_us: int
+    #: Percent of the ``maxmemory`` of Redis, when it was last read.
+    memory_percent: int
+    submitted: int
+    taken: int
+    done: int
+    requeued: int
+    died: int
+    cancelled: int
+    expired: int
+    refused: int
+    #: What the last submit could fill; 0 if an older agent submitted.
+    max_jobs: int
+    max_bytes: int
+
+    @property
+    def jobs(self) -> int:
+        """What counts against the bound of jobs."""
+        return self.ready + self.delayed + self.leased
+
+    @property
+    def asked_s(self) -> float | None:
+        """Seconds since a worker last asked; ``None`` if none ever did."""
+        return max(0, self.now - self.asked_us) / 1e6 if self.asked_us else None

@@ -1,0 +1,83 @@
+"""Each backlog, and what it means together with its breaker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.backlogs.figures import BacklogSeen
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.facts import Facts
+
+#: The worker reads backlogs each 2 s. Older figures say nothing about workers that ask.
+FRESH_S = 30.0
+#: A worker asks about once per second while it is idle. After this time without, it is worth a word.
+QUIET_S = 10.0
+
+#: Of a backlog; the first that is true counts.
+STATES = ("unknown", "full", "untaken", "stopped", "working", "waiting", "dead", "empty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacklogStatus:
+    seen: BacklogSeen
+    breaker: BreakerStatus
+    #: Since it was read.
+    age_s: float
+
+    @property
+    def name(self) -> str:
+        return self.seen.dependency
+
+    @property
+    def share(self) -> float:
+        return self.seen.share
+
+    @property
+    def full(self) -> bool:
+        return self.share >= 1
+
+    @property
+    def fresh(self) -> bool:
+        return self.age_s <= FRESH_S
+
+    @property
+    def stopped(self) -> bool:
+        """The breaker lets nothing through. Pods that know it do not ask for jobs."""
+        return self.breaker.effective in ("open", "forced_open")
+
+    @property
+    def untaken_s(self) -> float:
+        """For how long a job is ready that could be sent, while no worker asks; 0 if that is not known."""
+        return self.seen.untaken_s if self.fresh and not self.stopped else 0.0
+
+    @property
+    def state(self) -> str:
+        """One of ``STATES``."""
+        figures = self.seen.figures
+        if not self.fresh:
+            return "unknown"
+        if self.full:
+            return "full"
+        if self.untaken_s > QUIET_S:
+            return "untaken"
+        if figures.ready and self.stopped:
+            return "stopped"
+        if figures.leased:
+            return "working"
+        if figures.ready or figures.delayed:
+            return "waiting"
+        return "dead" if figures.dead else "empty"
+
+
+def backlog_statuses(facts: Facts, breakers: Sequence[BreakerStatus]) -> tuple[BacklogStatus, ...]:
+    """The fullest first, then by dead jobs and name."""
+    seen = {one.dependency: one for one in facts.backlogs}
+    found = [
+        BacklogStatus(
+            seen=seen[breaker.name],
+            breaker=breaker,
+            age_s=max(0.0, facts.now - seen[breaker.name].read_at),
+        )
+        for breaker in breakers
+        if breaker.name in seen
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.share, -one.seen.figures.dead, one.name)))

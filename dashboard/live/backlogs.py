@@ -1,0 +1,88 @@
+"""What the pages of backlogs display: depth, wait, dead jobs and workers, the fullest first."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from controlplane.alerts.thresholds import BACKLOG_SHARE
+from controlplane.backlogs.figures import RATES_OVER_S, BacklogSeen
+from controlplane.status.backlogs import BacklogStatus
+
+#: State -> class, and words.
+_WORDS = {
+    "unknown": ("st-stale", "Unknown"),
+    "full": ("st-open", "Full, refuses jobs"),
+    "untaken": ("st-warn", "No worker takes jobs"),
+    "stopped": ("st-half", "Waits for the breaker"),
+    "working": ("st-closed", "Workers have jobs"),
+    "waiting": ("st-closed", "Waits to be admitted"),
+    "dead": ("st-warn", "Only dead jobs"),
+    "empty": ("st-closed", "Empty"),
+}
+#: A worker asked within this time: it is there. An idle one asks about once per second.
+_PRESENT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacklogRow:
+    status: BacklogStatus
+
+    @property
+    def name(self) -> str:
+        return self.status.name
+
+    @property
+    def seen(self) -> BacklogSeen:
+        return self.status.seen
+
+    @property
+    def css(self) -> str:
+        return _WORDS[self.status.state][0]
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self.status.state][1]
+
+    @property
+    def stale(self) -> bool:
+        return not self.status.fresh
+
+    @property
+    def near(self) -> bool:
+        return self.status.share > BACKLOG_SHARE
+
+    @property
+    def percent(self) -> int:
+        """Rounded up while it is not full, so that one job is not 0 %."""
+        share = self.status.share
+        return min(99, ceil(share * 100)) if share < 1 else 100
+
+    @property
+    def hot(self) -> bool:
+        return self.near or self.status.state in ("full", "untaken") or self.seen.figures.dead > 0
+
+    @property
+    def workers(self) -> str:
+        """Whether a worker asks, in words."""
+        asked_s = self.seen.asked_s
+        if asked_s is None:
+            return "none yet"
+        return "asking" if asked_s <= _PRESENT_S else f"asked {_span(asked_s)} ago"
+
+    @property
+    def wait(self) -> str:
+        return _span(self.seen.waiting_s) if self.seen.figures.ready else ""
+
+    @property
+    def rates_over_s(self) -> int:
+        return int(RATES_OVER_S)
+
+
+def backlog_row(status: BacklogStatus) -> BacklogRow:
+    return BacklogRow(status=status)
+
+
+def _span(seconds: float) -> str:
+    """A duration in its largest unit: ``45 s``, ``12 min``, ``3 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
