@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from controlplane.backlogs.figures import BacklogSeen
 from controlplane.status.breakers import BreakerStatus
@@ -13,7 +14,7 @@ FRESH_S = 30.0
 QUIET_S = 10.0
 
 #: Of a backlog; the first that is true counts.
-STATES = ("unknown", "full", "untaken", "stopped", "working", "waiting", "dead", "empty")
+BacklogState = Literal["unknown", "full", "untaken", "stopped", "working", "waiting", "dead", "empty"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +51,7 @@ class BacklogStatus:
         return self.seen.untaken_s if self.fresh and not self.stopped else 0.0
 
     @property
-    def state(self) -> str:
-        """One of ``STATES``."""
+    def state(self) -> BacklogState:
         figures = self.seen.figures
         if not self.fresh:
             return "unknown"

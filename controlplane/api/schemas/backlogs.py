@@ -1,19 +1,20 @@
 """Requests and responses about backlogs."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ninja import Schema
 from pydantic import Field
 
 from controlplane.api.schemas.edits_in import Moment, Reason, Strict
+from controlplane.status.backlogs import BacklogState
 
 
 class BacklogOut(Schema):
     dependency: str
     #: The first that is true: the figures are old; submits are refused; jobs are ready and no worker asks;
     #: the breaker is open; workers have jobs; jobs wait; only dead jobs; empty.
-    state: Literal["unknown", "full", "untaken", "stopped", "working", "waiting", "dead", "empty"]
+    state: BacklogState
     read_at: datetime
     ready: int
     delayed: int

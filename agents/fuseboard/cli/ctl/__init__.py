@@ -16,6 +16,7 @@ import sys
 from typing import TypeAlias
 
 from fuseboard.cli.ctl import (
+    backlogs,
     breakers,
     change_requests,
     completion,
@@ -69,6 +70,7 @@ def add_to(commands: Commands) -> None:
     _add_plans(wanted)
     _add_requests(wanted)
     _add_breakers(wanted)
+    _add_backlogs(wanted)
     _add_tenants(wanted)
     _add_templates(wanted)
     _add_protection(wanted)
@@ -215,6 +217,24 @@ def _add_breakers(wanted: Commands) -> None:
         parser.add_argument(
             "--ticket", metavar="URL", help="the ticket it belongs to: an address, or a key such as OPS-4821"
         )
+
+
+def _add_backlogs(wanted: Commands) -> None:
+    top = wanted.add_parser("backlog", help="list backlogs, and return or delete their dead jobs")
+    about = top.add_subparsers(dest="backlog_command", required=True, metavar="COMMAND")
+    _command(about, "list", backlogs.listing, "list backlogs, the fullest first")
+    dead = _command(about, "dead", backlogs.dead, "list the newest dead jobs of a dependency")
+    back = _command(
+        about,
+        "return",
+        backlogs.give_back,
+        "return dead jobs to the queue, with all their tries",
+        reason=True,
+    )
+    gone = _command(about, "delete", backlogs.delete, "delete dead jobs; it cannot be undone", reason=True)
+    gone.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    for parser in (dead, back, gone):
+        parser.add_argument("dependency")
 
 
 def _add_tenants(wanted: Commands) -> None:
