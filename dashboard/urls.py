@@ -127,6 +127,7 @@ urlpatterns = [
     path("export/<str:form>", imports.export, name="export"),
     path("import/<uuid:draft>", imports.draft, name="draft"),
     path("tenants/bulk", bulk.bulk, name="bulk"),
+    path("tenants/bulk/preview", bulk.bulk_preview, name="bulk_preview"),
     path("explain", refusals.explain_token, name="explain"),
     path("explain/<int:number>", refusals.explain_sample, name="explain_sample"),
     path("refusals", refusal_log.refusals, name="refusals"),

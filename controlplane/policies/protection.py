@@ -246,3 +246,17 @@ def _is_plain(pattern: str) -> bool:
 
 def _list(names: tuple[str, ...]) -> str:
     return ", ".join(names)
+
+
+def differing(protection: Mapping[str, Any], differ: set[str]) -> dict[str, Any]:
+    """Return the parts and values of a change whose flat fields differ. ``None`` turns a part off."""
+    found: dict[str, Any] = {}
+    for name, value in protection.items():
+        path = f"{PROTECTION}.{name}"
+        if isinstance(value, Mapping):
+            values = {key: each for key, each in value.items() if f"{path}.{key}" in differ}
+            if values:
+                found[name] = values
+        elif path in differ or (value is None and any(field.startswith(f"{path}.") for field in differ)):
+            found[name] = value
+    return found

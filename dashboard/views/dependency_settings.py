@@ -19,18 +19,16 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Dependency
-from controlplane.schedules.edits import schedule_change
-from controlplane.schedules.models import Needs
 from dashboard.change_words import change_words
 from dashboard.dependency_form import groups, typed_settings, values_of
 from dashboard.forms import whole
 from dashboard.hub import hub
-from dashboard.moments import WRONG, moment_of
 from dashboard.reader import actor_of, check_owner
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import wrong_lines
 from dashboard.views.edit_request import decides
 from dashboard.views.page import context_of, not_found
+from dashboard.views.schedule_form import schedule_form
 
 #: Differences that the preview lists.
 _MOST = 30
@@ -72,31 +70,18 @@ def _schedule(request: HttpRequest, name: str, starts: str) -> HttpResponse:
     if not decides(request, "dependency"):
         # Not for the admin of one service: see ADR 0029.
         raise PermissionDenied
-    try:
-        due_at = moment_of(starts)
-    except ValueError:
-        raise InvalidEdit({"starts": [WRONG]}) from None
     settings = typed_settings(request.POST)
-    environment = environment_in(request)
-    try:
-        schedule_change(
-            environment=environment,
-            due_at=due_at,
-            document=scheduled_settings(
-                environment=environment,
-                dependency=name,
-                settings=settings,
-                expected_version=whole(request.POST.get("version", ""), "version"),
-            ),
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-            needs=Needs.PRESENT,
-        )
-    except InvalidEdit as error:
-        found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
-        raise InvalidEdit(found) from error
-    messages.success(request, f"{name} will be changed at {due_at:%-d %B %H:%M} UTC.")
-    return redirect("schedules")
+    return schedule_form(
+        request,
+        starts,
+        lambda due_at: scheduled_settings(
+            environment=environment_in(request),
+            dependency=name,
+            settings=settings,
+            expected_version=whole(request.POST.get("version", ""), "version"),
+        ),
+        what=name,
+    )
 
 
 @require_POST

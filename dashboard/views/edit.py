@@ -20,11 +20,9 @@ from controlplane.editing.edits.edit_thing import UnitConflict
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Dependency, Template, Tenant, Tier
 from controlplane.policies.runbook_texts import runbook_choices
-from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Needs
 from dashboard.hub import hub
 from dashboard.live.edited import edited_key
-from dashboard.moments import WRONG, moment_of
 from dashboard.reader import actor_of
 from dashboard.setting_controls import unplaced
 from dashboard.thing_fields import choices_of_kinds
@@ -33,6 +31,7 @@ from dashboard.undo import saved_at
 from dashboard.views.edit_preview import preview_of
 from dashboard.views.edit_request import KINDS, EditRequest, decides, for_editors, read_request
 from dashboard.views.page import context_of, not_found
+from dashboard.views.schedule_form import schedule_form
 
 #: Field -> what is wrong with it.
 Errors = Mapping[str, Sequence[str]]
@@ -87,25 +86,13 @@ def _save(request: HttpRequest, asked: EditRequest) -> HttpResponse:
 def _schedule(request: HttpRequest, asked: EditRequest, starts: str) -> HttpResponse:
     if asked.typed.removed:
         raise InvalidEdit({"starts": ["A removal cannot be scheduled. Save it now, or keep the limit."]})
-    try:
-        due_at = moment_of(starts)
-    except ValueError:
-        raise InvalidEdit({"starts": [WRONG]}) from None
-    document = edits.check_scheduled(asked.edit, replace=asked.replace, seen=asked.seen)
-    try:
-        schedule_change(
-            environment=asked.environment,
-            due_at=due_at,
-            document=document,
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-            needs=Needs.NEW if asked.new else Needs.PRESENT,
-        )
-    except InvalidEdit as error:
-        found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
-        raise InvalidEdit(found) from error
-    messages.success(request, f"{asked.name} will be changed at {due_at:%-d %B %H:%M} UTC.")
-    return redirect("schedules")
+    return schedule_form(
+        request,
+        starts,
+        lambda due_at: edits.check_scheduled(asked.edit, replace=asked.replace, seen=asked.seen),
+        what=asked.name,
+        needs=Needs.NEW if asked.new else Needs.PRESENT,
+    )
 
 
 def _remove(request: HttpRequest, asked: EditRequest) -> HttpResponse:

@@ -10,18 +10,23 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require
-from controlplane.editing.edits.pod_protection import preview_pod_protection, set_pod_protection
+from controlplane.editing.edits.pod_protection import (
+    preview_pod_protection,
+    scheduled_pod_protection,
+    set_pod_protection,
+)
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.history import Changed
 from dashboard.change_words import change_words
 from dashboard.forms import whole
 from dashboard.hub import hub
-from dashboard.pod_protection_form import groups, typed_settings, values_of
+from dashboard.pod_protection_form import PodSettings, groups, typed_settings, values_of
 from dashboard.reader import actor_of
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import wrong_lines
 from dashboard.views.page import context_of
+from dashboard.views.schedule_form import schedule_form
 
 #: Differences that the preview lists.
 _MOST = 30
@@ -34,6 +39,8 @@ def pod_protection(request: HttpRequest) -> HttpResponse:
         return _page(request, typed=values_of(environment_of(environment_in(request))))
     try:
         settings = typed_settings(request.POST)
+        if starts := request.POST.get("starts", "").strip():
+            return _schedule(request, settings, starts)
         revision = set_pod_protection(
             environment=environment_in(request),
             protection=settings.protection,
@@ -50,6 +57,21 @@ def pod_protection(request: HttpRequest) -> HttpResponse:
     hub.nudge()
     messages.success(request, f"The protection of pods is saved as revision {revision}.")
     return redirect("servers")
+
+
+def _schedule(request: HttpRequest, settings: PodSettings, starts: str) -> HttpResponse:
+    return schedule_form(
+        request,
+        starts,
+        lambda due_at: scheduled_pod_protection(
+            environment=environment_in(request),
+            protection=settings.protection,
+            observe_for_s=settings.observe_for_s,
+            expected_revision=whole(request.POST.get("base", ""), "base"),
+            due_at=due_at,
+        ),
+        what="The protection of pods",
+    )
 
 
 @require_POST
@@ -89,10 +111,11 @@ def _page(
         row=row,
         groups=found,
         errors=errors,
-        unplaced=unplaced(errors, found),
+        unplaced=unplaced(errors, found, beside=("starts", "reason")),
         conflict=conflict,
         base=base or row.revision,
         reason=request.POST.get("reason", ""),
+        starts=request.POST.get("starts", ""),
         **_preview(environment_in(request), typed),
     )
     return render(request, "dashboard/pod_protection.html", context, status=status)

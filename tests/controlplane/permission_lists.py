@@ -305,6 +305,7 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("GET", "/export/yaml", None, "admin"),
     ("GET", "/tenants/bulk", None, "admin"),
     ("POST", "/tenants/bulk", WHY, "admin"),
+    ("POST", "/tenants/bulk/preview", {}, "admin"),
     ("POST", "/servers/web-1/forget", WHY, "operator"),
     ("POST", "/fleet/lift-freeze", WHY, "operator"),
     ("GET", "/drills", None, "admin"),

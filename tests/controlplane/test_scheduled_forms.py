@@ -10,8 +10,11 @@ from controlplane.approvals import rules
 from controlplane.approvals.gate import Proposed
 from controlplane.change_requests import decide
 from controlplane.editing import edits
-from controlplane.editing.edits import ThingEdit, check_scheduled
-from controlplane.policies.models import Environment, TenantQuota
+from controlplane.editing.edits import TenantChange, TenantFilter, ThingEdit, check_scheduled
+from controlplane.editing.edits import bulk as bulk_edits
+from controlplane.editing.edits.pod_protection import scheduled_pod_protection
+from controlplane.errors import EditConflict, InvalidEdit
+from controlplane.policies.models import Environment, Tenant, TenantQuota
 from controlplane.schedules.due import run_due
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Needs, Schedule
@@ -124,3 +127,84 @@ def test_a_scheduled_change_keeps_what_it_needs_through_its_approval(pro: str, h
     decide.apply(environment=pro, request=row.pk, actor=ADA)
     assert make_due(made[0]) == ["failed"]
     assert "has removed tier gold since" in made[0].error
+
+
+def schedule_bulk(hour: datetime, change: TenantChange, base: int | None = None) -> Schedule:
+    document = edits.scheduled_bulk_edit(
+        environment="production",
+        filter=TenantFilter(tier="pro"),
+        change=change,
+        expected_revision=Environment.objects.get().revision if base is None else base,
+    )
+    return schedule_change(due_at=hour, document=document, needs=Needs.PRESENT, actor=ADA, **WHY)
+
+
+def test_a_bulk_edit_is_scheduled_for_the_tenants_that_match_now(pro: str, hour: datetime) -> None:
+    for name, tier in (("hooli", "pro"), ("group", "free")):
+        edits.create_tenant(tenant=name, tier=tier, actor=BOB, **WHY)
+    acme_sets(**(RATE | {"limit": 100}), shadow=True)
+    made = schedule_bulk(hour, TenantChange(scale_percent={"requests": 150}, parent="group"))
+    edits.create_tenant(tenant="umbrella", tier="pro", actor=BOB, **WHY)
+    acme_sets(shadow=False, window_s=30)
+    assert make_due(made) == ["applied"]
+    rows = {row.tenant.key: row for row in TenantQuota.objects.select_related("tenant")}
+    found = {key: (row.limit, row.window_s, row.burst, row.shadow) for key, row in rows.items()}
+    assert found == {"acme": (150, 60, 150, False), "hooli": (900, 60, 150, False)}, (
+        "the rates that were shown"
+    )
+    children = Tenant.objects.filter(parent="group").values_list("key", flat=True)
+    assert set(children) == {"acme", "hooli"}
+
+
+def test_what_a_plan_cannot_say_is_not_scheduled_in_bulk(
+    pro: str, hour: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme_sets(**RATE, expires_at=hour.replace(year=hour.year + 1))
+    old = Environment.objects.get().revision
+    bob_sets(limit=7)
+    scaled = TenantChange(scale_percent={"requests": 150})
+    for change, said in (
+        (TenantChange(remove_quotas=("requests",)), "A removal cannot be scheduled"),
+        (scaled, "Quota requests of acme is temporary"),
+        (TenantChange(suspended=False), "No matching tenant would change"),
+    ):
+        with pytest.raises(InvalidEdit, match=said):
+            schedule_bulk(hour, change)
+    with pytest.raises(EditConflict):
+        schedule_bulk(hour, scaled, base=old)
+    monkeypatch.setattr(bulk_edits, "MOST_SCHEDULED", 0)
+    with pytest.raises(InvalidEdit, match="At most 0 tenants, not 1"):
+        schedule_bulk(hour, TenantChange(suspended=True))
+    assert not Schedule.objects.exists()
+
+
+def test_the_protection_of_pods_is_scheduled_with_what_differs(production: str, hour: datetime) -> None:
+    edits.set_pod_protection(protection={"readiness": {"hold_ms": 9_000}}, actor=BOB, **WHY)
+    base = Environment.objects.get().revision
+
+    def planned(**more: Any) -> dict[str, Any]:
+        return scheduled_pod_protection(
+            environment="production",
+            protection={"readiness": {"hold_ms": 9_000, "unready_percent": 30}, "retries_per_s": 4},
+            observe_for_s=more,
+            expected_revision=base,
+            due_at=hour,
+        )
+
+    ends = int(hour.timestamp() * 1_000_000) + 3_600_000_000
+    document = planned(shedding=3_600)
+    assert document == {
+        "protection": {
+            "readiness": {"unready_percent": 30},
+            "retries_per_s": 4,
+            "observe": {"shedding_until_us": ends},
+        }
+    }, "it observes from the time of the change"
+    made = schedule_change(due_at=hour, document=document, needs=Needs.PRESENT, actor=ADA, **WHY)
+    edits.set_pod_protection(protection={"readiness": {"hold_ms": 8_000}}, actor=BOB, **WHY)
+    assert make_due(made) == ["applied"]
+    saved = Environment.objects.get().protection
+    assert saved["readiness"] == {"hold_ms": 8_000, "unready_percent": 30}
+    assert saved["observe"]["shedding_until_us"] == ends
+    with pytest.raises(EditConflict):
+        planned()

@@ -42,6 +42,12 @@ def quota(limit: int = 600, *, actor: Any = BOB, **more: Any) -> int:
     )
 
 
+def bulk_shown(client: Any, typed: dict[str, Any]) -> dict[str, str]:
+    """What the preview of a bulk edit adds to its form: without it, nothing is saved."""
+    shown = page(client.post("/tenants/bulk/preview", typed))
+    return dict(re.findall(r'name="(seen|previewed)" value="(\w+)"', shown))
+
+
 def head() -> int:
     return Environment.objects.get(pk="production").revision
 

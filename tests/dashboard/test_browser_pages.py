@@ -83,6 +83,7 @@ PAGES = {
 NO_PAGES = {
     *(
         "breaker_preview",
+        "bulk_preview",
         "dependency_preview",
         "edit_preview",
         "edit_replay",

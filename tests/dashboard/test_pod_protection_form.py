@@ -1,7 +1,7 @@
 """The form of what protects every pod (issue 12, part 7)."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -11,6 +11,7 @@ from shown import text_of
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.document import environment_of, policy_of
+from controlplane.schedules.models import Schedule
 from dashboard.pod_protection_form import groups, typed_settings, values_of
 from fuseboard.contract.protection import PodProtection, Route
 from fuseboard.contract.protection_fields import OBSERVED_PARTS, POD_SETTINGS
@@ -195,3 +196,18 @@ def test_every_control_belongs_to_a_value_of_the_edit(production: str) -> None:
     assert names == set(values_of(row))
     assert {part for part in OBSERVED_PARTS if f"observe_for_s.{part}" in names} == set(OBSERVED_PARTS)
     assert typed_settings(values_of(row)).observe_for_s == {}
+
+
+def test_the_form_can_schedule(ada: Any) -> None:
+    mine = typed(protection__retries_per_s="4")
+    wrong = ada.post(PAGE, mine | {"starts": "2020-01-01T00:00"})
+    shown = wrong.content.decode()
+    assert wrong.status_code == 422
+    assert 'id="f-starts_error">Choose a time in the future.' in shown
+    assert 'value="2020-01-01T00:00"' in shown, "what was typed stays"
+    assert 'id="f-starts_error">Enter a date' in ada.post(PAGE, mine | {"starts": "soon"}).content.decode()
+    assert "Nothing is changed." in ada.post(PAGE, typed(starts="2029-01-01T00:00")).content.decode()
+    later = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}"
+    assert ada.post(PAGE, mine | {"starts": later})["Location"] == "/schedules"
+    assert Schedule.objects.get().document == {"protection": {"retries_per_s": 4}}
+    assert published() is None

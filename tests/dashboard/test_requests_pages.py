@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from editor_steps import ACME, head
+from editor_steps import ACME, bulk_shown, head
 from shown import text_of
 
 from tests.people import BOB, PASSWORD
@@ -31,10 +31,12 @@ def test_every_form_redirects_to_its_change_request(guarded: str, log_in: Any) -
     later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
     numbers = {"limit.requests.limit": "9", "limit.requests.burst": "9", "base": before}
     plan = "tenants: {acme-retail: {tier: free}}"
+    suspend = {"act": "save", "what": "suspend", "tier": "pro"}
     forms: list[tuple[str, dict[str, Any]]] = [
         (ACME, numbers),
         (ACME, numbers | {"starts": later}),
-        ("/tenants/bulk", {"act": "save", "what": "suspend", "tier": "pro", "seen": before}),
+        ("/tenants/bulk", suspend | bulk_shown(client, suspend)),
+        ("/tenants/bulk", suspend | bulk_shown(client, suspend) | {"starts": later}),
         ("/revisions/1", {"seen": before}),
         ("/schedules", {"act": "new", "due_at": later, "plan": plan}),
         ("/requests", {"needed": "0"}),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.template.loader import render_to_string
+from editor_steps import bulk_shown
 
 from controlplane.demo.story.imports import PROGRESS
 from controlplane.editing import edits
@@ -192,16 +193,20 @@ def test_an_unmodified_export_changes_nothing_when_imported(log_in: Any) -> None
 def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
     client, before = log_in("ada"), head()
     form = {"tier": "pro", "what": "quota", "quota": "requests", "limit": "7", "window_s": "60", "burst": "7"}
-    shown = page(client.post("/tenants/bulk", form | {"act": "preview"}))
-    assert "1 tenant would change" in shown
-    seen = re.search(r'name="seen" value="(\d+)"', shown)[1]
+    assert "1 tenant would change" in page(client.post("/tenants/bulk", form | {"act": "preview"}))
+    seen = bulk_shown(client, form)
     assert head() == before
-    refused = page(client.post("/tenants/bulk", form | {"act": "save", "seen": seen, "reason": ""}), 422)
+    refused = page(client.post("/tenants/bulk", form | seen | {"act": "save", "reason": ""}), 422)
     assert "Say why" in refused
     assert "1 tenant would change" in refused
-    answer = client.post("/tenants/bulk", form | {"act": "save", "seen": seen, "reason": WHY})
+    for unseen in (form, form | seen | {"limit": "8"}):
+        shown = page(client.post("/tenants/bulk", unseen | {"act": "save", "reason": WHY}))
+        assert "Check what would change, then save again." in shown, "what was typed was not previewed"
+        assert head() == before
+    answer = client.post("/tenants/bulk", form | seen | {"act": "save", "reason": WHY})
     assert answer["Location"] == f"/revisions/{before + 1}"
-    stale = client.post("/tenants/bulk", form | {"limit": "8", "act": "save", "seen": seen, "reason": WHY})
+    typed = form | {"limit": "8", "act": "save", "reason": WHY}
+    stale = client.post("/tenants/bulk", typed | bulk_shown(client, typed) | {"seen": seen["seen"]})
     assert stale.status_code == 409
     assert head() == before + 1
 
@@ -210,14 +215,20 @@ def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
     ("form", "said"),
     [
         ({"what": "suspend"}, "Enter at least one condition"),
-        ({"tier": "pro", "what": "quota", "limit": "x", "quota": "requests"}, "Enter a whole number"),
+        (
+            {"tier": "pro", "what": "quota", "limit": "x", "quota": "requests"},
+            'id="f-limit_error">Enter a whole number',
+        ),
         (
             {"tier": "pro", "what": "scale", "percent": "-5", "quota": "requests"},
-            "Percent: Enter a whole number from 1 to 10,000.",
+            'id="f-percent_error">Enter a whole number from 1 to 10,000.',
         ),
-        ({"tier": "pro", "what": "explode"}, "Choose an action"),
-        ({"tier": "pro", "what": "tier", "to_tier": "nowhere"}, "There is no tier"),
-        ({"tier": "pro", "what": "remove", "quota": "no such"}, "Use 1 to 64"),
+        ({"tier": "pro", "what": "explode"}, 'id="f-what_error">Choose an action'),
+        (
+            {"tier": "pro", "what": "tier", "to_tier": "nowhere"},
+            'id="f-to_error">tenants.acme-retail.tier: There is no tier',
+        ),
+        ({"tier": "pro", "what": "remove", "quota": "no such"}, 'id="f-quota_error">Use 1 to 64'),
     ],
 )
 def test_an_invalid_bulk_edit_reports_why(log_in: Any, form: dict[str, str], said: str) -> None:

@@ -5,7 +5,13 @@ All arguments are named, and all functions return the new revision. If they rais
 ``controlplane.accounts.permissions``.
 """
 
-from controlplane.editing.edits.bulk import TenantChange, TenantFilter, bulk_edit, preview_bulk_edit
+from controlplane.editing.edits.bulk import (
+    TenantChange,
+    TenantFilter,
+    bulk_edit,
+    preview_bulk_edit,
+    scheduled_bulk_edit,
+)
 from controlplane.editing.edits.dependencies import (
     create_dependency,
     describe_dependency,
@@ -89,6 +95,7 @@ __all__ = [
     "rollback",
     "save_edit",
     "save_runbook",
+    "scheduled_bulk_edit",
     "set_breaker_policy",
     "set_default_tier",
     "set_dependency",

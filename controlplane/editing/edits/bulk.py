@@ -20,10 +20,14 @@ from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.limits import full_columns, own_columns
+from controlplane.policies.merge import RATE
 from controlplane.policies.models import Tenant
 from controlplane.policies.state import State, names_of, read_state
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import NUMBERS
+
+#: A scheduled change keeps the values of each tenant, and pages read them.
+MOST_SCHEDULED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,56 @@ def bulk_edit(
         )
         write_changes(revision, found.changes)
     return revision.number
+
+
+def scheduled_bulk_edit(
+    *,
+    environment: str,
+    filter: TenantFilter,  # noqa: A002
+    change: TenantChange,
+    expected_revision: int | None,
+) -> dict[str, Any]:
+    """Return the edit as a plan for later: each tenant that matches now, with its new values.
+
+    Nothing is written. Raises as ``bulk_edit`` does, and for what a plan cannot express.
+    """
+    if change.remove_quotas:
+        raise InvalidEdit({"starts": ["A removal cannot be scheduled. Save it now: leave this empty."]})
+    found = preview_bulk_edit(environment=environment, filter=filter, change=change)
+    check_revision(environment=environment, expected=expected_revision)
+    if not found:
+        raise InvalidEdit({"change": ["No matching tenant would change."]})
+    if len(found.changes) > MOST_SCHEDULED:
+        text = (
+            f"At most {MOST_SCHEDULED:,} tenants, not {len(found.changes):,}: add conditions, or save it now."
+        )
+        raise InvalidEdit({"starts": [text]})
+    return {"tenants": {each.name: _planned(each) for each in found.changes}}
+
+
+def _planned(change: Changed) -> Fields:
+    """Return the new values of a tenant, as a plan. A rate is complete: it may change until then."""
+    before, after = change.before or {}, change.after or {}
+    planned: Fields = {
+        name: after.get(name, "")
+        for name in ("tier", "suspended", "parent")
+        if after.get(name, "") != before.get(name, "")
+    }
+    had = limits_in("quotas", before)
+    for name, columns in limits_in("quotas", after).items():
+        was = had.get(name, {})
+        if columns == was:
+            continue
+        if was.get("expires_at"):
+            text = f"Quota {name} of {change.name} is temporary: save the change now, or after it has ended."
+            raise InvalidEdit({"starts": [text]})
+        keep = () if columns.get("template") else RATE
+        planned.setdefault("quotas", {})[name] = {"expires_at": ""} | {
+            column: value
+            for column, value in columns.items()
+            if column != "own" and (column in keep or value != was.get(column))
+        }
+    return planned
 
 
 def preview_bulk_edit(

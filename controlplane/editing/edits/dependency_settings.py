@@ -12,7 +12,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_version
 from controlplane.policies.fields import Fields, dependency_fields
 from controlplane.policies.models import MAX_MS, Dependency
-from controlplane.policies.protection import CALL, PROTECTION, changed
+from controlplane.policies.protection import CALL, PROTECTION, changed, differing
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
 
@@ -87,24 +87,10 @@ def scheduled_settings(
         planned["breaker"] = breaker
     protection = settings.protection
     if any(field.startswith(f"{PROTECTION}.") for field in differ):
-        planned[PROTECTION] = protection if isinstance(protection, str) else _differing(protection, differ)
+        planned[PROTECTION] = protection if isinstance(protection, str) else differing(protection, differ)
     if not planned:
         raise InvalidEdit({"starts": ["Nothing is changed. Change a value first."]})
     return {"dependencies": {dependency: planned}}
-
-
-def _differing(protection: Mapping[str, Any], differ: set[str]) -> dict[str, Any]:
-    """The parts and values of a change of protection that differ; ``None`` turns a part off."""
-    found: dict[str, Any] = {}
-    for name, value in protection.items():
-        path = f"{PROTECTION}.{name}"
-        if isinstance(value, Mapping):
-            values = {key: each for key, each in value.items() if f"{path}.{key}" in differ}
-            if values:
-                found[name] = values
-        elif path in differ or (value is None and any(field.startswith(f"{path}.") for field in differ)):
-            found[name] = value
-    return found
 
 
 def _check(problems: Problems, settings: DependencySettings) -> None:

@@ -98,4 +98,8 @@
       one => getComputedStyle(one.closest("label")).display !== "none");
     if (offered.length && !offered.some(one => one.checked)) offered.at(-1).checked = true;
   }, true);
+  // ---- a chosen file is read at once: its form shows what it would change, and writes nothing
+  document.addEventListener("change", e => {
+    if (e.target.matches("input[type=file][data-send]") && e.target.files.length) e.target.form.requestSubmit();
+  });
 })();
