@@ -35,7 +35,7 @@ app.autodiscover_tasks(
         "controlplane.reconciliation",
         "controlplane.alerts",
         "controlplane.weekly",
-        "controlplane.audit_export",
+        "controlplane.siem",
         "controlplane.api",
     ]
 )

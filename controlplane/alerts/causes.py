@@ -13,12 +13,13 @@ from controlplane.alerts.models import Alert
 from controlplane.alerts.rules import RULES
 from controlplane.alerts.timings import OF_DEPENDENCY, rule_of
 
-#: Rule -> the rules whose alerts it explains. Redis that is down explains a slow one, never the reverse.
+#: Rule -> the rules, or the keys of alerts, that it explains. Redis that is down explains a slow one, never
+#: the reverse.
 EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ahead": ("lag", "outbox", "unknown-revision"),
         "frozen": ("lag", "silent", "uncounted"),
-        "all-local": ("check-errors", "check-failures", "local", "p99"),
+        "all-local": ("blind:redis", "check-errors", "check-failures", "local", "p99"),
         "backlog-untaken": ("backlog-full",),
         "check-failures": ("check-errors",),
         "gateway-away": ("silent", "uncounted"),
@@ -29,8 +30,10 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pressure": ("shed", "unhealthy"),
         "postgres-down": ("worker-away",),
         "redis-down": (
-            *("all-local", "check-errors", "check-failures", "local", "lua-error", "outbox", "p99"),
+            *("all-local", "blind:redis", "check-errors", "check-failures", "local", "lua-error", "outbox"),
+            *("p99", "redis-node", "redis-nodes"),
         ),
+        "redis-nodes": ("redis-node",),
         "redis-ops": ("p99",),
         "rejected": ("lag",),
         "runaway-tenant": ("429", "hot-key", "quota"),
@@ -44,7 +47,7 @@ _OF_ONE = OF_DEPENDENCY | {"runaway-tenant"}
 _BY_ONE_ONLY = frozenset(rule for cause in _OF_ONE for rule in EXPLAINS.get(cause, ())) - frozenset(
     rule for cause, rules in EXPLAINS.items() if cause not in _OF_ONE for rule in rules
 )
-EXPLAINED = frozenset(rule for rules in EXPLAINS.values() for rule in rules)
+EXPLAINED = frozenset(rule_of(rule) for rules in EXPLAINS.values() for rule in rules)
 #: Without names of pods, their alerts are about more pods than a row names.
 OF_PODS = frozenset(rule.key for rule in RULES if rule.pods is not None)
 #: An alert that another one may explain waits for it.
@@ -73,7 +76,7 @@ def waits(alert: Alert, now: float) -> bool:
 
 
 def _explains(cause: Alert, alert: Alert) -> bool:
-    if rule_of(alert.key) not in EXPLAINS.get(rule_of(cause.key), ()):
+    if not {rule_of(alert.key), alert.key} & {*EXPLAINS.get(rule_of(cause.key), ())}:
         return False
     if cause.state == AlertState.RESOLVED or cause.environment != alert.environment:
         return False

@@ -5,10 +5,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from controlplane.alerts.findings import Finding, Rule
+from controlplane.alerts.findings import Finding, Rule, bounded_key
 from controlplane.alerts.reading import StoredAlert
 from controlplane.alerts.rule_settings import settings_of
 from controlplane.alerts.rules import RULES
+from controlplane.alerts.timings import NEEDED_BY, NEEDS_NO_GATEWAY, rule_of
 from controlplane.status.status import Status
 
 _NOTHING: Mapping[str, StoredAlert] = MappingProxyType({})
@@ -25,6 +26,33 @@ def evaluate(status: Status, rules: Iterable[Rule[Any]] = RULES) -> list[Finding
             # A key that is taken was found at a higher severity.
             found.setdefault(finding.key, finding)
     return sorted(found.values(), key=lambda finding: finding.severity != "critical")
+
+
+def idle_keys(status: Status, rules: Iterable[Rule[Any]] = RULES) -> frozenset[str]:
+    """A pure function: the alerts about which there is too little traffic to say anything."""
+    return frozenset(
+        rule.key_of(one)
+        for rule in rules
+        if rule.idle is not None
+        for one in rule.scope.each(status)
+        if rule.idle(one)
+    )
+
+
+def is_blind(status: Status, key: str) -> bool:
+    """Whether the figures behind an alert are missing, so that nothing is concluded about it."""
+    rule = rule_of(key)
+    if not status.figures.gateways and rule not in NEEDS_NO_GATEWAY:
+        return True
+    if any(rule in NEEDED_BY[one.source] for one in status.facts.blind):
+        return True
+    # The load of a server is not known while it does not answer, nor is a backlog that was not read lately.
+    unseen: list[str] = []
+    if rule == "redis-ops":
+        unseen = [one.address for one in status.facts.redis_servers if not one.answers]
+    elif rule.startswith("backlog-"):
+        unseen = [one.name for one in status.backlogs if not one.fresh]
+    return any(key == bounded_key(f"{rule}:{name}") for name in unseen)
 
 
 class FirstSeen:

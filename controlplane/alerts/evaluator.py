@@ -9,20 +9,21 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from controlplane.alerts import refreshing
-from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.evaluate import evaluate, idle_keys, is_blind
 from controlplane.alerts.findings import OF_TENANT, Finding
 from controlplane.alerts.flapping import timing_while, with_change
 from controlplane.alerts.incidents.follow import follow
-from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, advance
+from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, ResolvedWhy, advance
 from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.mutes import MOST_PODS
 from controlplane.alerts.notify import escalate, notify
 from controlplane.alerts.rule_settings import settings_of
-from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, rule_of
+from controlplane.alerts.timings import NOT_ALERTS, rule_of
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
 from controlplane.status.measured import measured
 from controlplane.status.read_facts import read_facts
+from controlplane.status.read_watched import MOST_SPENT, knows, read_first
 from controlplane.status.status import Status, status_of
 
 log = structlog.get_logger(__name__)
@@ -97,6 +98,10 @@ def evaluate_environment(environment: str) -> list[Change]:
             # The clock of Postgres, for every process that evaluates.
             cursor.execute(_NOW)
             (now,) = cursor.fetchone()
+        if not knows(environment):
+            spent = Alert.objects.filter(environment=environment, key__startswith="quota:")
+            open_ones = spent.exclude(state=AlertState.RESOLVED)
+            read_first(environment, open_ones.values_list("subject_name", flat=True)[:MOST_SPENT])
         status = status_of(read_facts(environment))
         changes = _apply(environment, status, now)
     for change in changes:
@@ -150,16 +155,16 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         if one.cause_id in by_id:
             # The instance that this evaluation may resolve, not a copy of how it was.
             one.cause = by_id[one.cause_id]
-    blind = status.figures.gateways == 0
+    idle = idle_keys(status)
     changes = []
     seen = []
     for key in sorted(found.keys() | rows.keys()):
         row, finding = rows.get(key), found.get(key)
-        hidden = blind and rule_of(key) not in NEEDS_NO_GATEWAY
+        hidden = is_blind(status, key)
         known = _known(row) if row is not None else None
         settings = settings_of(status.facts.alert_rules, key)
         timing = timing_while(row, settings.timing)
-        after, news = advance(known, finding, timing, now, blind=hidden, passed_s=passed_s)
+        after, news = advance(known, finding, timing, now, blind=hidden, idle=key in idle, passed_s=passed_s)
         if after is None:
             if row is not None:
                 row.delete()
@@ -190,6 +195,7 @@ def _known(row: Alert) -> Known:
         true_since=row.true_since.timestamp(),
         level_since=row.level_since.timestamp(),
         clear_since=row.clear_since.timestamp() if row.clear_since else None,
+        idle_since=row.idle_since.timestamp() if row.idle_since else None,
     )
 
 
@@ -205,12 +211,15 @@ def _write(
         "true_since": _moment(after.true_since),
         "level_since": _moment(after.level_since),
         "clear_since": _moment(after.clear_since),
+        "idle_since": _moment(after.idle_since),
         "blind_since": (row.blind_since or _moment(now)) if hidden else None,
     }
     if after.state is AlertState.FIRING and row.fired_at is None:
         fields["fired_at"] = _moment(now)
     if after.state is AlertState.RESOLVED:
         fields["resolved_at"] = _moment(now)
+        why = ResolvedWhy.CLEARED if after.idle_since is None else ResolvedWhy.NO_TRAFFIC
+        fields["resolved_why"] = why.value
     if finding is not None:
         fields |= {
             "text": finding.text[:500],

@@ -9,6 +9,8 @@ from controlplane.status.status import Status
 
 Severity = Literal["critical", "warning"]
 SubjectKind = Literal[
+    "alerts",
+    "audit",
     "breaker",
     "budgets",
     "configuration",
@@ -109,13 +111,19 @@ class Rule(Generic[S]):
     lasting_s: float = 0.0
     #: The pods that the alert is about, for mutes of pods; ``None`` for an alert about something else.
     pods: Callable[[S], tuple[str, ...]] | None = None
+    #: Whether there is too little traffic to say anything; ``None`` for a rule that needs no traffic.
+    idle: Callable[[S], bool] | None = None
+
+    def key_of(self, of: S) -> str:
+        """The key of the alert about one thing."""
+        part = self.scope.key(of)
+        return bounded_key(f"{self.key}:{part}" if part else self.key)
 
     def finding(self, of: S, thresholds: str = "") -> Finding:
         """``thresholds``: those in force, in words."""
-        part = self.scope.key(of)
         detail = self.detail(of)
         return Finding(
-            key=bounded_key(f"{self.key}:{part}" if part else self.key),
+            key=self.key_of(of),
             severity=self.severity,
             text=self.text(of),
             detail=f"{detail} {thresholds}" if self.names_thresholds and thresholds else detail,

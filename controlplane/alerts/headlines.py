@@ -1,5 +1,7 @@
 """Alerts as sentences of the headline: what is wrong, and how, without the figures that explain it."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from controlplane.alerts.findings import Said
@@ -10,7 +12,7 @@ from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing, ScheduledChange
 from controlplane.status.observed import observed_head
 from controlplane.status.status import Status
-from controlplane.status.watched import Spent
+from controlplane.status.watched import Blind, Source, Spent
 
 
 class NamesTenant(Protocol):
@@ -23,6 +25,14 @@ class NamesDependency(Protocol):
     def dependency(self) -> str: ...
 
 
+#: As ``controlplane.status.watched.Source``.
+SOURCES: Mapping[Source, str] = MappingProxyType(
+    {
+        "redis": "Figures from Redis",
+        "series": "The history of calls",
+        "tokens": "When tokens and certificates expire",
+    }
+)
 AHEAD = Said(subject="Edits", join="are", verb="not published")
 FROZEN = Said(subject="Many pods", join="went", verb="silent at once")
 NEW_PODS = Said(subject="New pods", join="are", verb="refused")
@@ -154,6 +164,10 @@ def untaken(backlog: BacklogStatus) -> Said:
 
 def queue_full(breaker: BreakerStatus) -> Said:
     return Said(subject=f"The queue of {breaker.name}", join="is", verb="nearly full")
+
+
+def blind(one: Blind) -> Said:
+    return Said(subject=SOURCES[one.source], join="cannot", verb="be read")
 
 
 def script_fails(_: Status) -> Said:

@@ -5,7 +5,8 @@ ends, it recovers. It is resolved when the condition stays away for long enough;
 same alert fires on, and this is no news.
 
 Nothing is concluded from missing figures, nor from time in which nobody evaluated: an alert neither fires
-nor ends because of either.
+nor ends because of either. A share of very few requests says nothing, too: an alert about one fires on for
+10 minutes without traffic, and is then resolved.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from controlplane.alerts.timings import Timing
 INTERVAL_S = 5.0
 #: A longer pause counts neither for an alert nor against it.
 LONGEST_PAUSE_S = 3 * INTERVAL_S
+#: An alert that fires is resolved when there was no traffic for this time.
+NO_TRAFFIC_S = 600.0
 
 
 class AlertState(StrEnum):
@@ -25,6 +28,13 @@ class AlertState(StrEnum):
     FIRING = "firing"
     RECOVERING = "recovering"
     RESOLVED = "resolved"
+
+
+class ResolvedWhy(StrEnum):
+    """Why an alert was resolved."""
+
+    CLEARED = "cleared"
+    NO_TRAFFIC = "no_traffic"
 
 
 class News(StrEnum):
@@ -50,6 +60,8 @@ class Known:
     level_since: float
     #: Since when it is not true any more.
     clear_since: float | None = None
+    #: Since when there is too little traffic to say whether it is true.
+    idle_since: float | None = None
 
 
 def advance(
@@ -59,12 +71,13 @@ def advance(
     now: float,
     *,
     blind: bool = False,
+    idle: bool = False,
     passed_s: float = 0.0,
 ) -> tuple[Known | None, News | None]:
     """The alert after one evaluation, and the news. ``None`` for no alert.
 
-    ``blind`` says that the figures behind the rule are missing: ``found`` then says nothing. ``passed_s``
-    is the time since the evaluation before.
+    ``blind`` says that the figures behind the rule are missing: ``found`` then says nothing. ``idle`` says
+    that there is too little traffic for the rule. ``passed_s`` is the time since the evaluation before.
     """
     if known is not None and (blind or passed_s > LONGEST_PAUSE_S):
         known = _without(known, passed_s)
@@ -77,10 +90,19 @@ def advance(
     if known.state is AlertState.PENDING:
         return None, None
     if known.clear_since is None:
-        return replace(known, state=AlertState.RECOVERING, clear_since=now), None
+        if idle:
+            return _idle(known, now)
+        return replace(known, state=AlertState.RECOVERING, clear_since=now, idle_since=None), None
     if now - known.clear_since >= timing.keep_s:
         return replace(known, state=AlertState.RESOLVED), News.RESOLVED
     return known, None
+
+
+def _idle(known: Known, now: float) -> tuple[Known, News | None]:
+    known = replace(known, idle_since=now if known.idle_since is None else known.idle_since)
+    if now - (known.idle_since or now) < NO_TRAFFIC_S:
+        return known, None
+    return replace(known, state=AlertState.RESOLVED), News.RESOLVED
 
 
 def _begun(found: Finding, now: float) -> Known:
@@ -99,7 +121,8 @@ def _continued(known: Known, found: Finding, timing: Timing, now: float) -> tupl
         state, news = AlertState.FIRING, News.FIRED
     else:
         state = AlertState.PENDING
-    return replace(known, state=state, severity=found.severity, level_since=since, clear_since=None), news
+    known = replace(known, clear_since=None, idle_since=None)
+    return replace(known, state=state, severity=found.severity, level_since=since), news
 
 
 def _since(found: Finding, now: float) -> float:
@@ -113,4 +136,6 @@ def _without(known: Known, lost_s: float) -> Known:
         return replace(known, true_since=known.true_since + lost_s, level_since=known.level_since + lost_s)
     if known.clear_since is not None:
         return replace(known, clear_since=known.clear_since + lost_s)
+    if known.idle_since is not None:
+        return replace(known, idle_since=known.idle_since + lost_s)
     return known

@@ -41,6 +41,10 @@ class Alert(models.Model):
     resolved_at = models.DateTimeField(null=True, blank=True)
     #: Its figures are missing since then, so that its state does not change.
     blind_since = models.DateTimeField(null=True, blank=True)
+    #: Too little traffic since then to say whether it is true: it fires on for 10 minutes.
+    idle_since = models.DateTimeField(null=True, blank=True)
+    #: One of ``ResolvedWhy``; empty for an open alert, and for one that an earlier release resolved.
+    resolved_why = models.CharField(max_length=16, blank=True, default="", db_default="")
     text = models.CharField(max_length=500)
     detail = models.CharField(max_length=2000, blank=True)
     runbook = models.CharField(max_length=100, blank=True)

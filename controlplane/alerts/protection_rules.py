@@ -61,8 +61,9 @@ def _shed_per_s(status: Status) -> float:
 
 def _shed_share(status: Status) -> float:
     """0 while there are too few requests to say."""
-    requests = status.figures.requests_per_s
-    return min(1.0, _shed_per_s(status) / requests) if requests > 1 else 0.0
+    if texts.few_requests(status):
+        return 0.0
+    return min(1.0, _shed_per_s(status) / status.figures.requests_per_s)
 
 
 def _pressed_share(status: Status) -> float:
@@ -147,6 +148,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
             runbook="shedding",
             scope=_FLEET,
             value=_shed_share,
+            idle=texts.few_requests,
             names_thresholds=True,
             text=lambda status: f"Pods shed {_shed_share(status) * 100:.1f} % of requests",
             detail=lambda status: (

@@ -31,6 +31,9 @@ class StoredAlert:
     fired_at: float | None = None
     resolved_at: float | None = None
     blind_since: float | None = None
+    #: Since when there is too little traffic to say whether it is true.
+    idle_since: float | None = None
+    resolved_why: str = ""
     acknowledged_by: str = ""
     acknowledged_at: float | None = None
     note: str = ""
@@ -113,6 +116,8 @@ def stored(row: Alert) -> StoredAlert:
         fired_at=row.fired_at.timestamp() if row.fired_at else None,
         resolved_at=row.resolved_at.timestamp() if row.resolved_at else None,
         blind_since=row.blind_since.timestamp() if row.blind_since else None,
+        idle_since=row.idle_since.timestamp() if row.idle_since else None,
+        resolved_why=row.resolved_why,
         acknowledged_by=row.acknowledged_by,
         acknowledged_at=row.acknowledged_at.timestamp() if row.acknowledged_at else None,
         note=row.note,

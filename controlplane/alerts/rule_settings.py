@@ -71,6 +71,12 @@ def _days(**fields: Any) -> Threshold:
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
         "429": Threshold(warning=thresholds.REFUSED_SHARE, critical=thresholds.REFUSED_SHARE_CRITICAL),
+        "audit-export": _seconds(
+            warning=thresholds.AUDIT_EXPORT_S,
+            critical=thresholds.AUDIT_EXPORT_CRITICAL_S,
+            least=60.0,
+            most=86_400.0,
+        ),
         "backlog-dead": Threshold(warning=0, unit="jobs", scale=1.0, most=1_000, whole=True),
         "backlog-full": Threshold(
             warning=thresholds.BACKLOG_SHARE, critical=thresholds.BACKLOG_SHARE_CRITICAL
@@ -98,6 +104,9 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             compare="at least",
             least=0.01,
             most=10.0,
+        ),
+        "redis-nodes": Threshold(
+            critical=thresholds.REDIS_NODES, unit="servers", scale=1.0, most=200, whole=True
         ),
         "redis-ops": Threshold(
             warning=thresholds.REDIS_OPS_SHARE, critical=thresholds.REDIS_OPS_SHARE_CRITICAL

@@ -14,11 +14,12 @@ from controlplane.alerts.backlog_rules import BACKLOG_RULES
 from controlplane.alerts.expiry_rules import EXPIRY_RULES
 from controlplane.alerts.findings import Rule, Scope, Subject
 from controlplane.alerts.protection_rules import PROTECTION_RULES
+from controlplane.alerts.source_rules import SOURCE_RULES
 from controlplane.alerts.store_rules import STORE_RULES
 from controlplane.alerts.thresholds import OVERDUE_S, P99_WARN_LASTS_S
 from controlplane.alerts.traffic_rules import TRAFFIC_RULES
 from controlplane.runbooks.shipped import FOR_DEPENDENCIES
-from controlplane.status.breakers import CANNOT_OPEN, PHRASES, BreakerStatus
+from controlplane.status.breakers import CANNOT_OPEN, NEAR_CALLS, PHRASES, BreakerStatus
 from controlplane.status.facts import ScheduledChange
 from controlplane.status.status import Status
 
@@ -66,6 +67,7 @@ RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         subject=texts.refused_tenant,
         value=texts.refused_share,
+        idle=texts.few_requests,
         names_thresholds=True,
         text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
         detail=texts.refused,
@@ -78,6 +80,7 @@ RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         subject=texts.refused_tenant,
         value=texts.refused_share,
+        idle=texts.few_requests,
         names_thresholds=True,
         text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
         detail=texts.refused,
@@ -211,6 +214,7 @@ RULES: tuple[Rule[Any], ...] = (
         own_runbook=lambda breaker: breaker.dependency.runbook,
         scope=EACH_BREAKER,
         test=lambda breaker: breaker.near,
+        idle=lambda breaker: breaker.effective == "closed" and breaker.calls < NEAR_CALLS,
         text=lambda breaker: f"{breaker.name} is near its threshold",
         detail=lambda breaker: (
             f"{texts.failed(breaker)}; the breaker opens at {breaker.dependency.failure_percent} %."
@@ -250,6 +254,7 @@ RULES: tuple[Rule[Any], ...] = (
         runbook="redis-slow",
         scope=FLEET,
         value=texts.p99_part,
+        idle=lambda status: status.figures.store.p99_us is None,
         text=texts.slow_redis,
         detail=texts.slow_redis_detail,
     ),
@@ -260,6 +265,7 @@ RULES: tuple[Rule[Any], ...] = (
         runbook="redis-slow",
         scope=FLEET,
         value=texts.p99_part,
+        idle=lambda status: status.figures.store.p99_us is None,
         text=texts.slow_redis,
         detail=texts.slow_redis_detail,
         lasting_s=P99_WARN_LASTS_S,
@@ -345,6 +351,7 @@ RULES: tuple[Rule[Any], ...] = (
     ),
     *PROTECTION_RULES,
     *BACKLOG_RULES,
+    *SOURCE_RULES,
     *STORE_RULES,
     *TRAFFIC_RULES,
     *EXPIRY_RULES,

@@ -13,15 +13,15 @@ from controlplane.alerts.thresholds import (
     LEAST_CHECKS_PER_S,
     NOT_EVALUATED_S,
 )
-from controlplane.status.facts import RedisServer
 from controlplane.status.status import Status
+from controlplane.status.watched import RedisServer
 
 _FLEET = Scope[Status](
     each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
 )
 
 _EACH_REDIS_SERVER = Scope[RedisServer](
-    each=lambda status: status.facts.redis_servers,
+    each=lambda status: [one for one in status.facts.redis_servers if one.answers],
     key=lambda server: server.address,
     subject=lambda _: Subject(kind="servers"),
 )
@@ -56,8 +56,11 @@ def _all_local(status: Status) -> bool:
 
 def _failed_share(status: Status) -> float:
     """0 while there are too few checks to say."""
-    store = status.figures.store
-    return store.failed_share if store.asked_per_s >= LEAST_CHECKS_PER_S else 0.0
+    return 0.0 if _few_checks(status) else status.figures.store.failed_share
+
+
+def _few_checks(status: Status) -> bool:
+    return status.figures.store.asked_per_s < LEAST_CHECKS_PER_S
 
 
 def _failed_checks(status: Status) -> str:
@@ -116,6 +119,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         runbook="redis-unreachable",
         scope=_FLEET,
         value=_failed_share,
+        idle=_few_checks,
         text=_failed_checks,
         detail=_why_checks_fail,
     ),
@@ -126,6 +130,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         runbook="redis-unreachable",
         scope=_FLEET,
         value=_failed_share,
+        idle=_few_checks,
         text=_failed_checks,
         detail=_why_checks_fail,
     ),
@@ -136,6 +141,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         runbook="redis-unreachable",
         scope=_FLEET,
         value=_failed_share,
+        idle=_few_checks,
         names_thresholds=True,
         text=_failed_checks,
         detail=_why_checks_fail,

@@ -5,6 +5,7 @@ from math import inf
 
 from controlplane.alerts.findings import Subject
 from controlplane.alerts.thresholds import (
+    LEAST_REQUESTS_PER_S,
     LOCAL_SHARE,
     P99_WARN_PART,
 )
@@ -36,7 +37,12 @@ def refused_tenant(status: Status) -> Subject:
 
 def refused_share(status: Status) -> float:
     """The share of requests that are refused; 0 while there are too few requests to say."""
-    return status.figures.refused_share if status.figures.requests_per_s > 1 else 0.0
+    return 0.0 if few_requests(status) else status.figures.refused_share
+
+
+def few_requests(status: Status) -> bool:
+    """Whether there are too few requests for a share of them to say anything."""
+    return status.figures.requests_per_s <= LEAST_REQUESTS_PER_S
 
 
 def slow_redis(status: Status) -> str:

@@ -10,6 +10,8 @@ from controlplane.usage.budgets import WARN_PERCENT
 #: many callers are refused.
 REFUSED_SHARE = 0.005
 REFUSED_SHARE_CRITICAL = 0.02
+#: At most so many requests are too few for a share of them.
+LEAST_REQUESTS_PER_S = 1.0
 #: Redis p99 is critical above the fleet's ``store_deadline_us``, and a warning above this part of it:
 #: 5 ms and 1 ms unless the tuning says otherwise.
 P99_WARN_PART = 0.2
@@ -64,6 +66,11 @@ LEAST_RUNAWAY_PER_S = 5.0
 #: The oldest edit that is not published.
 OUTBOX_S = 10.0
 OUTBOX_CRITICAL_S = 60.0
+#: The oldest audit entry that a target of the export lacks. Between two attempts are at most 5 minutes.
+AUDIT_EXPORT_S = 600.0
+AUDIT_EXPORT_CRITICAL_S = 3_600.0
+#: Servers of Redis that are degraded: more than this number is critical.
+REDIS_NODES = 3
 #: Days until a token or a certificate expires.
 EXPIRY_DAYS = 21.0
 EXPIRY_CRITICAL_DAYS = 5.0

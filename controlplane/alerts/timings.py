@@ -1,6 +1,10 @@
 """How long a condition must last before it fires, and how long it must be gone before it is resolved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+from controlplane.status.watched import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +22,11 @@ _OF_RULE = {
     "429": Timing(level=1, for_s=120, keep_s=300),
     "ahead": Timing(level=2, for_s=0, keep_s=60),
     "all-local": Timing(level=3, for_s=10, keep_s=30),
+    "audit-export": Timing(level=2, for_s=60, keep_s=60),
     "backlog-dead": Timing(level=2, for_s=30, keep_s=60),
     "backlog-full": Timing(level=2, for_s=60, keep_s=120),
     "backlog-untaken": Timing(level=2, for_s=10, keep_s=60),
+    "blind": Timing(level=2, for_s=60, keep_s=60),
     "bulkhead": Timing(level=1, for_s=60, keep_s=120),
     "bulkhead-queue": Timing(level=1, for_s=60, keep_s=120),
     "certificate": Timing(level=1, for_s=0, keep_s=10),
@@ -47,6 +53,8 @@ _OF_RULE = {
     "pressure": Timing(level=2, for_s=60, keep_s=120),
     "quota": Timing(level=1, for_s=60, keep_s=120),
     "redis-down": Timing(level=3, for_s=5, keep_s=30),
+    "redis-node": Timing(level=1, for_s=60, keep_s=120),
+    "redis-nodes": Timing(level=2, for_s=60, keep_s=120),
     "redis-ops": Timing(level=2, for_s=120, keep_s=120),
     "rejected": Timing(level=2, for_s=0, keep_s=60),
     "retry-budget": Timing(level=1, for_s=60, keep_s=120),
@@ -70,8 +78,17 @@ NEEDS_NO_GATEWAY = frozenset(
     (
         *("ahead", "observing", "overdue", "override", "schedules"),
         *("gateway-away", "postgres-down", "redis-ops", "unlimited", "worker-away"),
-        *("backlog-dead", "backlog-full", "certificate", "open-share", "outbox", "token"),
+        *("audit-export", "backlog-dead", "backlog-full", "blind", "certificate", "open-share", "outbox"),
+        *("redis-node", "redis-nodes", "token"),
     )
+)
+#: Source of figures -> the rules that conclude nothing while it cannot be read.
+NEEDED_BY: Mapping[Source, tuple[str, ...]] = MappingProxyType(
+    {
+        "redis": ("quota", "redis-node", "redis-nodes", "redis-ops"),
+        "series": ("runaway-tenant", "vendor-429", "vendor-auth"),
+        "tokens": ("certificate", "token"),
+    }
 )
 #: Rules whose alerts are about one dependency, which has an owner.
 OF_DEPENDENCY = frozenset(

@@ -7,11 +7,14 @@ from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import Rule, Scope, Severity, Subject
 from controlplane.alerts.protection_rules import EACH_DEPENDENCY
 from controlplane.alerts.thresholds import LEAST_RUNAWAY_PER_S, LEAST_VENDOR_ANSWERS
-from controlplane.fleet.live import RuleFigures
+from controlplane.fleet.live import DependencyFigures, RuleFigures
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
 from controlplane.status.watched import Spent, VendorAnswers
 
+_NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
+#: Fewer are too few to fire in the ten minutes that are counted at most.
+_LEAST_CALLS_PER_S = LEAST_VENDOR_ANSWERS / 600
 _BOTH: tuple[Severity, ...] = ("critical", "warning")
 
 
@@ -30,9 +33,15 @@ class BusyTenant:
 class Vendor:
     dependency: str
     answers: VendorAnswers
+    #: Now, however they end.
+    calls_per_s: float
 
     def share(self, answers: int) -> float:
         return answers / self.answers.calls if answers >= LEAST_VENDOR_ANSWERS else 0.0
+
+    @property
+    def idle(self) -> bool:
+        return self.calls_per_s < _LEAST_CALLS_PER_S
 
     @property
     def too_many(self) -> float:
@@ -68,9 +77,12 @@ _EACH_BUSY_TENANT = Scope[BusyTenant](
 )
 EACH_VENDOR = Scope[Vendor](
     each=lambda status: [
-        Vendor(dependency=one.name, answers=status.facts.watched.vendors[one.name])
+        Vendor(
+            dependency=one.name,
+            answers=status.facts.watched.vendors.get(one.name, _NO_ANSWERS),
+            calls_per_s=status.figures.dependencies.get(one.name, DependencyFigures()).calls_per_s,
+        )
         for one in status.facts.dependencies
-        if one.name in status.facts.watched.vendors
     ],
     key=lambda vendor: vendor.dependency,
     subject=lambda vendor: Subject(kind="breaker", name=vendor.dependency),
@@ -145,6 +157,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             runbook="vendor-429",
             scope=EACH_VENDOR,
             value=lambda vendor: vendor.too_many,
+            idle=lambda vendor: vendor.idle,
             names_thresholds=True,
             text=lambda vendor: f"{vendor.dependency} answers 429",
             detail=lambda vendor: _answered(vendor, vendor.answers.too_many, "429"),
@@ -159,6 +172,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             runbook="vendor-401-403",
             scope=EACH_VENDOR,
             value=lambda vendor: vendor.refused_account,
+            idle=lambda vendor: vendor.idle,
             names_thresholds=True,
             text=lambda vendor: f"{vendor.dependency} refuses our credentials",
             detail=lambda vendor: (

@@ -4,12 +4,11 @@ A process claims a target for 60 s. After each batch that the target accepted, i
 dies in between leaves a claim that ends, and the batch is sent again: at least once, with the same ids.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from time import monotonic
 
 import structlog
-from django.conf import settings
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -21,7 +20,6 @@ log = structlog.get_logger(__name__)
 
 EXPORTED = catalogue.AUDIT_EXPORTED.make()
 
-FILE, WEBHOOK = "file", "webhook"
 LEASE_S = 60
 #: After failures in a row; the last one counts for all further ones. It never gives up.
 PAUSES_S = (5, 30, 120, 300)
@@ -32,11 +30,15 @@ Write = Callable[[list[Entry]], None]
 
 
 class NotExported(Exception):
-    """The target did not accept the entries. The message has no secrets."""
+    """The target did not accept the entries. The message has no secrets.
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+    ``refused``: the target works, but not with these entries. Entries of other environments do not wait.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, refused: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = min(retry_after_s, 3_600.0)
+        self.refused = refused
 
 
 def export_to(target: str, write: Write, *, batch: int, for_s: float = 8.0) -> int:
@@ -45,10 +47,14 @@ def export_to(target: str, write: Write, *, batch: int, for_s: float = 8.0) -> i
     if row is None:
         return 0
     ends, number = monotonic() + for_s, 0
-    for environment, entries in _new(row.positions, batch, ends):
+    refused: dict[str, NotExported] = {}
+    for environment, entries in _new(row.positions, batch, ends, refused):
         try:
             write(entries)
         except NotExported as failed:
+            if failed.refused:
+                refused[environment] = failed
+                continue
             _fail(row, failed)
             return number
         row.positions[environment] = [entries[-1].sequence or 0, entries[-1].hash or ""]
@@ -57,6 +63,9 @@ def export_to(target: str, write: Write, *, batch: int, for_s: float = 8.0) -> i
             return number
         number += len(entries)
         EXPORTED.labels(target, "sent").inc(len(entries))
+    if refused:
+        _fail(row, next(iter(refused.values())))
+        return number
     Export.objects.filter(pk=target, fence=row.fence).update(lease_until=None)
     return number
 
@@ -71,8 +80,10 @@ def _claim(target: str) -> Export | None:
     return Export.objects.get(pk=target) if mine else None
 
 
-def _new(positions: Positions, batch: int, ends: float) -> Iterator[tuple[str, list[Entry]]]:
-    """What is new in each chain, in turns, until ``ends``. Reads positions again after each batch."""
+def _new(
+    positions: Positions, batch: int, ends: float, refused: Collection[str]
+) -> Iterator[tuple[str, list[Entry]]]:
+    """What is new in each chain, in turns, until ``ends``. Both are read again after each batch."""
     chains = [head.environment for head in ChainHead.objects.order_by("environment")]
     while chains:
         for environment in list(chains):
@@ -84,7 +95,7 @@ def _new(positions: Positions, batch: int, ends: float) -> Iterator[tuple[str, l
             entries = list(rows.order_by("sequence")[:batch])
             if entries:
                 yield environment, entries
-            if len(entries) < batch:
+            if len(entries) < batch or environment in refused:
                 chains.remove(environment)
 
 
@@ -114,27 +125,11 @@ def _move(row: Export) -> bool:
 def _fail(row: Export, failed: NotExported) -> None:
     pause_s = max(PAUSES_S[min(row.failures, len(PAUSES_S) - 1)], failed.retry_after_s)
     Export.objects.filter(pk=row.pk, fence=row.fence).update(
-        failures=F("failures") + 1,
+        # Other environments may have moved it meanwhile, which is no success of these entries.
+        failures=row.failures + 1,
         not_before=Now() + timedelta(seconds=pause_s),
         lease_until=None,
         problem=str(failed)[:500],
     )
     EXPORTED.labels(row.pk, "failed").inc()
     log.warning("audit_export.failed", target=row.pk, problem=str(failed)[:200], again_in_s=pause_s)
-
-
-def not_exported() -> dict[str, int]:
-    """Target that is configured -> how many entries it does not have yet."""
-    targets = [name for name, used in _configured() if used]
-    if not targets:
-        return {}
-    heads = dict(ChainHead.objects.values_list("environment", "sequence"))
-    known = dict(Export.objects.values_list("target", "positions"))
-    return {
-        target: sum(max(0, last - known.get(target, {}).get(name, [0])[0]) for name, last in heads.items())
-        for target in targets
-    }
-
-
-def _configured() -> tuple[tuple[str, str], ...]:
-    return (FILE, settings.AUDIT_EXPORT_FILE), (WEBHOOK, settings.AUDIT_EXPORT_URL)

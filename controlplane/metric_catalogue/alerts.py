@@ -68,6 +68,13 @@ AUDIT_EXPORT_WAITING = Gauge(
     labels=("target",),
     most=2,
 )
+AUDIT_EXPORT_OLDEST = Gauge(
+    "fuseboard_audit_export_oldest_seconds",
+    "Age of the oldest audit entry that a target does not have yet; missing when it has all.",
+    by=(WEB,),
+    labels=("target",),
+    most=2,
+)
 ONCALL_MESSAGES = Counter(
     "fuseboard_gateway_oncall_messages_total",
     "Attempts of a gateway to send alerts of level 3 while no worker does, by the state after them.",

@@ -15,6 +15,7 @@ from controlplane.alerts.rules import RULES
 from controlplane.alerts.thresholds import LEAST_CHECKS_PER_S, LOCAL_SHARE, NOT_EVALUATED_S
 from controlplane.alerts.timings import Timing, timing_of
 from controlplane.monitoring.yaml_text import yaml_text
+from controlplane.status.watched import MOST_MEMORY_SHARE, MOST_OPS_SHARE, MOST_REPLICATION_LAG_S
 from fuseboard.contract.policy import Tuning
 
 #: The command replaces it by the address of a dashboard.
@@ -78,6 +79,17 @@ _REFUSED, _REQUESTS = "fuseboard_fleet_refused_per_second", "fuseboard_fleet_req
 _JOBS = "fuseboard_backlog_jobs"
 _SHED = 'fuseboard_fleet_refused_per_second{reason="shed"}'
 _ADAPTIVE, _SLOTS = "fuseboard_fleet_adaptive_queue", "fuseboard_fleet_bulkhead_slots"
+
+_ILL = (
+    "min by (node) (fuseboard_redis_up) == 0"
+    f" or max by (node) (fuseboard_redis_replication_lag_seconds) > {MOST_REPLICATION_LAG_S:g}"
+    " or max by (node) (fuseboard_redis_memory_bytes / fuseboard_redis_memory_limit_bytes)"
+    f" > {MOST_MEMORY_SHARE:g}"
+)
+_USED = (
+    "max by (node) (fuseboard_redis_ops_per_second) / on () group_left () max(fuseboard_redis_capacity_ops) >"
+)
+_DEGRADED = f"{_ILL} or {_USED} {MOST_OPS_SHARE:g}"
 
 PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
     *_levels(
@@ -167,10 +179,15 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         f" ({_LOCAL} >= 2 or {_LOCAL} == {_PRESENT} and {_LOCAL} > 0)",
         text="{{ $value }} primaries of Redis give no answer " + _IN,
     ),
+    PrometheusRule(
+        rule="redis-node",
+        severity="warning",
+        promql=_ILL,
+        text="Redis {{ $labels.node }} gives no answer, is far behind its primary, or has little memory left",
+    ),
     *_levels(
         "redis-ops",
-        "max by (node) (fuseboard_redis_ops_per_second)"
-        " / on () group_left () max(fuseboard_redis_capacity_ops) >",
+        _USED,
         "Redis {{ $labels.node }} is at {{ $value | humanizePercentage }} of its capacity",
     ),
     PrometheusRule(
@@ -284,6 +301,16 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "outbox",
         "max(fuseboard_outbox_oldest_seconds) >",
         "An edit waits for its publication since {{ $value | humanizeDuration }}",
+    ),
+    *_levels(
+        "audit-export",
+        "max by (target) (fuseboard_audit_export_oldest_seconds) >",
+        "The export of the audit to the {{ $labels.target }} waits since {{ $value | humanizeDuration }}",
+    ),
+    *_levels(
+        "redis-nodes",
+        f"count({_DEGRADED}) >",
+        "{{ $value }} servers of Redis are degraded",
     ),
     *_levels(
         "certificate",

@@ -18,7 +18,7 @@ from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation
 from controlplane.alerts.thresholds import BACKLOG_SHARE
-from controlplane.audit_export.export import not_exported
+from controlplane.audit_export.waiting import not_exported, waiting_exports
 from controlplane.fleet import live
 from controlplane.fleet.models import RedisNode, Server, ServerState
 from controlplane.metric_catalogue import alerts as alert_metrics
@@ -174,7 +174,10 @@ def _waiting() -> list[Metric]:
     unexported = alert_metrics.AUDIT_EXPORT_WAITING.family()
     for target, number in not_exported().items():
         unexported.add_metric([target], number)
-    return [*ages, unexported]
+    unexported_s = alert_metrics.AUDIT_EXPORT_OLDEST.family()
+    for one in waiting_exports():
+        unexported_s.add_metric([one.target], max(0.0, now.timestamp() - one.at))
+    return [*ages, unexported, unexported_s]
 
 
 def _expiry() -> list[Metric]:

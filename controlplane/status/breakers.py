@@ -38,7 +38,7 @@ CANNOT_OPEN = frozenset(("forced_closed", "metrics_only", "disabled"))
 ENDS_SOON_S = 300.0
 #: A closed breaker whose failures exceed this part of its threshold, out of enough calls, is near it.
 NEAR = 0.4
-_NEAR_CALLS = 5
+NEAR_CALLS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class BreakerStatus:
 
     @property
     def near(self) -> bool:
-        return self.effective == "closed" and self.calls >= _NEAR_CALLS and self.ratio > self.threshold * NEAR
+        return self.effective == "closed" and self.calls >= NEAR_CALLS and self.ratio > self.threshold * NEAR
 
     @property
     def quiet(self) -> bool:

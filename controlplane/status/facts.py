@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from controlplane.audit_export.waiting import WaitingExport
 from controlplane.backlogs.figures import BacklogSeen
 from controlplane.fleet.live import FleetFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.outages import times_without_redis
-from controlplane.status.watched import Watched
+from controlplane.status.watched import Blind, RedisServer, Watched
 from fuseboard.contract.policy import Tuning
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -225,21 +226,6 @@ class ScheduledChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedisServer:
-    """A server of Redis, as the worker read it within the last minute."""
-
-    address: str
-    ops_per_s: float
-    #: Commands per second that it bears.
-    capacity_ops: int
-
-    @property
-    def used(self) -> float:
-        """The part of its capacity that is in use."""
-        return self.ops_per_s / self.capacity_ops
-
-
-@dataclass(frozen=True, kw_only=True)
 class Observing:
     """A part of the protection that decides and counts, but refuses nothing."""
 
@@ -271,8 +257,12 @@ class Facts:
     pod_protection: dict[str, Any] = field(default_factory=dict)
     #: Parts that only observed when the rows were read.
     observing: tuple[Observing, ...] = ()
-    #: Those that answer; none if their capacity is not known.
+    #: Also those that do not answer; one that is not named any more for some minutes.
     redis_servers: tuple[RedisServer, ...] = ()
+    #: Targets of the export of the audit that lack entries.
+    exports: tuple[WaitingExport, ...] = ()
+    #: Sources of figures that cannot be read, but for Postgres and gateways.
+    blind: tuple[Blind, ...] = ()
     #: Newest first.
     transitions: tuple[Transition, ...] = ()
     changes: tuple[Change, ...] = ()

@@ -5,12 +5,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Min
+from django.db.models import Max, Min, Q
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from controlplane.accounts.models import Role
 from controlplane.approvals.gate import needed_in, pending_in
 from controlplane.audit.models import Entry
+from controlplane.audit_export.waiting import waiting_exports
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet import live
@@ -28,7 +30,6 @@ from controlplane.status.facts import (
     Facts,
     Override,
     PodEvent,
-    RedisServer,
     Transition,
     TripFigures,
 )
@@ -37,6 +38,7 @@ from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
 from controlplane.status.read_watched import read_watched
 from controlplane.status.unlimited import nothing_is_limited
+from controlplane.status.watched import Blind, RedisServer
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 #: Enough for six hours of a breaker that flaps.
@@ -55,6 +57,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
     transitions = read_transitions(environment)
     now = time.time()
     figures = live.figures(environment)
+    watched, redis_servers = read_watched(environment, figures), _redis_servers()
     first = live.first_event(environment)
     return Facts(
         now=now,
@@ -67,13 +70,15 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         figures=figures,
         alert_rules=found.alert_rules,
         outbox_oldest_s=_outbox_oldest_s(environment),
-        watched=read_watched(environment, figures),
+        watched=watched,
         call_p99_ms=recent_p99_ms(environment),
         dependencies=_dependencies(environment),
         backlogs=read_backlogs(environment),
         pod_protection=found.protection,
         observing=read_observing(environment, found.protection),
-        redis_servers=_redis_servers(),
+        redis_servers=redis_servers,
+        exports=tuple(waiting_exports()) if environment == DEFAULT_ENVIRONMENT else (),
+        blind=_blind(watched.blind, redis_servers, now),
         transitions=transitions,
         known_from=_known_from(first, transitions, now),
         reported=first is not None,
@@ -96,14 +101,31 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
 
 
 def _redis_servers() -> tuple[RedisServer, ...]:
-    capacity = settings.REDIS_CAPACITY_OPS
-    if not capacity:
-        return ()
-    rows = RedisNode.objects.filter(read_at__gt=Now() - REDIS_FRESH_FOR, ops_per_s__isnull=False)
+    oldest = timezone.now() - REDIS_FRESH_FOR
     return tuple(
-        RedisServer(address=row.address, ops_per_s=row.ops_per_s or 0.0, capacity_ops=capacity)
-        for row in rows.order_by("address")
+        RedisServer(
+            address=row.address,
+            role=row.role,
+            answers=row.up and row.read_at > oldest,
+            ops_per_s=row.ops_per_s or 0.0,
+            capacity_ops=settings.REDIS_CAPACITY_OPS,
+            memory_share=row.memory_bytes / row.memory_limit_bytes if row.memory_limit_bytes else 0.0,
+            lag_s=row.lag_s or 0.0,
+        )
+        for row in RedisNode.objects.order_by("address")
     )
+
+
+def _blind(watched: tuple[Blind, ...], servers: tuple[RedisServer, ...], now: float) -> tuple[Blind, ...]:
+    """The sources that cannot be read, each once."""
+    found = {one.source: one for one in watched}
+    if servers and not any(server.answers for server in servers):
+        newest = RedisNode.objects.aggregate(at=Max("read_at", filter=Q(up=True)))["at"]
+        since = newest.timestamp() if newest is not None else now
+        found.setdefault(
+            "redis", Blind(source="redis", since=since, because="no server of Redis answers the worker")
+        )
+    return tuple(found.values())
 
 
 def _outbox_oldest_s(environment: str) -> float:

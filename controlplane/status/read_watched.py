@@ -22,7 +22,7 @@ from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
 from controlplane.series.recent import recent_calls
 from controlplane.series.tenant_hours import read_hourly_rates
-from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
+from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched
 from controlplane.usage.budgets import budgets
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -60,27 +60,47 @@ class _Reader:
         self._read: dict[str, tuple[float, Watched]] = {}
         #: Environment and tenant -> when it was read, and the rate.
         self._usual: dict[tuple[str, str], tuple[float, float]] = {}
+        #: Environment -> tenants whose budgets the first reading needs, busy or not.
+        self._first: dict[str, frozenset[str]] = {}
 
     def of(self, environment: str, figures: FleetFigures) -> Watched:
         with self._lock:
-            at, watched = self._read.get(environment, (float("-inf"), Watched()))
+            at, before = self._read.get(environment, (float("-inf"), Watched()))
             if time.monotonic() - at < READ_AGAIN_S:
-                return watched
+                return before
             tenants = [one.tenant for one in figures.tenants]
+            seen, first = _Blindness(before.blind), self._first.get(environment, frozenset())
             watched = Watched(
-                usual_per_s=_kept(lambda: self._usual_of(environment, tenants), watched.usual_per_s),
-                vendors=_kept(lambda: _vendors(environment, time.time()), watched.vendors),
-                spent=_kept(lambda: _spent(environment, figures, watched.spent), watched.spent),
-                expiring=_kept(lambda: tuple(_expiring(environment)), watched.expiring),
+                usual_per_s=seen.kept(
+                    "series", lambda: self._usual_of(environment, tenants), before.usual_per_s
+                ),
+                vendors=seen.kept("series", lambda: _vendors(environment, time.time()), before.vendors),
+                spent=seen.kept(
+                    "redis", lambda: _spent(environment, figures, before.spent, first), before.spent
+                ),
+                expiring=seen.kept("tokens", lambda: tuple(_expiring(environment)), before.expiring),
+                blind=tuple(seen.blind.values()),
             )
+            if "redis" not in seen.blind:
+                self._first.pop(environment, None)
             self._read[environment] = (time.monotonic(), watched)
             return watched
+
+    def knows(self, environment: str) -> bool:
+        with self._lock:
+            return environment in self._read
+
+    def read_first(self, environment: str, tenants: Iterable[str]) -> None:
+        """After a start: tenants with an open alert may have spent a quota of their tier, and stopped."""
+        with self._lock:
+            self._first[environment] = frozenset(tenants)
 
     def forget(self) -> None:
         """For a change that must be seen at once, and for tests."""
         with self._lock:
             self._read.clear()
             self._usual.clear()
+            self._first.clear()
 
     def _usual_of(self, environment: str, tenants: Collection[str]) -> dict[str, float]:
         now, known = time.monotonic(), self._usual
@@ -93,21 +113,40 @@ class _Reader:
         return {tenant: per_s for tenant, per_s in usual.items() if per_s > 0}
 
 
-def _kept(read: Callable[[], T], before: T) -> T:
-    """What is read now, or what was read before if that fails: other alerts are about Redis and pods.
+class _NoAnswer(Exception):
+    """A source did not answer."""
 
-    A savepoint, because a statement that is too slow must not end the transaction of an evaluation.
-    """
-    try:
-        with transaction.atomic():
-            return read()
-    except (DatabaseError, ImproperlyConfigured, OSError, ValueError):
-        log.exception("status.not_watched")
+
+class _Blindness:
+    """Notes which sources cannot be read in one reading. Rules that need them then conclude nothing."""
+
+    def __init__(self, before: tuple[Blind, ...]) -> None:
+        self._since = {one.source: one.since for one in before}
+        self.blind: dict[Source, Blind] = {}
+
+    def kept(self, source: Source, read: Callable[[], T], before: T) -> T:
+        """What is read now, or what was read before if that fails: other alerts are about Redis and pods.
+
+        A savepoint, because a statement that is too slow must not end the transaction of an evaluation.
+        """
+        try:
+            with transaction.atomic():
+                return read()
+        except _NoAnswer as error:
+            because = str(error)
+            log.warning("status.not_watched", source=source, error=because)
+        except (DatabaseError, ImproperlyConfigured, OSError, ValueError) as error:
+            # Without its text, which can have values of rows.
+            because = f"a reading ended with {type(error).__name__}; the log has more"
+            log.exception("status.not_watched", source=source)
+        since = self._since.get(source, time.time())
+        self.blind[source] = Blind(source=source, since=since, because=because)
         return before
 
 
 _reader = _Reader()
 read_watched, forget = _reader.of, _reader.forget
+knows, read_first = _reader.knows, _reader.read_first
 
 
 def _usual(environment: str, tenants: Collection[str]) -> dict[str, float]:
@@ -136,8 +175,10 @@ def _vendors(environment: str, now: float) -> dict[str, VendorAnswers]:
     return found
 
 
-def _spent(environment: str, figures: FleetFigures, before: tuple[Spent, ...]) -> tuple[Spent, ...]:
-    """Where Redis does not answer, what was spent before: it did not become less.
+def _spent(
+    environment: str, figures: FleetFigures, before: tuple[Spent, ...], first: Collection[str]
+) -> tuple[Spent, ...]:
+    """Raises ``_NoAnswer`` if Redis does not answer: what was spent before did not become less.
 
     A tenant that stops after it spent its quota is not busy any more, so those of before are read again.
     """
@@ -145,9 +186,10 @@ def _spent(environment: str, figures: FleetFigures, before: tuple[Spent, ...]) -
     earlier = {(one.tenant, one.dependency, one.name): one for one in before if one.ends > now}
     busy = {(rule.tenant, rule.rule) for rule in figures.rules if rule.tenant}
     busy |= {(tenant, name) for tenant, _, name in earlier if tenant}
+    busy |= {(tenant, "") for tenant in first}
     found = budgets(environment, busy, now=now)
     if not found.known:
-        return tuple(earlier.values())
+        raise _NoAnswer("Redis does not answer")
     rows = [
         earlier.get((row.tenant, row.dependency, row.name))
         if row.spent is None

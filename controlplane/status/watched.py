@@ -4,6 +4,66 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+#: Where figures come from that an evaluation reads itself. ``tokens`` has certificates too.
+Source = Literal["redis", "series", "tokens"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blind:
+    """A source of figures that cannot be read."""
+
+    source: Source
+    since: float
+    #: The error, without secrets.
+    because: str
+
+
+#: A server of Redis is degraded above one of these, or if it does not answer.
+MOST_OPS_SHARE = 0.9
+MOST_MEMORY_SHARE = 0.9
+MOST_REPLICATION_LAG_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisServer:
+    """A server of Redis, as the worker last read it."""
+
+    address: str
+    role: str = "primary"
+    #: It answered the worker within the last minute. The figures of one that did not are of before.
+    answers: bool = True
+    ops_per_s: float = 0.0
+    #: Commands per second that it bears; 0 if that is not known.
+    capacity_ops: int = 0
+    #: Part of its memory limit that is used; 0 without a limit.
+    memory_share: float = 0.0
+    #: Of a replica.
+    lag_s: float = 0.0
+
+    @property
+    def used(self) -> float:
+        """The part of its capacity that is in use."""
+        return self.ops_per_s / self.capacity_ops if self.capacity_ops else 0.0
+
+    @property
+    def degraded_because(self) -> tuple[str, ...]:
+        """Empty for a server that is well."""
+        busy = self.answers and self.used > MOST_OPS_SHARE
+        also = (f"is at {self.used * 100:.0f} % of its capacity",) if busy else ()
+        return (*self.ill_because, *also)
+
+    @property
+    def ill_because(self) -> tuple[str, ...]:
+        """The same without its load, about which there is an alert for each server."""
+        if not self.answers:
+            return ("does not answer",)
+        found = []
+        if self.lag_s > MOST_REPLICATION_LAG_S:
+            found.append(f"is {self.lag_s:.0f} s behind its primary")
+        if self.memory_share > MOST_MEMORY_SHARE:
+            found.append(f"uses {self.memory_share * 100:.0f} % of its memory limit")
+        return tuple(found)
+
 
 @dataclass(frozen=True, kw_only=True)
 class VendorAnswers:
@@ -61,3 +121,5 @@ class Watched:
     #: The most spent first.
     spent: tuple[Spent, ...] = ()
     expiring: tuple[Expiry, ...] = ()
+    #: Of these, the figures above are of before, or missing.
+    blind: tuple[Blind, ...] = ()

@@ -68,6 +68,7 @@ WEIGHTS = (
     "duplicated",
     "p99_high",
     "near",
+    "blind",
     "uncounted",
 )
 #: What dates an incident: the oldest condition of the first group that has one. Drills, planned changes

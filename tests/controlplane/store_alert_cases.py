@@ -1,7 +1,9 @@
 """Cases of the rules about the stores and the processes of the control plane, as in ``test_alert_rules``."""
 
+from controlplane.audit_export.waiting import WaitingExport
 from controlplane.fleet.live import FleetFigures
-from controlplane.status.facts import Facts, RedisServer
+from controlplane.status.facts import Facts
+from controlplane.status.watched import Blind, RedisServer, Source
 from tests.controlplane.alert_facts import NOW, ONE_OF_TWO_LOCAL, facts, figures, pod, redis_answers
 
 LOCAL = (pod(mode="local", mode_since=NOW - 60), pod("web-2", mode="local"))
@@ -19,12 +21,66 @@ def busy(ops_per_s: float, address: str = "10.0.0.1:6379") -> RedisServer:
     return RedisServer(address=address, ops_per_s=ops_per_s, capacity_ops=100_000)
 
 
+def lacks(age_s: float, failures: int = 0) -> Facts:
+    one = WaitingExport(
+        target="webhook",
+        entries=12,
+        environment="production",
+        sequence=81,
+        at=NOW - age_s,
+        failures=failures,
+        problem="HTTP 422" if failures else "",
+    )
+    return facts(exports=(one,))
+
+
+def blind(source: Source) -> Facts:
+    return facts(blind=(Blind(source=source, since=NOW - 5, because="Redis does not answer"),))
+
+
+def servers(*ill: RedisServer) -> Facts:
+    return facts(redis_servers=(busy(89_000, "10.0.0.9:6379"), *ill))
+
+
+SILENT_NODES = tuple(RedisServer(address=f"10.0.1.{n}:6379", answers=False) for n in range(2))
+LATE = RedisServer(address="10.0.1.8:6379", role="replica", lag_s=11)
+WELL = RedisServer(address="10.0.1.8:6379", role="replica", lag_s=10, memory_share=0.9)
+FULL_NODE = RedisServer(address="10.0.1.9:6379", memory_share=0.95)
+
 STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("all-local", "critical"),
         facts(*LOCAL),
         f"Every pod decides without Redis. {APPROXIMATE.format(2)}",
         ONE_OF_TWO_LOCAL,
+    ),
+    (
+        ("audit-export", "critical"),
+        lacks(3_601, failures=14),
+        "The export of the audit is stuck: webhook. 12 entries wait, the oldest for 60 min: number 81 of"
+        " production. 14 attempts in a row failed; the last one: HTTP 422.",
+        lacks(3_600, failures=14),
+    ),
+    (
+        ("audit-export", "warning"),
+        lacks(601),
+        "The export of the audit is stuck: webhook. 12 entries wait, the oldest for 10 min: number 81 of"
+        " production. No attempt failed: no worker exports, or it exports more slowly than entries come.",
+        lacks(600),
+    ),
+    (
+        ("blind", "critical"),
+        blind("redis"),
+        "Figures from Redis cannot be read. Redis does not answer. Alerts of these rules keep their state:"
+        " quota, redis-node, redis-nodes, redis-ops.",
+        blind("tokens"),
+    ),
+    (
+        ("blind", "warning"),
+        blind("tokens"),
+        "When tokens and certificates expire cannot be read. Redis does not answer. Alerts of these rules"
+        " keep their state: certificate, token.",
+        blind("series"),
     ),
     (
         ("check-errors", "critical"),
@@ -108,6 +164,20 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         f" {APPROXIMATE.format(2)}",
         # One live pod of many.
         redis_answers(pod(mode="local"), *SILENT, **ONE_DOWN),
+    ),
+    (
+        ("redis-node", "warning"),
+        servers(LATE),
+        "Redis 10.0.1.8:6379 is 11 s behind its primary. It is a replica.",
+        # One that is near its capacity has an alert of its own.
+        servers(WELL, busy(95_000)),
+    ),
+    (
+        ("redis-nodes", "critical"),
+        servers(*SILENT_NODES, LATE, FULL_NODE),
+        "4 servers of Redis are degraded. Of 5 servers: 10.0.1.0:6379 does not answer; 10.0.1.1:6379 does not"
+        " answer; 10.0.1.8:6379 is 11 s behind its primary; and 1 more. More than 3 servers is critical.",
+        servers(*SILENT_NODES, LATE, WELL),
     ),
     (
         ("redis-ops", "critical"),

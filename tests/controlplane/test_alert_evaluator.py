@@ -14,8 +14,8 @@ from controlplane.alerts import evaluator
 from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.evaluator import Change, evaluate_environment, forget
 from controlplane.alerts.findings import LONGEST_KEY
-from controlplane.alerts.lifecycle import AlertState, News
-from controlplane.alerts.models import Alert, Evaluation
+from controlplane.alerts.lifecycle import NO_TRAFFIC_S, AlertState, News, ResolvedWhy
+from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation, Receiver
 from controlplane.alerts.reading import open_alerts, past_alerts, stored_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
@@ -80,6 +80,7 @@ def let_pass(seconds: float) -> None:
         level_since=F("level_since") - earlier,
         fired_at=F("fired_at") - earlier,
         clear_since=F("clear_since") - earlier,
+        idle_since=F("idle_since") - earlier,
         resolved_at=F("resolved_at") - earlier,
     )
 
@@ -174,6 +175,34 @@ def test_without_a_gateway_figures_resolve_nothing() -> None:
     evaluate()
     row = Alert.objects.get()
     assert (row.state, row.blind_since) == (AlertState.FIRING, None)
+
+
+def test_an_alert_without_traffic_ends_after_ten_minutes_and_says_why(production: str) -> None:
+    url = "https://pager.example.com/hook"
+    Receiver.objects.create(environment=production, name="pager", url=url, least_level=1)
+    fire()
+    Delivery.objects.update(state=DeliveryState.SENT, attempts=1)
+    measure(0.5, requests_per_s=0.9)
+    assert evaluate() == []
+    row = Alert.objects.get()
+    assert row.idle_since is not None
+    assert (row.state, row.text) == (AlertState.FIRING, "5.0 % of requests are refused")
+    assert stored_alerts(production)["429"].idle_since == row.idle_since.timestamp()
+    let_pass(NO_TRAFFIC_S)
+    assert evaluate() == [("429", News.RESOLVED)]
+    assert Alert.objects.get().resolved_why == ResolvedWhy.NO_TRAFFIC
+    document = Delivery.objects.get(kind="resolved").document["data"]
+    assert document["resolved_why"] == "no_traffic"
+    assert "Without traffic for 10 minutes, nothing is known about it" in document["message"]
+    measure(5.0)
+    evaluate()
+    let_pass(120)
+    evaluate()
+    measure(0.0)
+    evaluate()
+    let_pass(300)
+    evaluate()
+    assert Alert.objects.latest("pk").resolved_why == ResolvedWhy.CLEARED
 
 
 def test_an_hour_without_a_worker_fires_nothing() -> None:

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from controlplane.alerts import timings
 from controlplane.alerts.findings import Finding, Severity, Subject
-from controlplane.alerts.lifecycle import INTERVAL_S, LONGEST_PAUSE_S, AlertState, Known, News, advance
+from controlplane.alerts.lifecycle import (
+    INTERVAL_S,
+    LONGEST_PAUSE_S,
+    NO_TRAFFIC_S,
+    AlertState,
+    Known,
+    News,
+    advance,
+)
 from controlplane.alerts.rules import RULES
 from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, Timing, timing_of
 
@@ -35,9 +43,18 @@ class Story:
         self.known: Known | None = None
         self.news: list[News] = []
 
-    def see(self, found: Finding | None, *, after_s: float = INTERVAL_S, blind: bool = False) -> "Story":
+    def see(
+        self,
+        found: Finding | None,
+        *,
+        after_s: float = INTERVAL_S,
+        blind: bool = False,
+        idle: bool = False,
+    ) -> "Story":
         self.now += after_s
-        self.known, news = advance(self.known, found, self.timing, self.now, blind=blind, passed_s=after_s)
+        self.known, news = advance(
+            self.known, found, self.timing, self.now, blind=blind, idle=idle, passed_s=after_s
+        )
         if self.known is not None and self.known.state is AlertState.RESOLVED:
             self.known = None
         if news is not None:
@@ -125,6 +142,53 @@ def test_missing_figures_neither_fire_nor_resolve() -> None:
     assert recovering.see(None).state() is AlertState.RECOVERING
 
 
+def fired() -> Story:
+    story = Story()
+    for _ in range(5):
+        story.see(finding())
+    assert story.state() is AlertState.FIRING
+    return story
+
+
+def test_without_traffic_an_alert_fires_on_for_ten_minutes_and_ends() -> None:
+    story = fired()
+    for _ in range(int(NO_TRAFFIC_S / INTERVAL_S)):
+        assert story.see(None, idle=True).state() is AlertState.FIRING
+    assert story.news == [News.FIRED]
+    assert story.see(None, idle=True).state() is None
+    assert story.news == [News.FIRED, News.RESOLVED]
+
+
+def test_when_traffic_returns_the_figures_decide_again() -> None:
+    bad, good = fired(), fired()
+    for story in (bad, good):
+        for _ in range(100):
+            story.see(None, idle=True)
+    assert bad.see(finding()).state() is AlertState.FIRING
+    for _ in range(100):
+        assert bad.see(None, idle=True).state() is AlertState.FIRING, "the ten minutes begin again"
+    assert bad.news == [News.FIRED]
+    assert good.see(None).state() is AlertState.RECOVERING
+    # It has recovered with traffic: that it ends then does not make it doubtful.
+    for _ in range(6):
+        good.see(None, idle=True)
+    assert good.news == [News.FIRED, News.RESOLVED]
+
+
+def test_without_traffic_nothing_begins_and_what_is_pending_ends() -> None:
+    assert Story().see(None, idle=True).known is None
+    assert Story().see(finding()).see(None, idle=True).known is None
+
+
+def test_time_without_evaluation_or_figures_is_no_time_without_traffic() -> None:
+    story = fired().see(None, idle=True)
+    story.see(None, idle=True, after_s=9_999)
+    story.see(None, blind=True, after_s=10)
+    for _ in range(int(NO_TRAFFIC_S / INTERVAL_S) - 1):
+        assert story.see(None, idle=True).state() is AlertState.FIRING
+    assert story.see(None, idle=True).state() is None
+
+
 @pytest.mark.parametrize("pause_s", [LONGEST_PAUSE_S + 1, 86_400.0])
 def test_time_without_evaluation_counts_for_nothing(pause_s: float) -> None:
     story = Story().see(finding()).see(finding(), after_s=pause_s)
@@ -137,7 +201,7 @@ def test_time_without_evaluation_counts_for_nothing(pause_s: float) -> None:
 
 
 _STEP = st.tuples(
-    st.sampled_from(["true", "critical", "false", "blind"]),
+    st.sampled_from(["true", "critical", "false", "blind", "idle"]),
     st.sampled_from([1.0, INTERVAL_S, LONGEST_PAUSE_S, 100.0]),
 )
 
@@ -148,28 +212,31 @@ def test_fired_and_resolved_alternate_and_neither_comes_too_early(
 ) -> None:
     """The oracle counts only time between two looks that saw the same thing."""
     story = Story(Timing(level=2, for_s=for_s, keep_s=keep_s))
-    true_s = false_s = None
+    true_s = false_s = idle_s = None
     for seen, after_s in steps:
         counted = after_s if after_s <= LONGEST_PAUSE_S else 0.0
         news = len(story.news)
         found = (
             finding("critical" if seen == "critical" else "warning") if seen in ("true", "critical") else None
         )
-        story.see(found, after_s=after_s, blind=seen == "blind")
+        firing = story.state() is AlertState.FIRING
+        story.see(found, after_s=after_s, blind=seen == "blind", idle=seen == "idle")
         if seen == "blind":
             assert len(story.news) == news
             continue
         if found is not None:
-            true_s, false_s = (0.0 if true_s is None else true_s + counted), None
+            true_s, false_s, idle_s = (0.0 if true_s is None else true_s + counted), None, None
+        elif seen == "idle" and firing:
+            true_s, idle_s = None, 0.0 if idle_s is None else idle_s + counted
         else:
+            idle_s = None
             false_s, true_s = (0.0 if false_s is None else false_s + counted), None
         added = story.news[news:]
         if News.FIRED in added:
             assert true_s is not None
             assert true_s >= for_s
         if News.RESOLVED in added:
-            assert false_s is not None
-            assert false_s >= keep_s
+            assert (false_s or 0.0) >= keep_s or (idle_s or 0.0) >= NO_TRAFFIC_S
         if story.known is None and found is not None:
             pytest.fail("a true condition has no alert")
     told = [one for one in story.news if one is not News.WORSENED]

@@ -2,10 +2,13 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.db import connection, transaction
@@ -13,15 +16,19 @@ from django.db.models import F
 from django.utils import timezone
 from msgspec import json
 
+from controlplane.alerts.evaluator import evaluate_environment
+from controlplane.alerts.models import Alert
 from controlplane.audit.models import ChainHead, Entry
 from controlplane.audit.record import record
 from controlplane.audit_export import export as exporting
-from controlplane.audit_export.export import LEASE_S, PAUSES_S, NotExported, export_to, not_exported
+from controlplane.audit_export.export import LEASE_S, PAUSES_S, NotExported, export_to
 from controlplane.audit_export.models import Export
-from controlplane.audit_export.targets import to_file, to_webhook
+from controlplane.audit_export.waiting import not_exported
 from controlplane.celery import app
 from controlplane.demo.processes import Processes
+from controlplane.siem.targets import to_file, to_webhook
 from tests.controlplane.sinks import Chat, chat
+from tests.controlplane.test_alert_evaluator import let_pass
 from tests.controlplane.test_webhook_signing import accepts
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.people import ADA
@@ -58,8 +65,11 @@ class Target:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_yet() -> None:
+def _nothing_yet(request: pytest.FixtureRequest) -> None:
     """The audit is never emptied, so that only what a test writes counts."""
+    if "production" in request.fixturenames:
+        # First: it keeps a copy of the rows that are there, for other tests.
+        request.getfixturevalue("production")
     heads = {head.environment: [head.sequence, head.hash] for head in ChainHead.objects.all()}
     for name in ("webhook", "file"):
         Export.objects.create(target=name, positions=heads)
@@ -260,6 +270,54 @@ def test_a_webhook_to_an_address_inside_is_a_failure(settings: Any) -> None:
     assert not_exported() == {"webhook": 1}
 
 
+def export_alert(*, after_s: float = 0.0) -> tuple[str, str, str] | None:
+    """Its severity, state and detail, as if entries were older."""
+    with patch("controlplane.status.read_facts.time.time", return_value=time.time() + after_s):
+        evaluate_environment("production")
+    row = Alert.objects.exclude(state="resolved").filter(key="audit-export:webhook").first()
+    return (row.severity, row.state, row.detail) if row is not None else None
+
+
+def test_an_entry_that_the_target_refuses_is_an_alert_and_holds_up_only_its_environment(
+    production: str, settings: Any
+) -> None:
+    settings.AUDIT_EXPORT_SECRETS = [SECRET]
+    settings.WEBHOOK_NETWORKS = [ip_network("127.0.0.0/8")]
+    poison = entry("poison")
+    poison.refresh_from_db()
+    entry("after", production)
+    entry("elsewhere", "staging")
+    with chat(422, 200) as sink:
+        settings.AUDIT_EXPORT_URL = f"http://127.0.0.1:{sink.port}/"
+        assert export_to("webhook", to_webhook, batch=1) == 1
+        got = [document["data"]["target_name"] for _, document in sink.got]
+        assert got == ["poison", "elsewhere"]
+        assert export_alert() is None, "it is seconds old"
+        found = export_alert(after_s=700)
+        assert found is not None
+        assert found[:2] == ("warning", "pending")
+        let_pass(60)
+        assert (export_alert(after_s=760) or "")[:2] == ("warning", "firing")
+        assert f"2 entries wait, the oldest for 12 min: number {poison.sequence} of production" in found[2]
+        assert "1 attempt in a row failed; the last one: HTTP 422." in found[2]
+        assert (export_alert(after_s=3_700) or "")[:2] == ("critical", "firing")
+        # The receiver was corrected.
+        Export.objects.update(not_before=None)
+        assert export_to("webhook", to_webhook, batch=1) == 2
+        assert (export_alert() or "")[:2] == ("critical", "recovering")
+    row = Alert.objects.get(key="audit-export:webhook")
+    assert (row.level, row.runbook, row.subject_kind) == (2, "audit-export-stuck", "audit")
+    assert [document["data"]["target_name"] for _, document in sink.got[2:]] == ["poison", "after"]
+
+
+def test_an_alert_says_that_no_attempt_was_made(production: str, settings: Any) -> None:
+    settings.AUDIT_EXPORT_URL = "https://siem.example.com/"
+    entry("t")
+    found = export_alert(after_s=700)
+    assert found is not None
+    assert "No attempt failed: no worker exports" in found[2]
+
+
 @pytest.fixture
 def sink() -> Iterator[Chat]:
     with chat(200, None) as sink:
@@ -276,8 +334,6 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def test_a_worker_that_is_killed_while_it_exports_loses_no_entry(
     production: str, processes: Processes, limits: Any, sink: Chat, tmp_path: Path, settings: Any
 ) -> None:
-    heads = {head.environment: [head.sequence, head.hash] for head in ChainHead.objects.all()}
-    Export.objects.update(positions=heads)
     written = [entry(f"t{number}") for number in range(4)]
     for row in written:
         # Postgres sets the hash.

@@ -118,7 +118,7 @@ def test_a_busy_server_is_an_alert_if_its_capacity_is_known(production: str, set
         read_at=timezone.now() + timedelta(minutes=5),
     )
     settings.REDIS_CAPACITY_OPS = 0
-    assert read_facts(production).redis_servers == ()
+    assert [one.used for one in read_facts(production).redis_servers] == [0.0]
     settings.REDIS_CAPACITY_OPS = 100_000
     evaluate_environment(production)
     alert = Alert.objects.get(key="redis-ops:10.0.0.1:6379")
@@ -129,4 +129,70 @@ def test_a_busy_server_is_an_alert_if_its_capacity_is_known(production: str, set
     assert alert.severity == "critical"
     # Figures that are old say nothing.
     RedisNode.objects.update(read_at=timezone.now() - timedelta(minutes=5))
-    assert read_facts(production).redis_servers == ()
+    evaluate_environment(production)
+    alert.refresh_from_db()
+    assert alert.blind_since is not None
+
+
+def node(number: int, *, up: bool = True, age_s: float = 0, **fields: Any) -> RedisNode:
+    usual = {"role": "replica", "up": up, "commands": 1, "memory_bytes": 1, "memory_limit_bytes": 0}
+    read_at = timezone.now() + timedelta(seconds=60 - age_s)
+    return RedisNode.objects.create(address=f"10.0.0.{number}:6379", read_at=read_at, **(usual | fields))
+
+
+def found_at(production: str) -> dict[str, tuple[str, str]]:
+    evaluate_environment(production)
+    rows = Alert.objects.exclude(state="resolved")
+    return {row.key: (row.severity, row.state) for row in rows}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_more_than_three_degraded_servers_are_for_people_on_call(production: str, settings: Any) -> None:
+    settings.REDIS_CAPACITY_OPS = 100_000
+    node(1, ops_per_s=95_000)
+    node(2, up=False)
+    node(3, lag_s=11)
+    node(4, age_s=200)
+    node(5, memory_limit_bytes=1)
+    RedisNode.objects.filter(address__startswith="10.0.0.5").update(memory_bytes=0)
+    degraded = {f"redis-node:10.0.0.{number}:6379" for number in (2, 3, 4)}
+    assert set(found_at(production)) == degraded | {"redis-ops:10.0.0.1:6379", "redis-nodes"}
+    alert = Alert.objects.get(key="redis-nodes")
+    assert (alert.level, alert.severity, alert.text) == (2, "critical", "4 servers of Redis are degraded")
+    assert set(Alert.objects.filter(key__startswith="redis-node:").values_list("level", flat=True)) == {1}
+    RedisNode.objects.filter(address__startswith="10.0.0.3").update(lag_s=1)
+    assert "redis-nodes" not in found_at(production), "3 are not more than 3"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_stops_while_it_is_busy_does_not_end_its_alert(production: str, settings: Any) -> None:
+    settings.REDIS_CAPACITY_OPS = 100_000
+    busy, _ = node(1, ops_per_s=95_000), node(2)
+    found_at(production)
+    Alert.objects.update(state="firing", fired_at=timezone.now())
+    RedisNode.objects.filter(pk=busy.pk).update(up=False, ops_per_s=None)
+    assert found_at(production)["redis-ops:10.0.0.1:6379"] == ("critical", "firing")
+    assert Alert.objects.get(key="redis-ops:10.0.0.1:6379").blind_since is not None
+    # It is forgotten: there is nothing left that could be busy.
+    RedisNode.objects.filter(pk=busy.pk).delete()
+    assert found_at(production)["redis-ops:10.0.0.1:6379"] == ("critical", "recovering")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_reads_no_server_is_blind_and_concludes_nothing(production: str) -> None:
+    node(1, lag_s=20)
+    found_at(production)
+    Alert.objects.update(state="firing", fired_at=timezone.now())
+    RedisNode.objects.update(read_at=timezone.now() - timedelta(seconds=120))
+    assert found_at(production) == {
+        "blind:redis": ("critical", "firing"),
+        "redis-node:10.0.0.1:6379": ("warning", "firing"),
+    }
+    alert = Alert.objects.get(key="blind:redis")
+    assert (alert.level, alert.runbook) == (2, "figures-missing")
+    assert "quota, redis-node, redis-nodes, redis-ops" in alert.detail
+    RedisNode.objects.update(read_at=timezone.now() + timedelta(seconds=60), lag_s=0)
+    assert found_at(production) == {
+        "blind:redis": ("critical", "recovering"),
+        "redis-node:10.0.0.1:6379": ("warning", "recovering"),
+    }

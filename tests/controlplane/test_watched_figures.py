@@ -10,7 +10,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken, ApiToken
-from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.evaluate import evaluate, is_blind
+from controlplane.alerts.evaluator import evaluate_environment
+from controlplane.alerts.models import Alert
 from controlplane.fleet.failed_calls import STEP_S
 from controlplane.fleet.live import FleetFigures, RuleFigures, TenantFigures
 from controlplane.fleet.models import FailedCalls
@@ -27,7 +29,9 @@ from fuseboard.calling import codes
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
-from tests.controlplane.alert_facts import figures
+from tests.controlplane.alert_facts import NOW, figures
+from tests.controlplane.backlog_alert_cases import backlog
+from tests.controlplane.test_alert_evaluator import measure
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -122,6 +126,12 @@ def test_what_is_spent_is_remembered_while_redis_does_not_answer(
     monkeypatch.setattr(read_watched, "READ_AGAIN_S", 0.0)
     again = read_watched.read_watched(production, FleetFigures())
     assert [one for one in again.spent if one.name == "cost"] == [spent]
+    [first] = again.blind
+    assert (first.source, first.because) == ("redis", "Redis does not answer")
+    [second] = read_watched.read_watched(production, FleetFigures()).blind
+    assert second.since == first.since, "it lasts"
+    monkeypatch.undo()
+    assert read(production).blind == ()
 
 
 def test_quotas_of_many_tenants_do_not_push_out_budgets_of_vendors(
@@ -191,6 +201,18 @@ def test_a_figure_that_cannot_be_read_stays_and_stops_no_evaluation(
         again = read_watched.read_watched(production, FleetFigures())
         assert Tenant.objects.exists(), "the transaction goes on"
     assert (again.vendors, again.expiring) == (before.vendors, before.expiring)
+    assert {one.source: one.because for one in again.blind} == {
+        "series": "a reading ended with OperationalError; the log has more",
+        "tokens": "a reading ended with ImproperlyConfigured; the log has more",
+    }
+    quiet, gone = figures(), ("runaway-tenant:acme", "vendor-auth:llm", "token:api-token")
+    assert [is_blind(status_of(replace(quiet, blind=again.blind)), key) for key in gone] == [True] * 3
+    assert not is_blind(status_of(replace(quiet, blind=again.blind)), "quota:acme/cost")
+
+
+def test_a_backlog_that_was_not_read_lately_ends_no_alert() -> None:
+    key = "backlog-untaken:payments-api"
+    assert [is_blind(status_of(backlog(read_at=NOW - age_s)), key) for age_s in (30, 31)] == [False, True]
 
 
 def test_a_spent_quota_of_a_tier_is_known_after_its_tenant_has_stopped(
@@ -215,5 +237,16 @@ def test_a_spent_quota_of_a_tier_is_known_after_its_tenant_has_stopped(
     assert spent() == [], "of tenants that ask now"
     assert spent(rule) == [10]
     assert spent() == [10]
-    monkeypatch.setattr("controlplane.usage.budgets._texts", lambda names: dict.fromkeys(names, OSError()))
-    assert spent() == [10]
+    with monkeypatch.context() as patched:
+        patched.setattr("controlplane.usage.budgets._texts", lambda names: dict.fromkeys(names, OSError()))
+        assert spent() == [10]
+    measure(0.0, rules=[vars(rule)])
+    # Another worker, which has never seen this tenant: its alert is open.
+    evaluate_environment(production)
+    alert = Alert.objects.get(key="quota:acme/month")
+    Alert.objects.update(state="firing", fired_at=timezone.now())
+    measure(0.0)
+    read_watched.forget()
+    evaluate_environment(production)
+    alert.refresh_from_db()
+    assert (alert.state, alert.subject_name) == ("firing", "acme")

@@ -132,6 +132,11 @@ def test_missing_figures_are_named(log_in: Any) -> None:
     assert "No figures since" in text(log_in("olga"))
 
 
+def test_an_alert_without_traffic_says_when_it_ends(log_in: Any) -> None:
+    alert(idle_since=timezone.now())
+    assert "resolved after 10 minutes of that" in text(log_in("olga"))
+
+
 def test_names_are_escaped(log_in: Any) -> None:
     alert(
         text="<img src=x>",

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane.alerts.lifecycle import ResolvedWhy
 from controlplane.alerts.models import Alert
 from controlplane.alerts.timings import rule_of
 from controlplane.breakers.models import Override
@@ -19,9 +20,11 @@ _AUTOMATIC = {
     "429": "Requests over a limit are refused with the time until they can be sent again.",
     "ahead": "Pods keep the last configuration that they applied.",
     "all-local": "Every pod decides with local limits, and returns to Redis automatically.",
+    "audit-export": "The worker tries again at least each 5 minutes. No entry is left out.",
     "backlog-dead": "Dead jobs are kept for 7 days, at most 1,000 of a dependency.",
     "backlog-full": "A full backlog refuses further jobs. Those in it are handed out as limits admit them.",
     "backlog-untaken": "Jobs stay in the backlog until a worker asks.",
+    "blind": "Alerts that need these figures keep their state.",
     "bulkhead": "Calls over the size of the bulkhead are refused, or get the fallback if there is one.",
     "check-errors": "Pods whose question fails decide that call with local limits.",
     "check-failures": "Pods whose question fails decide that call with local limits.",
@@ -96,6 +99,8 @@ def text_of(alert: Alert, kind: str, done: list[str], explained: tuple[list[str]
     if kind == "resolved" and alert.resolved_at is not None:
         lasted = _duration((alert.resolved_at - alert.true_since).total_seconds())
         lines.append(f"From {_moment(alert.true_since)} to {_moment(alert.resolved_at)}: {lasted}.")
+        if alert.resolved_why == ResolvedWhy.NO_TRAFFIC:
+            lines.append("Without traffic for 10 minutes, nothing is known about it: that is why it ends.")
     else:
         level = f"level {alert.level}, {_LEVELS.get(alert.level, 'of an unknown level')}"
         lines.append(f"{alert.severity.capitalize()}, {level}, since {_moment(alert.true_since)}.")

@@ -154,6 +154,7 @@ def document_of(
             "since": alert.true_since.isoformat(),
             "fired_at": alert.fired_at.isoformat() if alert.fired_at else None,
             "resolved_at": alert.resolved_at.isoformat() if alert.resolved_at else None,
+            "resolved_why": alert.resolved_why or None,
             "acknowledged_by": alert.acknowledged_by or None,
             "runbook": alert.runbook,
             "links": links_of(alert),

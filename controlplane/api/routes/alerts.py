@@ -32,6 +32,8 @@ _EXAMPLE: dict[str, JsonValue] = {
     "clear_since": None,
     "resolved_at": None,
     "blind_since": None,
+    "idle_since": None,
+    "resolved_why": "",
     "acknowledged_by": "olga",
     "acknowledged_at": "2026-05-04T13:14:40Z",
     "note": "Called the vendor",
@@ -80,6 +82,10 @@ class AlertOut(Schema):
     resolved_at: datetime | None
     #: The figures behind it are missing since then, so that its state does not change.
     blind_since: datetime | None
+    #: Too little traffic since then to say whether it is true: after 10 minutes of that, it is resolved.
+    idle_since: datetime | None
+    #: Empty for an alert that is not resolved, and for one that an earlier release resolved.
+    resolved_why: Literal["", "cleared", "no_traffic"]
     acknowledged_by: str
     acknowledged_at: datetime | None
     note: str

@@ -16,6 +16,8 @@ from controlplane.audit_export.export import NotExported
 
 #: In place of a path: the standard output of the worker. Celery writes there too when it starts and stops.
 STDOUT = "-"
+#: Answers 4xx that say nothing of the entry: credentials, the address, a time limit, the rate.
+_NOT_OF_THE_ENTRY = frozenset((401, 403, 404, 405, 407, 408, 410, 421, 425, 429))
 
 
 def to_webhook(entries: Sequence[Entry]) -> None:
@@ -34,7 +36,11 @@ def to_webhook(entries: Sequence[Entry]) -> None:
         except (AddressRefused, NotDelivered) as error:
             raise NotExported(str(error)) from error
         if not 200 <= answer.status < 300:
-            raise NotExported(f"HTTP {answer.status}", retry_after_s=answer.retry_after_s)
+            raise NotExported(
+                f"HTTP {answer.status}",
+                retry_after_s=answer.retry_after_s,
+                refused=400 <= answer.status < 500 and answer.status not in _NOT_OF_THE_ENTRY,
+            )
 
 
 def to_file(entries: Sequence[Entry]) -> None:

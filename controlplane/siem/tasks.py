@@ -3,9 +3,10 @@ from contextlib import suppress
 from celery import shared_task
 from django.conf import settings
 
-from controlplane.audit_export.export import FILE, WEBHOOK, export_to
-from controlplane.audit_export.targets import to_file, to_webhook
+from controlplane.audit_export.export import export_to
+from controlplane.audit_export.waiting import FILE, WEBHOOK
 from controlplane.one_at_a_time import StillRunning, alone
+from controlplane.siem.targets import to_file, to_webhook
 
 
 # A request may begin near the end of its 8 s, and takes at most 15 s.
