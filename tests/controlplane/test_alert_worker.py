@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 from msgspec import json
 
@@ -16,6 +18,7 @@ from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.celery import app
 from controlplane.demo.processes import Processes
+from tests.controlplane.test_alert_evaluator import evaluate, let_pass, measure
 from tests.controlplane.test_webhook_signing import accepts
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.waiting import wait_until
@@ -24,9 +27,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Sink:
-    """A receiver that does not answer its first request."""
+    """A receiver that does not answer its first requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, unanswered: int = 1) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
         self.closing = threading.Event()
         sink = self
@@ -35,7 +38,7 @@ class Sink:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 sink.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                if len(sink.got) == 1:
+                if len(sink.got) <= unanswered:
                     sink.closing.wait(WITHIN_S)
                     return
                 self.send_response(200)
@@ -121,3 +124,84 @@ def test_a_worker_that_is_killed_while_it_sends_loses_no_news(
     assert first["webhook-id"] == second["webhook-id"] == str(delivery.pk)
     assert accepts(secret_of(receiver.pk, 1), second, body)
     assert json.decode(body)["data"]["text"] == "payments-api is open"
+
+
+def kill(processes: Processes) -> None:
+    worker = processes.by_name["worker"].popen
+    assert worker is not None
+    worker.kill()
+    worker.wait()
+
+
+def run(task: str) -> None:
+    app.send_task(f"alerts.{task}", queue="metrics-threads")
+
+
+def states() -> list[str]:
+    return list(Alert.objects.order_by("pk").values_list("state", flat=True))
+
+
+@contextmanager
+def no_evaluation_ends() -> Iterator[None]:
+    """One that begins meanwhile has done all its work, and waits before its commit."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE alerts_evaluation IN EXCLUSIVE MODE")
+        yield
+
+
+def evaluation_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'alerts_evaluation'::regclass"
+        )
+        return bool(cursor.fetchone() == (1,))
+
+
+def test_a_worker_that_is_killed_at_every_step_sends_each_message_once(
+    production: str, processes: Processes, limits: Any, tmp_path: Path, settings: Any
+) -> None:
+    """In the evaluation that fires, between it and the delivery, and in the evaluation that resolves."""
+    sink = Sink(unanswered=0)
+    Receiver.objects.create(environment=production, name="pager", url=sink.url, least_level=1)
+    variables = {"FUSEBOARD_WEBHOOK_NETWORKS": "127.0.0.0/8", "FUSEBOARD_SECRET_KEY": settings.SECRET_KEY}
+    processes.add(worker_of("threads", tmp_path, **variables))
+    try:
+        measure(5.0)
+        evaluate()
+        let_pass(120)
+        processes.begin("worker")
+        with no_evaluation_ends():
+            measure(5.0)
+            run("evaluate")
+            wait_until(evaluation_waits, "the evaluation that fires", within_s=WITHIN_S)
+            kill(processes)
+        assert (states(), Delivery.objects.count()) == (["pending"], 0)
+        processes.begin("worker")
+        measure(5.0)
+        run("evaluate")
+        wait_until(lambda: states() == ["firing"], "it fires", within_s=WITHIN_S)
+        assert sink.got == []
+        kill(processes)
+        processes.begin("worker")
+        run("deliver")
+        wait_until(lambda: Delivery.objects.get().state == DeliveryState.SENT, within_s=WITHIN_S)
+        measure(0.0)
+        run("evaluate")
+        wait_until(lambda: states() == ["recovering"], "it recovers", within_s=WITHIN_S)
+        let_pass(300)
+        with no_evaluation_ends():
+            measure(0.0)
+            run("evaluate")
+            wait_until(evaluation_waits, "the evaluation that resolves", within_s=WITHIN_S)
+            kill(processes)
+        assert (states(), Delivery.objects.count()) == (["recovering"], 1)
+        processes.begin("worker")
+        measure(0.0)
+        run("evaluate")
+        wait_until(lambda: states() == ["resolved"], "it is resolved", within_s=WITHIN_S)
+        run("deliver")
+        wait_until(lambda: len(sink.got) == 2, "the second message", within_s=WITHIN_S)
+        wait_until(lambda: not Delivery.objects.exclude(state=DeliveryState.SENT).exists(), within_s=WITHIN_S)
+    finally:
+        sink.close()
+    assert [json.decode(body)["type"] for _, body in sink.got] == ["alert.fired", "alert.resolved"]
