@@ -17,6 +17,7 @@ from controlplane.accounts.models import Role
 from controlplane.alerts.findings import Subject
 from controlplane.alerts.incidents.markers import markers
 from controlplane.alerts.models import Alert
+from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet.models import Event, EventKind
@@ -28,7 +29,6 @@ from controlplane.status.read_facts import change_of, transition_of
 from controlplane.status.spans import span_words
 from dashboard.change_words import ChangeWords, change_words
 from dashboard.labels import (
-    action_words,
     cause_words,
     event_detail_words,
     event_words,

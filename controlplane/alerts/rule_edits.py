@@ -10,6 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from controlplane.alerts.conditions import CONDITIONS
 from controlplane.alerts.evaluate import evaluate
 from controlplane.alerts.findings import Finding, Severity
 from controlplane.alerts.lifecycle import AlertState
@@ -56,6 +57,8 @@ class RuleValues:
 @dataclass(frozen=True, kw_only=True)
 class RuleInForce:
     key: str
+    #: What it finds, in words.
+    condition: str
     #: Its severities, the less severe first.
     severities: tuple[Severity, ...]
     settings: RuleSettings
@@ -187,6 +190,7 @@ def _in_force(key: str, changes: Mapping[str, Any]) -> RuleInForce:
     severities = {rule.severity for rule in RULES if rule.key == key}
     return RuleInForce(
         key=key,
+        condition=CONDITIONS[key],
         severities=tuple(one for one in _SEVERITIES if one in severities),
         settings=settings_of(changes, key),
         default=default_of(key),

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from controlplane.audit.action_words import action_verb, action_words, named_target
 from controlplane.status.facts import Change
-from dashboard.labels import action_verb, action_words, difference, schedule_words, target_words
+from dashboard.labels import difference
 
 #: Subjects of actions that change the configuration, so that a revert can undo them.
 _CONFIGURATION = frozenset(
@@ -27,9 +28,6 @@ _CONFIGURATION = frozenset(
         "vendor_limit",
     }
 )
-
-#: Kind of target -> the words for a target of this kind, where its stored name is none.
-_TARGETS = {"change_request": target_words, "schedule": schedule_words}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ def line_of(change: Change) -> ChangeLine:
         action=action_words(change.action),
         verb=action_verb(change.action),
         target_kind=change.target_kind,
-        target=_TARGETS.get(change.target_kind, str)(change.target),
+        target=named_target(change.target_kind, change.target),
         reason=change.reason,
         ticket=str((change.after or {}).get("override.ticket", "")),
         before=before,

@@ -11,13 +11,13 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals import gate, rules
 from controlplane.approvals.models import MOST_NEEDED, PENDING, Approval, ChangeRequest
+from controlplane.audit.action_words import proposal_words
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from dashboard.change_words import ChangeWords
 from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
 from dashboard.hub import hub
-from dashboard.labels import proposal_words
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn, rows_listed
 from dashboard.views.page import context_of, not_found

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.audit.action_words import action_words
 from controlplane.editing import edits
 from controlplane.editing.edits.revert import Check, Chosen, Reverted
 from controlplane.editing.edits.revert_rights import own_dependencies
@@ -20,7 +21,6 @@ from controlplane.policies.document import environment_of
 from controlplane.policies.models import Revision
 from dashboard.changed_items import items_to_come
 from dashboard.hub import hub
-from dashboard.labels import action_words
 from dashboard.reader import actor_of, check_reverts, one_at_a_time_as
 from dashboard.views.page import context_of, not_found, text_parameter
 

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals.models import ChangeRequest
+from controlplane.audit.action_words import action_words
 from controlplane.editing import edits
 from controlplane.editing.edits.revert_rights import own_dependencies
 from controlplane.editing.edits.rollback import changes_back
@@ -20,7 +21,6 @@ from controlplane.policies.models import Environment, Revision
 from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
 from dashboard.happenings import undone_by
 from dashboard.hub import hub
-from dashboard.labels import action_words
 from dashboard.list_filters import PERIODS, as_query, given_filters, having, in_period
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn

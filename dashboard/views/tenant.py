@@ -8,6 +8,7 @@ from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.policies.effective import effective
 from controlplane.policies.models import Tenant
 from controlplane.usage.what_if import what_if_shadow
+from dashboard.change_words import field_words
 from dashboard.live.tenant import QuotaRow
 from dashboard.live.tenant_parents import members, parents
 from dashboard.views.page import context_of, text_parameter
@@ -40,7 +41,10 @@ def tenant(request: HttpRequest) -> HttpResponse:
 def effective_values(request: HttpRequest) -> HttpResponse:
     """Show every value that decides about a tenant's requests, and where it comes from."""
     key = text_parameter(request, "key")
-    values = effective(environment_in(request), key)
+    values = [
+        (one, field_words(one.name, one.instead_of, one.value))
+        for one in effective(environment_in(request), key)
+    ]
     context = context_of(request, "tenants", key=key, tenant_key=key, values=values)
     return render(request, "dashboard/effective.html", context)
 

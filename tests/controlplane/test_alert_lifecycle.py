@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.alerts import timings
+from controlplane.alerts.conditions import CONDITIONS
 from controlplane.alerts.findings import Finding, Severity, Subject
 from controlplane.alerts.lifecycle import (
     INTERVAL_S,
@@ -264,3 +265,7 @@ def test_the_documentation_lists_the_rules_with_their_timings() -> None:
     documented = (Path(__file__).resolve().parents[2] / "docs" / "alerts.md").read_text().splitlines()
     rows = [line for line in documented if line.startswith("| `")]
     assert [line for line, start in zip(rows, expected, strict=True) if not line.startswith(start)] == []
+
+
+def test_every_rule_says_what_it_finds() -> None:
+    assert sorted(CONDITIONS) == sorted({rule.key for rule in RULES} - NOT_ALERTS)

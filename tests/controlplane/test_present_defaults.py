@@ -157,8 +157,10 @@ def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada:
     hasty = "dependencies: {ledger: {kind: database, breaker: {consecutive_failures: 1, open_ms: 5000}}}"
     planned = send(token, "POST", f"{API}/plan", hasty).json()
     assert planned["advice"] == [
-        "dependency ledger: opens after 1 failure in a row: a single failed call opens the breaker. Use 3 to 5.",
-        "dependency ledger: open time is 5,000 ms: the dependency has little time to recover. Use at least 30,000 ms.",
+        "dependency ledger: opens after 1 failure in a row: a single failed call opens the breaker."
+        " Use 3 to 5.",
+        "dependency ledger: open time is 5,000 ms: the dependency has little time to recover."
+        " Use at least 30,000 ms.",
         "dependency ledger: what callers do is not described: write what they do while the breaker is open,"
         " and after the last retry.",
     ]

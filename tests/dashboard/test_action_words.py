@@ -6,15 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.audit.action_words import _ACTIONS, action_verb, action_words, proposal_words
 from controlplane.status.facts import Change
 from dashboard.browsers import browser_words
-from dashboard.labels import (
-    _ACTIONS,
-    action_verb,
-    action_words,
-    difference,
-    proposal_words,
-)
+from dashboard.labels import difference
 from dashboard.live.change_lines import line_of
 from tests.contract.compat.compare import RECORD
 

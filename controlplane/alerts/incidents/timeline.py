@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, IncidentLine, Marker
+from controlplane.audit.action_words import action_words, named_target
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
 from controlplane.fleet.models import Event, EventKind
@@ -223,10 +224,10 @@ def _entries(wanted: _Range) -> Iterable[Line]:
         yield Line(
             at=row.at,
             kind="override" if override else "edit" if row.revision is not None else "other",
-            what=row.action.replace(".", " ").replace("_", " ").capitalize(),
+            what=action_words(row.action),
             who=row.actor,
             human=change.human,
-            thing=row.target_name,
+            thing=named_target(row.target_kind, row.target_name),
             thing_kind="breaker" if override or row.target_kind == "dependency" else "",
             reason=row.reason,
             revision=row.revision,

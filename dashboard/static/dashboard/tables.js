@@ -17,7 +17,7 @@
   const nameOf = section => (section.getAttribute("aria-labelledby") || section.id).replace(/^h-/, "");
   const listOf = section => {
     const table = $("table.tbl", section);
-    if (!table || !nameOf(section) || table.closest("form, dialog")) return null;
+    if (!table || !nameOf(section) || table.closest("form, dialog, details")) return null;
     const main = table.matches("[data-main], :has(> tbody[data-sortable])"), name = nameOf(section);
     return {
       section, table, prefix: main ? "" : `${name}.`, paged: table.hasAttribute("data-paged"),
