@@ -62,7 +62,7 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         text=lambda backlog: f"No worker takes jobs of {backlog.name}",
         detail=lambda backlog: (
             f"{texts.count(backlog.seen.figures.ready, 'job')} {texts.is_or_are(backlog.seen.figures.ready)}"
-            f" ready, and no worker has asked for {backlog.untaken_s:.0f} s."
+            f" ready, no worker has a job, and none has asked for {backlog.untaken_s:.0f} s."
         ),
     ),
 )

@@ -50,8 +50,9 @@ class BacklogSeen:
 
     @property
     def untaken_s(self) -> float:
-        """For how long a job is ready while no worker asks; 0 if none is ready."""
-        if not self.figures.ready:
+        """For how long a job is ready while no worker asks or has a job; 0 if none is ready."""
+        # Workers that all have a job do not ask. Leases of workers that died end, and stay until one asks.
+        if not self.figures.ready or self.figures.held:
             return 0.0
         return self.waiting_s if self.asked_s is None else min(self.waiting_s, self.asked_s)
 

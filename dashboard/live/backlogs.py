@@ -35,12 +35,23 @@ class BacklogRow:
         return self.status.seen
 
     @property
+    def face(self) -> tuple[str, str]:
+        calm = self.status.state in ("working", "waiting")
+        return ("st-warn", "Nearly full") if self.near and calm else _WORDS[self.status.state]
+
+    @property
     def css(self) -> str:
-        return _WORDS[self.status.state][0]
+        return self.face[0]
 
     @property
     def words(self) -> str:
-        return _WORDS[self.status.state][1]
+        return self.face[1]
+
+    @property
+    def by_bytes(self) -> bool:
+        """Whether its payloads, and not its jobs, are nearer to their bound."""
+        seen = self.seen
+        return seen.figures.bytes / seen.max_bytes > seen.figures.jobs / seen.max_jobs
 
     @property
     def stale(self) -> bool:
@@ -66,7 +77,10 @@ class BacklogRow:
         asked_s = self.seen.asked_s
         if asked_s is None:
             return "none yet"
-        return "asking" if asked_s <= _PRESENT_S else f"asked {_span(asked_s)} ago"
+        if asked_s <= _PRESENT_S:
+            return "asking"
+        # Workers that all have a job do not ask.
+        return "busy" if self.seen.figures.held else f"asked {_span(asked_s)} ago"
 
     @property
     def wait(self) -> str:

@@ -55,26 +55,39 @@ BACKLOG_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("backlog-untaken", "warning"),
         backlog(**unasked(61)),
-        "No worker takes jobs of payments-api. 3 jobs are ready, and no worker has asked for 61 s.",
+        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        " for 61 s.",
         backlog(**unasked(60)),
     ),
     (
         ("backlog-untaken", "warning"),
+        # Of a worker that died: its lease has ended.
+        backlog(leased=1, **unasked(70)),
+        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        " for 70 s.",
+        # Workers that all have a job do not ask.
+        backlog(leased=1, held=1, **unasked(600)),
+    ),
+    (
+        ("backlog-untaken", "warning"),
         backlog(ready=1, waiting_us=90_000_000),
-        "No worker takes jobs of payments-api. 1 job is ready, and no worker has asked for 90 s.",
+        "No worker takes jobs of payments-api. 1 job is ready, no worker has a job, and none has asked"
+        " for 90 s.",
         # Workers that know that the breaker is open do not ask.
         backlog(pod(view=OPEN), ready=1, waiting_us=90_000_000),
     ),
     (
         ("backlog-untaken", "warning"),
         backlog(**unasked(600)),
-        "No worker takes jobs of payments-api. 3 jobs are ready, and no worker has asked for 300 s.",
+        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        " for 300 s.",
         facts(override=override("forced_open"), backlogs=(seen(**unasked(600)),)),
     ),
     (
         ("backlog-untaken", "warning"),
         backlog(read_at=NOW - 30, **unasked(600)),
-        "No worker takes jobs of payments-api. 3 jobs are ready, and no worker has asked for 300 s.",
+        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        " for 300 s.",
         # Older figures do not know.
         backlog(read_at=NOW - 31, **unasked(600)),
     ),

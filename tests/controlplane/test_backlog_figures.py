@@ -46,6 +46,7 @@ def test_every_figure_of_a_backlog_is_read(production: str, limits: redis.Redis)
     (seen,) = read_backlogs(production)
     figures = seen.figures
     assert (figures.ready, figures.delayed, figures.leased, figures.dead) == (8, 1, 1, 1)
+    assert figures.held == 1
     assert (figures.jobs, seen.max_jobs, figures.max_bytes, figures.bytes) == (10, 10, 1000, 35)
     assert (figures.submitted, figures.taken, figures.done, figures.died, figures.refused) == (12, 3, 1, 1, 1)
     assert seen.share == 1.0
@@ -130,7 +131,7 @@ def test_the_state_follows_the_queue_its_workers_and_its_breaker(
 def test_rates_are_measured_over_half_a_minute_and_begin_again_after_a_loss() -> None:
     document: dict[str, Any] = {}
     for second in range(0, 60, 2):
-        figures = BacklogFigures(*[0] * 10, 10 * second, 0, 4 * second, 0, 0, 0, 0, second, 0, 0)
+        figures = BacklogFigures(*[0] * 10, 10 * second, 0, 4 * second, 0, 0, 0, 0, second, 0, 0, 0)
         document = to_document(figures, document, float(second))
     seen = from_document("openai", document, 58.0)
     assert seen.rates == {"submitted": 10.0, "done": 4.0, "refused": 1.0}

@@ -56,7 +56,7 @@ def form(client: Any, act: str, **fields: Any) -> Any:
 def test_the_list_shows_depth_wait_dead_jobs_and_workers(log_in: Any, backlog: BacklogStore) -> None:
     page = shown(log_in("vera"), "/backlogs")
     row = page[page.index("payments-api Workers have jobs") :]
-    assert row.startswith("payments-api Workers have jobs 4 of 10, 96 B of 64 MiB 100 s 1 2 ")
+    assert row.startswith("payments-api Workers have jobs 4 of 10 jobs 100 s 1 2 ")
     assert "asking" in row
     assert "search" not in row.partition("asking")[0]
 

@@ -35,6 +35,8 @@ class BacklogFigures(Struct, array_like=True, frozen=True):
     #: What the last submit could fill; 0 if an older agent submitted.
     max_jobs: int
     max_bytes: int
+    #: Of the leased jobs, those whose lease has not ended: a worker has them.
+    held: int
 
     @property
     def jobs(self) -> int:

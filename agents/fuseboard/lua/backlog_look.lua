@@ -11,6 +11,7 @@
 --     memory       percent of maxmemory, when it was last read
 --     submitted taken done requeued died cancelled expired refused     since the first job
 --     max_jobs max_bytes           what the last submit may fill; 0 for unknown
+--     held         leased jobs whose lease has not ended
 --   2... for each job: `ready`, `delayed`, `leased`, `dead cause`, its result `status us value`, or ''
 
 local time = redis.call('TIME')
@@ -34,6 +35,7 @@ local totals = { 'submitted', 'taken', 'done', 'requeued', 'died', 'cancelled', 
 for _, name in ipairs(totals) do figures[#figures + 1] = stat(name) end
 figures[#figures + 1] = stat('max_jobs')
 figures[#figures + 1] = stat('max_bytes')
+figures[#figures + 1] = redis.call('ZCOUNT', LEASES, '(' .. digits(now), '+inf')
 local reply = { figures }
 for i, id in ipairs(ARGV) do
     local answer = redis.call('HGET', RESULTS, id) or ''
