@@ -2,9 +2,9 @@
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from time import monotonic
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec.structs import replace
 
@@ -31,7 +31,6 @@ from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
-from fuseboard.primitives.idempotency import Records
 from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, Locks
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
@@ -39,6 +38,9 @@ from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 from fuseboard.store.drill_store import SIMULATED
 from fuseboard.subject import NOBODY, Subject
+
+if TYPE_CHECKING:
+    from fuseboard.primitives.idempotency import Records
 
 INVALID_TENANT = INVALID
 
@@ -61,8 +63,6 @@ class Agent(PodState, ContextManagers, BacklogAgent):
         self._names: set[str] = set()
         self._store_thread = StoreThread(settings.redis_url, self._simulated_outage)
         self.locks = Locks(self._store_thread, settings.environment)
-        #: For the middleware of ``Idempotency-Key``.
-        self.idempotency = Records(self._store_thread, settings.environment)
         self.backlogs = Backlogs(self, self._store_thread, settings.environment, self._present_runtime)
 
     async def stop(self) -> None:
@@ -277,6 +277,13 @@ class Agent(PodState, ContextManagers, BacklogAgent):
         after its end.
         """
         return self.locks.asynchronous(name, ttl_s, wait_s)
+
+    @cached_property
+    def idempotency(self) -> "Records":
+        """For the middleware of ``Idempotency-Key``, which loads it."""
+        from fuseboard.primitives.idempotency import Records
+
+        return Records(self._store_thread, self.settings.environment)
 
     def resilience(self) -> dict[str, Any]:
         """What protects the pod and what it does now, as JSON. Without tenants and without secrets."""

@@ -45,7 +45,12 @@ BARS = {"import_cpu": 0.6, "import_memory": 0.65, "start_cpu": 0.6, "start_memor
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        older = unpack(Path(folder)) / "agents"
+        try:
+            older = unpack(Path(folder)) / "agents"
+        except subprocess.CalledProcessError:
+            for name, bar in BARS.items():
+                sys.stdout.write(f"RATIO {name} skipped: this checkout has no history (bar <= {bar:g})\n")
+            return 0
         trees = {"older": older, "current": PROJECT / "agents"}
         for tree in trees.values():
             subprocess.run(

@@ -15,6 +15,18 @@ script. So no worker ever has a job that cannot be sent. Jobs run at least once.
 what is promised, and what a job queue does better.
 """
 
-from fuseboard.backlog.jobs import Depth, Job, JobLost, Result, Submitted, TryAgain, Undeliverable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fuseboard.backlog.jobs import Depth, Job, JobLost, Result, Submitted, TryAgain, Undeliverable
 
 __all__ = ["Depth", "Job", "JobLost", "Result", "Submitted", "TryAgain", "Undeliverable"]
+
+
+def __getattr__(name: str) -> object:
+    # An agent loads this package, and most agents have no backlog.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fuseboard.backlog import jobs
+
+    return getattr(jobs, name)

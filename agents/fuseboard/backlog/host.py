@@ -1,11 +1,13 @@
 """What a backlog needs of the agent."""
 
 from abc import abstractmethod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fuseboard.agent_api.loop_agent import LoopAgent
-from fuseboard.backlog.options import Options
 from fuseboard.decision import Decision
+
+if TYPE_CHECKING:
+    from fuseboard.backlog.options import Options
 
 
 class JobAgent(LoopAgent):
@@ -19,7 +21,7 @@ class JobAgent(LoopAgent):
 class Opener(Protocol):
     """``fuseboard.backlog.of_agent.Backlogs``."""
 
-    def get(self, dependency: str, options: Options) -> Any: ...
+    def get(self, dependency: str, options: "Options") -> Any: ...
 
 
 class BacklogHost(JobAgent):

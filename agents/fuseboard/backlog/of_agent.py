@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Unpack
 from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_name
 from fuseboard.backlog.host import BacklogHost
-from fuseboard.backlog.options import OptionArguments, Options
 from fuseboard.contract import keys
 from fuseboard.errors import Misconfigured
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.runtime import Runtime
 
 if TYPE_CHECKING:
+    from fuseboard.backlog.options import OptionArguments, Options
     from fuseboard.backlog.queue import Backlog
     from fuseboard.backlog.threads import BlockingBacklog
 
@@ -23,12 +23,14 @@ class BacklogAgent(BacklogHost):
 
     backlogs: "Backlogs"
 
-    def backlog(self, dependency: str, **options: Unpack[OptionArguments]) -> "Backlog":
+    def backlog(self, dependency: str, **options: "Unpack[OptionArguments]") -> "Backlog":
         """The backlog of a dependency: work that waits until its breaker and its limits admit it.
 
         All processes that use it should pass the same options; see ``fuseboard.backlog.options.Options``
         and docs/backlog.md. Raises ``Misconfigured``.
         """
+        from fuseboard.backlog.options import Options
+
         return self.backlogs.get(dependency, Options(**options))
 
 
@@ -49,7 +51,7 @@ class Backlogs:
         self._known: dict[str, Backlog] = {}
         self._heard_by: Runtime | None = None
 
-    def get(self, dependency: str, options: Options) -> "Backlog":
+    def get(self, dependency: str, options: "Options") -> "Backlog":
         """The one of this dependency. Raises ``Misconfigured`` for other options than before."""
         check_name("a dependency", dependency)
         known = self._known.get(dependency)
@@ -89,8 +91,9 @@ class ThreadBacklogs:
     @abstractmethod
     def _started(self) -> BacklogHost: ...
 
-    def backlog(self, dependency: str, **options: Unpack[OptionArguments]) -> "BlockingBacklog":
+    def backlog(self, dependency: str, **options: "Unpack[OptionArguments]") -> "BlockingBacklog":
         """As ``fuseboard.Agent.backlog``, without ``await``."""
+        from fuseboard.backlog.options import Options
         from fuseboard.backlog.threads import BlockingBacklog
 
         return BlockingBacklog(self._started, dependency, Options(**options))
