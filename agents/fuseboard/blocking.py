@@ -255,9 +255,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
         self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
     ) -> AsyncIterator[AsyncLock]:
         """``lock`` for a coroutine on any loop, such as an asynchronous view."""
-        agent = self._agent
-        if agent is None:
-            agent = await asyncio.to_thread(self._started)
+        agent = now if (now := self._agent) is not None else await asyncio.to_thread(self._started)
         async with agent.lock(name, ttl_s=ttl_s, wait_s=wait_s) as lock:
             yield lock
 
@@ -304,6 +302,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
         """As ``fuseboard.Agent.resilience``."""
         return self._started().resilience()
 
+    def metrics_text(self) -> str:
+        """As ``fuseboard.Agent.metrics_text``."""
+        return self._started().metrics_text()
+
     def enter_request(
         self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
     ) -> Visit | Decision | None:
@@ -327,9 +329,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
 
     async def _on_any_loop(self) -> AnyLoop:
         """The agent of now, started without blocking the loop that asks."""
-        agent = self._agent
-        if agent is None:
-            agent = await asyncio.to_thread(self._started)
+        agent = now if (now := self._agent) is not None else await asyncio.to_thread(self._started)
         return AnyLoop(agent, self._note_late)
 
     # The thread

@@ -1,6 +1,6 @@
 """All entries of the catalogue, in the order of the documents."""
 
-from controlplane.metric_catalogue import alerts, edits, fleet, processes, traffic
+from controlplane.metric_catalogue import alerts, edits, fleet, pods, processes, traffic
 from controlplane.metric_catalogue.metric import Metric
 
 #: Title of a section -> its entries.
@@ -13,5 +13,5 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ("Configuration, edits and logins", edits),
         ("Processes", processes),
     )
-}
+} | {"Pods": pods.METRICS}
 EVERY: tuple[Metric, ...] = tuple(metric for metrics in SECTIONS.values() for metric in metrics)

@@ -11,6 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # untyped in prometheus_client
 
 WEB, WORKER, GATEWAY = "web", "worker", "gateway"
+#: A process of a service, with the agent in it.
+POD = "pod"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,6 +110,8 @@ def prometheus_example() -> str:
                     "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
                 }
                 for process, port in ports.items()
-            ],
+            ]
+            # Services that mount the metrics of their agent, where they like.
+            + [{"job_name": "fuseboard-pod", "static_configs": [{"targets": ["127.0.0.1:8080"]}]}],
         }
     )

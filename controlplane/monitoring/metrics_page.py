@@ -1,7 +1,7 @@
 """``docs/metrics.md``."""
 
 from controlplane.metric_catalogue.every import EVERY, SECTIONS
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Metric
+from controlplane.metric_catalogue.metric import GATEWAY, POD, WEB, WORKER, Metric
 
 _HEAD = """# Metrics
 
@@ -10,7 +10,8 @@ _HEAD = """# Metrics
 
 A label is an environment, a dependency, or a fixed word. *Series* is what one process exports at most of
 an environment with 100,000 tenants and 200 dependencies. In all, web exports at most {web:,}, a worker
-{worker:,}, and a gateway {gateway:,}.
+{worker:,}, a gateway {gateway:,}, and a process of your service {pod:,}, if it
+[exports its figures](integration.md#metrics-for-prometheus).
 
 If several processes export a metric, add counters and rates over them, as in `sum without (instance) (...)`,
 and take the highest of what web exports about the whole fleet, as in `max without (instance) (...)`.
@@ -18,7 +19,7 @@ and take the highest of what web exports about the whole fleet, as in `max witho
 
 
 def metrics_page() -> str:
-    parts = [_HEAD.format(**{process: most_series(process) for process in (WEB, WORKER, GATEWAY)})]
+    parts = [_HEAD.format(**{process: most_series(process) for process in (WEB, WORKER, GATEWAY, POD)})]
     for title, metrics in SECTIONS.items():
         rows = "\n".join(_row(metric) for metric in metrics)
         parts.append(f"## {title}\n\n{_COLUMNS}\n{rows}\n")

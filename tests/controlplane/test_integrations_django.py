@@ -18,7 +18,14 @@ from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import Algorithm, Dimension
 from fuseboard.decision import Decision
 from fuseboard.integrations import django as integration
-from fuseboard.integrations.django import FuseboardMiddleware, agent, readiness, resilience, subject_of
+from fuseboard.integrations.django import (
+    FuseboardMiddleware,
+    agent,
+    metrics,
+    readiness,
+    resilience,
+    subject_of,
+)
 from tests.agents.pressed import NONE, SOME, TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
@@ -131,6 +138,7 @@ urlpatterns = [
     path("choosing", choosing),
     path("readyz", readiness()),
     path("resilience", resilience()),
+    path("metrics", metrics()),
 ]
 
 
@@ -230,6 +238,9 @@ async def test_a_probe_and_the_protection_of_the_pod(tiered: blocking.Agent, cli
     probe = await get(client, "/readyz", "")
     assert (probe.status_code, probe.json()) == (200, {"ready": True, "because": ""})
     assert "pressure" in (await get(client, "/resilience", "")).json()
+    scraped = await get(client, "/metrics", "")
+    assert scraped["content-type"].startswith("text/plain; version=0.0.4")
+    assert "# TYPE fuseboard_requests_total counter" in scraped.content.decode()
 
 
 async def test_the_route_is_the_endpoint_not_the_path(guarded: blocking.Agent, client: Client | AsyncClient):

@@ -12,8 +12,9 @@ from controlplane import worker_metrics
 from controlplane.gateway.metrics import CALLED_WITHIN_S, GatewayCollector
 from controlplane.metric_catalogue.every import EVERY
 from controlplane.metric_catalogue.fleet import MOST_PROTECTED
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter
+from controlplane.metric_catalogue.metric import GATEWAY, POD, WEB, WORKER, Counter
 from controlplane.monitoring.metrics_page import most_series
+from fuseboard.contract import pod_figures
 from fuseboard.contract.load import CallLoad, TierLoad
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.protection import CallProtection, Retry
@@ -59,6 +60,13 @@ def test_web_exports_what_the_catalogue_says(production):
 def test_a_gateway_exports_what_the_catalogue_says():
     names = checked(GatewayCollector(ready_gateway()).collect())
     assert names == {metric.name for metric in EVERY if GATEWAY in metric.by}
+
+
+def test_a_pod_exports_what_the_catalogue_says():
+    exported = {figure.series for figure in pod_figures.EVERY}
+    assert exported == {metric.name for metric in EVERY if POD in metric.by}
+    # Only if each of 200 dependencies refuses calls for each reason.
+    assert most_series(POD) < 6_000
 
 
 def test_a_gateway_of_200_dependencies_exports_fewer_than_5000_series():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import httpx
 import pytest
@@ -16,9 +17,13 @@ from controlplane.celery import app
 from controlplane.demo.processes import Process, Processes
 from controlplane.embedded.children import free_port, spawn, stop
 from controlplane.metric_catalogue.every import EVERY
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER
+from controlplane.metric_catalogue.metric import GATEWAY, POD, WEB, WORKER
 from controlplane.monitoring.alertmanager import HOOKS
 from controlplane.monitoring.files import FILES
+from fuseboard import blocking
+from fuseboard.integrations import wsgi
+from tests.agents.alone import settings_with
+from tests.agents.test_opentelemetry import RULES
 from tests.controlplane.monitoring_tools import run, tool
 from tests.controlplane.test_worker_metrics import TOKEN, WITHIN_S, worker_of
 from tests.controlplane.web_process import database_url
@@ -95,8 +100,31 @@ def processes(production: str, limits: Any, tmp_path: Path) -> Iterator[Processe
         processes.stop(*NAMES)
 
 
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @pytest.fixture
-def prometheus(processes: Processes, sink: Sink, tmp_path: Path) -> Iterator[str]:
+def pod(tmp_path: Path) -> Iterator[str]:
+    """The metrics of an agent, as a service with WSGI mounts them. It has decided one request."""
+    folder = tmp_path / "pod"
+    folder.mkdir()
+    agent = blocking.Agent(settings=settings_with(folder, RULES))
+    agent.admit_request("acme")
+    with make_server("127.0.0.1", 0, wsgi.metrics(agent), handler_class=_Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            agent.stop()
+
+
+@pytest.fixture
+def prometheus(processes: Processes, pod: str, sink: Sink, tmp_path: Path) -> Iterator[str]:
     """The generated files, with the ports of this test and times of seconds."""
     here, port, alertmanager = tmp_path / "monitoring", free_port(), free_port()
     here.mkdir()
@@ -108,9 +136,10 @@ def prometheus(processes: Processes, sink: Sink, tmp_path: Path) -> Iterator[str
     config = yaml.safe_load(FILES["docs/monitoring/prometheus.example.yml"]())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{alertmanager}"]
-    for scraped, name in zip(config["scrape_configs"], NAMES, strict=True):
+    targets = {name: f"127.0.0.1:{processes.by_name[name].port}" for name in NAMES} | {POD: pod}
+    for scraped, (name, target) in zip(config["scrape_configs"], targets.items(), strict=True):
         assert scraped["job_name"] == f"fuseboard-{name}"
-        scraped["static_configs"][0]["targets"] = [f"127.0.0.1:{processes.by_name[name].port}"]
+        scraped["static_configs"][0]["targets"] = [target]
     (here / "prometheus.yml").write_text(yaml.safe_dump(config))
     (here / "metrics_token").write_text("the token of the scraper")
     routes = yaml.safe_load(FILES["docs/monitoring/alertmanager.example.yml"]().replace(HOOKS, sink.url))
@@ -141,8 +170,8 @@ def prometheus(processes: Processes, sink: Sink, tmp_path: Path) -> Iterator[str
                 stop(process)
 
 
-def promtool_accepts_metrics_of(process: Process) -> None:
-    answer = httpx.get(f"{process.url}/metrics", headers=TOKEN, timeout=30, trust_env=False)
+def promtool_accepts_metrics_of(url: str) -> None:
+    answer = httpx.get(f"{url}/metrics", headers=TOKEN, timeout=30, trust_env=False)
     assert answer.status_code == 200
     assert len(answer.text.splitlines()) < 5_000
     # Those of Python are not ours: promtool prefers other names for some.
@@ -156,11 +185,11 @@ def promtool_accepts_metrics_of(process: Process) -> None:
 # Five processes start, which takes long on a busy machine.
 @pytest.mark.timeout(400)
 def test_prometheus_reads_every_process_and_a_rule_reaches_its_receiver(
-    processes: Processes, prometheus: str, sink: Sink
+    processes: Processes, pod: str, prometheus: str, sink: Sink
 ) -> None:
     app.send_task("alerts.evaluate", queue="metrics-threads")
-    for process in processes.by_name.values():
-        promtool_accepts_metrics_of(process)
+    for url in (f"http://{pod}", *(process.url for process in processes.by_name.values())):
+        promtool_accepts_metrics_of(url)
 
     def ask(query: str) -> list[dict[str, Any]]:
         try:
@@ -173,12 +202,16 @@ def test_prometheus_reads_every_process_and_a_rule_reaches_its_receiver(
         return found
 
     def scraped() -> bool:
-        return {row["metric"]["job"] for row in ask("up == 1")} == {f"fuseboard-{name}" for name in NAMES}
+        return {row["metric"]["job"] for row in ask("up == 1")} == {
+            f"fuseboard-{name}" for name in (*NAMES, POD)
+        }
 
     wait_until(scraped, "all processes are scraped", within_s=WITHIN_S, every_s=0.5)
     wait_until(
         lambda: bool(ask("fuseboard_alerts_evaluated_timestamp_seconds")), within_s=WITHIN_S, every_s=0.5
     )
+    [requests] = ask('fuseboard_requests_total{job="fuseboard-pod"}')
+    assert (requests["metric"]["server"], requests["value"][1]) == ("shop-1", "1")
     assert ask('fuseboard_tasks_total{task="alerts.evaluate",state="success"}')
     for metric in EVERY:
         if metric.panel is not None:

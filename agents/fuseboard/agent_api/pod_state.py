@@ -10,6 +10,7 @@ from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
 from fuseboard.protection.pod import Visit
 from fuseboard.protection.pressure import Pressure
+from fuseboard.reporting.heartbeat import agent_version
 from fuseboard.subject import NOBODY, Subject
 
 _NO_PRESSURE = Pressure()
@@ -59,6 +60,33 @@ class PodState(Lifetime):
             "breakers": {view.dependency: str(view.state) for view in self.views()},
             **runtime.inbound.describe(),
         }
+
+    def metrics_text(self) -> str:
+        """The figures of this agent since its start, in the text format of Prometheus. Without tenants.
+
+        Of this process only: each series has the label ``server``, the name in the heartbeats.
+        """
+        # Only here: an agent that exports nothing loads nothing of it.
+        from fuseboard.telemetry.prometheus_text import Pod, prometheus_text
+
+        runtime, settings = self._runtime, self.settings
+        return prometheus_text(
+            runtime.counters,
+            runtime.retries,
+            runtime.admission.guards,
+            Pod(
+                server=settings.server,
+                environment=settings.environment,
+                service=settings.service,
+                zone=settings.zone,
+                version=agent_version(),
+                ready=self.ready(),
+                pressure=self.pressure().value,
+                mode=self.mode,
+                revision=runtime.configuration.snapshot.head.revision,
+                breakers=self.views(),
+            ),
+        )
 
     def enter_request(
         self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""

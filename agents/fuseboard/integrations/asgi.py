@@ -7,11 +7,12 @@
 The middleware answers refused requests: 429 for a spent quota, 403 for a suspended tenant, 503 when the
 service itself lacks capacity; each with problem+json, ``RateLimit`` headers and ``Retry-After``. It
 also answers a ``Refused`` that escapes from the application, alone or inside an error of a vendor's client.
-When the pod is overloaded, requests of the lowest tiers are shed before any limit is checked. Two small
+When the pod is overloaded, requests of the lowest tiers are shed before any limit is checked. Three small
 applications describe the pod::
 
     app.add_route("/readyz", readiness(agent))        # 503 while the pod should get no new requests
     app.add_route("/resilience", resilience(agent))   # what protects it, as JSON; for operators only
+    app.add_route("/metrics", metrics(agent))         # its figures, for Prometheus
 """
 
 import logging
@@ -24,7 +25,7 @@ from fuseboard.calling.classification import refusal_of
 from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
-from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
+from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import encoded, header_pairs, refusal
 from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
@@ -196,6 +197,14 @@ def resilience(agent: Agent) -> App:
     It checks no permission: add it where only operators can ask.
     """
     return _Description(lambda: resilience_answer(agent))
+
+
+def metrics(agent: Agent) -> App:
+    """An ASGI application with ``fuseboard.Agent.metrics_text``, for Prometheus to scrape.
+
+    It checks no permission. It has the figures of this process alone: see ``docs/integration.md``.
+    """
+    return _Description(lambda: metrics_answer(agent))
 
 
 class _Description:

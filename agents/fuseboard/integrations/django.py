@@ -27,6 +27,7 @@ Two views describe the pod::
 
     path("readyz", readiness()),        # 503 while the pod should get no new requests
     path("resilience", resilience()),   # what protects it, as JSON; for operators only
+    path("metrics", metrics()),         # its figures, for Prometheus
 """
 
 import logging
@@ -48,7 +49,7 @@ from fuseboard.calling.classification import refusal_of
 from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
-from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
+from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
 from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
@@ -271,6 +272,14 @@ def resilience(agent: blocking.Agent | None = None) -> Callable[[HttpRequest], H
     It checks no permission: wrap it, or route it where only operators can ask.
     """
     return _view(lambda: resilience_answer(_given_or_own(agent)))
+
+
+def metrics(agent: blocking.Agent | None = None) -> Callable[[HttpRequest], HttpResponse]:
+    """A view with ``fuseboard.Agent.metrics_text``, for Prometheus to scrape.
+
+    It checks no permission. It has the figures of this process alone: see ``docs/integration.md``.
+    """
+    return _view(lambda: metrics_answer(_given_or_own(agent)))
 
 
 def _given_or_own(given: blocking.Agent | None) -> blocking.Agent:

@@ -1,4 +1,4 @@
-"""The answers of a pod about itself: its readiness probe, and its protection as JSON."""
+"""The answers of a pod about itself: its readiness probe, its protection as JSON, and its metrics."""
 
 import json
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ class Describes(Protocol):
 
     def resilience(self) -> dict[str, Any]: ...
 
+    def metrics_text(self) -> str: ...
+
 
 def readiness_answer(agent: Describes) -> Answer:
     """200 while the pod should get new requests, else 503."""
@@ -26,10 +28,17 @@ def resilience_answer(agent: Describes) -> Answer:
     return _json(200, agent.resilience())
 
 
+def metrics_answer(agent: Describes) -> Answer:
+    return _answer(200, "text/plain; version=0.0.4; charset=utf-8", agent.metrics_text().encode())
+
+
 def _json(status: int, content: dict[str, Any]) -> Answer:
-    body = json.dumps(content).encode()
+    return _answer(status, "application/json", json.dumps(content).encode())
+
+
+def _answer(status: int, kind: str, body: bytes) -> Answer:
     headers = [
-        ("content-type", "application/json"),
+        ("content-type", kind),
         ("content-length", str(len(body))),
         ("cache-control", "no-store"),
     ]

@@ -5,7 +5,8 @@
     app = FuseboardMiddleware(app, agent=fuseboard.blocking.from_env(), tenant=tenant_of)
 
 Like ``fuseboard.integrations.asgi``, with an agent of ``fuseboard.blocking``, and with functions of the
-WSGI environment instead of the scope. ``readiness`` and ``resilience`` are there too.
+WSGI environment instead of the scope. ``readiness``, ``resilience`` and ``metrics`` are there
+too.
 """
 
 import logging
@@ -21,7 +22,7 @@ from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
-from fuseboard.integrations.pod_answers import Answer, readiness_answer, resilience_answer
+from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
 from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
@@ -168,6 +169,14 @@ def resilience(agent: Agent) -> App:
     It checks no permission: mount it where only operators can ask.
     """
     return _application(lambda: resilience_answer(agent))
+
+
+def metrics(agent: Agent) -> App:
+    """A WSGI application with ``fuseboard.Agent.metrics_text``, for Prometheus to scrape.
+
+    It checks no permission. It has the figures of this process alone: see ``docs/integration.md``.
+    """
+    return _application(lambda: metrics_answer(agent))
 
 
 def _application(answer: Callable[[], Answer]) -> App:

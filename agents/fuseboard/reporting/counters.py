@@ -73,6 +73,8 @@ class Counters:
         self.store_timeouts = 0
         self.store_errors = 0
         self.latency = [0] * (len(LATENCY_EDGES_US) + 1)
+        #: The sum of all response times of Redis, for its mean.
+        self.latency_us = 0
         self._refused = dict.fromkeys(Reason, 0)
         self._dependencies: dict[str, _Dependency] = {}
         self._tallies = RequestTallies()
@@ -134,6 +136,7 @@ class Counters:
         """Redis answered, in time or late."""
         self.store_answers += 1
         self.latency[bisect_left(LATENCY_EDGES_US, latency_us)] += 1
+        self.latency_us += latency_us
 
     def store_timeout(self) -> None:
         """A question missed its deadline. If a late answer comes, it is counted as an answer too."""

@@ -7,7 +7,8 @@ from opentelemetry.metrics import get_meter
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.calling.retries import Retries
 from fuseboard.reporting.counters import Counters
-from fuseboard.telemetry.pod_metrics import PodMetrics, Source
+from fuseboard.telemetry.figures import Source
+from fuseboard.telemetry.pod_metrics import PodMetrics
 from fuseboard.telemetry.span_events import SpanEvents
 
 

@@ -10,6 +10,7 @@ from fuseboard.admission.call_guard import GuardedCall
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.telemetry import words
+from fuseboard.telemetry.figures import CALL, REQUEST
 
 #: The number of the attempt that this task or thread makes; 0 outside of attempts.
 _attempt: ContextVar[int] = ContextVar("fuseboard_attempt", default=0)
@@ -17,7 +18,7 @@ _attempt: ContextVar[int] = ContextVar("fuseboard_attempt", default=0)
 #: Attributes of the histogram, made once: by kind, whether it was allowed, and mode.
 _POINTS = {
     (kind, allowed, mode): {words.KIND: kind, words.ALLOWED: allowed, words.MODE: str(mode)}
-    for kind in (words.REQUEST, words.CALL)
+    for kind in (REQUEST, CALL)
     for allowed in (True, False)
     for mode in Mode
 }
@@ -30,21 +31,21 @@ class SpanEvents:
         self._record = duration.record
 
     def decided(self, decision: Decision, seconds: float) -> None:
-        kind = words.CALL if decision.dependency else words.REQUEST
+        kind = CALL if decision.dependency else REQUEST
         self._record(seconds, _POINTS[kind, decision.allowed, decision.mode])
         self._add_decision(kind, decision, None)
 
     def permitted(self, permit: Permit, begun: float, seconds: float) -> None:
         # The decision of a permit is made when it is read, so only for a span that records.
-        self._record(seconds, _POINTS[words.CALL, True, permit.made.mode])
+        self._record(seconds, _POINTS[CALL, True, permit.made.mode])
         if not get_current_span().is_recording():
             return
         slot = permit.slot
         got_slot = slot.guard.began(slot.number) if isinstance(slot, GuardedCall) else None
-        self._add_decision(words.CALL, permit.decision, None if got_slot is None else got_slot - begun)
+        self._add_decision(CALL, permit.decision, None if got_slot is None else got_slot - begun)
 
     def refused_unasked(self, decision: Decision) -> None:
-        self._add_decision(words.CALL if decision.dependency else words.REQUEST, decision, None)
+        self._add_decision(CALL if decision.dependency else REQUEST, decision, None)
 
     def reported(self, permit: Permit, outcome: Outcome, elapsed_s: float | None) -> None:
         span = get_current_span()

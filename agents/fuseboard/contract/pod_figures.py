@@ -1,0 +1,92 @@
+"""The figures that a pod exports by itself: as metrics of OpenTelemetry, and as text for Prometheus.
+
+The catalogue of the control plane lists the second. None has the name of a tenant.
+"""
+
+from msgspec import Struct
+
+from fuseboard.contract.sync import LATENCY_EDGES_US
+
+DEPENDENCY, KIND, MODE, OUTCOME, REASON, TIER = "dependency", "kind", "mode", "outcome", "reason", "tier"
+#: Every series of Prometheus has it: the name that the pod reports in its heartbeats.
+SERVER = "server"
+
+
+class PodFigure(Struct, frozen=True):
+    #: As in OpenTelemetry.
+    name: str
+    unit: str
+    text: str
+    labels: tuple[str, ...] = ()
+    #: Whether it only grows while the agent runs.
+    total: bool = False
+
+    @property
+    def series(self) -> str:
+        """The name in Prometheus, as its exporter for OpenTelemetry makes it."""
+        return (
+            self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "") + ("_total" * self.total)
+        )
+
+
+def _total(name: str, unit: str, text: str, *labels: str) -> PodFigure:
+    return PodFigure(name, unit, text, labels, total=True)
+
+
+def _now(name: str, unit: str, text: str, *labels: str) -> PodFigure:
+    return PodFigure(name, unit, text, labels)
+
+
+REQUESTS = _total("fuseboard.requests", "{request}", "Requests that were decided.")
+REFUSALS = _total(
+    "fuseboard.refusals", "{refusal}", "Requests and calls that were refused.", KIND, REASON, DEPENDENCY
+)
+CALLS = _total("fuseboard.calls", "{call}", "Calls that ended.", DEPENDENCY, OUTCOME)
+RETRIES = _total("fuseboard.retries", "{retry}", "Attempts after the first.", DEPENDENCY)
+NO_BUDGET = _total("fuseboard.retries.no_budget", "{retry}", "Retries that the budget refused.", DEPENDENCY)
+LOCAL = _total("fuseboard.decisions.local", "{decision}", "Decisions without Redis.")
+REDIS_FAILURES = _total(
+    "fuseboard.redis.failures",
+    "{question}",
+    "Questions to Redis without an answer in time (timeout), or with an error.",
+    KIND,
+)
+IN_USE = _now(
+    "fuseboard.bulkhead.in_use", "{call}", "Calls that have a slot of a bulkhead.", DEPENDENCY, TIER
+)
+SIZE = _now("fuseboard.bulkhead.size", "{call}", "Slots of a bulkhead, of all tiers.", DEPENDENCY)
+WAITING = _now("fuseboard.bulkhead.waiting", "{call}", "Calls that wait for a slot.", DEPENDENCY, TIER)
+
+#: Agents of one process are added.
+TOTALS = (REQUESTS, REFUSALS, CALLS, RETRIES, NO_BUDGET, LOCAL, REDIS_FAILURES)
+SUMS = (IN_USE, SIZE, WAITING)
+
+# Of one agent, and for Prometheus only.
+
+INFO = _now(
+    "fuseboard.pod.info",
+    "",
+    "1, with the name and the version of the pod.",
+    "environment",
+    "service",
+    "zone",
+    "version",
+)
+READY = _now("fuseboard.pod.ready", "", "1 while the pod should get new requests, as its readiness probe.")
+PRESSURE = _now("fuseboard.pod.pressure", "", "How much the pod is overloaded, from 0 to 1.")
+IN_MODE = _now("fuseboard.pod.mode", "", "1 for how the pod decides now, 0 for the other modes.", MODE)
+REVISION = _now("fuseboard.pod.revision", "", "The revision of the configuration that the pod applies.")
+BREAKER = _now(
+    "fuseboard.pod.breaker.state",
+    "",
+    "A breaker as the pod sees it: 0 closed, 1 open, 2 half-open, 3 forced open by an override.",
+    DEPENDENCY,
+)
+OF_POD = (INFO, READY, PRESSURE, IN_MODE, REVISION, BREAKER)
+
+#: A histogram. OpenTelemetry has none that is read from counts.
+REDIS_SECONDS = _now("fuseboard.redis.request", "s", "Response time of Redis, with late answers.")
+REDIS_EDGES_S = tuple(edge / 1_000_000 for edge in LATENCY_EDGES_US)
+
+#: All of Prometheus, in their order. ``REDIS_SECONDS`` is the last.
+EVERY = (*TOTALS, *SUMS, *OF_POD, REDIS_SECONDS)

@@ -1,0 +1,88 @@
+"""Reads the figures of a run of an agent from what it counts anyway. Any thread can read them.
+
+No label has a value that a client chooses. An agent has at most 500 dependencies. No tenant is named.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from fuseboard.admission.call_guard import CallGuards
+from fuseboard.calling.retries import Retries
+from fuseboard.contract import pod_figures
+from fuseboard.contract.pod_figures import PodFigure
+from fuseboard.protection.bulkhead import UNLIMITED, Tier
+from fuseboard.reporting.counters import Counters
+
+#: The values of a figure's labels -> its value. An empty one is left out.
+Series: TypeAlias = "Counter[tuple[str, ...]]"
+
+REQUEST, CALL = "request", "call"
+
+
+class Source(Struct, frozen=True, eq=False):
+    """One run of an agent."""
+
+    counters: Counters
+    retries: Retries
+    guards: CallGuards
+
+
+def _refusals(source: Source) -> Series:
+    return Counter(
+        {
+            (CALL if dependency else REQUEST, reason, dependency): times
+            for (dependency, reason), times in source.counters.refusals().items()
+        }
+    )
+
+
+def _of_tiers(read: Callable[[Tier], int]) -> Callable[[Source], Series]:
+    def values(source: Source) -> Series:
+        found: Series = Counter()
+        for guard in source.guards.every():
+            for tier in guard.bulkhead.tiers if guard.bulkhead is not None else ():
+                found[guard.name, str(tier.name)] = read(tier)
+        return found
+
+    return values
+
+
+def _sizes(source: Source) -> Series:
+    return Counter(
+        {
+            (guard.name,): sum(min(pool.limit, UNLIMITED) for pool in guard.bulkhead.pools)
+            for guard in source.guards.every()
+            if guard.bulkhead is not None
+        }
+    )
+
+
+_READERS: Mapping[PodFigure, Callable[[Source], Series]] = MappingProxyType(
+    {
+        pod_figures.REQUESTS: lambda source: Counter({(): source.counters.requests}),
+        pod_figures.REFUSALS: _refusals,
+        pod_figures.CALLS: lambda source: Counter(source.counters.outcomes()),
+        pod_figures.RETRIES: lambda source: Counter(
+            {(name,): totals.retries for name, totals in source.retries.totals().items()}
+        ),
+        pod_figures.NO_BUDGET: lambda source: Counter(
+            {(name,): totals.no_budget for name, totals in source.retries.totals().items()}
+        ),
+        pod_figures.LOCAL: lambda source: Counter({(): source.counters.local_decisions}),
+        pod_figures.REDIS_FAILURES: lambda source: Counter(
+            {("timeout",): source.counters.store_timeouts, ("error",): source.counters.store_errors}
+        ),
+        pod_figures.IN_USE: _of_tiers(lambda tier: tier.active),
+        pod_figures.SIZE: _sizes,
+        pod_figures.WAITING: _of_tiers(lambda tier: len(tier.waiters)),
+    }
+)
+
+
+def read(figure: PodFigure, source: Source) -> Series:
+    """One of ``TOTALS`` or ``SUMS``."""
+    return _READERS[figure](source)

@@ -1,0 +1,49 @@
+"""What a pod exports by itself, if its service mounts ``metrics``. The agent defines the figures."""
+
+from controlplane.metric_catalogue.metric import POD, Counter, Gauge, Histogram, Metric
+from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
+from fuseboard.contract import pod_figures
+from fuseboard.contract.pod_figures import REDIS_EDGES_S, REDIS_SECONDS, SERVER, PodFigure
+from fuseboard.contract.words import CallTier, Mode, Outcome, Reason
+
+#: Values of each label at most. What is refused is a request, or a call to a dependency.
+_VALUES = {
+    pod_figures.DEPENDENCY: MOST_DEPENDENCIES,
+    pod_figures.MODE: len(Mode),
+    pod_figures.OUTCOME: len(Outcome),
+    pod_figures.REASON: len(Reason),
+    pod_figures.TIER: len(CallTier),
+}
+#: A request is refused for no dependency. A question to Redis fails in two ways.
+_MOST = {
+    pod_figures.REFUSALS.name: (MOST_DEPENDENCIES + 1) * len(Reason),
+    pod_figures.REDIS_FAILURES.name: 2,
+}
+
+
+def _metric(figure: PodFigure) -> Metric:
+    of = Counter if figure.total else Gauge
+    return of(figure.series, figure.text, by=(POD,), labels=(SERVER, *figure.labels), most=_most(figure))
+
+
+def _most(figure: PodFigure) -> int:
+    most = _MOST.get(figure.name, 1)
+    if figure.name not in _MOST:
+        for label in figure.labels:
+            most *= _VALUES.get(label, 1)
+    return most
+
+
+_HISTOGRAM = Histogram(
+    REDIS_SECONDS.series,
+    REDIS_SECONDS.text,
+    by=(POD,),
+    labels=(SERVER,),
+    # Buckets, the one without an edge, the sum and the count.
+    most=len(REDIS_EDGES_S) + 3,
+    buckets=REDIS_EDGES_S,
+)
+METRICS: tuple[Metric, ...] = (
+    *(_metric(figure) for figure in pod_figures.EVERY if figure is not REDIS_SECONDS),
+    _HISTOGRAM,
+)
