@@ -1,6 +1,8 @@
 """``docs/monitoring/alertmanager.example.yml`` and ``prometheus.example.yml``."""
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from controlplane.alerts.causes import EXPLAINS
@@ -69,30 +71,33 @@ def _causes() -> Iterator[dict[str, Any]]:
     """An alert never hides one of a higher level or severity, as in ``controlplane.alerts.causes``."""
     levels = {rule.rule: rule.times.level for rule in PROMETHEUS_RULES}
     for cause in sorted(EXPLAINS.keys() & levels.keys()):
-        explained = "|".join(rule for rule in EXPLAINS[cause] if rule in levels)
-        if not explained:
-            continue
-        same = {"equal": _same(cause)} if _same(cause) else {}
-        hidden = [f'rule=~"{explained}"', f'level=~"[1-{levels[cause]}]"']
         severities = {rule.severity for rule in PROMETHEUS_RULES if rule.rule == cause}
-        if "critical" in severities:
-            source = [f'rule="{cause}"', 'severity="critical"']
-            yield {"source_matchers": source, "target_matchers": hidden, **same}
-        if "warning" in severities:
-            source = [f'rule="{cause}"', 'severity="warning"']
-            yield {
-                "source_matchers": source,
-                "target_matchers": [*hidden, 'severity="warning"'],
-                **same,
-            }
+        explained = [rule for rule in EXPLAINS[cause] if rule in levels]
+        for same, rules in groupby(sorted(explained, key=partial(_same, cause)), key=partial(_same, cause)):
+            hidden = [f'rule=~"{"|".join(rules)}"', f'level=~"[1-{levels[cause]}]"']
+            equal = {"equal": same} if same else {}
+            if "critical" in severities:
+                source = [f'rule="{cause}"', 'severity="critical"']
+                yield {"source_matchers": source, "target_matchers": hidden, **equal}
+            if "warning" in severities:
+                source = [f'rule="{cause}"', 'severity="warning"']
+                yield {
+                    "source_matchers": source,
+                    "target_matchers": [*hidden, 'severity="warning"'],
+                    **equal,
+                }
 
 
-def _same(cause: str) -> list[str]:
-    """Labels that a cause shares with what it hides. A server, or a process, is one of all environments."""
-    queries = [rule.promql for rule in PROMETHEUS_RULES if rule.rule == cause]
-    if not all("by (environment" in query for query in queries):
+def _same(cause: str, effect: str) -> list[str]:
+    """Labels that must be equal: those that both have. A server, or a process, is one of all environments."""
+    if not (has_environment(cause) and has_environment(effect)):
         return []
     return ["environment", "dependency"] if cause in OF_DEPENDENCY else ["environment"]
+
+
+def has_environment(rule: str) -> bool:
+    """Whether each alert of this rule is about one environment."""
+    return all("by (environment" in one.promql for one in PROMETHEUS_RULES if one.rule == rule)
 
 
 def prometheus_example() -> str:
