@@ -146,19 +146,23 @@ def test_a_cause_of_all_environments_hides_in_each_of_them(alertmanager: Alertma
     # One Redis is that of all environments.
     assert ("redis-down", "outbox") in everywhere
     for cause, effect in everywhere:
-        severity = as_bad_as((cause, effect))
-        labels = [one(effect, environment, severity) for environment in ("production", "staging")]
-        alertmanager.post(labels)
-        keys = {frozenset(one_.items()) for one_ in labels}
-        wait_until(lambda keys=keys: keys <= alertmanager.hidden_by().keys(), every_s=0.05)
-        by = one(cause, "production")
-        alertmanager.post([by])
-        wait_until(
-            lambda keys=keys, by=by: all(by in alertmanager.hidden_by()[key] for key in keys),
-            f"{cause} hides {effect}",
-            every_s=0.05,
-        )
-        alertmanager_resolve(alertmanager, [*labels, by])
+        hides_in_each(alertmanager, cause, effect)
+
+
+def hides_in_each(alertmanager: Alertmanager, cause: str, effect: str) -> None:
+    severity = as_bad_as((cause, effect))
+    hidden = [one(effect, environment, severity) for environment in ("production", "staging")]
+    keys, by = {frozenset(labels.items()) for labels in hidden}, one(cause, "production")
+    alertmanager.post(hidden)
+    wait_until(lambda: keys <= alertmanager.hidden_by().keys(), every_s=0.05)
+    alertmanager.post([by])
+
+    def all_hidden() -> bool:
+        found = alertmanager.hidden_by()
+        return all(by in found[key] for key in keys)
+
+    wait_until(all_hidden, f"{cause} hides {effect}", every_s=0.05)
+    alertmanager_resolve(alertmanager, [*hidden, by])
 
 
 def alertmanager_resolve(alertmanager: Alertmanager, alerts: list[dict[str, str]]) -> None:

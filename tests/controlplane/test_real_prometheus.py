@@ -186,7 +186,7 @@ def promtool_accepts_metrics_of(url: str) -> None:
 
 
 def a_cause_hides_what_it_explains(prometheus: str) -> None:
-    """A breaker that is open, and was for most of the hour: Prometheus has two alerts, one hides the other."""
+    """A breaker that is open, and was for most of the hour: one alert of Prometheus hides the other."""
     with httpx.Client(trust_env=False, timeout=10) as client:
         found = client.get(f"{prometheus}/api/v1/alertmanagers").json()["data"]["activeAlertmanagers"]
         address = found[0]["url"].removesuffix("/alerts")
