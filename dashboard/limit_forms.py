@@ -19,13 +19,17 @@ def form_value(described: LimitField, value: Any) -> str:
     return str(value)
 
 
+#: Unit of a column -> as a value has it.
+_SHORT = {"percent": "%", "seconds": "s"}
+
+
 def value_words(described: LimitField, value: Any) -> str:
     """Return a value as text for people."""
     words = WORDS[described.name]
     if isinstance(described, Number):
         if words.usual and form_value(described, value) == "":
             return words.usual
-        return f"{value:,} %" if described.unit == "percent" else f"{value:,}"
+        return f"{value:,} {_SHORT[described.unit]}" if described.unit in _SHORT else f"{value:,}"
     return words.choices.get(form_value(described, value), str(value))
 
 

@@ -211,7 +211,6 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     page.set_input_files(
         "#f-file", {"name": "contracts.yaml", "mimeType": "application/yaml", "buffer": plan}
     )
-    page.click(".form:has(#f-file) button[type=submit]")
     page.wait_for_url("**/import/*")
     page.goto("/requests")
     page.select_option("[name=needed]", "1")

@@ -111,6 +111,8 @@ class Dependency:
     breaker: dict[str, int]
     #: Calls per second that the vendor's contract allows, or ``None``.
     vendor_limit: int | None = None
+    #: Calls per day that are paid for, or ``None``.
+    paid_per_day: int | None = None
     #: Pods have the bulkhead, the SLA and the retries of the presets of its kind.
     protected: bool = False
     #: Pods call it with a tier, retries and fallbacks.
@@ -187,5 +189,6 @@ DEPENDENCIES = (
         latency_ms=20,
         breaker=_QUICK,
         vendor_limit=100,
+        paid_per_day=50_000,
     ),
 )

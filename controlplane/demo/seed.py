@@ -20,7 +20,7 @@ from controlplane.demo import scenario
 from controlplane.demo.past import make_up
 from controlplane.editing import edits
 from controlplane.policies.models import Dependency
-from fuseboard.contract.words import DEFAULT_ENVIRONMENT, FailurePolicy
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Algorithm, FailurePolicy, Period
 
 ENVIRONMENT = DEFAULT_ENVIRONMENT
 
@@ -109,6 +109,20 @@ def _dependency(played: scenario.Dependency) -> None:
             limit=played.vendor_limit,
             window_s=1,
             failure_policy=FailurePolicy.LOCAL_SHARE,
+            expected_version=None,
+            reason=_REASON,
+            actor=DIRECTOR,
+        )
+    if played.paid_per_day is not None:
+        edits.set_vendor_limit(
+            environment=ENVIRONMENT,
+            dependency=played.name,
+            name="per-day",
+            limit=played.paid_per_day,
+            window_s=86_400,
+            algorithm=Algorithm.FIXED_WINDOW,
+            period=Period.DAY,
+            warn_percent=80,
             expected_version=None,
             reason=_REASON,
             actor=DIRECTOR,
