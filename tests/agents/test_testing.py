@@ -20,18 +20,10 @@ SURFACE = (
 )  # fmt: skip
 
 
-#: What the agent knows of its environment, a deprecated name, and the backlog: scripts in Redis decide its
-#: order, leases and tries, and a second implementation could differ. docs/protection.md lists them.
+#: What the agent knows of its environment, and a deprecated name. docs/protection.md lists them.
 EXCEPTIONS = {
-    "backlog",
-    "check",
-    "configuration",
-    "counters",
-    "idempotency",
-    "mode",
-    "pressure",
-    "resilience",
-    "views",
+    *("check", "configuration", "counters", "idempotency"),
+    *("mode", "pressure", "resilience", "views"),
 }
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from fuseboard.agent_api.arguments import (
     check_actual,
@@ -30,6 +30,7 @@ from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
+from fuseboard.testing.fake_backlog import FakeBacklogs
 from fuseboard.testing.fake_locks import FakeLocks
 from fuseboard.testing.fake_retries import FakeRetries
 from fuseboard.testing.said import Ending, Refusal, spend
@@ -38,14 +39,15 @@ from fuseboard.testing.time import ManualClock
 T = TypeVar("T")
 
 
-class FakeAgent(FakeLocks, ContextManagers):
+class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
     """Admits everything until a test says otherwise.
 
     ``retry`` is the policy of every dependency. The fake's budget allows every retry until ``budget``.
     """
 
     def __init__(self, *, clock: ManualClock | None = None, retry: Retry | None = None) -> None:
-        super().__init__(clock if clock is not None else ManualClock())
+        FakeLocks.__init__(self, clock if clock is not None else ManualClock())
+        FakeBacklogs.__init__(self)
         self.retry_policy = retry if retry is not None else Retry(idempotent=True)
         #: The dependencies of admitted calls, in order.
         self.calls: list[str] = []
@@ -183,13 +185,23 @@ class FakeAgent(FakeLocks, ContextManagers):
             late = Refusal(Reason.QUEUE_TIMEOUT, 1.0, None)
             raise Refused(self._note(late, tenant=tenant, dependency=dependency))
         self.clock.advance(wait)
-        self.calls.append(dependency)
-        self._held[dependency] = self._held.get(dependency, 0) + 1
-        decision = self.allow_unasked(tenant=tenant, dependency=dependency)
-        permit = Permit(made=decision, dependency=dependency, generation=0)
+        permit = self.admit_job(dependency, tenant)
         if until is not None:
             permit.timeout_s = until - self.clock()
         return permit
+
+    def admit_job(self, dependency: str, tenant: str) -> Permit:
+        """As a backlog hands out a job: its call is admitted."""
+        self.calls.append(dependency)
+        self._held[dependency] = self._held.get(dependency, 0) + 1
+        decision = self.allow_unasked(tenant=tenant, dependency=dependency)
+        return Permit(made=decision, dependency=dependency, generation=0)
+
+    def holds_jobs(self, dependency: str) -> bool:
+        return dependency in self._refused
+
+    def refuse_job(self, dependency: str, tenant: str, refusal: Refusal) -> NoReturn:
+        raise Refused(self._note(refusal, tenant=tenant, dependency=dependency))
 
     def call(
         self,
