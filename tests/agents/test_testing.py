@@ -23,7 +23,7 @@ SURFACE = (
 #: What the agent knows of its environment, and a deprecated name. docs/protection.md lists them.
 EXCEPTIONS = {
     *("check", "configuration", "counters", "idempotency"),
-    *("mode", "pressure", "resilience", "views"),
+    *("metrics_text", "mode", "pressure", "resilience", "views"),
 }
 
 
