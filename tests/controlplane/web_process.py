@@ -19,13 +19,14 @@ def database_url() -> str:
 
 
 @contextmanager
-def web_running(folder: Path) -> Iterator[Processes]:
+def web_running(folder: Path, **variables: str) -> Iterator[Processes]:
     """Its address is ``processes.by_name["web"].url``."""
     environment = os.environ | {
         "DATABASE_URL": database_url(),
         "FUSEBOARD_DATA_DIR": str(folder),
         "FUSEBOARD_PLAIN_HTTP": "1",
         "FUSEBOARD_LOG_LEVEL": "WARNING",
+        **variables,
     }
     processes = Processes(folder / "logs")
     arguments = ["manage.py", "web", "--exactly", "--port", "{port}"]
