@@ -107,7 +107,7 @@ def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:
 
 def test_one_field_of_a_limit_is_in_words_when_the_rest_is_not_known() -> None:
     found = field_words("quotas.requests.window_s of tier pro", 60, 30)
-    assert (found.name, found.before, found.after) == ("requests, window (tier pro)", "60", "30")
+    assert (found.name, found.before, found.after) == ("requests, window (tier pro)", "60 s", "30 s")
     assert field_words("quotas.requests.limit", None, 1_500).after == "1,500"
 
 
