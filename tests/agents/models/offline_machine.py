@@ -18,41 +18,20 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.batching.demand import Demand
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import DRAIN, Script
-from fuseboard.contract.words import Algorithm, FailurePolicy, Period
 from fuseboard.store.store import NotServedError
 from fuseboard.without_redis import drain as real_drain
 from fuseboard.without_redis import journal as real_journal
 from fuseboard.without_redis import offline_counts as real_counts
 from fuseboard.without_redis.local_limits import LocalLimits
+from tests.agents.models.offline_limits import OFFSET_S, REFS, SHARED_KEY, Counts, boot_of, by_limit, in_file
 
-#: Fleet time minus the monotonic clock.
-OFFSET_S = 1_763_931_600
-
-PER_MINUTE = Limit(name="requests", limit=1000, window_ms=60_000)
-SHARED = Limit(name="tokens", limit=1000, window_ms=299_500, failure_policy=FailurePolicy.LOCAL_SHARE)
-DAILY = Limit(
-    name="daily",
-    limit=1000,
-    window_ms=86_400_000,
-    algorithm=Algorithm.FIXED_WINDOW,
-    period=Period.DAY,
-    time_zone="Asia/Kolkata",
-)
-SHADOW = Limit(name="vendor", limit=5, window_ms=1_000, shadow=True)
-ACME = ("production", "acme")
-#: Each with the length of its spans and where one begins, worked out by hand: a day of India at 18:30.
-REFS = (
-    (LimitRef(PER_MINUTE, keys.tenant_quota(*ACME, "requests")), 60, 0),
-    (LimitRef(SHARED, keys.tenant_quota(*ACME, "tokens", "GET /")), 300, 0),
-    (LimitRef(DAILY, keys.tenant_quota("production", "beta", "daily")), 86_400, 66_600),
-    (LimitRef(SHADOW, keys.vendor_limit("production", "openai", "vendor")), 60, 0),
-)
-#: What a call is counted as: key of the limit, and what follows the "@".
-Counts = Counter[tuple[str, str]]
+#: Which limits some calls spend, and how much of each.
+_CALLS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=4)
+_FATES = st.sampled_from(["served", "served", "answer lost", "question lost"])
 
 
 class Modules:
@@ -130,6 +109,13 @@ def offline_machine(
             #: What it counted in its segment, and what of that is on disk.
             self.noted: Counts = Counter()
             self.written: Counts = Counter()
+            #: Limit -> the known span of its last call in this segment, and its end: it lasts until then,
+            #: also if the time is forgotten.
+            self.known: dict[int, tuple[str, int]] = {}
+
+        @property
+        def boot(self) -> str:
+            return boot_of(self.counts.segment.name)
 
     class OfflineMachine(RuleBasedStateMachine):
         usable = True
@@ -173,7 +159,9 @@ def offline_machine(
                 return
             self.told.add((name, totals))
             assert self.teller is not None
-            mine = name.startswith(self.teller.counts.segment.name.rpartition("-")[0])
+            mine = boot_of(name) == self.teller.boot
+            living = {pod.boot for pod in self.pods}
+            assert mine or boot_of(name) not in living, "the file of a living pod is adopted"
             noted, written = self.segments[name]
             for (limit, span), amount in (noted if mine else written).items():
                 if keys.offline_totals(limit) == totals:
@@ -191,7 +179,7 @@ def offline_machine(
         @rule()
         def the_time_is_forgotten_or_learned(self) -> None:
             self.learned = not self.learned
-            # A span lasts to its end, and unknown time for a second.
+            # Unknown time is looked up again after a second.
             self.now += 3_600
 
         @rule(old=st.booleans())
@@ -199,41 +187,44 @@ def offline_machine(
         def a_pod_starts(self, old: bool) -> None:
             self.pods.append(Pod(self, old=old))
 
-        @rule(
-            which=st.integers(0, 2),
-            calls=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=4),
-        )
+        @rule(which=st.integers(0, 2), calls=_CALLS)
         @precondition(lambda self: self.pods)
         def calls_are_allowed(self, which: int, calls: list[tuple[int, int]]) -> None:
-            pod = self.pods[which % len(self.pods)]
+            self._allow(self.pods[which % len(self.pods)], calls)
+
+        def _allow(self, pod: Pod, calls: list[tuple[int, int]]) -> None:
             for at, cost in calls:
                 ref, length, begins = REFS[at]
                 pod.counts.note(Demand((ref,), (cost,)), self.now)
-                pod.noted[ref.key.decode(), self._span(pod, ref.limit, length, begins)] += cost
+                pod.noted[ref.key.decode(), self._span(pod, at, length, begins)] += cost
 
-        def _span(self, pod: Pod, limit: Limit, length: int, begins: int) -> str:
+        def _span(self, pod: Pod, limit: int, length: int, begins: int) -> str:
             if pod.old:
                 return ""
-            at = int(self.now) + OFFSET_S
-            span = f"{at - (at - begins) % length}+{length}" if self.learned else "0+0"
-            return span + ("~" if limit.shadow else "")
+            now = int(self.now) + OFFSET_S
+            span, ends = pod.known.get(limit, ("", 0))
+            if now >= ends:
+                start = now - (now - begins) % length
+                span, ends = (f"{start}+{length}", start + length) if self.learned else ("0+0", 0)
+                pod.known[limit] = span, ends
+            return span + ("~" if REFS[limit][0].limit.shadow else "")
 
         @rule(which=st.integers(0, 2))
         @precondition(lambda self: self.pods)
         def the_journal_is_written(self, which: int) -> None:
-            pod = self.pods[which % len(self.pods)]
+            self._write(self.pods[which % len(self.pods)])
+
+        def _write(self, pod: Pod) -> None:
             pod.files.flush_soon()
             pod.written = pod.noted.copy()
             self.segments[pod.counts.segment.name] = (pod.noted, pod.written)
 
-        @rule(
-            which=st.integers(0, 2),
-            fate=st.sampled_from(["served", "served", "answer lost", "question lost"]),
-            orphans=st.booleans(),
-        )
+        @rule(which=st.integers(0, 2), fate=_FATES, orphans=st.booleans())
         @precondition(lambda self: self.pods)
         def everything_is_reported(self, which: int, fate: str, orphans: bool) -> None:
-            pod = self.pods[which % len(self.pods)]
+            self._report(self.pods[which % len(self.pods)], fate, orphans)
+
+        def _report(self, pod: Pod, fate: str, orphans: bool) -> None:
             self.teller, self.fate = pod, fate
             # It is written before it is closed, and closed only when older ones are reported.
             name, waiting = pod.counts.segment.name, bool(pod.counts.closed)
@@ -245,15 +236,101 @@ def offline_machine(
                 if pod.noted:
                     self.segments[name] = before or (pod.noted, pod.written)
             else:
-                pod.noted, pod.written = Counter(), Counter()
+                pod.noted, pod.written, pod.known = Counter(), Counter(), {}
 
         @rule(which=st.integers(0, 2))
         @precondition(lambda self: self.pods)
         def a_pod_dies(self, which: int) -> None:
-            pod = self.pods.pop(which % len(self.pods))
+            self._die(self.pods[which % len(self.pods)])
+
+        def _die(self, pod: Pod) -> None:
+            self.pods.remove(pod)
             self.segments[pod.counts.segment.name] = (pod.noted, pod.written)
             if pod.files._lock_file is not None:
                 os.close(pod.files._lock_file)
+
+        @rule(
+            calls=_CALLS,
+            later=_CALLS,
+            old=st.booleans(),
+            fate=_FATES,
+            heir=st.integers(0, 2),
+            lives=st.booleans(),
+            pause=st.sampled_from([0, 61, 301]),
+        )
+        @precondition(lambda self: 0 < len(self.pods) < 3)
+        def another_pod_reports_what_one_wrote(
+            self,
+            calls: list[tuple[int, int]],
+            later: list[tuple[int, int]],
+            old: bool,
+            fate: str,
+            heir: int,
+            lives: bool,
+            pause: int,
+        ) -> None:
+            """In one step, because few examples come to it in many."""
+            pod, other = Pod(self, old=old), self.pods[heir % len(self.pods)]
+            self.pods.append(pod)
+            self._allow(pod, calls)
+            self.now += pause
+            self._allow(pod, calls)
+            self._write(pod)
+            self._allow(pod, later)
+            if not lives:
+                self._die(pod)
+            self._report(other, fate, orphans=True)
+
+        @rule(calls=_CALLS, heir=st.integers(0, 2))
+        @precondition(lambda self: 0 < len(self.pods) < 3)
+        def a_pod_dies_before_redis_answers(self, calls: list[tuple[int, int]], heir: int) -> None:
+            pod, other = Pod(self, old=False), self.pods[heir % len(self.pods)]
+            self.pods.append(pod)
+            self._allow(pod, calls)
+            self._report(pod, "question lost", orphans=False)
+            self._die(pod)
+            self._report(other, "served", orphans=True)
+
+        @rule(calls=_CALLS, which=st.integers(0, 2))
+        @precondition(lambda self: self.pods)
+        def calls_go_on_after_a_report(self, calls: list[tuple[int, int]], which: int) -> None:
+            """A new segment knows nothing of the last one, not even the time."""
+            pod = self.pods[which % len(self.pods)]
+            self._allow(pod, calls)
+            self._report(pod, "served", orphans=False)
+            self.learned = not self.learned
+            self.now += 2
+            self._allow(pod, calls)
+
+        @invariant()
+        def what_was_spent_of_a_share_is_charged(self) -> None:
+            for pod in self.pods:
+                for segment in (pod.counts.segment, *pod.counts.closed):
+                    spent = any(name.partition(b"@")[0] == SHARED_KEY for name in segment.totals)
+                    assert (SHARED_KEY in segment.spent) == spent
+
+        @invariant()
+        def nothing_is_lost(self) -> None:
+            """What Redis does not have is in the memory of its pod, or else in its file."""
+            living = {pod.boot: pod for pod in self.pods}
+            for name, (noted, written) in self.segments.items():
+                pod = living.get(boot_of(name))
+                if pod is not None:
+                    kept = {segment.name for segment in (pod.counts.segment, *pod.counts.closed)}
+                    assert name in kept or not self._untold(name, noted), (
+                        "a pod has forgotten what it allowed"
+                    )
+                elif untold := self._untold(name, written):
+                    assert in_file(directory, name) >= by_limit(untold), "a file has less than its pod wrote"
+
+        def _untold(self, name: str, counts: Counts) -> Counts:
+            return Counter(
+                {
+                    (limit, span): amount
+                    for (limit, span), amount in counts.items()
+                    if (name, keys.offline_totals(limit)) not in self.told
+                }
+            )
 
         @invariant()
         def redis_has_each_call_once(self) -> None:
