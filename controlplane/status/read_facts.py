@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Max, Min, Q
+from django.db.models import Min
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -78,7 +78,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         observing=read_observing(environment, found.protection),
         redis_servers=redis_servers,
         exports=tuple(waiting_exports()) if environment == DEFAULT_ENVIRONMENT else (),
-        blind=_blind(watched.blind, redis_servers, now),
+        blind=_blind(watched.blind, redis_servers),
         transitions=transitions,
         known_from=_known_from(first, transitions, now),
         reported=first is not None,
@@ -116,14 +116,12 @@ def _redis_servers() -> tuple[RedisServer, ...]:
     )
 
 
-def _blind(watched: tuple[Blind, ...], servers: tuple[RedisServer, ...], now: float) -> tuple[Blind, ...]:
+def _blind(watched: tuple[Blind, ...], servers: tuple[RedisServer, ...]) -> tuple[Blind, ...]:
     """The sources that cannot be read, each once."""
     found = {one.source: one for one in watched}
     if servers and not any(server.answers for server in servers):
-        newest = RedisNode.objects.aggregate(at=Max("read_at", filter=Q(up=True)))["at"]
-        since = newest.timestamp() if newest is not None else now
         found.setdefault(
-            "redis", Blind(source="redis", since=since, because="no server of Redis answers the worker")
+            "redis", Blind(source="redis", since=None, because="no server of Redis answers the worker")
         )
     return tuple(found.values())
 

@@ -13,7 +13,8 @@ class Blind:
     """A source of figures that cannot be read."""
 
     source: Source
-    since: float
+    #: ``None`` if only an observer over time can know.
+    since: float | None
     #: The error, without secrets.
     because: str
 

@@ -17,6 +17,7 @@ from controlplane.redis.nodes import read_nodes
 from controlplane.repair.redis_nodes import FORGET_AFTER
 from controlplane.repair.tasks import measure_redis_nodes
 from controlplane.status.read_facts import read_facts
+from tests.controlplane.test_alert_evaluator import let_pass
 from tests.waiting import wait_until
 
 
@@ -184,6 +185,8 @@ def test_a_worker_that_reads_no_server_is_blind_and_concludes_nothing(production
     found_at(production)
     Alert.objects.update(state="firing", fired_at=timezone.now())
     RedisNode.objects.update(read_at=timezone.now() - timedelta(seconds=120))
+    assert found_at(production)["blind:redis"] == ("critical", "pending")
+    let_pass(60)
     assert found_at(production) == {
         "blind:redis": ("critical", "firing"),
         "redis-node:10.0.0.1:6379": ("warning", "firing"),
