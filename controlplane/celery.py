@@ -68,6 +68,7 @@ app.conf.beat_schedule = {
     "ping-watchdog": _every(60, "alerts.watchdog"),
     "forget-alerts": _every(3600, "alerts.forget"),
     "make-weekly-summaries": _every(3600, "weekly.make"),
+    "send-weekly-summaries": _every(300, "weekly.send"),
     "run-due": _every(1, "schedules.run_due"),
     "work-drafts": _every(1, "policies.work_drafts"),
     "expire-requests": _every(60, "approvals.expire_requests"),

@@ -7,8 +7,10 @@ secret. ``NAME_FILE`` may replace any ``NAME``, so that secrets can be mounted a
 import os
 import re
 from base64 import b64decode
+from datetime import time
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -25,6 +27,7 @@ _FLAGS = {
     "off": False,
 }
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
+_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _LISTEN = re.compile(r"(?:(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):)?(?P<port>[0-9]{1,5})", re.ASCII)
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(?P<port>[0-9]{1,5}))?")
 
@@ -70,6 +73,19 @@ def choice(name: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}.")
     return value
+
+
+def time_of_day(name: str, default: str) -> tuple[time, ZoneInfo]:
+    """A time with its zone: ``08:00 Europe/Berlin``."""
+    clock, _, zone = text(name, default).partition(" ")
+    try:
+        if not _TIME.fullmatch(clock):
+            raise ValueError
+        return time.fromisoformat(clock), ZoneInfo(zone.strip())
+    except (ValueError, ZoneInfoNotFoundError, OSError):
+        raise ImproperlyConfigured(
+            f"{name} must be a time and the name of its zone, like 08:00 Europe/Berlin."
+        ) from None
 
 
 def words(name: str, default: list[str]) -> list[str]:

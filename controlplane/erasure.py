@@ -20,6 +20,7 @@ from controlplane.series.kinds import tenant_number
 from controlplane.usage.rollups import erase_tenant as erase_demand
 from controlplane.validation import Problems
 from controlplane.weekly.keep import erase_tenant as erase_weekly
+from controlplane.weekly.send import erase_tenant as erase_weekly_messages
 
 TENANT = "tenant"
 #: What can be erased -> in words, as in the audit. All but the tenant are subjects of limits.
@@ -76,6 +77,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 alerts=erase_alerts(slug, value),
             )
             erase_weekly(slug, value)
+            erase_weekly_messages(slug, value)
             # Gateways have it in memory too, and would write it again.
             GatewayOrder.objects.create(
                 environment=slug, kind=OrderKind.ERASE, server=str(tenant_number(value))

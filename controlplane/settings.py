@@ -128,6 +128,9 @@ WEBHOOK_NETWORKS = env.networks("FUSEBOARD_WEBHOOK_NETWORKS")
 #: Is pinged every minute while alerts are evaluated; empty for no ping.
 WATCHDOG_URL = env.url("FUSEBOARD_WATCHDOG_URL", ("http", "https"))
 
+#: On Mondays, when weekly summaries are sent.
+WEEKLY_AT = env.time_of_day("FUSEBOARD_WEEKLY_AT", "08:00 UTC")
+
 #: Where every audit entry is sent to; both empty for nowhere. A file may be ``-``, the standard output.
 AUDIT_EXPORT_URL = env.url("FUSEBOARD_AUDIT_EXPORT_URL", ("http", "https"))
 AUDIT_EXPORT_SECRETS = env.webhook_secrets("FUSEBOARD_AUDIT_EXPORT_SECRET")

@@ -236,6 +236,8 @@ class Receiver(models.Model):
     #: The lowest level and severity that it gets.
     least_level = models.SmallIntegerField(default=2)
     least_severity = models.CharField(max_length=16, default="warning")
+    #: It gets the weekly summary too.
+    weekly = models.BooleanField(default=False, db_default=False)
     #: Its secret is derived from this. The one before is valid until ``old_secret_until``.
     secret_version = models.IntegerField(default=1)
     old_secret_until = models.DateTimeField(null=True, blank=True)
@@ -292,7 +294,7 @@ class Delivery(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     receiver = models.ForeignKey(Receiver, on_delete=models.CASCADE)
-    #: ``None`` for a test.
+    #: ``None`` for a test, and for a weekly summary.
     alert = models.ForeignKey(Alert, on_delete=models.CASCADE, null=True, blank=True)
     kind = models.CharField(max_length=16)
     #: Among those of one alert to one receiver.

@@ -9,6 +9,7 @@ _ACTIONS = {
     "receiver.enabled": ("Receiver enabled", "enabled receiver"),
     "receiver.removed": ("Receiver removed", "removed receiver"),
     "receiver.secret_changed": ("Secret of receiver changed", "changed the secret of receiver"),
+    "receiver.weekly_set": ("Weekly summary of receiver changed", "changed the weekly summary of receiver"),
     "revision.reverted": ("Change reverted", "reverted a change of"),
     "alert.acknowledged": ("Alert acknowledged", "acknowledged alert"),
     "alert.released": ("Acknowledgement withdrawn", "withdrew the acknowledgement of alert"),

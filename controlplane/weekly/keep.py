@@ -66,7 +66,7 @@ def erase_tenant(environment: str, tenant: str) -> None:
     """Take the lines about a tenant, and about alerts of it, out of every summary."""
     for summary in WeeklySummary.objects.select_for_update().filter(environment=environment):
         sections = [
-            {**section, "lines": [line for line in section["lines"] if not _is_about(line, tenant)]}
+            {**section, "lines": [line for line in section["lines"] if not is_about(line, tenant)]}
             for section in summary.sections
         ]
         if sections != summary.sections:
@@ -74,7 +74,7 @@ def erase_tenant(environment: str, tenant: str) -> None:
             summary.save(update_fields=["sections"])
 
 
-def _is_about(line: dict[str, Any], tenant: str) -> bool:
+def is_about(line: dict[str, Any], tenant: str) -> bool:
     if line["opens"] == Opens.ALERTS:
         # ``runaway-tenant:acme``, ``hot-key:acme/requests``
         subject = line["key"].partition(":")[2]

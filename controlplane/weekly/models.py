@@ -9,6 +9,8 @@ class WeeklySummary(models.Model):
     #: A Monday; the week ends with the Sunday after it, in UTC.
     begins = models.DateField()
     made_at = models.DateTimeField(db_default=Now())
+    #: When its deliveries were made, also if no receiver wanted it.
+    sent_at = models.DateTimeField(null=True, blank=True)
     #: Sections, as ``controlplane.weekly.sections`` describes them.
     sections = models.JSONField()
 

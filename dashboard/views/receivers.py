@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.delivery import receivers as edits
 from controlplane.alerts.models import Delivery, Receiver
-from controlplane.alerts.sender.services import SERVICES, is_webhook, service_name
+from controlplane.alerts.sender.services import PAGERS, SERVICES, is_webhook, scheme_of, service_name
 from controlplane.alerts.unproven import unproven
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from dashboard.reader import actor_of
@@ -57,6 +57,7 @@ def _act(request: HttpRequest) -> HttpResponse:
                 url=typed.get("url", "").strip(),
                 least_level=_level(typed.get("least_level", "")),
                 least_severity=typed.get("least_severity", ""),
+                weekly=typed.get("weekly") == "on",
                 reason=reason,
                 **common,
             )
@@ -71,6 +72,10 @@ def _act(request: HttpRequest) -> HttpResponse:
         case "enable":
             edits.enable_receiver(reason=reason, **common)
             messages.success(request, f"Receiver {name} gets news again.")
+        case "weekly" | "no-weekly" as act:
+            edits.set_weekly(weekly=act == "weekly", reason=reason, **common)
+            gets = "gets" if act == "weekly" else "does not get"
+            messages.success(request, f"Receiver {name} {gets} the weekly summary.")
         case "test":
             edits.test_receiver(**common)
             messages.success(request, f"A test to {name} waits for the worker. Reload to see its result.")
@@ -97,6 +102,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
                 "service": service_name(row.url),
                 "address": edits.address_of(row),
                 "signs": is_webhook(row.url),
+                "pager": scheme_of(row.url) in PAGERS,
                 "warning": warnings.get(row.pk, ""),
             }
             for row in rows

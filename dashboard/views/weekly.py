@@ -4,18 +4,26 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.urls import reverse
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.alerts.models import Receiver
+from controlplane.alerts.sender.services import PAGERS, scheme_of
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.weekly.keep import find_summary
 from controlplane.weekly.markdown import as_markdown
 from controlplane.weekly.models import WeeklySummary
 from controlplane.weekly.sections import Opens
+from controlplane.weekly.send import document_of, send_now
 from dashboard.limit_controls import limit_editor
+from dashboard.reader import actor_of
 from dashboard.templatetags.dashboard_tags import tenant_url
-from dashboard.views.page import not_found, show, text_parameter
+from dashboard.views.page import bounded_text, not_found, show, text_parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +40,40 @@ class SectionRows:
     rows: list[LineRow]
 
 
-@require_GET
+@require_http_methods(["GET", "POST"])
 @require("view")
 def weekly(request: HttpRequest) -> HttpResponse:
+    if request.method == "POST":
+        return _send(request)
+    return _page(request)
+
+
+def _send(request: HttpRequest) -> HttpResponse:
+    """Send the week in the address to one receiver."""
+    if not may(request.user, "manage_receivers", environment_in(request)):
+        raise PermissionDenied("This needs the role admin.")
+    summary, problem = _asked(request)
+    if summary is None:
+        return not_found(request, "No such week", problem or "No week is summarized yet.")
+    name = bounded_text(request.POST, "receiver", most=64)
+    try:
+        send_now(
+            environment=summary.environment,
+            begins=summary.begins,
+            receiver=name,
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        return _page(request, errors=error.errors, status=422)
+    except NotFound as missing:
+        return _page(request, errors={"receiver": [str(missing)]}, status=404)
+    messages.success(request, f"The summary waits for the worker, which sends it to {name}.")
+    return redirect("receivers")
+
+
+def _page(
+    request: HttpRequest, *, errors: dict[str, list[str]] | None = None, status: int = 200
+) -> HttpResponse:
     summary, problem = _asked(request)
     if summary is None and problem:
         return not_found(request, "No such week", problem)
@@ -50,8 +89,28 @@ def weekly(request: HttpRequest) -> HttpResponse:
         summary=summary,
         sections=sections,
         weeks=weeks.values_list("begins", flat=True),
-        markdown=as_markdown(summary) if summary is not None else "",
+        errors=errors,
+        status=status,
+        **_sending(request, summary),
     )
+
+
+def _sending(request: HttpRequest, summary: WeeklySummary | None) -> dict[str, Any]:
+    """The receivers that can get it, and the message, for people who may send it."""
+    environment = environment_in(request)
+    if summary is None or not may(request.user, "manage_receivers", environment):
+        return {}
+    rows = [
+        row
+        for row in Receiver.objects.filter(environment=environment, disabled_because="").order_by("name")
+        if scheme_of(row.url) not in PAGERS
+    ]
+    return {
+        "sends": True,
+        "choices": [(row.name, row.name) for row in rows],
+        "wanting": [row.name for row in rows if row.weekly],
+        "preview": document_of(summary)["data"],
+    }
 
 
 @require_GET

@@ -206,3 +206,15 @@ def test_every_migration_is_named_and_reversible() -> None:
         if app in ours:
             assert "auto" not in name
             assert all(operation.reversible for operation in migration.operations), (app, name)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["8:00 UTC", "08:00", "24:00 UTC", "08:00 Nowhere/City", "08:00 ../UTC", "noon UTC"]
+)
+def test_the_time_of_weekly_summaries_needs_a_zone(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("FUSEBOARD_WEEKLY_AT", "07:30 Europe/Berlin")
+    at, zone = env.time_of_day("FUSEBOARD_WEEKLY_AT", "08:00 UTC")
+    assert (f"{at:%H:%M}", zone.key) == ("07:30", "Europe/Berlin")
+    monkeypatch.setenv("FUSEBOARD_WEEKLY_AT", wrong)
+    with pytest.raises(ImproperlyConfigured, match="a time and the name of its zone"):
+        env.time_of_day("FUSEBOARD_WEEKLY_AT", "08:00 UTC")

@@ -5,6 +5,7 @@ from typing import Any
 
 from shown import text_of
 
+from controlplane.alerts.models import Delivery, Receiver
 from controlplane.policies.models import Tier
 from controlplane.weekly.models import WeeklySummary
 
@@ -61,3 +62,33 @@ def test_weeks_are_selected_by_their_monday(log_in: Any, production: str) -> Non
     answer = client.get("/weekly-summary.md?week=2026-05-04")
     assert answer["Content-Type"] == "text/markdown; charset=utf-8"
     assert "- **requests of tier pro**: 900 of 10,000 refused, 9.0 %. Raise it" in answer.content.decode()
+
+
+def test_an_admin_previews_and_sends_it_and_a_viewer_cannot(log_in: Any, production: str) -> None:
+    summarized(date(2026, 5, 4), LINE)
+    ada = log_in("ada")
+    assert "There is no receiver that can get it" in text_of(ada.get("/weekly-summary").content.decode())
+    url = "https://hooks.example.com/x"
+    Receiver.objects.create(environment=production, name="team", url=url, weekly=True)
+    page = text_of(ada.get("/weekly-summary").content.decode())
+    assert "Each Monday to team." in page
+    assert "Week of 2026-05-04 in production" in page
+    sent = ada.post("/weekly-summary?week=2026-05-04", {"receiver": "team"}, follow=True)
+    assert "waits for the worker" in text_of(sent.content.decode())
+    assert Delivery.objects.get().kind == "weekly"
+    assert ada.post("/weekly-summary", {"receiver": "gone"}).status_code == 404
+    vera = log_in("vera")
+    assert "Send now" not in vera.get("/weekly-summary").content.decode()
+    assert vera.post("/weekly-summary", {"receiver": "team"}).status_code == 403
+
+
+def test_a_receiver_is_added_for_it_and_stopped(log_in: Any, production: str) -> None:
+    ada, path = log_in("ada"), "/alerts/receivers"
+    typed = {"name": "team", "url": "https://hooks.example.com/x", "least_level": "3", "weekly": "on"}
+    why = {"least_severity": "critical", "reason": "the team reads it"}
+    assert ada.post(path, {"act": "add", **typed, **why}).status_code == 200
+    assert Receiver.objects.get().weekly
+    ada.post(path, {"act": "no-weekly", "name": "team", **why})
+    assert not Receiver.objects.get().weekly
+    ada.post(path, {"act": "weekly", "name": "team", **why})
+    assert Receiver.objects.get().weekly

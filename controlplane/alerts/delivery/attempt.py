@@ -85,7 +85,8 @@ def job_of(message: Message) -> Job:
         body += "\nRepeated: an earlier attempt may have arrived."
     return Job(
         url=message.url,
-        kind=Kind(kind) if kind in (Kind.RESOLVED, Kind.TEST) else Kind(data["severity"]),
+        # What belongs to no alert has no severity.
+        kind=Kind(kind) if kind in (Kind.RESOLVED, Kind.TEST) else Kind(data.get("severity", Kind.REPORT)),
         title=data.get("title", data["text"])[:_LONGEST_TITLE],
         body=body,
         key=_key(data, message),

@@ -17,6 +17,8 @@ from controlplane.postgres import postgres_now
 
 #: The kind of a test.
 TEST = "test"
+#: The kind of a weekly summary.
+WEEKLY = "weekly"
 #: Alerts that a message names as explained by its own.
 MOST_EXPLAINED = 10
 #: Sent to the next receivers, because no person has acknowledged the alert.
@@ -88,6 +90,11 @@ def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
         },
     }
     return Delivery.objects.create(receiver=receiver, kind=TEST, document=document)
+
+
+def enqueue_report(receiver: Receiver, document: dict[str, Any]) -> Delivery:
+    """A weekly summary, which belongs to no alert."""
+    return Delivery.objects.create(receiver=receiver, kind=WEEKLY, document=document)
 
 
 def _log(alert: Alert) -> dict[int, _Logged]:

@@ -14,6 +14,7 @@ from controlplane.alerts.routing import routes_of
 from controlplane.alerts.sender.jobs import Job
 from controlplane.alerts.sender.program import Senders
 from controlplane.alerts.sender.services import (
+    PAGERS,
     SERVICES,
     WEBHOOK_SCHEMES,
     is_webhook,
@@ -35,8 +36,20 @@ SEVERITIES = ("warning", "critical")
 LEVELS = (1, 2, 3)
 
 
+#: Why a receiver cannot get the weekly summary.
+NO_PAGER = "A pager gets alerts only. Send the weekly summary to a chat, to mail or to a webhook."
+
+
 def add_receiver(
-    *, environment: str, name: str, url: str, least_level: int, least_severity: str, reason: str, actor: Actor
+    *,
+    environment: str,
+    name: str,
+    url: str,
+    least_level: int,
+    least_severity: str,
+    weekly: bool = False,
+    reason: str,
+    actor: Actor,
 ) -> tuple[Receiver, str]:
     """The new receiver and its secret, which only webhooks have. Raises ``InvalidEdit`` or ``NameTaken``."""
     problems = Problems()
@@ -49,6 +62,8 @@ def add_receiver(
         problems.add("least_level", "Choose a level from 1 to 3.")
     if least_severity not in SEVERITIES:
         problems.add("least_severity", "Choose warning or critical.")
+    if weekly and scheme_of(url) in PAGERS:
+        problems.add("weekly", NO_PAGER)
     if Receiver.objects.filter(environment=environment).count() >= MOST_RECEIVERS:
         problems.add("name", f"An environment has at most {MOST_RECEIVERS} receivers. Remove one first.")
     problems.settle()
@@ -60,6 +75,7 @@ def add_receiver(
                 url=url,
                 least_level=least_level,
                 least_severity=least_severity,
+                weekly=weekly,
             )
             record_named(row, "receiver.created", reason, actor, after=_shown(row))
     except IntegrityError:
@@ -106,6 +122,18 @@ def enable_receiver(*, environment: str, name: str, reason: str, actor: Actor) -
         row.disabled_because = ""
         row.save(update_fields=["disabled_because"])
         record_named(row, "receiver.enabled", reason, actor)
+
+
+def set_weekly(*, environment: str, name: str, weekly: bool, reason: str, actor: Actor) -> None:
+    """Send the weekly summary to it, or not any more. Raises ``NotFound`` or ``InvalidEdit``."""
+    _check(reason)
+    with transaction.atomic():
+        row = _locked(environment, name)
+        if weekly and scheme_of(row.url) in PAGERS:
+            raise InvalidEdit({"weekly": [NO_PAGER]})
+        before, row.weekly = _shown(row), weekly
+        row.save(update_fields=["weekly"])
+        record_named(row, "receiver.weekly_set", reason, actor, before=before, after=_shown(row))
 
 
 def test_receiver(*, environment: str, name: str, actor: Actor) -> Delivery:
@@ -172,4 +200,5 @@ def _shown(row: Receiver) -> dict[str, object]:
         "url": address_of(row),
         "least_level": row.least_level,
         "least_severity": row.least_severity,
+        "weekly": row.weekly,
     }

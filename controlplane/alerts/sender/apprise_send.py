@@ -22,6 +22,7 @@ _TYPES = {
     Kind.WARNING: NotifyType.WARNING,
     Kind.RESOLVED: NotifyType.SUCCESS,
     Kind.TEST: NotifyType.INFO,
+    Kind.REPORT: NotifyType.INFO,
 }
 #: Words that call everybody in a chat. A name in an alert must not.
 _CALLS = re.compile(r"@(?=everyone\b|here\b|channel\b|all\b)|<(?=!)")

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     WARNING = "warning"
     RESOLVED = "resolved"
     TEST = "test"
+    REPORT = "report"
 
 
 class Job(Struct, kw_only=True):

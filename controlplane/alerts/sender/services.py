@@ -58,6 +58,10 @@ SERVICES = {
 }
 
 
+#: Services that call a person: they get alerts only.
+PAGERS = frozenset(("opsgenie", "pagerduty"))
+
+
 def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower()
 

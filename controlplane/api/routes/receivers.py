@@ -27,6 +27,7 @@ _EXAMPLE: dict[str, JsonValue] = {
     "address": "https://hooks.example.com/\u2026nK7q",
     "least_level": 2,
     "least_severity": "warning",
+    "weekly": False,
     "disabled_because": "",
     "old_secret_until": None,
     "warning": "It was never tested.",
@@ -63,6 +64,8 @@ class ReceiverIn(ReasonIn):
     #: 1: everything. 2: for people on call. 3: only what needs a person at once.
     least_level: Annotated[int, Field(ge=1, le=3)] = 2
     least_severity: Literal["warning", "critical"] = "warning"
+    #: Whether it gets the weekly summary too. Pagers cannot.
+    weekly: bool = False
 
 
 class ReceiverOut(Schema):
@@ -75,12 +78,20 @@ class ReceiverOut(Schema):
     address: str
     least_level: int
     least_severity: Literal["warning", "critical"]
+    #: Whether it gets the weekly summary too.
+    weekly: bool
     #: Empty while it gets news.
     disabled_because: str
     #: Until then, the secret before the last change signs too.
     old_secret_until: datetime | None
     #: Why it is not certain that messages reach it; empty if one did within 30 days.
     warning: str
+
+
+class WeeklyIn(ReasonIn):
+    model_config = ConfigDict(json_schema_extra={"example": {"weekly": True, "reason": _WHY}})
+
+    weekly: bool
 
 
 class SecretOut(Schema):
@@ -99,9 +110,9 @@ class DeliveryOut(Schema):
     #: The header ``webhook-id`` of every attempt.
     id: UUID
     receiver: str
-    #: Null for a test.
+    #: Null for a test, and for a weekly summary.
     alert: int | None
-    kind: Literal["fired", "worsened", "escalated", "flapping", "stable", "resolved", "test"]
+    kind: Literal["fired", "worsened", "escalated", "flapping", "stable", "resolved", "test", "weekly"]
     state: Literal["waiting", "sending", "sent", "gave_up", "superseded"]
     attempts: int
     #: What the last attempt said.
@@ -130,6 +141,7 @@ def list_receivers(request: HttpRequest, environment: Environment) -> list[Recei
             address=address_of(row),
             least_level=row.least_level,
             least_severity="critical" if row.least_severity == "critical" else "warning",
+            weekly=row.weekly,
             disabled_because=row.disabled_because,
             old_secret_until=row.old_secret_until,
             warning=warnings.get(row.pk, ""),
@@ -147,6 +159,7 @@ def create_receiver(request: HttpRequest, environment: Environment, values: Rece
         url=values.url,
         least_level=values.least_level,
         least_severity=values.least_severity,
+        weekly=values.weekly,
         reason=values.reason,
         actor=actor_of(request),
     )
@@ -180,6 +193,19 @@ def enable(request: HttpRequest, environment: Environment, receiver: Slug, value
     edits.enable_receiver(
         environment=environment_of(environment).slug,
         name=receiver,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    return Done()
+
+
+@router.put("/{receiver}/weekly", response=Done, auth=needs("manage_receivers"))
+def set_weekly(request: HttpRequest, environment: Environment, receiver: Slug, values: WeeklyIn) -> Done:
+    """Send the weekly summary to a receiver, or not any more."""
+    edits.set_weekly(
+        environment=environment_of(environment).slug,
+        name=receiver,
+        weekly=values.weekly,
         reason=values.reason,
         actor=actor_of(request),
     )

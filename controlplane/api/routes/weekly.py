@@ -7,10 +7,13 @@ from django.http import HttpRequest
 from ninja import Query, Router, Schema
 from pydantic import ConfigDict
 
-from controlplane.api.schemas.edits_in import Environment
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.routes.receivers import DeliveryOut
+from controlplane.api.schemas.edits_in import Environment, Slug, Strict
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.weekly.keep import find_summary
+from controlplane.weekly.send import send_now
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 Week = Annotated[date | None, Query(description="Its Monday; without it, the newest week.")]
@@ -79,6 +82,7 @@ class WeeklySummaryOut(Schema):
                 "environment": DEFAULT_ENVIRONMENT,
                 "begins": "2026-05-04",
                 "made_at": "2026-05-11T00:30:12Z",
+                "sent_at": "2026-05-11T08:00:00Z",
                 "sections": [_SECTION],
             }
         }
@@ -88,7 +92,15 @@ class WeeklySummaryOut(Schema):
     #: Its Monday, in UTC.
     begins: date
     made_at: datetime
+    #: When it was sent to the receivers that want it; null before Monday morning.
+    sent_at: datetime | None
     sections: list[SummarySectionOut]
+
+
+class SendWeeklyIn(Strict):
+    model_config = ConfigDict(json_schema_extra={"example": {"receiver": "team-chat"}})
+
+    receiver: Slug
 
 
 @router.get("", response=WeeklySummaryOut)
@@ -102,3 +114,18 @@ def get_weekly_summary(
     if found is None:
         raise NotFound("weekly summary", str(week) if week else "of this environment")
     return found
+
+
+@router.post("/send", response={202: DeliveryOut}, auth=needs("manage_receivers"))
+def send_weekly_summary(
+    request: HttpRequest, environment: Environment, values: SendWeeklyIn, week: Week = None
+) -> DeliveryOut:
+    """Send a summary to one receiver now, also again. The log of its deliveries displays the result."""
+    row = send_now(
+        environment=environment_of(environment).slug,
+        begins=week,
+        receiver=values.receiver,
+        actor=actor_of(request),
+    )
+    row.refresh_from_db()
+    return DeliveryOut.from_orm(row)
