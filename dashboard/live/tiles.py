@@ -224,7 +224,14 @@ class _TileBuilder:
             )
         else:
             foot = "retries are off"
-        value, unit = ("no data", "") if load is None else (f"{load:.2f}", "\N{MULTIPLICATION SIGN}")
+        value, unit = "no data", ""
+        if load is not None:
+            value, unit = f"{load:.2f}", "\N{MULTIPLICATION SIGN}"
+        elif not any(each.protection.get("retry") for each in self.facts.dependencies):
+            value, foot = "off", "no dependency has retries"
+        elif self.facts.figures.protection and not hot:
+            # Pods report, but no call that can be retried: a quotient of nothing, and not unknown.
+            value, foot = "no calls", "none that can be retried, in 30 s"
         return self.tile(
             "retry",
             "Retry load",

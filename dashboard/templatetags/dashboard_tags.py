@@ -159,7 +159,8 @@ def quota_editor_url(key: str, quota: str, **typed: str) -> str:
 @register.simple_tag
 def refusals_url(**which: str) -> str:
     """The page of refusals with these filters: each figure of refusals leads there."""
-    return f"{reverse('refusals')}?{urlencode(which, quote_via=quote, safe='')}"
+    given = {name: value for name, value in which.items() if value}
+    return f"{reverse('refusals')}{'?' if given else ''}{urlencode(given, quote_via=quote, safe='')}"
 
 
 @register.simple_tag

@@ -123,6 +123,29 @@ WIDE = """[
     .map(([title, box]) => [title, box.scrollWidth - box.clientWidth])
     .map(([title, beyond]) => `${title}: ${beyond} px`),
   ...(document.documentElement.scrollWidth > innerWidth ? ["the page"] : [])]"""
+#: What a page states by colour alone, which the colours of the system hide: a text without another sign, a
+#: row or a notice without a sign in it, a shape in the colour of the page, a choice without a background.
+COLOURLESS = """() => {
+  const all = selector => [...document.querySelectorAll(selector)].filter(e => e.getClientRects().length);
+  const style = (e, pseudo) => getComputedStyle(e, pseudo);
+  const bold = e => parseInt(style(e).fontWeight) >= 600;
+  const marked = e => bold(e) || style(e).textDecorationLine !== "none"
+    || !["none", "normal"].includes(style(e, "::before").content) || e.querySelector("svg");
+  const signs = "svg, b, strong, .hot, .st-word, .strong, .t";
+  const page = style(document.body).backgroundColor, none = ["none", "rgba(0, 0, 0, 0)", page];
+  const drawn = e => [style(e).fill, style(e).stroke].some(paint => !none.includes(paint));
+  const lost = [
+    ...all(".hot, .st-word, .kpi.over .why, .verdict h1 em, .state, .err, .was, .lines > :is(ins, del)")
+      .filter(e => e.textContent.trim() && !marked(e)),
+    ...all(":is(.st-open, .st-half, .st-forced, .st-warn):not(.chip)")
+      .filter(e => !e.closest("svg") && e.textContent.trim() && !marked(e) && !e.querySelector(signs)),
+    ...all(".bar-fg, .bar-st, .tick-bad, .tick-slow, .ring-arc, .ring-disc, .fleet [class*=s-], .seg-open")
+      .filter(e => !drawn(e)),
+    ...all(".chip[aria-pressed=true], .chip[aria-current], .seg label:has(:checked)")
+      .filter(e => none.includes(style(e).backgroundColor)),
+  ];
+  return lost.map(e => e.outerHTML.slice(0, 120));
+}"""
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 
@@ -250,7 +273,7 @@ def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_ever
             faults += looked_at(page, "incident_report with a link")
             page.goto(page.inner_text("code.secret"))
             faults += looked_at(page, "shared_report")
-    assert faults == []
+    assert faults == [], "\n".join(faults)
 
 
 def test_tables_show_their_important_columns_on_a_phone(page, sign_in, something_everywhere):
@@ -265,11 +288,11 @@ def test_tables_show_their_important_columns_on_a_phone(page, sign_in, something
         for width in (390, 320):
             page.set_viewport_size({"width": width, "height": 844})
             faults += [f"{name} at {width} px: {wide}" for wide in page.evaluate(WIDE)]
-    assert faults == []
+    assert faults == [], "\n".join(faults)
 
 
 def looked_at(page: Any, name: str) -> list[str]:
-    """What is wrong with a page in both themes; the fixture checks the console."""
+    """What is wrong with a page in both themes and in forced colours; the fixture checks the console."""
     faults = []
     beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     if beyond > 0:
@@ -278,4 +301,7 @@ def looked_at(page: Any, name: str) -> list[str]:
     faults += [f"{name}, dark: {fault}" for fault in page.evaluate(FAULTS, {})]
     page.evaluate("document.documentElement.dataset.theme = 'light'")
     faults += [f"{name}, light: {fault}" for fault in page.evaluate(FAULTS, CONTRAST)]
+    page.emulate_media(forced_colors="active")
+    faults += [f"{name}, stated by colour: {lost}" for lost in page.evaluate(COLOURLESS)]
+    page.emulate_media(forced_colors="none")
     return faults

@@ -93,6 +93,21 @@ def test_the_overview_has_the_worst_quotas_bulkheads_and_retries(log_in: Any) ->
     assert slots.index("payments-api") < slots.index("search")
 
 
+def test_the_load_of_retries_is_unknown_only_while_no_pod_reports(log_in: Any) -> None:
+    client = log_in("vera")
+
+    def tile() -> str:
+        return text_of(client.get("/").content.decode().partition("Retry load")[2])[:60]
+
+    assert tile().startswith("no data"), "no pod has reported"
+    put_figures(protection={"search": {"callers": 3, "first_calls_per_s": 0.0}})
+    assert tile().startswith("no calls none that can be retried, in 30 s"), "while its breaker is open"
+    for name in ("payments-api", "search"):
+        change = {"environment": "production", "dependency": name, "reason": "no retries", "actor": ADA}
+        edits.set_protection(protection={"retry": None}, expected_version=None, **change)
+    assert tile().startswith("off no dependency has retries")
+
+
 @pytest.mark.usefixtures("fleet")
 def test_refusals_of_bulkheads_in_the_last_hour_lead_to_them(log_in: Any, monkeypatch: Any) -> None:
     client = log_in("vera")
