@@ -134,6 +134,12 @@ def problems(errors: Mapping[str, Iterable[str]] | None, named: bool = False) ->
     return _notice(found, "st-open", "alert", "crit")
 
 
+@register.filter
+def besides(errors: Mapping[str, Iterable[str]] | None, shown: str) -> dict[str, Iterable[str]]:
+    """The errors of all fields but those named, with commas: they have theirs beside them."""
+    return {field: texts for field, texts in (errors or {}).items() if field not in shown.split(",")}
+
+
 @register.inclusion_tag("dashboard/notice.html")
 def cautions(texts: Iterable[str]) -> dict[str, Any]:
     """What an operator should look at."""

@@ -46,7 +46,7 @@ def routes(request: HttpRequest) -> HttpResponse:
     except InvalidEdit as error:
         return _page(request, errors=error.errors, status=422)
     except NotFound as missing:
-        return _page(request, errors={"name": [str(missing)]}, status=404)
+        return _page(request, errors={"route": [str(missing)]}, status=404)
 
 
 def _act(request: HttpRequest) -> HttpResponse:

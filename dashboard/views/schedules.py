@@ -154,6 +154,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         ending=ending.select_related("tenant__tier").order_by("expires_at")[:most],
         past=rows.exclude(state="waiting").order_by("-ended_at")[: rows_listed(request, 20)],
         typed=request.POST,
+        planned=[text for field in ("plan", "document") for text in extra.get("errors", {}).get(field, ())],
         **extra,
     )
     return render(request, "dashboard/schedules.html", context, status=status)

@@ -1,0 +1,129 @@
+"""One wrong input per form, as a person types it: the error is at its field, and nothing typed is lost."""
+
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from editor_steps import bulk_shown, head
+
+from tests.people import ADA
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WHY = "CHG-4821 vendor maintenance"
+LONG = "x" * 10_000
+MUTE = {"act": "add", "rule": "lag", "minutes": "60", "reason": WHY}
+ROUTE = {"act": "put", "name": "payments", "receivers": "on-call", "reason": WHY}
+RECEIVER = {"act": "add", "name": "pager", "url": "https://192.0.2.7/x", "least_level": "2", "reason": WHY}
+RULE = {"act": "save", "rule": "p99", "for_s": "60", "enabled": "on", "reason": WHY}
+RUNBOOK = {
+    "act": "save",
+    "version": "0",
+    "slug": "new-one",
+    "title": "New",
+    "body": "## Symptoms\n",
+    "reason": WHY,
+}
+SCHEDULE = {
+    "act": "new",
+    "due_at": "2029-01-01T00:00",
+    "plan": "tenants: {acme-retail: {tier: free}}",
+    "reason": WHY,
+}
+BULK = {"act": "save", "tier": "pro", "what": "scale", "quota": "requests", "percent": "150", "reason": WHY}
+
+#: Address, what is typed, the wrong field with its text, the control that has the error, and the error.
+CASES = [
+    ("/alerts/mutes", MUTE, {"reason": ""}, "f-reason", "Say why"),
+    ("/alerts/mutes", MUTE, {"minutes": "1,5"}, "f-min", "Enter a whole number"),
+    ("/alerts/mutes", MUTE, {"starts_at": "2020-01-01T00:00"}, "f-starts", "Choose a start from now"),
+    ("/alerts/mutes", MUTE, {"pod": "web/1*x"}, "f-pod", "Use the name of a pod"),
+    ("/alerts/routes", ROUTE, {"reason": ""}, "f-reason", "Say why"),
+    ("/alerts/routes", ROUTE, {"name": "a/b"}, "f-name", "Use 1 to 64 small letters"),
+    ("/alerts/routes", ROUTE, {"zone": "Mars/Olympus"}, "f-zone", "Use the name of a time zone"),
+    ("/alerts/routes", ROUTE, {"begins": "9,30", "ends": "17:30"}, "f-begins", "Enter two different times"),
+    ("/alerts/routes", ROUTE, {"place": "1,5"}, "f-place", "Enter a whole number"),
+    ("/alerts/receivers", RECEIVER, {"reason": ""}, "f-reason", "Say why"),
+    ("/alerts/receivers", RECEIVER, {"name": "on/call"}, "f-name", "Use 1 to 64 small letters"),
+    ("/alerts/receivers", RECEIVER, {"url": "ftp://example.com"}, "f-url", ""),
+    ("/alerts/rules", RULE, {"reason": ""}, "f-reason", "Say why"),
+    ("/alerts/rules", RULE, {"warning": "1,5"}, "f-warning", "Enter a number, such as"),
+    ("/alerts/rules", RULE, {"for_s": "1,5"}, "f-for", "Enter a whole number"),
+    ("/alerts/rules", RULE, {"note": LONG[:600]}, "f-note", "500"),
+    ("/runbooks/new", RUNBOOK, {"reason": ""}, "f-reason", "Say why"),
+    ("/runbooks/new", RUNBOOK, {"slug": "a/b"}, "f-slug", "Use 1 to 64"),
+    ("/runbooks/new", RUNBOOK, {"title": LONG[:201]}, "f-title", "200"),
+    ("/schedules", SCHEDULE, {"reason": ""}, "f-reason", "Say why"),
+    ("/schedules", SCHEDULE, {"due_at": "2020-01-01T00:00"}, "f-due", "Choose a time in the future"),
+    ("/schedules", SCHEDULE, {"plan": "tenants: {acme-retail: {tire: free}}"}, "f-plan", "has no such field"),
+    ("/edit-freeze", {"until": "2029-01-01T00:00", "reason": WHY}, {"reason": ""}, "f-reason", "Say why"),
+    ("/edit-freeze", {"reason": WHY}, {"until": "2020-01-01T00:00"}, "f-until", "Choose a time in the next"),
+    ("/views", {"act": "save", "address": "/audit"}, {"name": LONG}, "f-name", "characters"),
+    ("/views", {"act": "save", "name": "mine"}, {"address": "/no/list"}, "f-address", ""),
+    ("/refusals/erase", {"kind": "ip", "value": "192.0.2.1"}, {"reason": ""}, "f-reason", "Say why"),
+    ("/tenants/bulk", BULK, {"percent": "1,5"}, "f-percent", "Enter a whole number"),
+    ("/tenants/bulk", BULK, {"quota": "a/b"}, "f-quota", "Use 1 to 64"),
+    ("/tenants/bulk", BULK, {"reason": ""}, "f-reason", "Say why"),
+    ("/tenants/bulk", BULK, {"starts": "2020-01-01T00:00"}, "f-starts", "Choose a time in the future"),
+    ("/revisions/1", {"seen": "now"}, {"reason": ""}, "f-reason", "Say why"),
+    ("/revisions/4/revert", {"seen": "now"}, {"reason": ""}, "f-reason", "Say why"),
+]
+
+
+@pytest.fixture
+def on_call(production: str) -> None:
+    from controlplane.alerts.delivery.receivers import add_receiver
+
+    add_receiver(
+        environment=production,
+        name="on-call",
+        url="https://192.0.2.7/alerts",
+        least_level=2,
+        least_severity="warning",
+        reason=WHY,
+        actor=ADA,
+    )
+
+
+def error_at(html: str, control: str) -> str:
+    found = re.search(rf'id="{control}_error">([^<]*)', html)
+    return unescape(found[1]) if found else ""
+
+
+@pytest.mark.parametrize(("address", "typed", "wrong", "control", "error"), CASES)
+def test_the_error_is_at_its_field_and_nothing_is_lost(
+    log_in: Any, on_call: None, address: str, typed: Any, wrong: Any, control: str, error: str
+) -> None:
+    client, sent = log_in("ada"), {**typed, **wrong}
+    if address == "/tenants/bulk":
+        sent |= bulk_shown(client, sent)
+    if sent.get("seen") == "now":
+        sent["seen"] = str(head())
+    answer = client.post(address, sent)
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    shown = error_at(html, control)
+    assert shown, re.findall(r'class="err".*|role="alert">.*', html)
+    assert error in shown
+    for name, value in sent.items():
+        if name not in ("act", "seen", "previewed") and value:
+            assert value in unescape(html), f"{name} is lost"
+    for text in re.findall(r'class="notice[^"]*" role="alert">.*?</p>', html, re.S):
+        assert shown not in unescape(text), "the error is stated twice"
+
+
+def test_a_file_and_its_reason_are_refused_at_their_fields(log_in: Any) -> None:
+    client = log_in("ada")
+    assert error_at(client.post("/import").content.decode(), "f-file") == "Choose a file."
+    empty = SimpleUploadedFile("a.yaml", b" ")
+    assert (
+        error_at(client.post("/import", {"file": empty}).content.decode(), "f-file") == "The file is empty."
+    )
+    plan = SimpleUploadedFile("a.yaml", b"tenants: {acme-retail: {tier: free}}")
+    draft = client.post("/import", {"file": plan})["Location"]
+    refused = client.post(draft, {"reason": "x"})
+    assert refused.status_code == 422
+    assert error_at(refused.content.decode(), "f-reason").startswith("Say why")
+    assert ">x</textarea>" in refused.content.decode()
