@@ -14,7 +14,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full screenshots soak lint format bench experiments faults requirements clean \
-        environment agent-environment engine-environments chromium curl nginx prometheus luacheck \
+        environment agent-environment engine-environments queue-environments chromium curl nginx prometheus luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
 help: ## list the targets
@@ -105,9 +105,10 @@ requirements: ## compile requirements/*.txt from pyproject.toml (needs uv); UPGR
 	$(COMPILE) --group bench -c requirements/dev.txt -o requirements/bench.txt
 	$(COMPILE) --group dramatiq -c requirements/dev.txt -o requirements/dramatiq.txt
 	$(COMPILE) --group arq -c requirements/pod.txt -o requirements/arq.txt
+	$(COMPILE) --group rq -c requirements/dev.txt -o requirements/rq.txt
 
 clean: ## remove environments, caches and the data of the embedded servers
-	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	@rm -rf .venv .venv-agent .venv-arq .venv-bench .venv-dramatiq .venv-rq .fuseboard .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	        staticfiles test-results build dist tools/prose/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -126,6 +127,10 @@ agent-environment: environment
 engine-environments:
 	@sh tools/environment.sh .venv-dramatiq requirements/dramatiq.txt
 	@sh tools/environment.sh .venv-arq requirements/arq.txt
+
+# With the queue that only the benchmark of the backlog runs.
+queue-environments: engine-environments
+	@sh tools/environment.sh .venv-rq requirements/rq.txt
 
 # Chromium without windows: a page costs half as much. The driver of Playwright needs libatomic, which a
 # small Debian lacks.

@@ -16,6 +16,8 @@ _ACTIONS = {
     "agent_token.created": ("Agent token created", "created agent token"),
     "api_token.created": ("API token created", "created API token"),
     "approvals.set": ("Approval rule changed", "changed the approval rule of"),
+    "backlog.dead_deleted": ("Dead jobs deleted", "deleted dead jobs of"),
+    "backlog.dead_returned": ("Dead jobs returned", "returned dead jobs of"),
     "breaker.held": ("Override set", "set an override on"),
     "breaker.released": ("Override ended", "ended the override on"),
     "breaker.reset": ("Breaker reset", "reset"),

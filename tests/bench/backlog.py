@@ -1,8 +1,9 @@
 """A backlog beside job queues on the same Redis: enqueuing jobs one after the other, and finishing them.
 
 Each contender runs in its own environment, because their versions of redis-py exclude each other. Its
-program enqueues empty jobs, then a worker with 8 slots finishes them. The contenders take turns; a figure
-is the median of the rounds. Run it as ``python tests/bench/backlog.py``.
+program enqueues empty jobs, then a worker with 8 slots finishes them. rq has no slots: its worker that forks
+no process for each job runs them one after the other. The contenders take turns; a figure is the median of
+the rounds. Run it as ``python tests/bench/backlog.py``.
 """
 
 import os
@@ -19,7 +20,7 @@ from controlplane.embedded.valkey import Valkey  # noqa: E402 - the tree is not 
 
 JOBS, ROUNDS, MOST_S = 1000, 3, 60
 #: Environment of each contender, whose program is in ``tests/bench/queues``.
-CONTENDERS = {"backlog": ".venv", "arq": ".venv-arq", "dramatiq": ".venv-dramatiq"}
+CONTENDERS = {"backlog": ".venv", "arq": ".venv-arq", "dramatiq": ".venv-dramatiq", "rq": ".venv-rq"}
 #: A backlog also decides the call of each job. Its rate, divided by that of the fastest job queue.
 BARS = {"enqueued": 0.7, "finished": 1.2}
 
@@ -42,7 +43,7 @@ def measure(name: str, url: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    subprocess.run(["make", "-s", "engine-environments"], cwd=PROJECT, check=True)
+    subprocess.run(["make", "-s", "queue-environments"], cwd=PROJECT, check=True)
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
     with tempfile.TemporaryDirectory() as folder:
         server = Valkey(Path(folder))
