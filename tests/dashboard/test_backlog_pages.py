@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import redis
 
+from controlplane.accounts.models import User
 from controlplane.audit.models import Entry
 from controlplane.backlogs import dead_jobs
 from controlplane.backlogs.collect import measure_backlogs
+from controlplane.policies.models import Dependency
 from tests.agents.backlog_scripts import SECOND, BacklogStore
 from tests.dashboard.shown import text_of
 
@@ -176,3 +178,17 @@ def test_a_question_that_times_out_leaves_an_entry_that_says_so(
     assert calls == [1, 1]
     assert Entry.objects.get(action="backlog.dead_returned").after == {"jobs": 1, "left": 1, "unknown": True}
     assert "Redis did not answer for the others" in shown(client, "/backlogs/payments-api")
+
+
+def test_a_role_for_the_owner_of_the_dependency_is_enough(log_in: Any, backlog: BacklogStore) -> None:
+    Dependency.objects.filter(name="payments-api").update(owner="shop")
+    vera = User.objects.filter(username="vera")
+    vera.update(service_roles={"production": {"routes": "operator"}})
+    assert form(log_in("vera"), "return").status_code == 403
+    vera.update(service_roles={"production": {"shop": "operator"}})
+    client = log_in("vera")
+    assert "Return dead jobs to the queue" in shown(client, "/backlogs/payments-api")
+    assert form(client, "return").status_code == 302
+    entry = Entry.objects.get(action="backlog.dead_returned")
+    assert (entry.actor, entry.role) == ("vera", "operator")
+    assert "Dead jobs returned" in shown(log_in("ada"), "/audit")
