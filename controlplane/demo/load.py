@@ -18,12 +18,14 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI, Response
 
-from controlplane.demo.scenario import DEPENDENCIES, STRANGER, TENANTS, Dependency
+from controlplane.demo.scenario import DEPENDENCIES, OUTBOX, STRANGER, TENANTS, Dependency
 from fuseboard.contract.words import CallTier
 
 #: Calls in flight per pod; more are dropped.
 MOST_AT_ONCE = 60
 
+#: Of the calls to the mail relay, those that can wait.
+_RECEIPTS = 0.3
 _TICK_S = 0.02
 
 
@@ -84,7 +86,7 @@ class Traffic:
         began = time.perf_counter()
         account.calls += 1
         try:
-            answer = await self.clients[url].get(_path(wanted), headers={"X-Tenant": tenant})
+            answer = await self.clients[url].request(*_request(wanted), headers={"X-Tenant": tenant})
         except httpx.HTTPError as error:
             account.unanswered += 1
             account.error = repr(error)
@@ -96,10 +98,12 @@ class Traffic:
         account.slowest_ms = max(account.slowest_ms, took_ms)
 
 
-def _path(wanted: Dependency) -> str:
+def _request(wanted: Dependency) -> tuple[str, str]:
+    if wanted.name == OUTBOX and random.random() < _RECEIPTS:
+        return "POST", "/receipts"
     if not wanted.by_tier:
-        return f"/{wanted.name}"
-    return f"/guarded/{wanted.name}?tier={random.choice(list(CallTier))}"
+        return "GET", f"/{wanted.name}"
+    return "GET", f"/guarded/{wanted.name}?tier={random.choice(list(CallTier))}"
 
 
 def _by_chance(expected: float) -> int:

@@ -1,7 +1,8 @@
 """A pod of the shop: a FastAPI service with the agent, written as any service would be.
 
 A tenant calls it and it calls a vendor; when a call to the vendor is refused, it uses a fallback.
-``/guarded/<dependency>`` also has retries, a tier, and fallbacks; ``POST /strain`` is for the demo.
+``/guarded/<dependency>`` also has retries, a tier, and fallbacks; ``POST /receipts`` submits a job to a
+backlog, in which every pod works. ``POST /strain`` is for the demo.
 Run: ``python -m controlplane.demo.pod --port N``, with ``VENDOR_URL`` and the agent's
 ``FUSEBOARD_*`` variables set.
 """
@@ -22,8 +23,9 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
 import fuseboard
-from controlplane.demo.scenario import DEPENDENCIES
+from controlplane.demo.scenario import DEPENDENCIES, OUTBOX
 from fuseboard import Cached, Default
+from fuseboard.backlog import Job
 from fuseboard.contract.words import CallTier
 from fuseboard.integrations.asgi import FuseboardMiddleware, subject_of
 from fuseboard.integrations.httpx import GuardedTransport
@@ -70,12 +72,22 @@ def application(vendor_url: str) -> FastAPI:
         for name, instead in INSTEAD.items()
     }
 
+    # An outage of the relay takes minutes, not tries.
+    outbox = agent.backlog(OUTBOX, max_tries=50)
+
+    async def send_receipt(job: Job) -> None:
+        answer = await plain.post(f"{vendor_url}/{OUTBOX}/call", content=job.payload)
+        answer.raise_for_status()
+
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             for vendor in (*vendors.values(), plain):
                 await stack.enter_async_context(vendor)
+            sending = asyncio.create_task(outbox.work(send_receipt, workers=2))
             yield
+            outbox.stop()
+            await sending
         for task in straining:
             task.cancel()
 
@@ -137,6 +149,20 @@ def application(vendor_url: str) -> FastAPI:
             "cached": found.is_cached,
             "attempts": attempts,
         }
+
+    @app.post("/receipts")
+    async def send_later() -> dict[str, str | None]:
+        """Submit a receipt. It is sent when breaker and limits of the relay admit that, by any pod."""
+        try:
+            submitted = await outbox.submit(b"a receipt")
+        except fuseboard.Refused as refused:
+            # The customer can read it on the account page.
+            return {"got": INSTEAD[OUTBOX], "refused_because": refused.decision.reason}
+        return {"receipt": submitted.id}
+
+    @app.get("/receipts/{receipt}")
+    async def receipt_state(receipt: str) -> dict[str, str]:
+        return {"status": (await outbox.result(receipt)).status}
 
     @app.post("/strain")
     async def strain(seconds: Annotated[int, Query(ge=1, le=60)]) -> dict[str, int]:

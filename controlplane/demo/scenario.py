@@ -11,6 +11,8 @@ ZONES = ("zone-a", "zone-b", "zone-c")
 
 #: The vendor that fails from time to time.
 FLAKY = "payments-api"
+#: Receipts wait in its backlog until they can be sent.
+OUTBOX = "email-smtp"
 
 #: ``Tuning`` for a demo: everything that takes minutes in production takes seconds.
 TUNING = {
@@ -179,7 +181,7 @@ DEPENDENCIES = (
         vendor_limit=100,
     ),
     Dependency(
-        name="email-smtp",
+        name=OUTBOX,
         title="Mail relay",
         kind="external",
         owner="platform-oncall",

@@ -5,6 +5,7 @@ A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` runs th
 
 from controlplane.demo.story import (
     alerts,
+    backlogs,
     drills,
     imports,
     incidents,
@@ -47,6 +48,7 @@ MORE: tuple[Checkpoint, ...] = (
     Checkpoint("retry-budget", protection.retry_budget),
     Checkpoint("fallback-chain", protection.fallback_chain),
     Checkpoint("shed-by-tier", protection.shed_by_tier),
+    Checkpoint("backlog", backlogs.backlog),
     Checkpoint("reconciled", reconciliation.reconciled),
     Checkpoint("redis-frozen", survival.redis_frozen),
     Checkpoint("redis-flushed", survival.redis_flushed),
