@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuseboard import runtime
+from fuseboard import composition
 from fuseboard.admission import call_guard, guarded_calls
 from fuseboard.contract.protection import CallProtection, LocalRate, Observe, PodProtection
 from fuseboard.contract.scripts import ADMIT
@@ -298,7 +298,7 @@ def noticed() -> bool:
 
 @pytest.mark.parametrize("mutant", FLOW_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_leak_in_the_flow_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "GuardedCalls", mutated(guarded_calls, mutant).GuardedCalls)
+    monkeypatch.setattr(composition, "GuardedCalls", mutated(guarded_calls, mutant).GuardedCalls)
     assert noticed()
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from fuseboard import runtime
+from fuseboard import composition
 from fuseboard.admission import call_guard, guarded_calls
 from fuseboard.admission.call_guard import RECLAIM_S
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
@@ -260,6 +260,6 @@ def test_slots_and_tokens_never_leak() -> None:
 def test_a_mutant_is_noticed(module: object, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = mutated(module, mutant)  # type: ignore[arg-type]
     name = "GuardedCalls" if module is guarded_calls else "CallGuards"
-    monkeypatch.setattr(runtime, name, getattr(changed, name))
+    monkeypatch.setattr(composition, name, getattr(changed, name))
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the model finds
         run_state_machine_as_test(Machine, settings=HUNT)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fuseboard import runtime
+from fuseboard import composition
 from fuseboard.admission import call_guard, guarded_calls
 from tests.agents import test_guarded_calls, test_guarded_fuzz, test_guarded_slots
 from tests.agents.guarded_pods import pods
@@ -151,7 +151,7 @@ def examples() -> list[Callable[..., object]]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, name: str, module: types.ModuleType) -> None:
-    monkeypatch.setattr(runtime, name, getattr(module, name))
+    monkeypatch.setattr(composition, name, getattr(module, name))
 
 
 @pytest.mark.parametrize("mutant", FLOW, ids=lambda mutant: mutant.name)
