@@ -1,6 +1,7 @@
 """News reaches each receiver at least once, in order, and also when a process dies in between."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -312,6 +313,49 @@ def test_receivers_that_hang_again_leave_room_for_first_attempts() -> None:
     send_waiting(send=hangs)
     assert begun.index("https://other.example.com/hook") == MOST_REPEATED_AT_ONCE
     assert set(states()) == {DeliveryState.SENT}
+
+
+def test_first_attempts_to_receivers_that_hang_delay_no_other_receiver() -> None:
+    """Each of as many receivers as are sent to at once hangs, and has more news than one."""
+    for number in range(MOST_AT_ONCE):
+        receiver(f"hangs-{number}")
+    enqueue(alert("open:first"), News.FIRED)
+    send_waiting(send=Sink(*MOST_AT_ONCE * [NotDelivered("no answer within 20 s")]))
+    for number in range(3):
+        enqueue(alert(f"open:dep-{number}"), News.FIRED)
+    other = receiver("other")
+    [news] = [one for one in enqueue(alert("lag"), News.FIRED) if one.receiver_id == other.pk]
+    begun: list[str] = []
+
+    def hangs(url: str, *_: Any, **__: Any) -> Answer:
+        begun.append(url)
+        # Its claim stays, as that of an attempt that waits.
+        raise Killed
+
+    for _ in range(MOST_AT_ONCE):
+        with suppress(Killed):
+            send_waiting(send=hangs)
+    news.refresh_from_db()
+    assert (news.state, begun[0]) == (DeliveryState.SENDING, other.url)
+    assert len(begun) == 1 + MOST_REPEATED_AT_ONCE, "the other hanging ones wait, also for first attempts"
+
+
+def test_a_repetition_of_level_3_and_one_to_a_receiver_that_mostly_works_come_first() -> None:
+    receiver("hangs")
+    for number in range(3):
+        enqueue(alert(f"open:dep-{number}"), News.FIRED)
+    receiver("flaky")
+    pager = receiver("pager", least_level=3)
+    Receiver.objects.filter(name="hangs").update(least_severity="critical")
+    enqueue(alert("lag", severity="warning"), News.FIRED)
+    enqueue(alert("redis-down", level=3), News.FIRED)
+    Delivery.objects.filter(alert__level=3).exclude(receiver=pager).delete()
+    send_waiting(send=Sink(*5 * [503]))
+    due()
+    sink = Sink()
+    send_waiting(send=sink)
+    urls = [url.removeprefix("https://").partition(".")[0] for url, _, _ in sink.got]
+    assert urls == ["pager", "flaky", "hangs", "hangs", "hangs"]
 
 
 def test_many_messages_wait_but_level_3_does_not() -> None:

@@ -33,7 +33,7 @@ DELIVERIES = catalogue.DELIVERIES.make()
 LEASE_S = 60
 #: Receivers that are sent to at once, over all workers.
 MOST_AT_ONCE = 4
-#: Of these, receivers that get a repetition: those that hang leave room for first attempts to the others.
+#: Of these, receivers to which an attempt failed: those that hang leave room for the others.
 MOST_REPEATED_AT_ONCE = 2
 #: Messages of one receiver within 5 minutes. What needs a person at once is not held back.
 MOST_IN_5_MIN = 30
@@ -44,13 +44,22 @@ GIVE_UP_AFTER = timedelta(hours=24)
 _LONGEST_WAIT_S = 3_600
 _SHOWN = 500
 
+#: Receivers to which an attempt failed that is made again, and how many messages that are.
+_FAILING = """
+    WITH failing AS (
+        SELECT receiver_id, count(*) AS messages FROM alerts_delivery
+        WHERE state = 'waiting' AND attempts > 0 GROUP BY receiver_id)
+"""
 #: The oldest delivery that may be sent now: the first of its alert, to a receiver that no process sends to.
-_CLAIM = """
+_CLAIM = (
+    _FAILING
+    + """
     UPDATE alerts_delivery SET state = 'sending', fence = fence + 1, attempts = attempts + 1,
            lease_until = statement_timestamp() + make_interval(secs => %(lease)s)
     WHERE id = (
         SELECT waiting.id FROM alerts_delivery waiting
         LEFT JOIN alerts_alert alert ON alert.id = waiting.alert_id
+        LEFT JOIN failing ON failing.receiver_id = waiting.receiver_id
         WHERE (waiting.state = 'waiting' AND waiting.not_before <= statement_timestamp()
                OR waiting.state = 'sending' AND waiting.lease_until <= statement_timestamp())
           AND NOT EXISTS (
@@ -66,19 +75,28 @@ _CLAIM = """
             WHERE sent.receiver_id = waiting.receiver_id
               AND sent.sent_at > statement_timestamp() - interval '5 minutes'
           ) < %(most)s)
-          AND (%(repeats)s OR waiting.attempts = 0)
-        -- What needs a person at once; then first attempts, so that a receiver that hangs delays no other.
-        ORDER BY (alert.level = 3 AND waiting.attempts = 0) DESC NULLS LAST, waiting.attempts > 0,
+          AND (%(repeats)s OR alert.level = 3 AND waiting.attempts = 0
+               OR waiting.attempts = 0 AND failing.messages IS NULL)
+        -- What needs a person at once; then receivers that work, so that one that hangs delays no other,
+        -- neither with repetitions nor with first attempts. Of those that fail, the one with least to repeat.
+        ORDER BY (alert.level = 3 AND waiting.attempts = 0) DESC NULLS LAST,
+                 waiting.attempts > 0 OR failing.messages IS NOT NULL,
+                 alert.level = 3 DESC NULLS LAST, failing.messages NULLS FIRST,
                  waiting.not_before, waiting.created_at LIMIT 1
         FOR UPDATE OF waiting SKIP LOCKED
     )
     RETURNING id
 """
+)
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.deliveries'))"
-_SENDING = """
-    SELECT count(*), count(*) FILTER (WHERE attempts > 1) FROM alerts_delivery
+_SENDING = (
+    _FAILING
+    + """
+    SELECT count(*), count(*) FILTER (WHERE attempts > 1 OR failing.messages IS NOT NULL)
+    FROM alerts_delivery LEFT JOIN failing USING (receiver_id)
     WHERE state = 'sending' AND lease_until > statement_timestamp()
 """
+)
 _WAITS = """
     SELECT EXISTS (
         SELECT FROM alerts_delivery WHERE state = 'waiting' AND not_before <= statement_timestamp()
