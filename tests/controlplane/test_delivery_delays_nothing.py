@@ -132,15 +132,15 @@ def test_edits_and_decisions_end_while_a_receiver_hangs_and_the_broker_is_frozen
         return decision.revision
 
     try:
-        first = client.edit(1_000)
-        wait_until(lambda: revision_of_the_pod() == first, "the edit at the pod")
+        first = client.edit(100_000)
+        wait_until(lambda: revision_of_the_pod() == first, "the edit at the pod", every_s=0.1)
         alert = firing(receiver)
         with app.connection_for_write(valkey.url) as connection:
             app.send_task("alerts.deliver", queue="metrics-threads", connection=connection)
         wait_until(lambda: sink.got, "the message that is not answered", within_s=WITHIN_S)
         with frozen(valkey):
-            revision = client.edit(2_000)
-            wait_until(lambda: revision_of_the_pod() == revision, "the edit at the pod")
+            revision = client.edit(200_000)
+            wait_until(lambda: revision_of_the_pod() == revision, "the edit at the pod", every_s=0.1)
             # What is itself about the alert and about the receiver does not connect to the receiver, too.
             assert client.post(f"/alerts/{alert.pk}/acknowledge", {"note": "I am on it"}) == 200
             assert client.post("/receivers/pager/test") == 202
@@ -150,7 +150,10 @@ def test_edits_and_decisions_end_while_a_receiver_hangs_and_the_broker_is_frozen
             assert (sent.state, sent.attempts) == (DeliveryState.SENDING, 1)
         assert revision == first + 1 == Environment.objects.get().revision
         reasons = Entry.objects.order_by("id").values_list("reason", flat=True)
-        assert [reason for reason in reasons if reason.startswith("limit")] == ["limit 1000", "limit 2000"]
+        assert [reason for reason in reasons if reason.startswith("limit")] == [
+            "limit 100000",
+            "limit 200000",
+        ]
         assert Delivery.objects.filter(kind="test", state=DeliveryState.WAITING).count() == 1
     finally:
         client.close()

@@ -215,6 +215,30 @@ DRIVEN: dict[str, tuple[list[dict[str, str]], list[str], list[str], dict[str, st
         ["1m", "20m"],
         {"node": "r:1", "severity": "critical", "level": "2", "rule": "redis-ops"},
     ),
+    "FuseboardRedisNodesCritical": (
+        [
+            *(
+                series("fuseboard_redis_up", "1x3 0x40 1x80", node=f"r:{n}", role="replica", instance="a")
+                for n in (1, 2)
+            ),
+            series("fuseboard_redis_up", "1x200", node="r:3", role="replica", instance="a"),
+            series("fuseboard_redis_replication_lag_seconds", "0x3 11x40 0x80", node="r:3", instance="a"),
+            series("fuseboard_redis_memory_bytes", "10x3 95x40 10x80", node="r:4", instance="a"),
+            series("fuseboard_redis_memory_limit_bytes", "100x200", node="r:4", instance="a"),
+            # Late and full: one server.
+            series("fuseboard_redis_memory_bytes", "99x200", node="r:3", instance="a"),
+            series("fuseboard_redis_memory_limit_bytes", "100x200", node="r:3", instance="a"),
+        ],
+        ["3m", "10m"],
+        ["1m", "20m"],
+        {"severity": "critical", "level": "2", "rule": "redis-nodes"},
+    ),
+    "FuseboardAuditExportWarning": (
+        [series("fuseboard_audit_export_oldest_seconds", "2x3 700x40 1x40", target="webhook", instance="a")],
+        ["3m", "10m"],
+        ["1m", "14m"],
+        {"target": "webhook", "severity": "warning", "level": "2", "rule": "audit-export"},
+    ),
     "FuseboardRedisDownCritical": (
         [
             series("fuseboard_fleet_redis_primaries_down", "0x3 1x20 0x80", instance="a", **PRODUCTION),

@@ -134,7 +134,11 @@ def test_missing_figures_are_named(log_in: Any) -> None:
 
 def test_an_alert_without_traffic_says_when_it_ends(log_in: Any) -> None:
     alert(idle_since=timezone.now())
-    assert "resolved after 10 minutes of that" in text(log_in("olga"))
+    olga = log_in("olga")
+    assert "resolved after 10 minutes of that" in text(olga)
+    gone = {"state": AlertState.RESOLVED, "resolved_at": timezone.now(), "resolved_why": "no_traffic"}
+    Alert.objects.update(idle_since=None, **gone)
+    assert "Resolved without traffic." in text(olga)
 
 
 def test_names_are_escaped(log_in: Any) -> None:
