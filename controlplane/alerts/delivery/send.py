@@ -44,16 +44,12 @@ GIVE_UP_AFTER = timedelta(hours=24)
 _LONGEST_WAIT_S = 3_600
 _SHOWN = 500
 
-#: Receivers to which an attempt failed that is made again, and how many messages that are.
-_FAILING = """
+#: The oldest delivery that may be sent now: the first of its alert, to a receiver that no process sends to.
+_CLAIM = """
     WITH failing AS (
+        -- Receivers to which an attempt failed that is made again, and how many messages that are.
         SELECT receiver_id, count(*) AS messages FROM alerts_delivery
         WHERE state = 'waiting' AND attempts > 0 GROUP BY receiver_id)
-"""
-#: The oldest delivery that may be sent now: the first of its alert, to a receiver that no process sends to.
-_CLAIM = (
-    _FAILING
-    + """
     UPDATE alerts_delivery SET state = 'sending', fence = fence + 1, attempts = attempts + 1,
            lease_until = statement_timestamp() + make_interval(secs => %(lease)s)
     WHERE id = (
@@ -87,16 +83,16 @@ _CLAIM = (
     )
     RETURNING id
 """
-)
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.deliveries'))"
-_SENDING = (
-    _FAILING
-    + """
+_SENDING = """
+    WITH failing AS (
+        -- Receivers to which an attempt failed that is made again, and how many messages that are.
+        SELECT receiver_id, count(*) AS messages FROM alerts_delivery
+        WHERE state = 'waiting' AND attempts > 0 GROUP BY receiver_id)
     SELECT count(*), count(*) FILTER (WHERE attempts > 1 OR failing.messages IS NOT NULL)
     FROM alerts_delivery LEFT JOIN failing USING (receiver_id)
     WHERE state = 'sending' AND lease_until > statement_timestamp()
 """
-)
 _WAITS = """
     SELECT EXISTS (
         SELECT FROM alerts_delivery WHERE state = 'waiting' AND not_before <= statement_timestamp()
