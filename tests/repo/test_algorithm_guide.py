@@ -18,6 +18,7 @@ STAY: dict[str, str] = {
     "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "controlplane/api/schemas/examples.py": "examples",
+    "controlplane/demo/seed.py": "a budget has a calendar period, which only fixed windows have",
     "controlplane/policies/template_starts.py": "values to start from, for the usual limits",
     "controlplane/weekly/summarize.py": "asks only whether hours show what a window of the limit needs",
     "controlplane/reconciliation/naming.py": "only a token bucket has a burst, which it allows once more",
