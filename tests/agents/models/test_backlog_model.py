@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from fuseboard.contract.scripts import Script, read_script
 from tests.agents.backlog_scripts import NAMES
-from tests.agents.models.backlog_machine import backlog_machine
+from tests.agents.models.backlog_machine import MAX_JOBS, backlog_machine
 from tests.agents.models.backlog_mutants import BACKLOG_MUTANTS
 from tests.agents.models.mutant import Mutant
 from tests.agents.models.test_mutants import HUNT
@@ -53,8 +53,46 @@ def an_expensive_job_waits_before_a_cheap_one(machine: Any) -> None:
     assert [job.number for job in machine.those("leases")] == [0]
 
 
+def a_job_dies(machine: Any) -> None:
+    machine.submit(priority=10, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=1)
+    machine.take(most=1)
+    machine.something_is_due(delta=0)
+    machine.take(most=1)
+
+
+def only_jobs_that_died_until_then_return_with_all_their_tries(machine: Any) -> None:
+    a_job_dies(machine)
+    a_job_dies(machine)
+    machine.an_operator_returns_dead_jobs(most=3, past=True)
+    machine.every_job_is_in_exactly_one_place()
+    machine.take(most=1)
+    assert [job.number for job in machine.those("leases")] == [0]
+
+
+def a_dead_job_does_not_fit_into_a_full_queue(machine: Any) -> None:
+    a_job_dies(machine)
+    for _ in range(MAX_JOBS):
+        machine.submit(priority=1, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=1)
+    machine.an_operator_returns_dead_jobs(most=1, past=False)
+    machine.every_job_is_in_exactly_one_place()
+
+
+def a_deleted_job_is_known_as_cancelled(machine: Any) -> None:
+    a_job_dies(machine)
+    machine.an_operator_deletes_dead_jobs(most=1)
+    machine.every_job_is_in_exactly_one_place()
+    assert machine.store.submit("job-0") == "finished"
+    assert machine.store.look("job-0")[1][0].startswith(b"cancelled ")
+
+
 #: Random steps find these too rarely.
-EXAMPLES = [the_lease_of_a_last_try_ends_exactly_now, an_expensive_job_waits_before_a_cheap_one]
+EXAMPLES = [
+    the_lease_of_a_last_try_ends_exactly_now,
+    an_expensive_job_waits_before_a_cheap_one,
+    only_jobs_that_died_until_then_return_with_all_their_tries,
+    a_dead_job_does_not_fit_into_a_full_queue,
+    a_deleted_job_is_known_as_cancelled,
+]
 
 
 def run_example(example: Callable[[Any], None], client: redis.Redis, scripts: dict[str, Script]) -> None:
