@@ -21,9 +21,9 @@ from dashboard.views.page import bounded_text, context_of
 
 _DELIVERIES = 50
 _LEVELS = (
-    (1, "Everything"),
-    (2, "What people on call must know (level 2 and 3)"),
-    (3, "Only what needs a person at once (level 3)"),
+    (1, "All levels"),
+    (2, "2 and 3: on call"),
+    (3, "3: at once"),
 )
 _SEVERITIES = (("warning", "Warning and critical"), ("critical", "Critical only"))
 

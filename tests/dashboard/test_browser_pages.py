@@ -10,6 +10,7 @@ from refused_samples import FIRST, put_samples
 
 from tests.agents.backlog_scripts import BacklogStore
 from tests.dashboard.test_incident_pages import incident
+from tests.dashboard.test_weekly_page import LINE, PLAIN, SECTION
 from tests.people import ADA, BOB, OLGA, PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -168,7 +169,7 @@ def put_backlog(limits: Any) -> None:
 def something_everywhere(production: Any, limits: Any) -> None:
     """A row for each list that is empty otherwise, so that its table and its buttons are on the page."""
     import time
-    from datetime import UTC, datetime, timedelta
+    from datetime import UTC, date, datetime, timedelta
 
     from django.db import connection
 
@@ -182,6 +183,7 @@ def something_everywhere(production: Any, limits: Any) -> None:
     from controlplane.editing import edits
     from controlplane.fleet.models import FailedCalls
     from controlplane.runbooks.shipped import shipped
+    from controlplane.weekly.models import WeeklySummary
     from fuseboard.contract.words import OverrideMode
 
     seen = [breaker("payments-api"), breaker("search", "open", local=True)]
@@ -211,8 +213,14 @@ def something_everywhere(production: Any, limits: Any) -> None:
         url="https://192.0.2.7/alerts",
         least_level=2,
         least_severity="warning",
+        weekly=True,
         actor=ADA,
         **common,
+    )
+    WeeklySummary.objects.create(
+        environment="production",
+        begins=date(2026, 5, 4),
+        sections=[SECTION | {"lines": [LINE, LINE | PLAIN | {"name": "a-long-name", "opens": "alerts"}]}],
     )
     add_mute(values=MuteValues(dependency="search"), actor=OLGA, **common)
     values = {"limit": 100, "window_s": 60, "burst": 20}
