@@ -20,6 +20,9 @@ from redis.exceptions import NoPermissionError
 
 import fuseboard
 from controlplane import redis_acl
+from controlplane.backlogs.collect import measure_backlogs
+from controlplane.backlogs.dead_jobs import read_dead
+from controlplane.backlogs.edits import return_dead_jobs
 from controlplane.breakers import overrides
 from controlplane.breakers import tasks as breaker_tasks
 from controlplane.breakers.models import Transition
@@ -35,6 +38,7 @@ from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import OverrideMode
 from fuseboard.store import Store, open_store
 from fuseboard.store.pipelined_connection import open_pipe
+from tests.agents.backlog_scripts import BacklogStore
 from tests.controlplane.refused_by_redis import REFUSED_TO_AGENTS
 from tests.people import ADA
 from tests.waiting import eventually, wait_until
@@ -189,6 +193,19 @@ async def a_failed_call(agent: fuseboard.Agent) -> None:
         async with agent.call("openai"):
             raise ConnectionError("the vendor is down")
     await asyncio.sleep(0.05)
+
+
+def test_backlogs_are_read_and_their_dead_jobs_returned(configured: str, guarded: str) -> None:
+    with redis.Redis.from_url(url_of(guarded, "keeper", KEEPER)) as client:
+        store = BacklogStore(client, environment=configured, dependency="openai")
+        store.submit("a", max_tries=1)
+        (job,) = store.take(1).jobs
+        store.end(job["id"], job["fence"], "dead", cause="why")
+        assert measure_backlogs(configured) == 1
+        assert [one.cause for one in read_dead(configured, "openai").listed] == ["why"]
+        assert return_dead_jobs(dependency="openai", until=None, **COMMON).number == 1
+        assert set(store.ordered("ready")) == {"a"}
+        store.cancel("a")
 
 
 def test_the_doctor_finds_nothing_wrong(
