@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fuseboard.configuration import startup
 from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.disk import FORMAT, Disk, DiskError, SavedConfig, read_bootstrap
-from fuseboard.configuration.startup import DiskWriter, apply_bootstrap, apply_from_disk
+from fuseboard.configuration.startup import TENANTS_WRITE_S, DiskWriter, apply_bootstrap, apply_from_disk
 from fuseboard.contract.policy import ConfigHead, TenantRecord, encode_policy, hash_of
 from fuseboard.contract.words import ConfigSource
 from tests.agents.test_configuration import POLICY, offer
@@ -51,6 +52,38 @@ async def test_a_restarted_pod_decides_as_before_with_everything_down(disk: Disk
     assert after.snapshot.quotas_of("acme") == before.snapshot.quotas_of("acme")
     assert after.live_servers == 18
     assert (after.applied.revision, after.applied.source) == (42, ConfigSource.DISK)
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_copy_that_was_not_written_stays_due(disk: Disk, monkeypatch: pytest.MonkeyPatch):
+    """A busy loop answered too late, and the pod had no copy until the next edit."""
+    now = 1_000.0
+    monkeypatch.setattr(startup, "monotonic", lambda: now)
+    configuration = Configuration(environment="production")
+    configuration.apply(offer(revision=42))
+    keeper = DiskWriter(configuration, disk)
+    assert keeper.due() is not None
+    kept = keeper.due()
+    assert kept is not None, "the thread that asked before has gone on"
+
+    with monkeypatch.context() as full:
+        full.setattr(Disk, "_replace", no_space)
+        keeper.write(kept)
+    assert keeper.due() is None, "a disk that fails is not tried at each heartbeat"
+    now += TENANTS_WRITE_S
+    kept = keeper.due()
+    assert kept is not None
+    keeper.write(kept)
+    assert keeper.due() is None
+    assert disk.read() is not None
+
+    configuration.live_servers = 7
+    assert keeper.due() is None, "servers alone are written later"
+    configuration.apply(offer(revision=43))
+    assert keeper.due() is not None
 
 
 def test_the_file_is_for_its_owner_alone_and_leaves_nothing_beside_it(disk: Disk):

@@ -24,7 +24,7 @@ logger = logging.getLogger("fuseboard.configuration")
 
 T = TypeVar("T")
 
-#: A change of the kept tenants alone is written at most this often; a new head at once.
+#: A change of the kept tenants alone is written at most this often; a new head at once, if the disk works.
 TENANTS_WRITE_S = 30.0
 
 
@@ -55,25 +55,29 @@ async def apply_bootstrap(configuration: Configuration, path: Path, *, timeout_s
 
 
 class DiskWriter:
-    """Decides when the copy on disk is out of date. The calling thread writes it."""
+    """Decides on the loop when the copy on disk is out of date. The calling thread writes it.
+
+    Only a write that succeeded counts: the answer of a busy loop can be too late for the thread that asked.
+    """
 
     def __init__(self, configuration: Configuration, disk: Disk | None) -> None:
         self._configuration = configuration
         self._disk = disk
-        self._head: ConfigHead | None = None
-        self._about: tuple[int, int] = (0, 0)
-        self._written_at = 0.0
+        #: What the file has: the head, how many tenants, and how many live servers.
+        self._written: tuple[ConfigHead, int, int] | None = None
+        self._tried_at = -TENANTS_WRITE_S
+        self._failed = False
 
     def due(self) -> SavedConfig | None:
         """On the loop: what to write now, or ``None``."""
-        configuration, snapshot = self._configuration, self._configuration.snapshot
+        configuration, snapshot, written = self._configuration, self._configuration.snapshot, self._written
         if self._disk is None or not configuration.document or not configuration.complete:
             return None
-        about = (len(snapshot.tenants), configuration.live_servers)
-        now = monotonic()
-        if snapshot.head == self._head and (about == self._about or now - self._written_at < TENANTS_WRITE_S):
+        if (snapshot.head, len(snapshot.tenants), configuration.live_servers) == written:
             return None
-        self._head, self._about, self._written_at = snapshot.head, about, now
+        newer = written is None or snapshot.head != written[0]
+        if (self._failed or not newer) and monotonic() - self._tried_at < TENANTS_WRITE_S:
+            return None
         return SavedConfig(
             environment=configuration.environment,
             head=snapshot.head,
@@ -83,9 +87,13 @@ class DiskWriter:
         )
 
     def write(self, kept: SavedConfig) -> None:
-        """In any thread except the loop's: a disk may be slow, or full."""
-        if self._disk is not None:
-            self._disk.write(kept)
+        """In any thread except the loop's: a disk may be slow, or full. Then it is tried again later."""
+        if self._disk is None:
+            return
+        self._failed = not self._disk.write(kept)
+        self._tried_at = monotonic()
+        if not self._failed:
+            self._written = kept.head, len(kept.tenants), kept.live_servers
 
 
 async def _read(read: Callable[[], T], *, timeout_s: float) -> T:
