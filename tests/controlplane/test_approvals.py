@@ -132,6 +132,9 @@ OTHERS |= {
     *("save_runbook", "restore_runbook", "use_shipped_runbook", "keep_edited_runbook", "remove_runbook")
 }
 
+#: It writes nothing: it returns a plan, and ``schedule_change`` asks for the approval.
+OTHERS |= {"scheduled_bulk_edit"}
+
 
 def test_the_table_has_every_edit() -> None:
     writing = {name for name in edits.__all__ if not name.startswith(("preview_", "check_"))}

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def _names(of: type) -> list[str]:
 
 def _member(of: type, name: str) -> Any:
     found = getattr(of, name, None)
-    if not inspect.isroutine(found):
+    if isinstance(found, cached_property) or not inspect.isroutine(found):
         return "value"
     return _parameters(found)[0 if inspect.ismethod(found) else 1 :]
 
