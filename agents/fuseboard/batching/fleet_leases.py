@@ -234,12 +234,14 @@ class Leases:
             return
         supply.renewing = True
         self._supplies.add(supply)
-        task = asyncio.get_running_loop().create_task(self._supply(supply), name="fuseboard-lease")
+        # The terms of now: a rule may change before the task begins.
+        fetching = self._supply(supply, supply.terms)
+        task = asyncio.get_running_loop().create_task(fetching, name="fuseboard-lease")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _supply(self, supply: Supply) -> None:
-        demand, terms = supply.demand, supply.terms
+    async def _supply(self, supply: Supply, terms: int) -> None:
+        demand = supply.demand
         length_s = _length_s(demand)
         begun = monotonic()
         try:
@@ -314,7 +316,9 @@ class Leases:
     def _end(self, supply: Supply) -> None:
         """Count what was spent, and give back the rest."""
         lease, supply.lease = supply.lease, None
-        self._supplies.discard(supply)
+        if not supply.renewing:
+            # Otherwise ``drop`` must still find it.
+            self._supplies.discard(supply)
         if supply.timer is not None:
             supply.timer.cancel()
             supply.timer = None
