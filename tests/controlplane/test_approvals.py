@@ -127,13 +127,9 @@ EDITS: dict[str, dict[str, Any]] = {
 }
 #: Functions without an environment or for a new one. ``save_edit`` takes one object, see test_edit_thing.
 OTHERS = {"create_environment", "save_edit", "TenantChange", "TenantFilter", "ThingEdit"}
-#: Pods do not need runbooks, and all environments share them.
-OTHERS |= {
-    *("save_runbook", "restore_runbook", "use_shipped_runbook", "keep_edited_runbook", "remove_runbook")
-}
-
-#: It writes nothing: it returns a plan, and ``schedule_change`` asks for the approval.
-OTHERS |= {"scheduled_bulk_edit"}
+#: Pods do not need runbooks, and all environments share them. A bulk edit for later is only a plan.
+OTHERS |= {"save_runbook", "restore_runbook", "use_shipped_runbook", "keep_edited_runbook"}
+OTHERS |= {"remove_runbook", "scheduled_bulk_edit"}
 
 
 def test_the_table_has_every_edit() -> None:
