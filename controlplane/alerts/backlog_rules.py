@@ -61,8 +61,8 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         value=lambda backlog: backlog.untaken_s,
         text=lambda backlog: f"No worker takes jobs of {backlog.name}",
         detail=lambda backlog: (
-            f"{texts.count(backlog.seen.figures.ready, 'job')} {texts.is_or_are(backlog.seen.figures.ready)}"
-            f" ready, no worker has a job, and none has asked for {backlog.untaken_s:.0f} s."
+            f"{texts.count(backlog.seen.figures.takeable, 'job')} could be taken, no worker has a job, and"
+            f" none has asked for {backlog.untaken_s:.0f} s."
         ),
     ),
 )

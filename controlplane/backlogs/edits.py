@@ -25,7 +25,7 @@ def return_dead_jobs(
 ) -> Changed:
     """Hand dead jobs out again, with all their tries; those that died until then, by the clock of Redis.
 
-    ``None`` for all. A job that dies again meanwhile stays dead.
+    ``None`` for all. A job that dies again meanwhile stays dead. A deadline that has passed no longer counts.
     Those that do not fit into the queue stay dead. Raises ``InvalidEdit``, ``NotFound`` and
     ``redis.RedisError``.
     """

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from fuseboard.contract.backlog_figures import MOST_BYTES, MOST_JOBS, BacklogFigures
 
@@ -50,11 +50,13 @@ class BacklogSeen:
 
     @property
     def untaken_s(self) -> float:
-        """For how long a job is ready while no worker asks or has a job; 0 if none is ready."""
-        # Workers that all have a job do not ask. Leases of workers that died end, and stay until one asks.
-        if not self.figures.ready or self.figures.held:
+        """For how long a job could be taken while no worker asks or has a job; 0 if none could."""
+        # Workers that all have a job do not ask. Leases of workers that died end, and stay until one asks; so
+        # do delayed jobs that are due.
+        if self.figures.held:
             return 0.0
-        return self.waiting_s if self.asked_s is None else min(self.waiting_s, self.asked_s)
+        late_s = self.figures.late_us / 1e6
+        return late_s if self.asked_s is None else min(late_s, self.asked_s)
 
     @property
     def empty(self) -> bool:
@@ -82,6 +84,9 @@ def from_document(dependency: str, document: Mapping[str, Any], read_at: float) 
     """A figure that an older version did not keep is 0."""
     kept = document.get("figures", {})
     figures = BacklogFigures(**{name: int(kept.get(name, 0)) for name in _FIELDS})
+    if "late_us" not in kept:
+        # An older worker looked only at ready jobs.
+        figures = replace(figures, late_us=figures.waiting_us)
     return BacklogSeen(
         dependency=dependency, read_at=read_at, figures=figures, rates=document.get("rates", {})
     )

@@ -297,7 +297,7 @@ BACKLOG_WAIT = Gauge(
 )
 BACKLOG_UNTAKEN = Gauge(
     "fuseboard_backlog_untaken_seconds",
-    "For how long a job is ready that could be sent, while no worker asks.",
+    "For how long a job could be sent while no worker has a job or asks.",
     by=(WEB,),
     labels=("environment", "dependency"),
     most=MOST_BACKLOGS,

@@ -47,7 +47,7 @@ class BacklogStatus:
 
     @property
     def untaken_s(self) -> float:
-        """For how long a job is ready that could be sent, while no worker asks; 0 if that is not known."""
+        """For how long a job could be sent while no worker asks; 0 if that is not known."""
         return self.seen.untaken_s if self.fresh and not self.stopped else 0.0
 
     @property
@@ -59,11 +59,12 @@ class BacklogStatus:
             return "full"
         if self.untaken_s > QUIET_S:
             return "untaken"
-        if figures.ready and self.stopped:
+        if figures.takeable and self.stopped:
             return "stopped"
-        if figures.leased:
+        # Leases of workers that died are no work.
+        if figures.held:
             return "working"
-        if figures.ready or figures.delayed:
+        if figures.jobs:
             return "waiting"
         return "dead" if figures.dead else "empty"
 

@@ -170,9 +170,10 @@ def _of_backlog(read: Callable[[BacklogSeen], str]) -> _Value:
 
 def _backlog_jobs(seen: BacklogSeen) -> str:
     figures = seen.figures
+    lost = f", {figures.overdue:,} of workers that died" if figures.overdue else ""
     return (
         f"{figures.jobs:,} of {seen.max_jobs:,}: {figures.ready:,} ready, {figures.delayed:,} delayed,"
-        f" {figures.leased:,} with workers"
+        f" {figures.held:,} with workers{lost}"
     )
 
 

@@ -97,6 +97,30 @@ def test_nothing_is_accepted_while_redis_is_nearly_full(store: BacklogStore, lim
         limits.config_set("maxmemory", 0)
 
 
+def test_work_that_waits_for_a_worker_is_counted_with_its_age(store: BacklogStore):
+    """Only a worker that asks moves overdue leases and delayed jobs that are due."""
+
+    def waiting() -> tuple[int, int, int]:
+        figures = store.look()[0]
+        return figures.due, figures.overdue, figures.late_us
+
+    assert waiting() == (0, 0, 0)
+    store.submit("leased")
+    store.take(1)
+    store.submit("delayed", delay_us=50 * SECOND)
+    store.now_us += store.lease_us - 1
+    assert waiting() == (0, 0, 0)
+    store.now_us += 1 + 7 * SECOND
+    assert waiting() == (0, 1, 7 * SECOND)
+    store.now_us += 18 * SECOND
+    assert waiting() == (1, 1, 25 * SECOND)
+    assert store.take(2).ids == ["leased", "delayed"]
+    assert waiting() == (0, 0, 0)
+    store.submit("ready")
+    store.now_us += SECOND
+    assert waiting() == (0, 0, SECOND)
+
+
 def test_unreadable_jobs_disappear_and_do_not_block_the_others(store: BacklogStore, limits: redis.Redis):
     for name in ("a", "b", "c", "d"):
         store.submit(name)

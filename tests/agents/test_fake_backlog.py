@@ -73,6 +73,16 @@ async def test_a_job_is_tried_again_by_the_clock_and_then_it_is_dead(fuseboard_a
     assert (await backlog.result("b")).cause == "Undeliverable: the card was refused"
 
 
+async def test_a_job_that_is_revived_runs_after_its_deadline(fuseboard_agent: FakeAgent):
+    backlog = fuseboard_agent.backlog("payments-api")
+    await backlog.submit("refused", job_id="a", deadline_s=60)
+    assert await backlog.run_jobs(charge) == 1
+    fuseboard_agent.clock.advance(60)
+    assert await backlog.revive("a")
+    assert await backlog.run_jobs(charge) == 1
+    assert backlog.ids("dead") == ["a"]
+
+
 async def test_a_handler_chooses_when_it_is_tried_again(fuseboard_agent: FakeAgent):
     backlog = fuseboard_agent.backlog("payments-api")
     await backlog.submit("a", job_id="a")

@@ -25,8 +25,8 @@ def backlog(*pods: Any, read_at: float = NOW, **fields: int) -> Facts:
 
 
 def unasked(seconds: int) -> dict[str, int]:
-    """A job is ready, and for this long no worker has asked."""
-    return {"ready": 3, "waiting_us": 300_000_000, "asked_us": NOW_US - seconds * 1_000_000}
+    """Jobs are ready, and for this long no worker has asked."""
+    return {"ready": 3, "late_us": 300_000_000, "asked_us": NOW_US - seconds * 1_000_000}
 
 
 THRESHOLDS = "More than 80 % is a warning, more than 99 % is critical."
@@ -55,7 +55,7 @@ BACKLOG_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("backlog-untaken", "warning"),
         backlog(**unasked(61)),
-        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        "No worker takes jobs of payments-api. 3 jobs could be taken, no worker has a job, and none has asked"
         " for 61 s.",
         backlog(**unasked(60)),
     ),
@@ -63,30 +63,38 @@ BACKLOG_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         ("backlog-untaken", "warning"),
         # Of a worker that died: its lease has ended.
         backlog(leased=1, **unasked(70)),
-        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        "No worker takes jobs of payments-api. 4 jobs could be taken, no worker has a job, and none has asked"
         " for 70 s.",
         # Workers that all have a job do not ask.
         backlog(leased=1, held=1, **unasked(600)),
     ),
     (
         ("backlog-untaken", "warning"),
-        backlog(ready=1, waiting_us=90_000_000),
-        "No worker takes jobs of payments-api. 1 job is ready, no worker has a job, and none has asked"
+        backlog(ready=1, late_us=90_000_000),
+        "No worker takes jobs of payments-api. 1 job could be taken, no worker has a job, and none has asked"
         " for 90 s.",
         # Workers that know that the breaker is open do not ask.
-        backlog(pod(view=OPEN), ready=1, waiting_us=90_000_000),
+        backlog(pod(view=OPEN), ready=1, late_us=90_000_000),
+    ),
+    (
+        ("backlog-untaken", "warning"),
+        # All workers died with the only jobs, or before the only one was due.
+        backlog(leased=1, delayed=2, due=1, late_us=90_000_000, asked_us=NOW_US - 120_000_000),
+        "No worker takes jobs of payments-api. 2 jobs could be taken, no worker has a job, and none has asked"
+        " for 90 s.",
+        backlog(delayed=2, asked_us=NOW_US - 120_000_000),
     ),
     (
         ("backlog-untaken", "warning"),
         backlog(**unasked(600)),
-        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        "No worker takes jobs of payments-api. 3 jobs could be taken, no worker has a job, and none has asked"
         " for 300 s.",
         facts(override=override("forced_open"), backlogs=(seen(**unasked(600)),)),
     ),
     (
         ("backlog-untaken", "warning"),
         backlog(read_at=NOW - 30, **unasked(600)),
-        "No worker takes jobs of payments-api. 3 jobs are ready, no worker has a job, and none has asked"
+        "No worker takes jobs of payments-api. 3 jobs could be taken, no worker has a job, and none has asked"
         " for 300 s.",
         # Older figures do not know.
         backlog(read_at=NOW - 31, **unasked(600)),

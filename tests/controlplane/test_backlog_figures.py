@@ -128,6 +128,25 @@ def test_the_state_follows_the_queue_its_workers_and_its_breaker(
     assert state() == "full"
 
 
+@pytest.mark.django_db(transaction=True)
+def test_no_worker_takes_jobs_when_all_died_with_the_last_ones(production: str, limits: redis.Redis) -> None:
+    store = store_of(limits)
+    store.now_us -= 90 * SECOND
+    store.submit("a")
+    store.submit("b", delay_us=60 * SECOND)
+    store.take(1)
+    measure_backlogs(production)
+    (status,) = status_of(read_facts(production)).backlogs
+    assert (status.seen.figures.ready, status.state) == (0, "untaken")
+    assert 59 < status.untaken_s < 80, "since the lease of 30 s ended"
+    assert status.seen.figures.takeable == 2
+
+
+def test_a_worker_of_the_version_before_knew_only_ready_jobs() -> None:
+    figures = {"now": 100_000_000, "ready": 1, "waiting_us": 70_000_000}
+    assert from_document("openai", {"figures": figures}, 0.0).untaken_s == 70
+
+
 def test_rates_are_measured_over_half_a_minute_and_begin_again_after_a_loss() -> None:
     document: dict[str, Any] = {}
     for second in range(0, 60, 2):

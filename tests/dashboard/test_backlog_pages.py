@@ -63,6 +63,15 @@ def test_the_list_shows_depth_wait_dead_jobs_and_workers(log_in: Any, backlog: B
     assert "search" not in row.partition("asking")[0]
 
 
+def test_a_job_of_a_worker_that_died_is_not_with_a_worker(log_in: Any, backlog: BacklogStore) -> None:
+    (owner,) = backlog.ordered("leases")
+    backlog.client.zadd(backlog.keys["leases"], {owner: time.time_ns() // 1000 - SECOND})
+    measure_backlogs(backlog.environment)
+    expected = "3 ready, 0 delayed, 0 with workers, 1 of workers that died"
+    assert expected in shown(log_in("vera"), "/backlogs/payments-api")
+    assert expected in shown(log_in("vera"), "/breakers/payments-api")
+
+
 def test_without_a_backlog_the_pages_say_how_to_begin(log_in: Any, production: str) -> None:
     client = log_in("vera")
     assert "No backlog was used yet." in shown(client, "/backlogs")

@@ -94,7 +94,10 @@ class Backlog:
         return await self._questions.change(check_id(job_id), CANCEL) != 0
 
     async def revive(self, job_id: str) -> bool:
-        """Hand out a dead job again, with all its tries; ``False`` when it is not dead."""
+        """Hand out a dead job again, with all its tries and without a deadline that has passed.
+
+        ``False`` when it is not dead.
+        """
         self._bind()
         return await self._questions.change(check_id(job_id), REVIVE) != 0
 

@@ -37,11 +37,26 @@ class BacklogFigures(Struct, array_like=True, frozen=True):
     max_bytes: int
     #: Of the leased jobs, those whose lease has not ended: a worker has them.
     held: int
+    #: Of the delayed jobs, those that are due. They stay delayed until a worker asks.
+    due: int = 0
+    #: For how many us the oldest work has waited that a worker could take: a ready job, a delayed one that is
+    #: due, or one whose lease has ended. 0 if there is none.
+    late_us: int = 0
 
     @property
     def jobs(self) -> int:
         """What counts against the bound of jobs."""
         return self.ready + self.delayed + self.leased
+
+    @property
+    def overdue(self) -> int:
+        """Leased jobs whose worker died: their lease has ended, and no worker has asked since."""
+        return self.leased - self.held
+
+    @property
+    def takeable(self) -> int:
+        """What a worker could take if it asked, apart from breaker and limits."""
+        return self.ready + self.due + self.overdue
 
     @property
     def asked_s(self) -> float | None:

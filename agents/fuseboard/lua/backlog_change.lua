@@ -3,7 +3,7 @@
 --
 -- KEYS  of the backlog, in the order of parts/backlog.lua
 -- ARGV  id
---       what         1 cancel  2 hand out a dead job again, with all its tries
+--       what         1 cancel  2 hand out a dead job again, with all its tries, and without a deadline that has passed
 --       result       us for which the result of a cancelled job is kept
 --       channel name                where a hint is published, and the name of the dependency there
 -- Returns an integer: 0 unknown, or finished  1 changed  2 a worker has it, and is notified when it renews
@@ -18,9 +18,7 @@ local job = redis.call('HEXISTS', META, id) == 1 and read_job(id)
 if not job then return 0 end
 if what == '2' then
     if not redis.call('ZSCORE', DEAD, id) then return 0 end
-    redis.call('ZREM', DEAD, id)
-    job[JOB.tries], job[JOB.cause] = 0, ''
-    put_back(id, job, 0)
+    revive(id, job)
     publish_hint(ARGV[4], ARGV[5])
     return 1
 end

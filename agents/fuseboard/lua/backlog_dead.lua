@@ -4,7 +4,8 @@
 -- Invariant: the queue never has more jobs than it may. A dead job that does not fit stays dead.
 --
 -- KEYS  of the backlog, in the order of parts/backlog.lua
--- ARGV  what         1 list the newest  2 hand out again, with all their tries  3 delete, as a cancellation
+-- ARGV  what         1 list the newest  2 hand out again, with all their tries, and without a deadline that
+--                    has passed  3 delete, as a cancellation
 --       most         jobs of one call, 1 to 200; the oldest first
 --       until        store time in us: only those that died until then; 0 for all
 --       result       us for which the result of a deleted job is kept
@@ -49,9 +50,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', DEAD, '-inf', until_us, 'LIMIT',
     -- An unreadable one is gone with this.
     local job = read_job(id)
     if job and what == '2' then
-        redis.call('ZREM', DEAD, id)
-        job[JOB.tries], job[JOB.cause] = 0, ''
-        put_back(id, job, 0)
+        revive(id, job)
     elseif job then
         finish(id, job, 'cancelled', '', result_us)
         count('cancelled', 1)

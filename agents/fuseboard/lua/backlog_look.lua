@@ -12,6 +12,8 @@
 --     submitted taken done requeued died cancelled expired refused     since the first job
 --     max_jobs max_bytes           what the last submit may fill; 0 for unknown
 --     held         leased jobs whose lease has not ended
+--     due          delayed jobs that are due. As leases that have ended, they stay until a worker asks
+--     late         us for which the oldest work has waited that a worker could take; 0 if there is none
 --   2... for each job: `ready`, `delayed`, `leased`, `dead cause`, its result `status us value`, or ''
 
 local time = redis.call('TIME')
@@ -36,6 +38,12 @@ for _, name in ipairs(totals) do figures[#figures + 1] = stat(name) end
 figures[#figures + 1] = stat('max_jobs')
 figures[#figures + 1] = stat('max_bytes')
 figures[#figures + 1] = redis.call('ZCOUNT', LEASES, '(' .. digits(now), '+inf')
+figures[#figures + 1] = redis.call('ZCOUNT', DELAYED, '-inf', digits(now))
+local late = waiting
+for _, key in ipairs({ DELAYED, LEASES }) do
+    late = math.max(late, now - tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2] or now))
+end
+figures[#figures + 1] = late
 local reply = { figures }
 for i, id in ipairs(ARGV) do
     local answer = redis.call('HGET', RESULTS, id) or ''

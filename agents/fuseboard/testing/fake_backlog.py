@@ -201,6 +201,8 @@ class FakeBacklog:
         if job is None or job.state != "dead":
             return False
         job.tries, job.cause = 0, ""
+        if job.deadline <= self._now():
+            job.deadline = 0
         self._put_back(job, 0)
         return True
 

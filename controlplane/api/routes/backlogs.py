@@ -78,7 +78,10 @@ def list_dead_jobs(request: HttpRequest, environment: Environment, dependency: S
 def return_jobs(
     request: HttpRequest, environment: Environment, dependency: Slug, values: DeadJobsIn
 ) -> DeadJobsChangedOut:
-    """Hand dead jobs out again, with all their tries. Those that do not fit into the queue stay dead."""
+    """Hand dead jobs out again, with all their tries, also after their deadline.
+
+    Those that do not fit into the queue stay dead.
+    """
     return _change(return_dead_jobs, request, environment, dependency, values)
 
 

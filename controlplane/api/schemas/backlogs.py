@@ -12,13 +12,13 @@ from controlplane.status.backlogs import BacklogState
 
 class BacklogOut(Schema):
     dependency: str
-    #: The first that is true: the figures are old; submits are refused; jobs are ready and no worker asks;
-    #: the breaker is open; workers have jobs; jobs wait; only dead jobs; empty.
+    #: The first that is true: the figures are old; submits are refused; jobs could be taken and no worker
+    #: asks; the breaker is open; workers have jobs; jobs wait; only dead jobs; empty.
     state: BacklogState
     read_at: datetime
     ready: int
     delayed: int
-    #: With workers.
+    #: With workers, or with one that died: such a job is handed out again when a worker asks.
     leased: int
     dead: int
     #: Payloads, those of dead jobs included.

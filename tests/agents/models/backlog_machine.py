@@ -93,7 +93,7 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
             priority=st.integers(1, 10),
             tokens=st.integers(0, 11),
             delay_s=st.sampled_from([0, 0, 0, 5]),
-            deadline_s=st.sampled_from([0, 0, 0, 20]),
+            deadline_s=st.sampled_from([0, 0, 0, 20, 40]),
             size=st.sampled_from([1, 1, 90]),
             max_tries=st.integers(1, 3),
         )
@@ -157,7 +157,7 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
         def a_person_revives_a_dead_job(self) -> None:
             job = self.those("dead")[0]
             assert self.store.revive(job.id) == 1
-            job.state, job.tries = "ready", 0
+            self.revive(job)
 
         @precondition(lambda self: self.those("dead"))
         @rule(most=st.integers(1, 3), past=st.booleans())
@@ -170,7 +170,7 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
             fit = chosen[: max(0, room)]
             assert (changed, full) == (len(fit), int(len(fit) < len(chosen)))
             for job in fit:
-                job.state, job.tries = "ready", 0
+                self.revive(job)
             assert left == len(self.those("dead"))
 
         @precondition(lambda self: self.those("dead"))
@@ -338,6 +338,11 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
         def finish(self, job: Job, status: str) -> None:
             del self.jobs[job.id]
             self.ended[job.id] = status
+
+        def revive(self, job: Job) -> None:
+            job.state, job.tries = "ready", 0
+            if job.deadline <= self.now:
+                job.deadline = 0
 
         # What always holds
 

@@ -173,6 +173,18 @@ BACKLOG_MUTANTS = [
         "job[JOB.tries], job[JOB.cause] = 0, ''",
         "job[JOB.cause] = ''",
     ),
+    Mutant(
+        "a revived job expires at once",
+        "change",
+        "job[JOB.deadline] <= now then job[JOB.deadline] = 0",
+        "job[JOB.deadline] < now then job[JOB.deadline] = 0",
+    ),
+    Mutant(
+        "a returned job has no deadline",
+        "dead",
+        "if job[JOB.deadline] <= now then job[JOB.deadline] = 0 end",
+        "job[JOB.deadline] = 0",
+    ),
     Mutant("the payload is never removed", "end", "    redis.call('HDEL', BODY, id)\n", ""),
     Mutant(
         "the bytes of a job stay counted", "end", "    if job then count('bytes', -job[JOB.bytes]) end\n", ""
@@ -195,7 +207,7 @@ BACKLOG_MUTANTS = [
         "job[JOB.tries], job[JOB.cause] = 0, ''",
         "job[JOB.cause] = ''",
     ),
-    Mutant("a returned job stays dead", "dead", "        redis.call('ZREM', DEAD, id)\n", ""),
+    Mutant("a returned job stays dead", "dead", "    redis.call('ZREM', DEAD, id)\n", ""),
     Mutant(
         "jobs that died later are returned", "dead", "before > 0 and digits(before)", "before < 0 and '0'"
     ),

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fuseboard.contract.scripts import Script, read_script
-from tests.agents.backlog_scripts import NAMES
+from tests.agents.backlog_scripts import NAMES, SECOND
 from tests.agents.models.backlog_machine import MAX_JOBS, backlog_machine
 from tests.agents.models.backlog_mutants import BACKLOG_MUTANTS
 from tests.agents.models.mutant import Mutant
@@ -77,6 +77,30 @@ def a_dead_job_does_not_fit_into_a_full_queue(machine: Any) -> None:
     machine.every_job_is_in_exactly_one_place()
 
 
+def a_job_with_a_deadline_dies(machine: Any, *, left_us: int) -> None:
+    """Its deadline ends that long afterwards."""
+    machine.submit(priority=10, tokens=0, delay_s=0, deadline_s=40, size=1, max_tries=1)
+    machine.take(most=1)
+    machine.something_is_due(delta=0)
+    machine.take(most=1)
+    machine.time_passes(10 * SECOND - left_us)
+
+
+def a_revived_job_runs_after_its_deadline(machine: Any) -> None:
+    a_job_with_a_deadline_dies(machine, left_us=0)
+    machine.a_person_revives_a_dead_job()
+    machine.take(most=1)
+    assert [job.number for job in machine.those("leases")] == [0]
+
+
+def a_returned_job_keeps_a_deadline_that_has_not_passed(machine: Any) -> None:
+    a_job_with_a_deadline_dies(machine, left_us=1)
+    machine.an_operator_returns_dead_jobs(most=1, past=False)
+    machine.time_passes(1)
+    machine.take(most=1)
+    assert machine.ended == {"job-0": "expired"}
+
+
 def a_deleted_job_is_known_as_cancelled(machine: Any) -> None:
     a_job_dies(machine)
     machine.an_operator_deletes_dead_jobs(most=1)
@@ -91,6 +115,8 @@ EXAMPLES = [
     an_expensive_job_waits_before_a_cheap_one,
     only_jobs_that_died_until_then_return_with_all_their_tries,
     a_dead_job_does_not_fit_into_a_full_queue,
+    a_revived_job_runs_after_its_deadline,
+    a_returned_job_keeps_a_deadline_that_has_not_passed,
     a_deleted_job_is_known_as_cancelled,
 ]
 

@@ -129,6 +129,15 @@ local function put_back(id, job, delay)
     count('requeued', 1)
 end
 
+-- Hand out a dead job again, with all its tries. Whoever returns it wants it to run: a deadline that has
+-- passed would let it expire at once.
+local function revive(id, job)
+    redis.call('ZREM', DEAD, id)
+    job[JOB.tries], job[JOB.cause] = 0, ''
+    if job[JOB.deadline] <= now then job[JOB.deadline] = 0 end
+    put_back(id, job, 0)
+end
+
 -- A hint wakes workers that wait. Every hint may be lost: workers also look by the clock.
 local function publish_hint(channel, name)
     if redis.call('SET', HINT, '1', 'NX', 'PX', '50') then redis.pcall('PUBLISH', channel, name) end
