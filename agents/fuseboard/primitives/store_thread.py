@@ -48,7 +48,8 @@ class StoreThread:
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._connecting: asyncio.Lock | None = None
+        #: The attempt to connect that questions wait for.
+        self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def submit(self, question: Coroutine[Any, Any, T]) -> Future[T]:
@@ -135,13 +136,17 @@ class StoreThread:
             raise StoreUnavailable(str(error) or type(error).__name__) from None
 
     async def _connect(self) -> None:
+        """All questions that wait for the connection share one attempt, and its failure."""
         if self._store.connected:
             return
-        if self._connecting is None:
-            self._connecting = asyncio.Lock()
-        async with self._connecting:
-            if not self._store.connected:
-                await self._store.connect(CONNECT_S)
+        loop, connecting = asyncio.get_running_loop(), self._connecting
+        # A thread that is about to end may have left its own.
+        if connecting is None or connecting.done() or connecting.get_loop() is not loop:
+            connecting = loop.create_task(self._store.connect(CONNECT_S), name="fuseboard-store-connect")
+            connecting.add_done_callback(_read_error)
+            self._connecting = connecting
+        # Shielded: a caller that leaves must not end the attempt of the others.
+        await asyncio.shield(connecting)
 
     async def _answer(self, future: asyncio.Future[Reply]) -> Reply:
         try:
@@ -151,6 +156,12 @@ class StoreThread:
             # The server may be frozen, or the connection half-open: the next question opens a new one.
             await self._store.drop()
             raise TimeoutError(f"no answer within {ANSWER_S:g} s") from None
+
+
+def _read_error(connecting: asyncio.Task[None]) -> None:
+    """Its callers may all have left: then asyncio would log the error as lost."""
+    if not connecting.cancelled():
+        connecting.exception()
 
 
 async def _end(loop: asyncio.AbstractEventLoop, store: Store) -> None:
