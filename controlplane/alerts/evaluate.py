@@ -5,7 +5,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from controlplane.alerts.findings import Finding, Rule, bounded_key
+from controlplane.alerts.findings import Finding, Rule, Severity, bounded_key
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert
 from controlplane.alerts.reading import StoredAlert
 from controlplane.alerts.rule_settings import settings_of
 from controlplane.alerts.rules import RULES
@@ -13,19 +15,38 @@ from controlplane.alerts.timings import NEEDED_BY, NEEDS_NO_GATEWAY, rule_of
 from controlplane.status.status import Status
 
 _NOTHING: Mapping[str, StoredAlert] = MappingProxyType({})
+_NONE_FIRE: Mapping[str, Severity] = MappingProxyType({})
 
 
-def evaluate(status: Status, rules: Iterable[Rule[Any]] = RULES) -> list[Finding]:
-    """A pure function: the alerts that fire now, critical first, otherwise in the order of the rules."""
+def evaluate(
+    status: Status, rules: Iterable[Rule[Any]] = RULES, firing: Mapping[str, Severity] = _NONE_FIRE
+) -> list[Finding]:
+    """A pure function: the alerts that fire now, critical first, otherwise in the order of the rules.
+
+    ``firing``: key -> severity of the alerts that fired already. They end at another figure than they began.
+    """
     found: dict[str, Finding] = {}
     for rule in rules:
         settings = settings_of(status.facts.alert_rules, rule.key)
         words = settings.threshold.words if rule.value is not None else ""
-        fired = [rule.finding(one, words) for one in rule.scope.each(status) if settings.fires(rule, one)]
+        fired = [
+            rule.finding(one, words)
+            for one in rule.scope.each(status)
+            if settings.fires(rule, one, firing.get(rule.key_of(one)) if firing else None)
+        ]
         for finding in sorted(fired, key=lambda finding: finding.key):
             # A key that is taken was found at a higher severity.
             found.setdefault(finding.key, finding)
     return sorted(found.values(), key=lambda finding: finding.severity != "critical")
+
+
+def firing_severities(alerts: Iterable[Alert | StoredAlert]) -> dict[str, Severity]:
+    """Key -> severity of the alerts that fire. One that recovers has come below its threshold already."""
+    return {
+        one.key: "critical" if one.severity == "critical" else "warning"
+        for one in alerts
+        if one.state == AlertState.FIRING
+    }
 
 
 def idle_keys(status: Status, rules: Iterable[Rule[Any]] = RULES) -> frozenset[str]:

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from controlplane.alerts import refreshing
-from controlplane.alerts.evaluate import evaluate, idle_keys, is_blind
+from controlplane.alerts.evaluate import evaluate, firing_severities, idle_keys, is_blind
 from controlplane.alerts.findings import OF_TENANT, Finding
 from controlplane.alerts.flapping import timing_while, with_change
 from controlplane.alerts.incidents.follow import follow
@@ -138,12 +138,9 @@ def forget() -> int:
 def _apply(environment: str, status: Status, now: float) -> list[Change]:
     last = Evaluation.objects.filter(environment=environment).first()
     passed_s = max(0.0, now - last.at.timestamp()) if last else 0.0
-    found = {one.key: one for one in evaluate(status) if rule_of(one.key) not in NOT_ALERTS}
     document, done = measured(status), None
     if status.fleet.lagging and last is not None and refreshing.FIELD in last.measured:
         done = document[refreshing.FIELD] = last.measured[refreshing.FIELD]
-    if "lag" in found:
-        found["lag"] = replace(found["lag"], detail=found["lag"].detail + refreshing.done_about(done))
     rows = {
         row.key: row
         for row in Alert.objects.filter(environment=environment)
@@ -155,6 +152,10 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         if one.cause_id in by_id:
             # The instance that this evaluation may resolve, not a copy of how it was.
             one.cause = by_id[one.cause_id]
+    firing = firing_severities(rows.values())
+    found = {one.key: one for one in evaluate(status, firing=firing) if rule_of(one.key) not in NOT_ALERTS}
+    if "lag" in found:
+        found["lag"] = replace(found["lag"], detail=found["lag"].detail + refreshing.done_about(done))
     idle = idle_keys(status)
     changes = []
     seen = []

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.alerts.conditions import CONDITIONS
-from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.evaluate import evaluate, firing_severities
 from controlplane.alerts.findings import Finding, Severity
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
@@ -33,6 +33,7 @@ from controlplane.validation import Problems
 LONGEST_FOR_S = 3_600
 LONGEST_KEEP_S = 86_400
 LONGEST_NOTE = 500
+LEAST_CLEAR_PERCENT = 10
 #: Alerts of the past that are counted, in days.
 PAST_DAYS = 30
 #: Entries of the audit that are searched for the values that an edit was based on.
@@ -49,6 +50,8 @@ class RuleValues:
     critical: float | None = None
     for_s: int | None = None
     keep_s: int | None = None
+    #: A firing alert ends at this percentage of its thresholds.
+    clear_percent: int | None = None
     level: int | None = None
     enabled: bool = True
     note: str = ""
@@ -171,10 +174,12 @@ def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePrev
     facts = read_facts(slug)
     changes = {**facts.alert_rules, rule: changed}
     rules = tuple(one for one in RULES if one.key == rule)
-    now = {one.key: one for one in evaluate(status_of(facts), rules)}
-    then = {one.key: one for one in evaluate(status_of(replace(facts, alert_rules=changes)), rules)}
     own = Alert.objects.filter(environment=slug)
-    rows = own.exclude(state=AlertState.RESOLVED).order_by("true_since")
+    rows = list(own.exclude(state=AlertState.RESOLVED).order_by("true_since"))
+    firing = firing_severities(rows)
+    changed_facts = replace(facts, alert_rules=changes)
+    now = {one.key: one for one in evaluate(status_of(facts), rules, firing)}
+    then = {one.key: one for one in evaluate(status_of(changed_facts), rules, firing)}
     since = timezone.now() - timedelta(days=PAST_DAYS)
     past = own.filter(fired_at__gte=since).only("key")
     return RulePreview(
@@ -246,6 +251,12 @@ def _checked_thresholds(default: RuleSettings, values: RuleValues, problems: Pro
             problems.add(severity, f"Enter {kind} from {least:g} to {most:g} {threshold.unit}.")
         elif limit != usual:
             changed[severity] = limit
+    if values.clear_percent is not None:
+        problems.whole("clear_percent", values.clear_percent, LEAST_CLEAR_PERCENT, 100)
+        if values.clear_percent != threshold.clear_percent:
+            changed["clear_percent"] = values.clear_percent
+            if not threshold.clears:
+                problems.add("clear_percent", "An alert of this rule ends at its threshold. Leave it empty.")
     settled = replace(threshold, **changed)
     if settled.warning is not None and settled.critical is not None:
         worse = settled.warning < settled.critical

@@ -7,8 +7,8 @@ from datetime import timedelta
 from django.utils import timezone
 
 from controlplane.alerts.findings import Finding, Severity, Subject
-from controlplane.alerts.lifecycle import Known, News, advance
-from controlplane.alerts.rule_settings import RuleSettings
+from controlplane.alerts.lifecycle import AlertState, Known, News, advance
+from controlplane.alerts.rule_settings import RuleSettings, holds
 from controlplane.alerts.thresholds import LEAST_CHECKS_PER_S
 from controlplane.series.kinds import FLEET, LATENCY_FIELDS
 from controlplane.series.percentiles import percentile
@@ -77,7 +77,7 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
         at = float(answer.start + place * answer.step_s)
         known, news = advance(
             known,
-            None if blind else _found(settings, value),
+            None if blind else _found(settings, value, known),
             settings.timing,
             at,
             blind=blind,
@@ -89,8 +89,10 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
     return fired
 
 
-def _found(settings: RuleSettings, value: float) -> Finding | None:
-    severity = next((one for one in _LEVELS if settings.threshold.passed(one, value)), None)
+def _found(settings: RuleSettings, value: float, known: Known | None) -> Finding | None:
+    firing = known.severity if known is not None and known.state is AlertState.FIRING else None
+    threshold = settings.threshold
+    severity = next((one for one in _LEVELS if threshold.passed(one, value, firing=holds(firing, one))), None)
     if severity is None:
         return None
     subject = Subject(kind="servers")

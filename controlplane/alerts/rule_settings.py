@@ -33,14 +33,24 @@ class Threshold:
     least: float = 0.0
     most: float = 1.0
     whole: bool = False
+    #: An alert that fires ends at this percentage of its threshold. 100 for a figure that does not jump.
+    clear_percent: int = 100
 
     def of(self, severity: Severity) -> float | None:
         return self.critical if severity == "critical" else self.warning
 
-    def passed(self, severity: Severity, figure: float) -> bool:
+    @property
+    def clears(self) -> bool:
+        """Whether ``clear_percent`` can be chosen: a number of pods or of days has nothing in between."""
+        return bool(self.words) and not self.whole and self.compare != "less than"
+
+    def passed(self, severity: Severity, figure: float, *, firing: bool = False) -> bool:
+        """Whether the figure is beyond the threshold; of an alert that fires, beyond what ends it."""
         limit = self.of(severity)
         if limit is None:
             return False
+        if firing:
+            limit *= self.clear_percent / 100
         if self.compare == "less than":
             return figure < limit
         return figure >= limit if self.compare == "at least" else figure > limit
@@ -58,6 +68,15 @@ class Threshold:
         text = ", ".join(parts)
         return f"{text[:1].upper()}{text[1:]}." if text else ""
 
+    @property
+    def clear_words(self) -> str:
+        """``Ends at 90 % of that.`` Empty if it ends at its threshold."""
+        return f"Ends at {self.clear_percent} % of that." if self.clear_percent != 100 else ""
+
+
+def _jumping(**fields: Any) -> Threshold:
+    return Threshold(**{"clear_percent": thresholds.CLEAR_PERCENT, **fields})
+
 
 def _seconds(**fields: Any) -> Threshold:
     return Threshold(unit="s", scale=1.0, **{"most": 3_600.0, **fields})
@@ -70,7 +89,7 @@ def _days(**fields: Any) -> Threshold:
 #: Rules that compare a figure. The others are about a state: it is there or not.
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
-        "429": Threshold(warning=thresholds.REFUSED_SHARE, critical=thresholds.REFUSED_SHARE_CRITICAL),
+        "429": _jumping(warning=thresholds.REFUSED_SHARE, critical=thresholds.REFUSED_SHARE_CRITICAL),
         "audit-export": _seconds(
             warning=thresholds.AUDIT_EXPORT_S,
             critical=thresholds.AUDIT_EXPORT_CRITICAL_S,
@@ -78,26 +97,26 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             most=86_400.0,
         ),
         "backlog-dead": Threshold(warning=0, unit="jobs", scale=1.0, most=1_000, whole=True),
-        "backlog-full": Threshold(
+        "backlog-full": _jumping(
             warning=thresholds.BACKLOG_SHARE, critical=thresholds.BACKLOG_SHARE_CRITICAL
         ),
         "backlog-untaken": _seconds(warning=thresholds.BACKLOG_UNTAKEN_S, least=10.0),
-        "bulkhead-queue": Threshold(warning=thresholds.QUEUE_SHARE),
+        "bulkhead-queue": _jumping(warning=thresholds.QUEUE_SHARE),
         "certificate": _days(warning=thresholds.EXPIRY_DAYS, critical=thresholds.EXPIRY_CRITICAL_DAYS),
-        "check-errors": Threshold(
+        "check-errors": _jumping(
             warning=thresholds.FAILED_CHECKS_SHARE, critical=thresholds.FAILED_CHECKS_SHARE_CRITICAL
         ),
-        "check-failures": Threshold(critical=thresholds.FAILED_CHECKS_MANY),
+        "check-failures": _jumping(critical=thresholds.FAILED_CHECKS_MANY),
         # Below two heartbeats, a lag says nothing.
         "lag": _seconds(warning=thresholds.LAG_S, critical=thresholds.LAG_S_CRITICAL, least=thresholds.LAG_S),
         "local": Threshold(
             warning=0, critical=thresholds.LOCAL_PODS, unit="pods", scale=1.0, most=100_000, whole=True
         ),
-        "open-share": Threshold(warning=thresholds.OPEN_SHARE, critical=thresholds.OPEN_SHARE_CRITICAL),
+        "open-share": _jumping(warning=thresholds.OPEN_SHARE, critical=thresholds.OPEN_SHARE_CRITICAL),
         "outbox": _seconds(warning=thresholds.OUTBOX_S, critical=thresholds.OUTBOX_CRITICAL_S, least=5.0),
         "overdue": _seconds(critical=thresholds.OVERDUE_S, least=10.0),
-        "p99": Threshold(warning=thresholds.P99_WARN_PART, critical=1.0, unit="% of the deadline", most=20.0),
-        "pressure": Threshold(warning=0.0, critical=thresholds.PRESSED_SHARE),
+        "p99": _jumping(warning=thresholds.P99_WARN_PART, critical=1.0, unit="% of the deadline", most=20.0),
+        "pressure": _jumping(warning=0.0, critical=thresholds.PRESSED_SHARE),
         "quota": Threshold(
             warning=thresholds.QUOTA_SHARE,
             critical=thresholds.QUOTA_SHARE_CRITICAL,
@@ -108,17 +127,19 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "redis-nodes": Threshold(
             critical=thresholds.REDIS_NODES, unit="servers", scale=1.0, most=200, whole=True
         ),
+        # Its two thresholds are near each other.
         "redis-ops": Threshold(
+            clear_percent=95,
             warning=thresholds.REDIS_OPS_SHARE, critical=thresholds.REDIS_OPS_SHARE_CRITICAL
         ),
-        "runaway-tenant": Threshold(
+        "runaway-tenant": _jumping(
             warning=thresholds.RUNAWAY_TIMES, unit="times its usual hour", scale=1.0, least=2.0, most=10_000.0
         ),
-        "shed": Threshold(warning=thresholds.SHED_SHARE, critical=thresholds.SHED_SHARE_CRITICAL),
+        "shed": _jumping(warning=thresholds.SHED_SHARE, critical=thresholds.SHED_SHARE_CRITICAL),
         "token": _days(warning=thresholds.EXPIRY_DAYS, critical=thresholds.EXPIRY_CRITICAL_DAYS),
-        "uncounted": Threshold(warning=thresholds.UNCOUNTED_SHARE),
-        "vendor-429": Threshold(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),
-        "vendor-auth": Threshold(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),
+        "uncounted": _jumping(warning=thresholds.UNCOUNTED_SHARE),
+        "vendor-429": _jumping(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),
+        "vendor-auth": _jumping(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),
     }
 )
 _NONE = Threshold()
@@ -134,11 +155,18 @@ class RuleSettings:
     #: Of the admin, beside the rule.
     note: str = ""
 
-    def fires(self, rule: Rule[Any], of: Any) -> bool:
-        """Whether the rule is true of one thing."""
+    def fires(self, rule: Rule[Any], of: Any, firing: Severity | None = None) -> bool:
+        """Whether the rule is true of one thing. ``firing``: the severity of its alert, if that fires."""
         if not self.enabled or not rule.test(of):
             return False
-        return rule.value is None or self.threshold.passed(rule.severity, rule.value(of))
+        if rule.value is None:
+            return True
+        return self.threshold.passed(rule.severity, rule.value(of), firing=holds(firing, rule.severity))
+
+
+def holds(firing: Severity | None, severity: Severity) -> bool:
+    """Whether an alert that fires is at this severity, or at a worse one."""
+    return firing == severity or firing == "critical"
 
 
 def default_of(rule: str) -> RuleSettings:
@@ -153,7 +181,7 @@ def settings_of(changes: Changes, key: str) -> RuleSettings:
     if not changed:
         return default
     timing = {name: changed[name] for name in ("level", "for_s", "keep_s") if name in changed}
-    limits = {name: changed[name] for name in ("warning", "critical") if name in changed}
+    limits = {name: changed[name] for name in ("warning", "critical", "clear_percent") if name in changed}
     return RuleSettings(
         timing=replace(default.timing, **timing),
         threshold=replace(default.threshold, **limits),

@@ -6,6 +6,9 @@ Those of pods and breakers are in ``controlplane.status``.
 from controlplane.status.servers import LAG_CRITICAL_S, LAG_WARN_S
 from controlplane.usage.budgets import WARN_PERCENT
 
+#: An alert about a figure that jumps ends only at this percentage of its threshold: a figure that moves
+#: around the threshold makes one alert, not many.
+CLEAR_PERCENT = 90
 #: Share of requests answered 429: above the first it is more than one greedy tenant, above the second
 #: many callers are refused.
 REFUSED_SHARE = 0.005

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.alerts import texts
-from controlplane.alerts.evaluate import FirstSeen, evaluate
+from controlplane.alerts.evaluate import FirstSeen, evaluate, firing_severities
 from controlplane.alerts.reading import StoredAlert
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.facts import Change, Facts, Transition
@@ -159,7 +159,8 @@ def build(
     fleet = fleet_of(status)
     if observe:
         history.add(facts, samples(facts, fleet))
-    dated = (first_seen.dated if observe else first_seen.peek)(evaluate(status), facts.now, stored)
+    found = evaluate(status, firing=firing_severities(stored.values()))
+    dated = (first_seen.dated if observe else first_seen.peek)(found, facts.now, stored)
     alerts = tuple(alert_of(finding, stored.get(finding.key)) for finding in dated)
     rows, others = _tenants(facts)
     return Live(

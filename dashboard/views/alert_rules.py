@@ -26,7 +26,8 @@ from dashboard.views.page import bounded_text, context_of
 
 _LEVELS = (("1", "1: handled automatically"), ("2", "2: people on call"))
 _CONFLICT = "{by} changed this rule meanwhile. The list has the new values. Save again to replace them."
-_FIELDS = ("warning", "critical", "for_s", "keep_s", "level")
+_WHOLE = ("clear_percent", "for_s", "keep_s", "level")
+_FIELDS = ("warning", "critical", *_WHOLE)
 
 
 @require_http_methods(["GET", "POST"])
@@ -76,7 +77,7 @@ def _values(typed: QueryDict) -> RuleValues:
     return RuleValues(
         warning=_number(texts["warning"], "warning"),
         critical=_number(texts["critical"], "critical"),
-        **{name: whole(texts[name], name) if texts[name] else None for name in ("for_s", "keep_s", "level")},
+        **{name: whole(texts[name], name) if texts[name] else None for name in _WHOLE},
         enabled=typed.get("enabled") == "on",
         note=bounded_text(typed, "note", most=LONGEST_NOTE + 1),
     )
@@ -130,11 +131,13 @@ def _form(request: HttpRequest, row: RuleInForce) -> dict[str, Any]:
     form: dict[str, Any] = {
         "warning": "" if threshold.warning is None else f"{threshold.warning * threshold.scale:.10g}",
         "critical": "" if threshold.critical is None else f"{threshold.critical * threshold.scale:.10g}",
+        "clear_percent": str(threshold.clear_percent),
         "for_s": f"{timing.for_s:g}",
         "keep_s": f"{timing.keep_s:g}",
         "level": str(timing.level),
         "enabled": row.settings.enabled,
         "note": row.settings.note,
+        "usual_clear": f"Default: {default.threshold.clear_percent} %",
         "usual_for": f"Default: {default.timing.for_s:g} s",
         "usual_keep": f"Default: {default.timing.keep_s:g} s",
         "usual_level": f"Default: {default.timing.level}",

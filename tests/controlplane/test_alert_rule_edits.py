@@ -62,6 +62,43 @@ def test_a_threshold_is_compared_as_its_words_say(compare: Any, below: bool, at:
     assert not threshold.passed("critical", 9), "there is none"
 
 
+def test_a_firing_alert_ends_at_a_part_of_its_threshold() -> None:
+    """2 % are critical and 0.5 % a warning; a firing alert keeps each until 90 % of it."""
+
+    def severity(share: float, firing: Any) -> list[str]:
+        status = status_of(figures(requests_per_s=100, refused_per_s=100 * share))
+        return [one.severity for one in find(status, firing={"429": firing} if firing else {})]
+
+    assert [severity(share, None) for share in (0.019, 0.0046, 0.0044)] == [["warning"], [], []]
+    assert [severity(share, "warning") for share in (0.019, 0.0046, 0.0044)] == [["warning"], ["warning"], []]
+    shares = (0.019, 0.0179, 0.0046, 0.0044)
+    assert [severity(share, "critical") for share in shares] == [["critical"], ["warning"], ["warning"], []]
+    count = Threshold(warning=3, whole=True)
+    assert [count.passed("warning", one, firing=True) for one in (3, 4)] == [False, True]
+
+
+@needs_postgres
+def test_a_figure_that_moves_around_its_threshold_makes_one_alert(production: str) -> None:
+    receiver(least_level=1)
+    measure(0.51)
+    evaluate()
+    let_pass(120)
+    assert evaluate() == [("429", News.FIRED)]
+    for _ in range(4):
+        measure(0.46)
+        assert evaluate() == []
+        let_pass(600)
+        assert evaluate() == [], "46 of 10,000 is above 90 % of the threshold"
+        measure(0.51)
+        assert evaluate() == []
+    change(clear_percent=95)
+    measure(0.46)
+    assert evaluate() == []
+    let_pass(300)
+    assert evaluate() == [("429", News.RESOLVED)]
+    assert evaluate() == [], "46 of 10,000 begins no alert"
+
+
 def test_a_changed_threshold_decides_in_a_status() -> None:
     some = figures(requests_per_s=100, refused_per_s=1)
     facts = {"429": {"warning": 0.02, "critical": 0.05}}
@@ -100,6 +137,11 @@ def test_only_differences_are_stored_and_each_change_is_an_entry_of_the_audit(pr
         ("429", {"keep_s": 86_401}, "keep_s"),
         ("429", {"level": 3}, "level"),
         ("429", {"note": "x" * 501}, "note"),
+        ("429", {"clear_percent": 101}, "clear_percent"),
+        ("429", {"clear_percent": 9}, "clear_percent"),
+        ("local", {"clear_percent": 90}, "clear_percent"),
+        ("open", {"clear_percent": 90}, "clear_percent"),
+        ("token", {"clear_percent": 90}, "clear_percent"),
         ("local", {"critical": 2.5}, "critical"),
         ("lag", {"warning": 5.0}, "warning"),
         ("open", {"critical": 5.0}, "critical"),
@@ -172,8 +214,8 @@ def test_a_preview_says_what_would_be_found_and_what_would_have_fired(production
     start = before.replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
     fleet, gateway = thing(FLEET, ""), writer("g1")
     for span in range(360):
-        # Refused for 10 minutes, twice, with 20 minutes between.
-        refused = 30 if span // 60 in (1, 4) else 0
+        # 3 % refused for 10 minutes, twice, with 20 minutes of 0.3 % between.
+        refused = 30 if span // 60 in (1, 4) else 3
         measure_series(gateway, span, FLEET, {fleet: row(FLEET, 1_000, refused=refused)}, hour=start)
     preview = preview_rule(environment=production, rule="429", values=RuleValues())
     assert (preview.begins, preview.ends, preview.open, preview.fired) == ([], [], [], 0)
@@ -184,6 +226,10 @@ def test_a_preview_says_what_would_be_found_and_what_would_have_fired(production
     lowered = preview_rule(environment=production, rule="429", values=RuleValues(for_s=0, keep_s=86_400))
     assert lowered.would_have_fired == 1, "it stays one alert"
     assert preview_rule(environment=production, rule="open", values=RuleValues()).would_have_fired is None
+    # Between the two times, 0.3 % were refused: below 90 % of 0.5 %, and above 90 % of 0.33 %.
+    for share, fired in ((0.5, 2), (0.33, 1)):
+        lower = RuleValues(warning=share)
+        assert preview_rule(environment=production, rule="429", values=lower).would_have_fired == fired
     assert stored() == {}
 
 
@@ -192,10 +238,12 @@ def test_the_api_lists_changes_and_previews_rules(production: str) -> None:
     admin = token_of("admin")
     [listed] = [one for one in send(admin, "GET", f"{API}/alert-rules").json() if one["rule"] == "p99"]
     assert (listed["warning"], listed["critical"], listed["unit"]) == (20, 100, "% of the deadline")
-    body = {"warning": 40, "expected_version": listed["version"], "reason": WHY}
+    assert listed["clear_percent"] == 90
+    body = {"warning": 40, "clear_percent": 80, "expected_version": listed["version"], "reason": WHY}
     changed = send(admin, "PUT", f"{API}/alert-rules/p99", body).json()
     assert changed == send(admin, "GET", f"{API}/alert-rules/p99").json()
     assert (changed["warning"], changed["critical"], changed["changed"]) == (40, 100, True)
+    assert changed["clear_percent"] == 80
     preview = send(admin, "POST", f"{API}/alert-rules/p99/preview", {}).json()
     assert preview["would_have_fired"] == 0
     problem(send(admin, "PUT", f"{API}/alert-rules/gone", body), 404)

@@ -103,6 +103,8 @@ class Signal:
     #: A recorded figure, and the moment -> what an evaluation reads then.
     facts: Callable[[Any, float], Facts]
     healthy: Any
+    #: It begins no alert, and ends none.
+    nearly: Any = None
     warning: Any = None
     critical: Any = None
     level: int
@@ -114,7 +116,8 @@ SIGNALS = (
     Signal(
         key="p99",
         facts=lambda us, _: redis(p99_us=us),
-        healthy=990,
+        healthy=890,
+        nearly=990,
         warning=3_000,
         critical=5_100,
         level=2,
@@ -122,7 +125,8 @@ SIGNALS = (
     Signal(
         key="redis-ops:10.0.0.1:6379",
         facts=lambda ops, _: busy(ops),
-        healthy=79_000,
+        healthy=71_000,
+        nearly=79_000,
         warning=85_000,
         critical=91_000,
         level=2,
@@ -130,7 +134,8 @@ SIGNALS = (
     Signal(
         key="check-errors",
         facts=lambda errors, _: redis(errors_per_s=errors),
-        healthy=0.09,
+        healthy=0.089,
+        nearly=0.099,
         warning=0.5,
         critical=1.1,
         level=1,
@@ -138,14 +143,16 @@ SIGNALS = (
     Signal(
         key="check-failures",
         facts=lambda errors, _: redis(errors_per_s=errors),
-        healthy=9.0,
+        healthy=8.9,
+        nearly=9.9,
         critical=11.0,
         level=2,
     ),
     Signal(
         key="429",
         facts=lambda refused, _: measured(refused_per_s=refused),
-        healthy=4.9,
+        healthy=4.4,
+        nearly=4.9,
         warning=10.0,
         critical=21.0,
         level=1,
@@ -171,6 +178,7 @@ SIGNALS = (
         key="open-share:payments-api",
         facts=was_open,
         healthy=5,
+        nearly=5.9,
         warning=7,
         critical=31,
         level=2,
@@ -179,7 +187,8 @@ SIGNALS = (
     Signal(
         key="bulkhead-queue:payments-api",
         facts=lambda queued, _: full(0.0, queued),
-        healthy=16,
+        healthy=14,
+        nearly=16,
         warning=17,
         level=1,
     ),
@@ -193,7 +202,8 @@ SIGNALS = (
     Signal(
         key="vendor-429:payments-api",
         facts=lambda answers, _: answered(answers),
-        healthy=10,
+        healthy=9,
+        nearly=10,
         warning=11,
         critical=101,
         level=1,
@@ -284,6 +294,8 @@ def test_a_signal_over_its_threshold_and_back_is_each_message_once(
     timing, played = timing_of(signal.key), Recording(signal, monkeypatch)
     first, severity = (signal.warning, WARNING) if signal.warning is not None else (signal.critical, CRITICAL)
     assert played.see(signal.healthy).pass_s(20).state is None
+    if signal.nearly is not None:
+        assert played.see(signal.nearly).pass_s(20).state is None
     played.see(first)
     if timing.for_s and not signal.dated:
         assert played.pass_s(timing.for_s - 1).state == ("pending", severity)
@@ -304,6 +316,9 @@ def test_a_signal_over_its_threshold_and_back_is_each_message_once(
         assert played.see(signal.warning).pass_s(20).state == ("firing", WARNING)
         expected.append("worsened")
     assert played.messages == expected
+    if signal.nearly is not None:
+        # Below the threshold, but not below what ends the alert.
+        assert played.see(signal.nearly).pass_s(2 * timing.keep_s).state == ("firing", severity)
     played.see(signal.healthy).pass_s(timing.keep_s - 1)
     assert played.messages == expected
     assert played.pass_s(1).state is None

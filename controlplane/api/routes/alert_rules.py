@@ -7,6 +7,7 @@ from ninja import Router, Schema
 from pydantic import ConfigDict, Field, JsonValue
 
 from controlplane.alerts.rule_edits import (
+    LEAST_CLEAR_PERCENT,
     LONGEST_FOR_S,
     LONGEST_KEEP_S,
     LONGEST_NOTE,
@@ -37,6 +38,7 @@ _RULE: dict[str, JsonValue] = {
     "critical": 2,
     "unit": "%",
     "compare": "more than",
+    "clear_percent": 90,
     "changed": False,
     "fixed": False,
 }
@@ -49,6 +51,8 @@ class AlertRuleValuesIn(Strict):
     #: In the unit of the rule. Null for the default, as the other fields.
     warning: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     critical: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
+    #: An alert that fires ends at this percentage of its threshold. Not for counts and days.
+    clear_percent: Annotated[int, Field(ge=LEAST_CLEAR_PERCENT, le=100)] | None = None
     #: How long the condition must last, and how long it must stay away.
     for_s: Annotated[int, Field(ge=0, le=LONGEST_FOR_S)] | None = None
     keep_s: Annotated[int, Field(ge=0, le=LONGEST_KEEP_S)] | None = None
@@ -89,6 +93,8 @@ class AlertRuleOut(Schema):
     critical: float | None
     unit: str
     compare: Literal["more than", "at least", "less than"]
+    #: An alert that fires ends at this percentage of its threshold.
+    clear_percent: int
     #: Whether something differs from the default.
     changed: bool
     #: Only the note can change, because gateways apply the rule without Postgres.
@@ -147,6 +153,7 @@ def _out(one: RuleInForce) -> AlertRuleOut:
         critical=shown(threshold.critical),
         unit=threshold.unit if threshold.words else "",
         compare=threshold.compare,
+        clear_percent=threshold.clear_percent,
         changed=one.changed,
         fixed=one.fixed,
     )
