@@ -13,14 +13,15 @@ from controlplane.alerts.models import Alert
 from controlplane.alerts.rules import RULES
 from controlplane.alerts.timings import OF_DEPENDENCY, rule_of
 
-#: Rule -> the rules, or the keys of alerts, that it explains. Redis that is down explains a slow one, never
-#: the reverse.
+#: Rule, or key of an alert, -> the rules, or the keys of alerts, that it explains. Redis that is down
+#: explains a slow one, never the reverse.
 EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ahead": ("lag", "outbox", "unknown-revision"),
         "frozen": ("lag", "silent", "uncounted"),
-        "all-local": ("blind:redis", "check-errors", "check-failures", "local", "p99"),
+        "all-local": ("blind:budgets", "blind:redis", "check-errors", "check-failures", "local", "p99"),
         "backlog-untaken": ("backlog-full",),
+        "blind:redis": ("blind:budgets",),
         "check-failures": ("check-errors",),
         "gateway-away": ("silent", "uncounted"),
         "local": ("check-errors", "p99"),
@@ -30,8 +31,8 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pressure": ("shed", "unhealthy"),
         "postgres-down": ("worker-away",),
         "redis-down": (
-            *("all-local", "blind:redis", "check-errors", "check-failures", "local", "lua-error", "outbox"),
-            *("p99", "redis-node", "redis-nodes"),
+            *("all-local", "blind:budgets", "blind:redis", "check-errors", "check-failures", "local"),
+            *("lua-error", "outbox", "p99", "redis-node", "redis-nodes"),
         ),
         "redis-nodes": ("redis-node",),
         "redis-ops": ("p99",),
@@ -76,7 +77,8 @@ def waits(alert: Alert, now: float) -> bool:
 
 
 def _explains(cause: Alert, alert: Alert) -> bool:
-    if not {rule_of(alert.key), alert.key} & {*EXPLAINS.get(rule_of(cause.key), ())}:
+    explained = {*EXPLAINS.get(rule_of(cause.key), ()), *EXPLAINS.get(cause.key, ())}
+    if not {rule_of(alert.key), alert.key} & explained:
         return False
     if cause.state == AlertState.RESOLVED or cause.environment != alert.environment:
         return False

@@ -65,14 +65,16 @@ def is_blind(status: Status, key: str) -> bool:
     rule = rule_of(key)
     if not status.figures.gateways and rule not in NEEDS_NO_GATEWAY:
         return True
-    if any(rule in NEEDED_BY[one.source] for one in status.facts.blind):
+    needed = [one for one in status.facts.blind if rule in NEEDED_BY[one.source]]
+    if any(not one.only for one in needed):
         return True
-    # The load of a server is not known while it does not answer, nor is a backlog that was not read lately.
-    unseen: list[str] = []
+    # Of budgets, those that one primary of a Cluster counts. The load of a server is not known while it
+    # does not answer, nor is a backlog that was not read lately.
+    unseen = [name for one in needed for name in one.only]
     if rule == "redis-ops":
-        unseen = [one.address for one in status.facts.redis_servers if not one.answers]
+        unseen += [one.address for one in status.facts.redis_servers if not one.answers]
     elif rule.startswith("backlog-"):
-        unseen = [one.name for one in status.backlogs if not one.fresh]
+        unseen += [one.name for one in status.backlogs if not one.fresh]
     return any(key == bounded_key(f"{rule}:{name}") for name in unseen)
 
 

@@ -28,7 +28,8 @@ class NamesDependency(Protocol):
 #: As ``controlplane.status.watched.Source``.
 SOURCES: Mapping[Source, str] = MappingProxyType(
     {
-        "redis": "Figures from Redis",
+        "budgets": "What is spent of quotas and budgets",
+        "redis": "The servers of Redis",
         "series": "The history of calls",
         "tokens": "When tokens and certificates expire",
     }

@@ -51,6 +51,15 @@ def _hides_reports(blind: Blind) -> bool:
     return not _hides_on_call(blind)
 
 
+def _what_is_hidden(blind: Blind) -> str:
+    because = f"{blind.because[:1].upper()}{blind.because[1:]}."
+    if not blind.only:
+        return f"{because} Alerts of these rules keep their state: {', '.join(NEEDED_BY[blind.source])}."
+    named = ", ".join(sorted(blind.only)[:3])
+    more = len(blind.only) - 3
+    return f"{because} Alerts about them keep their state: {named}{f', and {more} more' if more > 0 else ''}."
+
+
 def _why_stuck(found: tuple[WaitingExport, float]) -> str:
     one, age_s = found
     wait = (
@@ -90,10 +99,7 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
             scope=_EACH_BLIND,
             test=test,
             text=lambda blind: f"{headlines.SOURCES[blind.source]} cannot be read",
-            detail=lambda blind: (
-                f"{blind.because[:1].upper()}{blind.because[1:]}. Alerts of these rules keep their state:"
-                f" {', '.join(NEEDED_BY[blind.source])}."
-            ),
+            detail=_what_is_hidden,
             since=lambda blind: blind.since,
         )
         for severity, test in _BLIND

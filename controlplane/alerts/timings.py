@@ -85,7 +85,8 @@ NEEDS_NO_GATEWAY = frozenset(
 #: Source of figures -> the rules that conclude nothing while it cannot be read.
 NEEDED_BY: Mapping[Source, tuple[str, ...]] = MappingProxyType(
     {
-        "redis": ("quota", "redis-node", "redis-nodes", "redis-ops"),
+        "budgets": ("quota",),
+        "redis": ("redis-node", "redis-nodes", "redis-ops"),
         "series": ("runaway-tenant", "vendor-429", "vendor-auth"),
         "tokens": ("certificate", "token"),
     }

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
 from controlplane.series.recent import recent_calls
 from controlplane.series.tenant_hours import read_hourly_rates
-from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched
+from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched, spent_key
 from controlplane.usage.budgets import budgets
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -70,18 +71,22 @@ class _Reader:
                 return before
             tenants = [one.tenant for one in figures.tenants]
             seen, first = _Blindness(before.blind), self._first.get(environment, frozenset())
+            kept: tuple[tuple[Spent, ...], _Unread | None] = before.spent, None
+            spent, unread = seen.kept(
+                "budgets", lambda: _spent(environment, figures, before.spent, first), kept
+            )
+            if unread:
+                seen.note("budgets", unread.because, unread.only)
             watched = Watched(
                 usual_per_s=seen.kept(
                     "series", lambda: self._usual_of(environment, tenants), before.usual_per_s
                 ),
                 vendors=seen.kept("series", lambda: _vendors(environment, time.time()), before.vendors),
-                spent=seen.kept(
-                    "redis", lambda: _spent(environment, figures, before.spent, first), before.spent
-                ),
+                spent=spent,
                 expiring=seen.kept("tokens", lambda: tuple(_expiring(environment)), before.expiring),
                 blind=tuple(seen.blind.values()),
             )
-            if "redis" not in seen.blind:
+            if "budgets" not in seen.blind:
                 self._first.pop(environment, None)
             self._read[environment] = (time.monotonic(), watched)
             return watched
@@ -117,6 +122,14 @@ class _NoAnswer(Exception):
     """A source did not answer."""
 
 
+@dataclass(frozen=True)
+class _Unread:
+    """What a source that answers did not say."""
+
+    because: str
+    only: frozenset[str]
+
+
 class _Blindness:
     """Notes which sources cannot be read in one reading. Rules that need them then conclude nothing."""
 
@@ -139,9 +152,12 @@ class _Blindness:
             # Without its text, which can have values of rows.
             because = f"a reading ended with {type(error).__name__}; the log has more"
             log.exception("status.not_watched", source=source)
-        since = self._since.get(source, time.time())
-        self.blind[source] = Blind(source=source, since=since, because=because)
+        self.note(source, because)
         return before
+
+    def note(self, source: Source, because: str, only: frozenset[str] = frozenset()) -> None:
+        since = self._since.get(source, time.time())
+        self.blind[source] = Blind(source=source, since=since, because=because, only=only)
 
 
 _reader = _Reader()
@@ -177,8 +193,10 @@ def _vendors(environment: str, now: float) -> dict[str, VendorAnswers]:
 
 def _spent(
     environment: str, figures: FleetFigures, before: tuple[Spent, ...], first: Collection[str]
-) -> tuple[Spent, ...]:
+) -> tuple[tuple[Spent, ...], _Unread | None]:
     """Raises ``_NoAnswer`` if Redis does not answer: what was spent before did not become less.
+
+    Each primary of a Cluster has some of the numbers, and the others can be read without it.
 
     A tenant that stops after it spent its quota is not busy any more, so those of before are read again.
     """
@@ -206,7 +224,12 @@ def _spent(
         for row in found.rows
     ]
     known = [one for one in rows if one is not None]
-    return tuple(sorted(known, key=lambda one: -one.share)[:MOST_SPENT])
+    unread = frozenset(
+        spent_key(row.tenant, row.dependency, row.name) for row in found.rows if row.spent is None
+    )
+    because = f"Redis gives no answer, or an error, for {len(unread)} of {len(found.rows)}"
+    spent = tuple(sorted(known, key=lambda one: -one.share)[:MOST_SPENT])
+    return spent, _Unread(because, unread) if unread else None
 
 
 def _expiring(environment: str) -> Iterable[Expiry]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: Where figures come from that an evaluation reads itself. ``tokens`` has certificates too.
-Source = Literal["redis", "series", "tokens"]
+#: Where figures come from that an evaluation reads itself. ``tokens`` has certificates too. ``redis`` is
+#: about its servers, and ``budgets`` about what is spent, which Redis keeps too: one can be missing alone.
+Source = Literal["budgets", "redis", "series", "tokens"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class Blind:
     since: float | None
     #: The error, without secrets.
     because: str
+    #: What of it cannot be read, as in the keys of alerts; empty for everything.
+    only: frozenset[str] = frozenset()
 
 
 #: A server of Redis is degraded above one of these, or if it does not answer.
@@ -79,6 +82,10 @@ class VendorAnswers:
     refused_account: int = 0
 
 
+def spent_key(tenant: str, dependency: str, name: str) -> str:
+    return "/".join(part for part in (tenant, dependency, name) if part)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spent:
     """What is spent of a quota, or of a vendor limit, with a calendar period."""
@@ -101,7 +108,7 @@ class Spent:
 
     @property
     def key(self) -> str:
-        return "/".join(part for part in (self.tenant, self.dependency, self.name) if part)
+        return spent_key(self.tenant, self.dependency, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

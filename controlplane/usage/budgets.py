@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from controlplane.policies.models import Tenant, TenantQuota, TierQuota, VendorLimit
-from controlplane.redis.scripts import PROMPT_S, limits
+from controlplane.redis.read_many import read_many
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
@@ -154,14 +154,9 @@ def _of_vendors(environment: str) -> Iterable[_Counter]:
 
 
 def _texts(names: list[str]) -> dict[str, Any] | None:
-    """Key -> what Redis has; ``None`` when Redis does not answer."""
-    if not names:
-        return {}
+    """Key -> what Redis has, or an error; ``None`` when no server of Redis answers."""
     try:
-        with limits(deadline_s=PROMPT_S).pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.get(name)
-            return dict(zip(names, pipeline.execute(raise_on_error=False), strict=True))
+        return read_many(names)
     except redis.RedisError:
         return None
 

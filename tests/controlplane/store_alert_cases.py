@@ -71,9 +71,9 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("blind", "critical"),
         blind("redis"),
-        "Figures from Redis cannot be read. Redis does not answer. Alerts of these rules keep their state:"
-        " quota, redis-node, redis-nodes, redis-ops.",
-        blind("tokens"),
+        "The servers of Redis cannot be read. Redis does not answer. Alerts of these rules keep their state:"
+        " redis-node, redis-nodes, redis-ops.",
+        blind("budgets"),
     ),
     (
         ("blind", "warning"),

@@ -193,7 +193,7 @@ def test_a_worker_that_reads_no_server_is_blind_and_concludes_nothing(production
     }
     alert = Alert.objects.get(key="blind:redis")
     assert (alert.level, alert.runbook) == (2, "figures-missing")
-    assert "quota, redis-node, redis-nodes, redis-ops" in alert.detail
+    assert alert.detail.endswith(": redis-node, redis-nodes, redis-ops.")
     RedisNode.objects.update(read_at=timezone.now() + timedelta(seconds=60), lag_s=0)
     assert found_at(production) == {
         "blind:redis": ("critical", "recovering"),

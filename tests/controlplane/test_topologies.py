@@ -1,7 +1,9 @@
 """The control plane with a Cluster, and behind Sentinels: agents there receive what it publishes."""
 
 import asyncio
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from hashlib import sha1
@@ -11,6 +13,8 @@ import pytest
 import redis
 from django.utils import timezone
 
+from controlplane.alerts.evaluator import evaluate_environment
+from controlplane.alerts.models import Alert
 from controlplane.backlogs.collect import measure_backlogs
 from controlplane.breakers.breakers_in_redis import stored_breakers
 from controlplane.breakers.collect import collect_transitions
@@ -18,19 +22,23 @@ from controlplane.breakers.models import Transition
 from controlplane.breakers.overrides import end_override, override_breaker, reset_breaker
 from controlplane.editing import edits
 from controlplane.embedded.reachable import problem
+from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.publishing.publish import PUBLISH_CONFIG, PublishError, publish_head, read_head
 from controlplane.reconciliation import copying
 from controlplane.reconciliation.models import AllowedAlone
 from controlplane.redis.scripts import limits as client_of_limits
-from controlplane.repair.tasks import reconcile_environment
+from controlplane.repair.tasks import measure_redis_nodes, reconcile_environment
+from controlplane.status import read_watched
 from controlplane.status.read_backlogs import read_backlogs
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys
-from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Reason
+from fuseboard.contract.calendar_period import period_around
+from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Period, Reason
 from fuseboard.errors import Refused
-from tests.agents.redis_topologies import Cluster, Watched
+from tests.agents.redis_topologies import Cluster, Member, Watched
 from tests.agents.servers import Server
+from tests.controlplane.test_alert_evaluator import let_pass, measure
 from tests.waiting import wait_until
 
 DEPENDENCIES = ("openai", "stripe", "search", "mail", "maps")
@@ -135,6 +143,21 @@ def once_answered(do: Callable[[], object]) -> None:
     wait_until(done)
 
 
+def shard_of(cluster: Cluster, key: str) -> list[Member]:
+    """The primary that has the key, and its replica: without both, nobody takes over."""
+    primary = cluster.primary_of(key)
+    of = {node: node.client.info("replication").get("master_port") for node in cluster.nodes}
+    replicas = [node for node, its_primary in of.items() if its_primary == primary.port]
+    return [primary, *replicas]
+
+
+def open_alerts(environment: str) -> dict[str, str]:
+    # The figures of gateways, as of now.
+    measure(0.0)
+    evaluate_environment(environment)
+    return dict(Alert.objects.exclude(state="resolved").values_list("key", "state"))
+
+
 class TestCluster:
     def test_edits_and_nudges_reach_an_agent(self, on_cluster: Cluster, production: str, ada: Any):
         with Pod(on_cluster.url) as pod:
@@ -193,6 +216,55 @@ class TestCluster:
         assert measure_backlogs(production) == len(DEPENDENCIES)
         found = {one.dependency: one.figures.submitted for one in read_backlogs(production)}
         assert found == {name: number for number, name in enumerate(DEPENDENCIES)}
+
+    def test_budgets_of_a_primary_that_does_not_answer_hide_no_alert_about_servers(
+        self, on_cluster: Cluster, production: str, ada: Any, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(read_watched, "READ_AGAIN_S", 0.0)
+        read_watched.forget()
+        key = keys.tenant_quota(production, "acme", "day")
+        shard = shard_of(on_cluster, key)
+        names = (f"tenant-{number}" for number in range(100))
+        other = next(
+            name
+            for name in names
+            if on_cluster.primary_of(keys.tenant_quota(production, name, "day")) is not shard[0]
+        )
+        edits.create_tenant(environment=production, tenant=other, tier="pro", reason="for a test", actor=ada)
+        daily: dict[str, Any] = {"limit": 10, "window_s": 60, "algorithm": "fixed_window", "period": "day"}
+        for tenant in Tenant.objects.filter(key__in=("acme", other)):
+            TenantQuota.objects.create(tenant=tenant, name="day", **daily)
+        began, _ = period_around(time.time_ns() // 1000, Period.DAY, "UTC")
+        client_of_limits().set(key, f"{began} 9")
+        measure_redis_nodes()
+        assert set(open_alerts(production)) == {"quota:acme/day"}
+        let_pass(60)
+        assert open_alerts(production) == {"quota:acme/day": "firing"}
+        try:
+            for member in shard:
+                member.send(signal.SIGSTOP)
+            measure_redis_nodes()
+            # Its replica is named by nobody, so that the last answer of the replica counts for a minute.
+            silent = f"redis-node:127.0.0.1:{shard[0].port}"
+            assert set(open_alerts(production)) == {"quota:acme/day", "blind:budgets", silent}
+            let_pass(60)
+            firing = dict.fromkeys(("quota:acme/day", "blind:budgets", silent), "firing")
+            assert open_alerts(production) == firing
+            blind = Alert.objects.get(key="blind:budgets")
+            assert (blind.level, blind.severity, blind.runbook) == (2, "warning", "figures-missing")
+            assert blind.text == "What is spent of quotas and budgets cannot be read"
+            assert blind.detail == (
+                "Redis gives no answer, or an error, for 1 of 2."
+                " Alerts about them keep their state: acme/day."
+            )
+            hidden = set(Alert.objects.filter(blind_since__isnull=False).values_list("key", flat=True))
+            assert hidden == {"quota:acme/day"}
+        finally:
+            for member in shard:
+                member.send(signal.SIGCONT)
+        on_cluster.settle()
+        measure_redis_nodes()
+        assert open_alerts(production) == firing | dict.fromkeys(("blind:budgets", silent), "recovering")
 
     def test_an_emptied_cluster_is_refilled(self, on_cluster: Cluster, production: str):
         on_cluster.flush()

@@ -127,7 +127,7 @@ def test_what_is_spent_is_remembered_while_redis_does_not_answer(
     again = read_watched.read_watched(production, FleetFigures())
     assert [one for one in again.spent if one.name == "cost"] == [spent]
     [first] = again.blind
-    assert (first.source, first.because) == ("redis", "Redis does not answer")
+    assert (first.source, first.because) == ("budgets", "Redis does not answer")
     [second] = read_watched.read_watched(production, FleetFigures()).blind
     assert second.since == first.since, "it lasts"
     monkeypatch.undo()

@@ -109,7 +109,7 @@ def _log(alert: Alert) -> dict[int, _Logged]:
 
 def _explained(alert: Alert) -> tuple[list[str], int]:
     """The first texts of what it explains, and their number."""
-    if rule_of(alert.key) not in EXPLAINS:
+    if not {rule_of(alert.key), alert.key} & EXPLAINS.keys():
         return [], 0
     rows = alert.explained.order_by("true_since", "pk")
     texts = list(rows.values_list("text", flat=True)[:MOST_EXPLAINED])
