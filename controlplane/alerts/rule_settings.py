@@ -129,8 +129,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         ),
         # Its two thresholds are near each other.
         "redis-ops": Threshold(
-            clear_percent=95,
-            warning=thresholds.REDIS_OPS_SHARE, critical=thresholds.REDIS_OPS_SHARE_CRITICAL
+            clear_percent=95, warning=thresholds.REDIS_OPS_SHARE, critical=thresholds.REDIS_OPS_SHARE_CRITICAL
         ),
         "runaway-tenant": _jumping(
             warning=thresholds.RUNAWAY_TIMES, unit="times its usual hour", scale=1.0, least=2.0, most=10_000.0
