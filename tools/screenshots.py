@@ -148,7 +148,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--readme", action="store_true", help="only the pictures of the README, into docs/pictures"
     )
-    parser.add_argument("--only", nargs="+", default=[], help="names of pages")
+    parser.add_argument(
+        "--only", nargs="+", default=[], choices=sorted({*OUTSIDE, *PAGES}), help="names of pages"
+    )
     given = parser.parse_args()
     if given.readme:
         given.out = ROOT / "docs" / "pictures"
