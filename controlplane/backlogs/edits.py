@@ -49,9 +49,9 @@ def _change(
     problems.settle()
     if not Dependency.objects.filter(environment_id=environment, name=dependency).exists():
         raise NotFound("dependency", dependency)
-    if until is None:
-        until_us = read_dead(environment, dependency).now_us
-    else:
+    # Redis answers now, so what fails below may have happened.
+    until_us = read_dead(environment, dependency).now_us
+    if until is not None:
         until_us = max(1, (until - _EPOCH) // timedelta(microseconds=1))
     with transaction.atomic():
         # Jobs change only while Postgres can keep the entry.
@@ -89,6 +89,6 @@ def _attempt(
 ) -> tuple[Changed, redis.RedisError | None]:
     try:
         return change_dead(environment, dependency, what, until_us=until_us), None
-    except redis.TimeoutError as error:
-        # It may have happened, so there is an entry.
+    except (redis.TimeoutError, redis.ConnectionError) as error:
+        # The script may have run before the answer was lost, so there is an entry.
         return Changed(number=0, left=0, full=False, unknown=True), error

@@ -1,8 +1,10 @@
 """The pages of backlogs, and what operators do with dead jobs, against a real Redis."""
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha1
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -14,6 +16,8 @@ from controlplane.backlogs.collect import measure_backlogs
 from controlplane.policies.models import Dependency
 from tests.agents.backlog_scripts import SECOND, BacklogStore
 from tests.dashboard.shown import text_of
+from tests.faults.chaos import network
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -166,6 +170,7 @@ def test_without_redis_the_last_figures_stay_and_nothing_changes(
     answer = client.post("/backlogs/payments-api", {"act": "return", "until": until, "reason": REASON})
     assert answer.status_code == 503
     assert "Redis does not answer. Nothing is known to have changed." in text_of(answer.content.decode())
+    assert not Entry.objects.filter(action__startswith="backlog.").exists(), "surely nothing has happened"
 
 
 def test_a_question_that_times_out_leaves_an_entry_that_says_so(
@@ -187,6 +192,36 @@ def test_a_question_that_times_out_leaves_an_entry_that_says_so(
     assert calls == [1, 1]
     assert Entry.objects.get(action="backlog.dead_returned").after == {"jobs": 1, "left": 1, "unknown": True}
     assert "Redis did not answer for the others" in shown(client, "/backlogs/payments-api")
+
+
+def test_a_connection_that_closes_after_the_script_ran_leaves_an_entry(
+    log_in: Any, backlog: BacklogStore, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, run = log_in("olga"), dead_jobs._run
+    with network() as net, ThreadPoolExecutor() as threads:
+        server = urlsplit(settings.REDIS_URL)
+        proxy = net.proxy((str(server.hostname), server.port or 0))
+        settings.REDIS_URL = settings.REDIS_URL.replace(f":{server.port}/", f":{proxy.port}/")
+
+        def close_when_it_ran() -> None:
+            wait_until(lambda: not backlog.ordered("dead"))
+            proxy.reset_all()
+
+        def without_answer(*given: Any, **more: Any) -> Any:
+            if given[3] == dead_jobs.RETURN:
+                given[0].ping()  # it is connected
+                proxy.hold_down = True
+                closed.append(threads.submit(close_when_it_ran))
+            return run(*given, **more)
+
+        closed: list[Future[None]] = []
+        monkeypatch.setattr(dead_jobs, "_run", without_answer)
+        answer = form(client, "return")
+        assert [one.result() for one in closed] == [None]
+    assert answer.status_code == 503
+    assert len(backlog.ordered("ready")) == 5
+    entry = Entry.objects.get(action="backlog.dead_returned")
+    assert (entry.actor, entry.after) == ("olga", {"jobs": 0, "left": 0, "unknown": True})
 
 
 def test_a_role_for_the_owner_of_the_dependency_is_enough(log_in: Any, backlog: BacklogStore) -> None:
