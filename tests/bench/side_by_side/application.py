@@ -1,4 +1,4 @@
-"""A FastAPI application, served with or without the middleware: ``python -m ... plain|guarded REDIS_URL``."""
+"""A FastAPI application, with or without the middleware: ``python -m ... plain|guarded REDIS_URL LOOP``."""
 
 import logging
 import socket
@@ -62,7 +62,7 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
-        config = uvicorn.Config(app, log_level="error", access_log=False)
+        config = uvicorn.Config(app, log_level="error", access_log=False, loop=sys.argv[3])
         uvicorn.Server(config).run(sockets=[listener])
 
 

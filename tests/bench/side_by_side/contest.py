@@ -75,9 +75,6 @@ async def _decisions(url: str, redis_pid: int) -> Rounds:
                     figures = await closed_loop(call, callers=callers, seconds=seconds, redis_pid=redis_pid)
                     if number >= 0:
                         rounds.add(name, callers, figures)
-        alone = sum(pod.counters.local_decisions for pod in pods)
-        if alone:
-            say(f"{alone} decisions were made without Redis: the machine was very busy")
     return rounds
 
 

@@ -7,6 +7,7 @@ import time
 from tests.bench.side_by_side import ours
 from tests.bench.side_by_side.bars import Results, say
 from tests.bench.side_by_side.figures import closed_loop
+from tests.bench.side_by_side.shared_only import check_shared
 
 CALLERS = 200
 ROUNDS = 60
@@ -22,22 +23,29 @@ async def measure(url: str, redis_pid: int, results: Results) -> None:
 
 
 async def _cost(url: str, redis_pid: int, results: Results) -> None:
-    """CPU per decision with the deadline, relative to the same agent without a deadline."""
+    """CPU per decision with the deadline, relative to the same agent without a deadline.
+
+    With the shipped deadline, a busy machine alone makes local decisions: rounds with any do not count.
+    """
     tuning = ours.SHIPPED_DEADLINE
     async with (
-        ours.running(url, "watched", tuning) as watched,
-        ours.running(url, "unwatched", tuning) as unwatched,
+        ours.running(url, "watched", tuning, may_decide_locally=True) as watched,
+        ours.running(url, "unwatched", tuning, may_decide_locally=True) as unwatched,
     ):
         unwatched.admission._batcher._watch = lambda question: None
         cpu: dict[str, list[float]] = {"watched": [], "unwatched": []}
-        contenders = [("watched", watched.call(20)), ("unwatched", unwatched.call(20))]
+        contenders = [("watched", watched, watched.call(20)), ("unwatched", unwatched, unwatched.call(20))]
         for number in range(-1, ROUNDS):
             # The second contender finds a warmer machine: alternate the order, too.
             contenders.reverse()
-            for name, call in contenders:
+            for name, pod, call in contenders:
+                local = pod.counters.local_decisions
                 figures = await closed_loop(call, callers=CALLERS, seconds=ROUND_S, redis_pid=redis_pid)
-                if number >= 0:
+                if number >= 0 and pod.counters.local_decisions == local:
                     cpu[name].append(figures.cpu)
+        for name, pod, _ in contenders:
+            if len(cpu[name]) < ROUNDS // 2:
+                check_shared(name, pod.counters.local_decisions)
     extra = _undisturbed(cpu["watched"]) / _undisturbed(cpu["unwatched"]) - 1
     results.ratios["deadline_cost"] = max(0.0, extra)
     say(f"deadline: {extra:+.1%} CPU per decision with {CALLERS} callers")
@@ -50,7 +58,7 @@ def _undisturbed(cpu: list[float]) -> float:
 
 async def _false_timeouts(url: str, results: Results) -> None:
     """Decisions of a saturated loop with a healthy Redis that gave up on it."""
-    async with ours.running(url, "saturated", ours.SHIPPED_DEADLINE) as pod:
+    async with ours.running(url, "saturated", ours.SHIPPED_DEADLINE, may_decide_locally=True) as pod:
         call, decided, running = pod.call(20), 0, True
 
         async def work(number: int) -> None:

@@ -1,7 +1,9 @@
 """The agent's admission, as a pod runs it, with limits that admit everything."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+
+from msgspec.structs import replace
 
 from fuseboard.admission.call_pressure import CallShedding
 from fuseboard.composition import compose_admission
@@ -24,6 +26,7 @@ from fuseboard.contract.store_url import StoreUrl
 from fuseboard.contract.words import MAX_LIMIT, Algorithm, ConfigSource, Mode, Outcome
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.single_store import SingleStore
+from tests.bench.side_by_side.shared_only import shared_only
 from tests.waiting import eventually
 
 DEPENDENCY = "payments"
@@ -40,6 +43,8 @@ QUOTA = Limit(name="calls", limit=5_000_000, window_ms=1000, burst=5_000_000, de
 #: A limit that is leased, so that most calls are decided in memory.
 LEASED = Limit(name="calls", limit=50_000_000, window_ms=1000, burst=50_000_000)
 REQUESTS = Limit(name="requests", limit=50_000_000, window_ms=10_000, burst=50_000_000)
+#: The same, but never leased: not early, because it has a threshold, and not hot, because none reaches that.
+ASKED_REQUESTS = replace(REQUESTS, lease_above=MAX_LIMIT)
 
 #: Missed deadlines never end the run in local mode: this many in 1 ms are impossible. On a busy machine the
 #: default of 5 ms would let some rounds be decided without Redis: those would be cheap, and count in our
@@ -48,11 +53,11 @@ PATIENT = Tuning(store_deadline_us=50_000, store_timeouts=10_000, timeout_window
 SHIPPED_DEADLINE = Tuning(store_timeouts=10_000, timeout_window_ms=1)
 
 
-def policy(environment: str, tuning: Tuning) -> Policy:
+def policy(environment: str, tuning: Tuning, requests: Limit = REQUESTS) -> Policy:
     return Policy(
         environment=environment,
         default_tier="all",
-        tiers=(Tier(name="all", quotas=(QUOTA, REQUESTS)),),
+        tiers=(Tier(name="all", quotas=(QUOTA, requests)),),
         dependencies=(
             Dependency(name=DEPENDENCY, vendor_limits=(VENDOR,), breaker=BreakerPolicy()),
             Dependency(name=UNGUARDED, vendor_limits=(LEASED,), breaker=BreakerPolicy()),
@@ -73,9 +78,11 @@ def policy(environment: str, tuning: Tuning) -> Policy:
     )
 
 
-def configured(environment: str, tuning: Tuning = PATIENT, live_servers: int = 1) -> Configuration:
+def configured(
+    environment: str, tuning: Tuning = PATIENT, live_servers: int = 1, requests: Limit = REQUESTS
+) -> Configuration:
     configuration = Configuration(environment=environment)
-    decided = policy(environment, tuning)
+    decided = policy(environment, tuning, requests)
     document = encode_policy(decided)
     head = ConfigHead(epoch=1, revision=1, hash=hash_of(document))
     tenants = dict.fromkeys(TENANTS, TenantRecord(tier="all"))
@@ -89,10 +96,12 @@ def configured(environment: str, tuning: Tuning = PATIENT, live_servers: int = 1
 class Pod:
     """One server. Every environment has separate keys, so pods do not share breakers or limits."""
 
-    def __init__(self, redis_url: str, environment: str, tuning: Tuning, live_servers: int) -> None:
+    def __init__(
+        self, redis_url: str, environment: str, tuning: Tuning, live_servers: int, requests: Limit
+    ) -> None:
         self.counters = Counters()
         self.store = SingleStore(StoreUrl.parse(redis_url))
-        self.configuration = configured(environment, tuning, live_servers)
+        self.configuration = configured(environment, tuning, live_servers, requests)
         self.admission = compose_admission(
             configuration=self.configuration,
             counters=self.counters,
@@ -127,12 +136,20 @@ class Pod:
 
 @asynccontextmanager
 async def running(
-    redis_url: str, environment: str, tuning: Tuning = PATIENT, *, live_servers: int = 1
+    redis_url: str,
+    environment: str,
+    tuning: Tuning = PATIENT,
+    *,
+    live_servers: int = 1,
+    requests: Limit = REQUESTS,
+    may_decide_locally: bool = False,
 ) -> AsyncIterator[Pod]:
-    pod = Pod(redis_url, environment, tuning, live_servers)
+    """A pod that is connected. The run ends if it decides without Redis, unless it ``may_decide_locally``."""
+    pod = Pod(redis_url, environment, tuning, live_servers, requests)
     pod.admission.start()
     try:
         await eventually(lambda: pod.admission.mode is Mode.SHARED, "an answer of Redis", within_s=5)
-        yield pod
+        with nullcontext() if may_decide_locally else shared_only(environment, pod.counters):
+            yield pod
     finally:
         await pod.admission.stop()
