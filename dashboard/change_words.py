@@ -15,7 +15,7 @@ from controlplane.policies.limit_fields import WORDS
 from controlplane.policies.limits import full_columns
 from controlplane.policies.merge import RATE, units
 from dashboard.limit_forms import value_words
-from dashboard.rate_words import rate_words
+from dashboard.rate_words import limits_calls_at_once, rate_words
 from dashboard.setting_lines import column_label, lower_first, said, setting_words
 from fuseboard.contract.limit_fields import BY_NAME, Choices, Number, Patterns, TimeZone
 
@@ -121,16 +121,23 @@ def _template_lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
 def _rate_lines(
     name: str, was: Fields, now: Fields, moved: list[str], tiers: tuple[str, str]
 ) -> Iterator[ChangeWords]:
-    share = ""
-    if was and now and _per_second(was):
-        percent = round(100 * (_per_second(now) / _per_second(was) - 1))
-        share = f"({percent:+d} %)" if percent else ""
     before, after = (rate_words(each) if each else "" for each in (was, now))
+    if was and now and limits_calls_at_once(was) and limits_calls_at_once(now):
+        yield from _slot_lines(name, was, now, moved)
     if before == after:
         return
+    share = _growth(was, now) if was and now else ""
     old, new = (f" (tier {tier})" if tier else "" for tier in tiers)
     fields = ", ".join(each for each in moved if each.rpartition(".")[2] in RATE)
     yield ChangeWords(name, before + old, (after or "removed") + new, share, fields)
+
+
+def _slot_lines(name: str, was: Fields, now: Fields, moved: list[str]) -> Iterator[ChangeWords]:
+    """Of calls at once: the rate in words does not say for how long one of them may last."""
+    for field in moved:
+        if field.rpartition(".")[2] == "window_s":
+            before, after = (column_words("window_s", each) for each in (was, now))
+            yield ChangeWords(f"{name}, longest time of a call", before, after, fields=field)
 
 
 def _other_lines(start: str, was: Fields, now: Fields, moved: list[str]) -> Iterator[ChangeWords]:
@@ -170,6 +177,16 @@ def _value(name: str, value: Any) -> str:
 
 def _columns(prefix: str, name: str, fields: Fields) -> dict[str, Any]:
     return limits_in(prefix, fields).get(name, {})
+
+
+def _growth(was: Fields, now: Fields) -> str:
+    """``(+50 %)``; empty for what cannot be compared: a rate and calls at once, or calls and tokens."""
+    at_once = limits_calls_at_once(was)
+    if at_once != limits_calls_at_once(now) or full_columns(was)["measure"] != full_columns(now)["measure"]:
+        return ""
+    old, new = (float(each["limit"]) if at_once else _per_second(each) for each in (was, now))
+    percent = round(100 * (new / old - 1)) if old else 0
+    return f"({percent:+d} %)" if percent else ""
 
 
 def _per_second(columns: Fields) -> float:

@@ -7,14 +7,19 @@ from controlplane.policies.limits import full_columns
 
 
 def rate_words(columns: Fields) -> str:
-    """``600 per min, burst 100``; ``50 at once`` for concurrency."""
+    """``600 per min, burst 100``; ``50 calls at once`` for concurrency."""
     full = full_columns(columns)
-    if full["algorithm"] == "concurrency":
-        return f"{full['limit']:,} at once"
+    if limits_calls_at_once(columns):
+        return f"{full['limit']:,} {'call' if full['limit'] == 1 else 'calls'} at once"
     window = full["period"] or window_words(full["window_s"])
     burst = f", burst {full['burst']:,}" if full["burst"] != 1 else ""
     kind = "" if full["algorithm"] == "token_bucket" else f", {full['algorithm'].replace('_', ' ')}"
     return f"{full['limit']:,} per {window}{burst}{kind}"
+
+
+def limits_calls_at_once(columns: Fields) -> bool:
+    """Whether the limit is about calls at the same time: it has no rate."""
+    return bool(full_columns(columns)["algorithm"] == "concurrency")
 
 
 def window_words(seconds: int) -> str:

@@ -14,6 +14,7 @@ from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS
 
 RATE: dict[str, Any] = {"algorithm": "token_bucket", "limit": 100, "window_s": 60, "burst": 1}
 LIMIT: dict[str, Any] = {**RATE, "failure_policy": "fail_open", "shadow": False}
+AT_ONCE: dict[str, Any] = {**LIMIT, "algorithm": "concurrency", "limit": 20}
 TIER: dict[str, Any] = {"title": "", "priority": 50}
 
 
@@ -89,6 +90,37 @@ def lines(kind: str, before: Any, after: Any, *tiers: Any) -> list[tuple[str, st
 )
 def test_a_change_is_in_words(kind: str, before: Any, after: Any, shown: Any) -> None:
     assert sorted(lines(kind, before, after)) == sorted(shown)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        # What cannot be compared has no percentage.
+        (LIMIT, AT_ONCE, [("r", "100 per min", "20 calls at once")]),
+        (AT_ONCE, LIMIT, [("r", "20 calls at once", "100 per min")]),
+        (
+            LIMIT,
+            {**LIMIT, "measure": "tokens", "limit": 300},
+            [("r, measure", "calls", "tokens"), ("r", "100 per min", "300 per min")],
+        ),
+        (
+            AT_ONCE,
+            {**AT_ONCE, "limit": 1, "window_s": 120},
+            [
+                ("r, longest time of a call", "60 s", "120 s"),
+                ("r", "20 calls at once", "1 call at once (-95 %)"),
+            ],
+        ),
+        (
+            AT_ONCE,
+            {**AT_ONCE, "window_s": 30},
+            [("r, longest time of a call", "60 s", "30 s")],
+        ),
+    ],
+)
+def test_a_rate_and_calls_at_once_are_not_compared(before: Any, after: Any, shown: Any) -> None:
+    found = lines("tier", TIER | quotas("r", **before), TIER | quotas("r", **after))
+    assert sorted(found) == sorted(shown)
 
 
 def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:
