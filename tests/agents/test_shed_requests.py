@@ -192,6 +192,16 @@ async def test_the_route_of_a_request_is_measured_by_its_pattern(agent: Agent):
     assert routes["other"]["p95_ms"] is None
 
 
+async def test_a_tenant_that_moves_to_another_tier_has_its_priority(agent: Agent, limits: redis.Redis):
+    app = FuseboardMiddleware(hello, agent, tenant_of)
+    press(agent, ALMOST_ALL)
+    assert await statuses(app, "free") == [503]
+    moved = {"free": TenantRecord(tier="premium")}
+    publish(limits, TIERED, revision=2, tenants=moved, listed=("free",))
+    await eventually(lambda: agent.configuration.snapshot.tier_of("free").name == "premium")
+    assert await statuses(app, "free") == [200]
+
+
 async def test_observe_mode_refuses_nothing_and_counts(agent: Agent, limits: redis.Redis):
     observing = msgspec.structs.replace(
         TIERED, protection=PodProtection(shedding=Shedding(), observe=Observe(shedding_until_us=2**52))

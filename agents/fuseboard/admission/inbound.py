@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fuseboard.admission.call_pressure import CallShedding, GuardLoads
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
+from fuseboard.admission.lanes import MAX_LANES
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.load import PodLoad
@@ -31,6 +32,19 @@ _TEXTS = {
     "latency": "Service temporarily overloaded",
     "pressure": "Service under pressure - {tier} tier temporarily limited",
 }
+
+
+class Priorities:
+    """The priorities of the tenants that were here since a change of the configuration.
+
+    For any thread: it is read and extended, and a new one replaces it.
+    """
+
+    __slots__ = ("changes", "of")
+
+    def __init__(self, changes: int) -> None:
+        self.changes = changes
+        self.of: dict[str, int] = {}
 
 
 class Inbound:
@@ -57,6 +71,7 @@ class Inbound:
         self._on_change = on_change
         self._calls, self._call_shedding = calls, call_shedding
         self._make = make
+        self.priorities = Priorities(configuration.changes)
         #: Kept while it is switched off: its counts continue, and requests in flight belong to it.
         self._pod: Pod | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,21 +131,34 @@ class Inbound:
         pod = self.pod
         if pod is None:
             return None
-        source = tenant if tenant is not None else subject.api_key or subject.user or subject.ip
-        if tenant is None and not source:
-            return None
-        snapshot = self._configuration.snapshot
-        tier = snapshot.tier_of(tenant or "")
-        entered = pod.enter(f"{method} {path}", tier.priority, source)
+        if tenant is None:
+            source = subject.api_key or subject.user or subject.ip
+            if not source:
+                return None
+            priority = self._configuration.snapshot.tier_of("").priority
+        else:
+            source, known = tenant, self.priorities
+            if known.changes != self._configuration.changes:
+                known = self.priorities = Priorities(self._configuration.changes)
+            found = known.of.get(tenant)
+            priority = self._find_priority(tenant, known) if found is None else found
+        entered = pod.enter(f"{method} {path}", priority, source)
         if isinstance(entered, Shed):
             self._note(tenant)
-            return self._refuse(snapshot, entered, tenant or "", tier.name)
+            return self._refuse(entered, tenant or "")
         return entered
 
-    def _refuse(self, snapshot: Snapshot, shed: Shed, tenant: str, tier: str) -> Decision:
+    def _find_priority(self, tenant: str, known: Priorities) -> int:
+        priority = self._configuration.snapshot.tier_of(tenant).priority
+        if len(known.of) < MAX_LANES:
+            known.of[tenant] = priority
+        return priority
+
+    def _refuse(self, shed: Shed, tenant: str) -> Decision:
+        snapshot = self._configuration.snapshot
         refusal = Refusal(Reason.SHED, shed.cause, shed.retry_after_s)
         decision = self._decisions.refuse(snapshot, refusal, tenant=tenant)
-        return replace(decision, message=_TEXTS[shed.cause].format(tier=tier))
+        return replace(decision, message=_TEXTS[shed.cause].format(tier=snapshot.tier_of(tenant).name))
 
     def _note(self, tenant: str | None) -> None:
         with self._lock:

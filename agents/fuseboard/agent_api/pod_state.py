@@ -101,9 +101,11 @@ class PodState(Lifetime):
         if inbound.pod is None or self._stopped:
             return None
         try:
-            if tenant is not None and not is_subject(tenant):
+            # A tenant that was here has a valid name.
+            if tenant is not None and tenant not in inbound.priorities.of and not is_subject(tenant):
                 tenant = INVALID
-            subject = harmless(subject)
+            if subject is not NOBODY:
+                subject = harmless(subject)
             entered = inbound.enter(tenant, subject, method, path)
             if isinstance(entered, Decision):
                 self._runtime.refusal_samples.offer(entered, subject)

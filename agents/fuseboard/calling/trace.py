@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 
 #: Returns the ``traceparent`` of the request that is served. It is read only when a call fails.
 _header: ContextVar[Callable[[], str] | None] = ContextVar("fuseboard_traceparent", default=None)
@@ -15,13 +15,10 @@ _TRACEPARENT = re.compile(
 _MOST_LETTERS = 200
 
 
-def enter_request(header: Callable[[], str]) -> Token[Callable[[], str] | None]:
-    """Begin to serve a request. ``header`` returns its ``traceparent``, empty for none."""
-    return _header.set(header)
-
-
-def leave_request(token: Token[Callable[[], str] | None]) -> None:
-    _header.reset(token)
+#: Begin to serve a request: takes a function that returns its ``traceparent``, empty for none, and returns a
+#: token for ``leave_request``. Both are the methods themselves, because every request calls them.
+enter_request = _header.set
+leave_request = _header.reset
 
 
 def trace_id() -> str:

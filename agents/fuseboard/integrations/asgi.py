@@ -17,6 +17,7 @@ applications describe the pod::
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 from fuseboard.agent import Agent
@@ -88,31 +89,36 @@ class FuseboardMiddleware:
         self.failed_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            token = enter_request(lambda: _traceparent(scope))
-            try:
-                await self._handle(scope, receive, send)
-            finally:
-                leave_request(token)
-        elif scope["type"] == "lifespan":
-            await _Lifespan(self._app, self._agent).run(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tenant = self._tenant(scope)
-        subject = (self._subject(scope) if self._subject is not None else None) or NOBODY
-        if tenant is None and subject == NOBODY:
-            await self._serve(scope, receive, send, [], None)
+        # In one piece: every further coroutine is a part of what the middleware costs each request.
+        if scope["type"] != "http":
+            await self._pass(scope, receive, send)
             return
-        visit = self._agent.enter_request(tenant, subject, scope.get("method", ""), scope.get("path", ""))
-        if isinstance(visit, Decision):
-            await self._refuse(scope, send, visit)
-            return
-        # ``fuseboard.integrations.fastapi.limited`` must not count the request again.
-        scope[ENTERED] = True
+        visit: Visit | None = None
+        token = enter_request(partial(_traceparent, scope))
         try:
-            decision = await self._decide(scope, tenant, subject)
+            tenant = self._tenant(scope)
+            subject = (self._subject(scope) if self._subject is not None else None) or NOBODY
+            if tenant is None and subject == NOBODY:
+                await self._serve(scope, receive, send, [], None)
+                return
+            entered = self._agent.enter_request(
+                tenant, subject, scope.get("method", ""), scope.get("path", "")
+            )
+            if isinstance(entered, Decision):
+                await self._refuse(scope, send, entered)
+                return
+            visit = entered
+            # ``fuseboard.integrations.fastapi.limited`` must not count the request again.
+            scope[ENTERED] = True
+            cost = self._cost(scope) if self._cost is not None else 1
+            costs = self._costs(scope) if self._costs is not None else None
+            decision: Decision | None = None
+            try:
+                decision = await self._agent.admit_request(
+                    tenant, cost, costs=costs, subject=subject, wait_s=self._wait_s
+                )
+            except Misconfigured:
+                self._note_failed_open()
             if decision is None:
                 await self._serve(scope, receive, send, [], visit)
             elif not decision.allowed:
@@ -122,10 +128,19 @@ class FuseboardMiddleware:
                     extra = header_pairs(decision, legacy=self._legacy)
                     await self._serve(scope, receive, send, extra, visit)
                 finally:
-                    self._agent.finish(decision)
+                    # A leased call holds no slots.
+                    if not decision.leased:
+                        self._agent.finish(decision)
         finally:
             if visit is not None:
                 visit.leave()
+            leave_request(token)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _Lifespan(self._app, self._agent).run(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
     async def _serve(
         self,
@@ -159,19 +174,11 @@ class FuseboardMiddleware:
                 visit.answered(500)
             raise
 
-    async def _decide(self, scope: Scope, tenant: str | None, subject: Subject) -> Decision | None:
-        cost = self._cost(scope) if self._cost is not None else 1
-        costs = self._costs(scope) if self._costs is not None else None
-        try:
-            return await self._agent.admit_request(
-                tenant, cost, costs=costs, subject=subject, wait_s=self._wait_s
-            )
-        except Misconfigured:
-            # Not started, or an invalid cost. Refusing all requests would be worse than no limit.
-            self.failed_open += 1
-            if self.failed_open == 1:
-                logger.exception("asgi.failed_open: the request passed; further ones are only counted")
-            return None
+    def _note_failed_open(self) -> None:
+        """Not started, or an invalid cost. Refusing all requests would be worse than no limit."""
+        self.failed_open += 1
+        if self.failed_open == 1:
+            logger.exception("asgi.failed_open: the request passed; further ones are only counted")
 
     async def _refuse(self, scope: Scope, send: Send, decision: Decision) -> None:
         status, headers, body = refusal(decision, legacy=self._legacy)
