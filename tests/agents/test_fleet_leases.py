@@ -8,9 +8,10 @@ import msgspec
 import pytest
 import redis
 
+from fuseboard.batching.fleet_leases import TOGETHER
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.breaker_state import parse_breaker
-from fuseboard.contract.policy import Limit, Policy
+from fuseboard.contract.policy import Limit, Policy, lease_length_ms
 from fuseboard.contract.words import Algorithm, BreakerState, FailurePolicy, Outcome, Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
@@ -116,6 +117,25 @@ async def test_stopping_gives_it_back_at_once(limits: redis.Redis, redis_url: st
         await heat_up(server)
         before = spent_of(limits)
     assert spent_of(limits) < before - 10
+
+
+async def test_leases_of_many_tenants_are_renewed_together(redis_url: str):
+    """Otherwise a pod with many busy tenants asks Redis about each of them alone."""
+    async with running(redis_url, configuration=configured(with_quota(HOT))) as server:
+
+        async def begin(number: int) -> None:
+            await asyncio.sleep(0.007 * number)
+            await heat_up(server, f"tenant-{number}")
+
+        await asyncio.gather(*map(begin, range(12)))
+        renewals = [
+            supply.timer.when() for supply in server.admission._leases._supplies if supply.timer is not None
+        ]
+        assert len(renewals) > 6
+        first_s, length_s = min(renewals), lease_length_ms(HOT) / 1000
+        # As many moments as fit in the time, however many leases.
+        fitting = 1 + round((max(renewals) - first_s) / (length_s * TOGETHER))
+        assert len({round(due - first_s, 3) for due in renewals}) <= fitting
 
 
 async def test_a_changed_quota_ends_the_lease(limits: redis.Redis, redis_url: str):

@@ -37,6 +37,9 @@ STRETCH_S = 0.25
 #: A lease is renewed when this part of its time has passed, or when less than this part of it is left.
 RENEW_AFTER = 0.6
 RENEW_BELOW = 0.4
+#: Leases are renewed at multiples of this part of their length, so that those of many demands share a
+#: question.
+TOGETHER = 0.1
 #: Lease a little more than expected, so that a busy moment needs no second question.
 MARGIN = 1.2
 
@@ -266,7 +269,10 @@ class Leases:
         if supply.name:
             self._at_hand[supply.name] = supply.lease
         loop = asyncio.get_running_loop()
-        supply.timer = loop.call_later(length_s * RENEW_AFTER, self._look, supply, supply.lease)
+        due = loop.time() + length_s * RENEW_AFTER
+        # Rounded down: a lease that is renewed late may be spent before.
+        due -= due % (length_s * TOGETHER)
+        supply.timer = loop.call_at(due, self._look, supply, supply.lease)
 
     def _amount(self, supply: Supply, length_s: float) -> int:
         """The calls that are expected; at most this pod's part of what may be held."""
