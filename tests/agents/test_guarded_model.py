@@ -116,6 +116,22 @@ class Machine(RuleBasedStateMachine):
         self.made += 1
         self.calls.remove(ending)
 
+    @rule(other=which, seconds=st.sampled_from([0.5, 1.2]))
+    def end_late(self, other: int, seconds: float) -> None:
+        """A slot is free when calls that wait for it have no time left, but before their timers ran."""
+        if (ending := self.pick(other, permitted=True)) is None:
+            return
+        permit = ending.permit
+        assert permit is not None
+
+        def late() -> None:
+            self.pod.time.now += seconds
+            self.pod.admission.report(permit, Outcome.OK)
+
+        self.pod.run(late)
+        self.made += 1
+        self.calls.remove(ending)
+
     @rule(number=which, outcome=st.sampled_from(list(Outcome)), times=st.integers(1, 2))
     def report(self, number: int, outcome: Outcome, times: int) -> None:
         if (call := self.pick(number, permitted=True)) is not None:
