@@ -19,6 +19,8 @@ def _why_full(backlog: BacklogStatus) -> str:
     seen = backlog.seen
     jobs = f"{seen.figures.jobs:,} of {seen.max_jobs:,} jobs, {texts.size(seen.figures.bytes)} of"
     stopped = " Its breaker lets no job through." if backlog.stopped else ""
+    if backlog.paused:
+        stopped += " A limit of 0 pauses it."
     return f"{jobs} {texts.size(seen.max_bytes)}. A full backlog refuses further jobs.{stopped}"
 
 

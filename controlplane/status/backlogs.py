@@ -14,7 +14,9 @@ FRESH_S = 30.0
 QUIET_S = 10.0
 
 #: Of a backlog; the first that is true counts.
-BacklogState = Literal["unknown", "full", "untaken", "stopped", "working", "waiting", "dead", "empty"]
+BacklogState = Literal[
+    "unknown", "full", "untaken", "stopped", "paused", "working", "waiting", "dead", "empty"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +48,14 @@ class BacklogStatus:
         return self.breaker.effective in ("open", "forced_open")
 
     @property
+    def paused(self) -> bool:
+        """A limit of 0 admits no call. Pods know it, and do not ask for jobs."""
+        return self.breaker.dependency.paused
+
+    @property
     def untaken_s(self) -> float:
         """For how long a job could be sent while no worker asks; 0 if that is not known."""
-        return self.seen.untaken_s if self.fresh and not self.stopped else 0.0
+        return 0.0 if not self.fresh or self.stopped or self.paused else self.seen.untaken_s
 
     @property
     def state(self) -> BacklogState:
@@ -61,6 +68,8 @@ class BacklogStatus:
             return "untaken"
         if figures.takeable and self.stopped:
             return "stopped"
+        if figures.takeable and self.paused:
+            return "paused"
         # Leases of workers that died are no work.
         if figures.held:
             return "working"

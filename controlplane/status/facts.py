@@ -137,6 +137,8 @@ class Dependency:
     #: What protects pods from it, as ``fuseboard.contract.protection.CallProtection``; empty for nothing.
     protection: dict[str, Any] = field(default_factory=dict)
     override: Override | None = None
+    #: A limit of 0 admits none of its calls.
+    paused: bool = False
     #: When it was added; 0 when that is more than a day ago.
     added_at: float = 0.0
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Min
+from django.db.models import Exists, Min, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -19,7 +19,7 @@ from controlplane.fleet import live
 from controlplane.fleet.models import EventKind, RedisNode
 from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
-from controlplane.policies.models import Environment
+from controlplane.policies.models import Environment, VendorLimit
 from controlplane.publishing.models import Ahead, OutboxEntry
 from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.series.recent import recent_p99_ms
@@ -176,9 +176,13 @@ def _dependencies(environment: str) -> tuple[Dependency, ...]:
         dependency__environment=environment, ended_at__isnull=True, expires_at__gt=now
     )
     overrides = {row.dependency_id: _override(row) for row in in_force}
+    pauses = VendorLimit.objects.filter(
+        dependency=OuterRef("pk"), limit=0, shadow=False, per=[], endpoints=[]
+    )
     rows = DependencyRow.objects.filter(environment=environment).select_related("runbook").order_by("name")
     return tuple(
-        replace(_dependency(row, overrides.get(row.pk)), added_at=added.get(row.name, 0.0)) for row in rows
+        replace(_dependency(row, overrides.get(row.pk)), added_at=added.get(row.name, 0.0), paused=row.paused)
+        for row in rows.annotate(paused=Exists(pauses))
     )
 
 

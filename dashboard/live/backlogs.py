@@ -13,6 +13,7 @@ _WORDS = {
     "full": ("st-open", "Full, refuses jobs"),
     "untaken": ("st-warn", "No worker takes jobs"),
     "stopped": ("st-half", "Waits for the breaker"),
+    "paused": ("st-half", "Paused by a limit of 0"),
     "working": ("st-closed", "Workers have jobs"),
     "waiting": ("st-closed", "Waits to be admitted"),
     "dead": ("st-warn", "Only dead jobs"),

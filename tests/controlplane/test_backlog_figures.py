@@ -12,6 +12,7 @@ from controlplane.backlogs.figures import RATES_OVER_S, from_document, to_docume
 from controlplane.backlogs.models import Backlog
 from controlplane.backlogs.tasks import measure
 from controlplane.editing import edits
+from controlplane.policies.models import Dependency, VendorLimit
 from controlplane.status.read_backlogs import read_backlogs
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import status_of
@@ -140,6 +141,28 @@ def test_no_worker_takes_jobs_when_all_died_with_the_last_ones(production: str, 
     assert (status.seen.figures.ready, status.state) == (0, "untaken")
     assert 59 < status.untaken_s < 80, "since the lease of 30 s ended"
     assert status.seen.figures.takeable == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_workers_of_a_dependency_that_a_limit_pauses_need_not_ask(
+    production: str, limits: redis.Redis
+) -> None:
+    store = store_of(limits)
+    store.now_us -= 90 * SECOND
+    store.submit("a")
+    measure_backlogs(production)
+
+    def state() -> str:
+        (status,) = status_of(read_facts(production)).backlogs
+        assert (status.untaken_s > 0) == (status.state == "untaken")
+        return status.state
+
+    none: dict[str, Any] = {"limit": 0, "window_s": 60, "algorithm": "sliding_window"}
+    for name, only in (("observed", {"shadow": True}), ("users", {"per": ["user"]})):
+        VendorLimit.objects.create(dependency=Dependency.objects.get(), name=name, **none, **only)
+    assert state() == "untaken"
+    VendorLimit.objects.create(dependency=Dependency.objects.get(), name="paused", **none)
+    assert state() == "paused"
 
 
 def test_a_worker_of_the_version_before_knew_only_ready_jobs() -> None:

@@ -13,7 +13,7 @@ from controlplane.status.backlogs import BacklogState
 class BacklogOut(Schema):
     dependency: str
     #: The first that is true: the figures are old; submits are refused; jobs could be taken and no worker
-    #: asks; the breaker is open; workers have jobs; jobs wait; only dead jobs; empty.
+    #: asks; the breaker is open; a limit of 0 pauses it; workers have jobs; jobs wait; only dead jobs; empty.
     state: BacklogState
     read_at: datetime
     ready: int
