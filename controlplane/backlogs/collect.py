@@ -1,5 +1,8 @@
 """Backlogs in Redis -> rows in Postgres, for pages, alerts and ``/metrics``."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 import redis
 import structlog
@@ -10,7 +13,8 @@ from controlplane.backlogs.figures import to_document
 from controlplane.backlogs.models import Backlog
 from controlplane.backlogs.scripts import LOOK, keys_of
 from controlplane.policies.models import Dependency
-from controlplane.redis.scripts import PATIENT_S, limits
+from controlplane.redis.read_many import ask_many, run_each
+from controlplane.redis.scripts import PATIENT_S
 from fuseboard.contract import keys
 from fuseboard.contract.backlog_figures import BacklogFigures
 
@@ -18,19 +22,22 @@ log = structlog.get_logger(__name__)
 
 
 def measure_backlogs(environment: str) -> int:
-    """Read every backlog that was ever used. Return how many. Raises ``redis.RedisError``."""
-    store = limits(deadline_s=PATIENT_S)
+    """Read every backlog that was ever used. Return how many.
+
+    One that cannot be read, because of its data or because its primary of a Cluster is down, keeps its last
+    figures. Raises ``redis.RedisError`` if no server answers.
+    """
     names = list(
         Dependency.objects.filter(environment_id=environment).order_by("name").values_list("name", flat=True)
     )
-    used = _used(store, environment, names)
+    used = _used(environment, names)
     read_at = timezone.now()
-    found = _look(store, environment, used)
+    found = _look(environment, [name for name, answer in used.items() if answer is True])
     with transaction.atomic():
         rows = Backlog.objects.filter(environment=environment)
         before = {row.dependency: row.document for row in rows}
-        if gone := before.keys() - set(used):
-            # Only those that Redis says are not there. One that could not be read keeps its last figures.
+        # Only those that Redis says are not there.
+        if gone := before.keys() - {name for name, answer in used.items() if answer is not False}:
             rows.filter(dependency__in=gone).delete()
         Backlog.objects.bulk_create(
             [
@@ -49,25 +56,40 @@ def measure_backlogs(environment: str) -> int:
     return len(found)
 
 
-def _used(store: redis.Redis, environment: str, names: list[str]) -> list[str]:
-    """The dependencies that have a backlog, by one small question each, in one go."""
-    if not names:
-        return []
-    with store.pipeline(transaction=False) as pipeline:
-        for name in names:
-            pipeline.exists(keys.backlog(environment, name, "stats"))
-        answers = pipeline.execute(raise_on_error=True)
-    return [name for name, there in zip(names, answers, strict=True) if there]
+def _used(environment: str, names: list[str]) -> dict[str, bool | Exception]:
+    """Whether each dependency has a backlog, by one small question each."""
+    stats = {keys.backlog(environment, name, "stats"): name for name in names}
+    answers = ask_many(stats, lambda pipeline, key: pipeline.exists(key), deadline_s=PATIENT_S)
+    found = {
+        stats[key]: answer if isinstance(answer, Exception) else bool(answer)
+        for key, answer in answers.items()
+    }
+    _say_unreadable(environment, found)
+    return found
 
 
-def _look(store: redis.Redis, environment: str, names: list[str]) -> dict[str, BacklogFigures]:
-    answers = LOOK.run_each(store, keys=[keys_of(environment, name) for name in names], args=[])
-    found = {}
+def _look(environment: str, names: list[str]) -> dict[str, BacklogFigures]:
+    answers = run_each(LOOK, [keys_of(environment, name) for name in names], [], deadline_s=PATIENT_S)
+    found: dict[str, Any] = {}
     for name, answer in zip(names, answers, strict=True):
         try:
-            if isinstance(answer, redis.ResponseError):
+            if isinstance(answer, Exception):
                 raise answer
             found[name] = msgspec.convert(answer[0], BacklogFigures)
-        except (redis.ResponseError, msgspec.ValidationError, LookupError, TypeError) as error:
-            log.warning("backlog.unreadable", environment=environment, dependency=name, error=str(error))
-    return found
+        except (redis.RedisError, msgspec.ValidationError, LookupError, TypeError) as error:
+            found[name] = error
+    _say_unreadable(environment, found)
+    return {name: figures for name, figures in found.items() if isinstance(figures, BacklogFigures)}
+
+
+def _say_unreadable(environment: str, found: Mapping[str, Any]) -> None:
+    unreadable = {name: answer for name, answer in found.items() if isinstance(answer, Exception)}
+    if unreadable:
+        name, error = next(iter(unreadable.items()))
+        log.warning(
+            "backlog.unreadable",
+            environment=environment,
+            dependency=name,
+            error=str(error),
+            number=len(unreadable),
+        )

@@ -30,9 +30,8 @@ class DeadJob:
     tries: int
     max_tries: int
     priority: int
-    #: Of the payload, and its SHA-1 in hexadecimal.
+    #: Of the payload.
     bytes: int
-    digest: str
     cause: str
 
 
@@ -57,12 +56,14 @@ class Changed:
     full: bool
     #: Redis did not answer a part of it: those jobs may be changed or not.
     unknown: bool = False
+    #: Jobs that could not be read, and were removed.
+    unreadable: int = 0
 
 
 def read_dead(environment: str, dependency: str) -> DeadJobs:
     """Raises ``redis.RedisError``."""
     answer = _run(limits(deadline_s=PROMPT_S), environment, dependency, _LIST, most=MOST_LISTED, until_us=0)
-    _, number, _, now, rows = answer
+    _, number, _, now, rows, _ = answer
     return DeadJobs(number=int(number), listed=tuple(_listed(rows)), now_us=now)
 
 
@@ -72,20 +73,20 @@ def change_dead(environment: str, dependency: str, what: int, *, until_us: int) 
     A job that is returned and dies again meanwhile is not returned twice: it died later.
     """
     store = limits(deadline_s=PATIENT_S)
-    number, left, full = 0, 0, False
+    number, left, full, unreadable = 0, 0, False, 0
     for call in range(_MOST_CALLS):
         try:
-            changed, left, full, _, _ = _run(
+            changed, left, full, _, _, lost = _run(
                 store, environment, dependency, what, most=_AT_ONCE, until_us=until_us
             )
         except redis.RedisError:
             if call == 0:
                 raise
-            return Changed(number=number, left=left, full=False, unknown=True)
-        number += changed
-        if full or changed < _AT_ONCE:
+            return Changed(number=number, left=left, full=False, unknown=True, unreadable=unreadable)
+        number, unreadable = number + changed, unreadable + lost
+        if full or changed + lost < _AT_ONCE:
             break
-    return Changed(number=number, left=left, full=bool(full))
+    return Changed(number=number, left=left, full=bool(full), unreadable=unreadable)
 
 
 def _run(
@@ -99,7 +100,7 @@ def _run(
 
 
 def _listed(rows: list[list[Any]]) -> Iterator[DeadJob]:
-    for job_id, died, submitted, tries, max_tries, priority, size, digest, cause in reversed(rows):
+    for job_id, died, submitted, tries, max_tries, priority, size, cause in reversed(rows):
         yield DeadJob(
             id=job_id,
             died_at=died / 1e6,
@@ -108,6 +109,5 @@ def _listed(rows: list[list[Any]]) -> Iterator[DeadJob]:
             max_tries=max_tries,
             priority=priority,
             bytes=size,
-            digest=digest,
             cause=cause,
         )

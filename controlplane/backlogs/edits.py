@@ -62,6 +62,8 @@ def _change(
             after["unknown"] = True
         if changed.full:
             after["full"] = True
+        if changed.unreadable:
+            after["unreadable"] = changed.unreadable
         try:
             record(
                 actor=actor,

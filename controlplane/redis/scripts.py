@@ -8,6 +8,7 @@ from typing import Any
 import redis
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from redis.client import Pipeline
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
@@ -54,27 +55,9 @@ class Script:
             self._load(store, keys[0])
             return store.evalsha(self._sha, len(keys), *keys, *args)
 
-    def run_each(self, store: redis.Redis, *, keys: list[list[str]], args: list[Any]) -> list[Any]:
-        """Run it once for each list of keys, in one go where Redis is one server. An error is an answer."""
-        if isinstance(store, RedisCluster):
-            # A pipeline of a Cluster runs no scripts.
-            return [self._answer(store, of, args) for of in keys]
-        if not keys:
-            return []
-        with store.pipeline(transaction=False) as pipeline:
-            for of in keys:
-                pipeline.evalsha(self._sha, len(of), *of, *args)
-            answers = pipeline.execute(raise_on_error=False)
-        return [
-            self._answer(store, of, args) if isinstance(answer, NoScriptError) else answer
-            for of, answer in zip(keys, answers, strict=True)
-        ]
-
-    def _answer(self, store: redis.Redis, keys: list[str], args: list[Any]) -> Any:
-        try:
-            return self.run(store, keys=keys, args=args)
-        except redis.ResponseError as error:
-            return error
+    def put(self, pipeline: Pipeline, *, keys: list[str], args: list[Any]) -> None:
+        """Run it with the other commands of a pipeline. The answer may be ``NoScriptError``."""
+        pipeline.evalsha(self._sha, len(keys), *keys, *args)
 
     def _load(self, store: redis.Redis, key: str) -> None:
         """Load it where the key is: another primary of a Cluster that is down must not matter."""

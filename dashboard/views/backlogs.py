@@ -79,6 +79,8 @@ def _said(act: str, changed: Changed) -> str:
     words = [f"{jobs} {'was' if changed.number == 1 else 'were'} {done}."]
     if changed.full:
         words.append(f"The queue is full: {changed.left:,} stay dead.")
+    if changed.unreadable:
+        words.append(f"{changed.unreadable:,} could not be read, and were removed.")
     if changed.unknown:
         words.append("Redis did not answer for the others: reload the page to see what is left.")
     return " ".join(words)

@@ -76,13 +76,17 @@ def test_dead_jobs_are_listed_returned_and_deleted(call: Any, backlog: BacklogSt
     assert {job["id"]: job["cause"] for job in found["items"]} == {"job-0": "CardError", "job-1": "CardError"}
     assert "secret" not in answer.content.decode()
     early = call("operator", "POST", f"{path}/delete", {"reason": WHY[1], "until": "2020-01-01T00:00:00Z"})
-    assert early.json() == {"jobs": 0, "left": 2, "full": False, "unknown": False}
+    assert early.json() == {"jobs": 0, "left": 2, "full": False, "unknown": False, "unreadable": 0}
     body = {"reason": WHY[1], "until": found["now"]}
     first, again = (
         call("operator", "POST", f"{path}/return", body, **{"Idempotency-Key": "return-them-once"})
         for _ in range(2)
     )
-    assert first.json() == again.json() == {"jobs": 2, "left": 0, "full": False, "unknown": False}
+    assert (
+        first.json()
+        == again.json()
+        == {"jobs": 2, "left": 0, "full": False, "unknown": False, "unreadable": 0}
+    )
     assert again.headers["Idempotency-Replayed"] == "true"
     assert len(backlog.ordered("ready")) == 6
     assert Entry.objects.filter(action="backlog.dead_returned").count() == 1

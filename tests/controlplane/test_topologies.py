@@ -217,6 +217,36 @@ class TestCluster:
         found = {one.dependency: one.figures.submitted for one in read_backlogs(production)}
         assert found == {name: number for number, name in enumerate(DEPENDENCIES)}
 
+    def test_backlogs_of_a_primary_that_does_not_answer_hide_no_other(
+        self, on_cluster: Cluster, production: str, ada: Any
+    ):
+        for name in DEPENDENCIES[1:]:
+            edits.create_dependency(
+                environment="production", dependency=name, kind="llm", reason="for a test", actor=ada
+            )
+        for name in DEPENDENCIES:
+            client_of_limits().hset(keys.backlog(production, name, "stats"), "submitted", "1")
+        assert measure_backlogs(production) == len(DEPENDENCIES)
+        shard = shard_of(on_cluster, keys.backlog(production, "openai", "stats"))
+        there = {
+            name
+            for name in DEPENDENCIES
+            if on_cluster.primary_of(keys.backlog(production, name, "stats")) is shard[0]
+        }
+        assert there < set(DEPENDENCIES)
+        for name in set(DEPENDENCIES) - there:
+            client_of_limits().hset(keys.backlog(production, name, "stats"), "submitted", "2")
+        try:
+            for member in shard:
+                member.send(signal.SIGSTOP)
+            measure_backlogs(production)
+        finally:
+            for member in shard:
+                member.send(signal.SIGCONT)
+        found = {one.dependency: one.figures.submitted for one in read_backlogs(production)}
+        assert found == {name: 1 if name in there else 2 for name in DEPENDENCIES}
+        on_cluster.settle()
+
     def test_budgets_of_a_primary_that_does_not_answer_hide_no_alert_about_servers(
         self, on_cluster: Cluster, production: str, ada: Any, monkeypatch: pytest.MonkeyPatch
     ):

@@ -92,8 +92,9 @@ def test_one_backlog_lists_its_dead_jobs_without_their_payloads(log_in: Any, bac
     assert "4 of 10 3 ready, 0 delayed, 1 with workers" in page
     assert "6 submitted, 0 handed out again, 2 died" in page
     assert page.index("charge-1 CardError") > 0
-    assert f"1 of 1 5 16 B {sha1(PAYLOAD, usedforsecurity=False).hexdigest()[:12]}" in page
+    assert "1 of 1 5 16 B" in page
     assert "4111" not in html
+    assert sha1(PAYLOAD, usedforsecurity=False).hexdigest()[:12] not in html, "it confirms a guess"
     breaker = shown(log_in("olga"), "/breakers/payments-api")
     assert "4 of 10 jobs , 40 % full: 3 ready, 0 delayed, 1 with workers." in breaker.replace(
         "jobs,", "jobs ,"
@@ -111,6 +112,19 @@ def test_an_operator_returns_dead_jobs_and_the_audit_has_it(log_in: Any, backlog
     entry = Entry.objects.get(action="backlog.dead_returned")
     assert (entry.actor, entry.role, entry.reason) == ("olga", "operator", REASON)
     assert (entry.target_name, entry.after) == ("payments-api", {"jobs": 2, "left": 0})
+
+
+def test_dead_jobs_that_cannot_be_read_are_not_called_returned(
+    log_in: Any, backlog: BacklogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_jobs, "_AT_ONCE", 1)
+    first, second = backlog.ordered("dead")
+    backlog.client.hset(backlog.keys["meta"], first, b"garbage")
+    form(log_in("olga"), "return")
+    page = shown(log_in("olga"), "/backlogs/payments-api")
+    assert "1 dead job was returned to the queue. 1 could not be read, and were removed." in page
+    assert second in backlog.ordered("ready")
+    assert Entry.objects.get(action="backlog.dead_returned").after == {"jobs": 1, "left": 0, "unreadable": 1}
 
 
 def test_dead_jobs_that_do_not_fit_stay_dead(log_in: Any, backlog: BacklogStore) -> None:

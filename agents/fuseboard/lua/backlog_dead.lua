@@ -15,7 +15,8 @@
 --   full             1 if it stopped because the queue is full
 --   now              store time in us
 --   jobs             what 1: an array; for each: id, died and submitted in store time, tries, max_tries,
---                    priority, bytes, SHA-1 of the payload, cause. Never the payload
+--                    priority, bytes, cause. Never the payload, or a digest by which it could be guessed
+--   lost             unreadable jobs that this call removed: nothing could be handed out
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -31,31 +32,32 @@ if what == '1' then
         if good and type(job) == 'table' and #job == JOB_FIELDS then
             rows[#rows + 1] = {
                 id, tonumber(redis.call('ZSCORE', DEAD, id)), job[JOB.submitted], job[JOB.tries], job[JOB.max_tries],
-                job[JOB.priority], job[JOB.bytes], redis.sha1hex(redis.call('HGET', BODY, id) or ''),
-                tostring(job[JOB.cause]),
+                job[JOB.priority], job[JOB.bytes], tostring(job[JOB.cause]),
             }
         end
     end
-    return { 0, redis.call('ZCARD', DEAD), 0, now, rows }
+    return { 0, redis.call('ZCARD', DEAD), 0, now, rows, 0 }
 end
 
 local until_us = before > 0 and digits(before) or '+inf'
 local jobs = redis.call('ZCARD', READY) + redis.call('ZCARD', DELAYED) + redis.call('ZCARD', LEASES)
-local max_jobs, changed, full = stat('max_jobs'), 0, 0
+local max_jobs, changed, full, lost = stat('max_jobs'), 0, 0, 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', DEAD, '-inf', until_us, 'LIMIT', '0', digits(most))) do
     if what == '2' and max_jobs > 0 and jobs + changed >= max_jobs then
         full = 1
         break
     end
-    -- An unreadable one is gone with this.
     local job = read_job(id)
-    if job and what == '2' then
+    if not job then
+        lost = lost + 1
+    elseif what == '2' then
         revive(id, job)
-    elseif job then
+        changed = changed + 1
+    else
         finish(id, job, 'cancelled', '', result_us)
         count('cancelled', 1)
+        changed = changed + 1
     end
-    changed = changed + 1
 end
 if changed > 0 and what == '2' then publish_hint(ARGV[5], ARGV[6]) end
-return { changed, redis.call('ZCARD', DEAD), full, now, rows }
+return { changed, redis.call('ZCARD', DEAD), full, now, rows, lost }

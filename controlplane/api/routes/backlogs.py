@@ -65,7 +65,6 @@ def list_dead_jobs(request: HttpRequest, environment: Environment, dependency: S
             max_tries=job.max_tries,
             priority=job.priority,
             bytes=job.bytes,
-            digest=job.digest,
             cause=job.cause,
         )
         for job in found.listed
@@ -111,7 +110,11 @@ def _change(
     except redis.RedisError as error:
         raise _down(dependency, error) from error
     return DeadJobsChangedOut(
-        jobs=changed.number, left=changed.left, full=changed.full, unknown=changed.unknown
+        jobs=changed.number,
+        left=changed.left,
+        full=changed.full,
+        unknown=changed.unknown,
+        unreadable=changed.unreadable,
     )
 
 

@@ -45,9 +45,8 @@ class DeadJobOut(Schema):
     tries: int
     max_tries: int
     priority: int
-    #: Size of the payload, and its SHA-1. The payload itself is never returned.
+    #: Size of the payload. The payload itself is never returned.
     bytes: int
-    digest: str
     cause: str
 
 
@@ -78,6 +77,8 @@ class DeadJobsChangedOut(Schema):
     full: bool
     #: Redis did not answer a part of it: read the list again.
     unknown: bool
+    #: Jobs that could not be read. They are removed, and count in no other number.
+    unreadable: int
 
 
 _JOB = {
@@ -88,7 +89,6 @@ _JOB = {
     "max_tries": 5,
     "priority": 8,
     "bytes": 412,
-    "digest": "2fd4e1c67a2d28fced849ee1bb76e7391b93eb12",
     "cause": "CardError",
 }
 BACKLOG_EXAMPLES: dict[str, Any] = {
@@ -113,5 +113,5 @@ BACKLOG_EXAMPLES: dict[str, Any] = {
     "DeadJobsOut": {"number": 1, "now": "2026-11-23T09:40:00Z", "items": [_JOB]},
     "DeadJobOut": _JOB,
     "DeadJobsIn": {"reason": "The vendor is back, see INC-17", "until": "2026-11-23T09:40:00Z"},
-    "DeadJobsChangedOut": {"jobs": 1, "left": 0, "full": False, "unknown": False},
+    "DeadJobsChangedOut": {"jobs": 1, "left": 0, "full": False, "unknown": False, "unreadable": 0},
 }

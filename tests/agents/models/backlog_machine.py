@@ -166,7 +166,7 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
             until = chosen[0].at if past else 0
             chosen = [job for job in chosen if not until or job.at <= until][:most]
             room = MAX_JOBS - len([job for job in self.jobs.values() if job.state != "dead"])
-            changed, left, full, _, _ = self.store.dead("return", most=most, until_us=until)
+            changed, left, full, *_ = self.store.dead("return", most=most, until_us=until)
             fit = chosen[: max(0, room)]
             assert (changed, full) == (len(fit), int(len(fit) < len(chosen)))
             for job in fit:
@@ -179,7 +179,7 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
             chosen = sorted(self.those("dead"), key=lambda job: (job.at, job.id))[:most]
             listed = [row[0].decode() for row in self.store.dead("list")[4]]
             assert listed == [job.id for job in sorted(self.those("dead"), key=lambda job: (job.at, job.id))]
-            changed, left, full, _, _ = self.store.dead("delete", most=most)
+            changed, left, full, *_ = self.store.dead("delete", most=most)
             assert (changed, full) == (len(chosen), 0)
             for job in chosen:
                 self.finish(job, "cancelled")

@@ -34,7 +34,6 @@ class DeadJob(Struct, frozen=True):
     tries: int
     max_tries: int
     bytes: int
-    digest: str
     cause: str
 
 
@@ -49,6 +48,7 @@ class Changed(Struct, frozen=True):
     left: int
     full: bool
     unknown: bool
+    unreadable: int = 0
 
 
 def listing(client: Client, given: argparse.Namespace) -> None:
@@ -117,5 +117,7 @@ def _change(client: Client, given: argparse.Namespace, act: str, done: str) -> N
     say(f"{jobs} of {clean(given.dependency)} {done}; {made.left} left")
     if made.full:
         say("The queue is full: the others stay dead")
+    if made.unreadable:
+        say(f"{made.unreadable} could not be read and are removed")
     if made.unknown:
         say("Redis did not answer for a part of them: list the dead jobs again")
