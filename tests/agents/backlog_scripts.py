@@ -45,6 +45,7 @@ class BacklogStore:
     lease_us: int = 30 * SECOND
     result_us: int = 3600 * SECOND
     age_us: int = 60 * SECOND
+    age_calls: int = 100
     fair: bool = False
     max_jobs: int = 10_000
     max_bytes: int = 64 << 20
@@ -76,8 +77,9 @@ class BacklogStore:
         max_memory: int = 70,
     ) -> str:
         flat = [part for pair in (costs or {"calls": 1}).items() for part in pair]
-        asked = [job_id, tenant, priority, delay_us, deadline_us, max_tries, self.age_us, int(self.fair)]
+        asked = [job_id, tenant, priority, delay_us, deadline_us, max_tries, self.age_us, self.age_calls]
         asked += [
+            int(self.fair),
             (costs or {}).get("calls", 1),
             flat,
             self.max_jobs,

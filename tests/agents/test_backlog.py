@@ -170,6 +170,15 @@ class TestClients:
 
 
 class TestWorkers:
+    async def test_a_pod_that_turns_fair_on_first_keeps_the_order_of_the_others(
+        self, agent: Agent, redis_url: str
+    ):
+        backlog = agent.backlog("payments")
+        await backlog.submit(b"", job_id="old")
+        async with Agent(settings=AgentSettings(redis_url=redis_url, server="shop-2")) as other:
+            await other.backlog("payments", fair=True).submit(b"", job_id="new", priority=6)
+        assert [(await backlog.next_job()).id for _ in range(2)] == ["new", "old"]
+
     async def test_higher_priority_runs_first_and_equal_ones_in_order(self, agent: Agent):
         backlog, order = agent.backlog("payments"), []
 

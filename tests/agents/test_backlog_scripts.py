@@ -158,7 +158,7 @@ def test_fences_rise_also_after_data_was_lost(store: BacklogStore, limits: redis
 class TestFair:
     @pytest.fixture
     def fair(self, store: BacklogStore) -> BacklogStore:
-        store.fair, store.age_us = True, 100
+        store.fair = True
         return store
 
     def test_a_tenant_with_many_jobs_does_not_delay_another(self, fair: BacklogStore):
@@ -190,6 +190,45 @@ class TestFair:
         fair.take(2)
         assert set(fair.hashed("fair")) == {b""}  # nothing is kept of tenants without jobs
 
+    @pytest.mark.parametrize("first", [True, False])
+    def test_a_pod_with_the_other_option_keeps_the_scale_of_the_queue(self, store: BacklogStore, first: bool):
+        """As while a service is deployed that turns ``fair`` on or off."""
+        store.fair = first
+        store.submit("old pod", priority=1)
+        store.submit("old pod, important", priority=10)
+        store.fair = not first
+        store.submit("new pod", priority=1)
+        store.submit("new pod, important", priority=10)
+        expected = ["old pod, important", "new pod, important", "old pod", "new pod"]
+        assert store.take(4).ids == expected
+
+    @pytest.mark.parametrize("fair", [True, False])
+    @pytest.mark.parametrize("by", ["return", "revive"])
+    def test_a_dead_job_returns_to_a_queue_of_the_other_scale_in_its_turn(
+        self, store: BacklogStore, fair: bool, by: str
+    ):
+        store.fair = not fair
+        store.submit("dead", tenant="a", max_tries=1)
+        (job,) = store.take(1).jobs
+        store.end("dead", job["fence"], "dead")
+        store.fair = fair
+        for number in range(3):
+            store.now_us += SECOND
+            store.submit(f"{number}", tenant="b")
+        assert store.revive("dead") if by == "revive" else store.dead("return")[0] == 1
+        # By its age; in a fair queue it is the first of its tenant.
+        assert store.take(4).ids == (["0", "dead", "1", "2"] if fair else ["dead", "0", "1", "2"])
+
+    def test_a_dead_job_of_an_earlier_fair_queue_is_no_later_than_a_new_one(self, fair: BacklogStore):
+        for number in range(50):
+            fair.submit(f"early-{number}", tenant="a", max_tries=1)
+        for job in fair.take(50).jobs:
+            fair.end(job["id"], job["fence"], "done" if job["id"] != "early-49" else "dead")
+        fair.submit("b0", tenant="b")
+        fair.submit("b1", tenant="b")
+        fair.dead("return")
+        assert fair.take(3).ids == ["b0", "early-49", "b1"]
+
     @settings(
         max_examples=40,
         deadline=None,
@@ -205,7 +244,7 @@ class TestFair:
         self, limits: redis.Redis, costs: list[int], batches: list[int]
     ):
         limits.flushall()
-        fair = BacklogStore(limits, fair=True, age_us=100)
+        fair = BacklogStore(limits, fair=True)
         for number, cost in enumerate(costs):
             fair.submit(f"a{number}", tenant="a", costs={"calls": cost})
         for number, cost in enumerate(reversed(costs)):

@@ -12,7 +12,8 @@
 --       delay        us before it may be handed out; 0 for none
 --       deadline     us after which it expires unless it is handed out; 0 for none
 --       max_tries    how often it is handed out at most
---       age          what one priority is worth: us of waiting, or cost in a fair queue
+--       age_us       what one priority is worth: us of waiting
+--       age_calls    the same in a fair queue: cost
 --       fair         1: tenants get equal parts. Applies from when the queue is empty
 --       weight       what it costs in a fair queue, at least 1
 --       costs        an array of measure, amount, ...
@@ -31,8 +32,8 @@ local now = time[1] * 1000000 + time[2]
 -- insert backlog
 
 local ACCEPTED, KNOWN, FINISHED, MANY_JOBS, MANY_BYTES, NO_MEMORY = 0, 1, 2, 3, 4, 5
-local id, tenant, priority, delay, deadline, max_tries, age, fair, weight, costs, max_jobs, max_bytes,
-    max_memory, channel, name = unpack(cmsgpack.unpack(ARGV[1]))
+local id, tenant, priority, delay, deadline, max_tries, age_us, age_calls, fair, weight, costs, max_jobs,
+    max_bytes, max_memory, channel, name = unpack(cmsgpack.unpack(ARGV[1]))
 local payload = ARGV[2]
 
 local jobs = redis.call('ZCARD', READY) + redis.call('ZCARD', DELAYED) + redis.call('ZCARD', LEASES)
@@ -68,8 +69,11 @@ else
 end
 -- In the order of arrival, also when two arrive in the same microsecond or the clock steps back.
 local sequence = math.max(stat('sequence') + 1, now)
+-- That of the queue counts: a pod with another option must not mix two scales of scores.
+local age = fair == 1 and age_calls or age_us
 redis.call(
-    'HSET', STATS, 'sequence', digits(sequence), 'max_jobs', digits(max_jobs), 'max_bytes', digits(max_bytes)
+    'HSET', STATS, 'sequence', digits(sequence), 'max_jobs', digits(max_jobs), 'max_bytes', digits(max_bytes),
+    'age', digits(age)
 )
 local score, tag = sequence - priority * age, 0
 if fair == 1 then
@@ -79,9 +83,7 @@ if fair == 1 then
         redis.call('DEL', FAIR)
         redis.call('HSET', FAIR, '', digits(virtual))
     end
-    local own = tonumber(redis.call('HGET', FAIR, 't' .. tenant) or '') or 0
-    tag = math.max(virtual, own) + weight
-    redis.call('HSET', FAIR, 't' .. tenant, digits(tag))
+    tag = next_tag(tenant, weight)
     score = tag - priority * age
 end
 write_job(id, {

@@ -4,8 +4,8 @@
 -- meta      HASH id -> msgpack of an array, see `JOB` below; body: HASH id -> payload
 -- fair      HASH digest of a tenant -> virtual time of its last job; '' -> that of the queue
 -- stats     HASH of counters: submitted taken done requeued died cancelled expired refused bytes; fence and
---           sequence, which only grow; asked, when a worker last asked; fair, 1 for a fair queue; max_jobs
---           and max_bytes of the last submit
+--           sequence, which only grow; asked, when a worker last asked; fair, 1 for a fair queue; age, what
+--           one priority is worth there; max_jobs and max_bytes of the last submit
 -- results   HASH id -> `status us value`, where us is when it expires; expiring: ZSET us -> id
 -- hint      STRING, exists while no further hint is published
 
@@ -129,12 +129,38 @@ local function put_back(id, job, delay)
     count('requeued', 1)
 end
 
+-- The virtual time of the next job of this tenant in a fair queue.
+local function next_tag(tenant, weight)
+    local virtual = tonumber(redis.call('HGET', FAIR, '') or '') or 0
+    local own = tonumber(redis.call('HGET', FAIR, 't' .. tenant) or '') or 0
+    local tag = math.max(virtual, own) + weight
+    redis.call('HSET', FAIR, 't' .. tenant, digits(tag))
+    return tag
+end
+
+-- The score of a job that was dead. A queue can have become fair since the job was submitted, or not be fair
+-- any more, and virtual time begins again with every empty queue: so a fair queue takes it as a new job.
+local function score_again(job)
+    if stat('fair') == 1 then
+        local weight = 1
+        for j = 1, #job[JOB.costs], 2 do
+            if job[JOB.costs][j] == 'calls' then weight = math.max(1, job[JOB.costs][j + 1]) end
+        end
+        job[JOB.tag] = next_tag(job[JOB.tenant], weight)
+        job[JOB.score] = job[JOB.tag] - job[JOB.priority] * stat('age')
+    elseif job[JOB.tag] > 0 then
+        job[JOB.tag] = 0
+        job[JOB.score] = job[JOB.submitted] - job[JOB.priority] * stat('age')
+    end
+end
+
 -- Hand out a dead job again, with all its tries. Whoever returns it wants it to run: a deadline that has
 -- passed would let it expire at once.
 local function revive(id, job)
     redis.call('ZREM', DEAD, id)
     job[JOB.tries], job[JOB.cause] = 0, ''
     if job[JOB.deadline] <= now then job[JOB.deadline] = 0 end
+    score_again(job)
     put_back(id, job, 0)
 end
 
