@@ -69,6 +69,18 @@ def test_a_backlog_that_was_never_used_is_not_read(production: str, limits: redi
 
 
 @pytest.mark.django_db(transaction=True)
+def test_nothing_stays_of_the_backlog_of_a_deleted_dependency(production: str, limits: redis.Redis) -> None:
+    store_of(limits).submit("a")
+    assert measure_backlogs(production) == 1
+    edits.remove_thing(
+        environment=production, kind="dependency", name="openai", reason="for a test", actor=SEED
+    )
+    assert status_of(read_facts(production)).backlogs == ()
+    assert measure_backlogs(production) == 0
+    assert not Backlog.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_one_backlog_that_cannot_be_read_hides_no_other(production: str, limits: redis.Redis) -> None:
     edits.create_dependency(
         environment=production, dependency="search", kind="external", reason="for a test", actor=SEED
