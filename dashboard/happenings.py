@@ -333,4 +333,5 @@ def _markers(wanted: Wanted) -> Iterable[Happening]:
     if wanted.thing:
         rows = rows.filter(service=wanted.thing)
     for row in rows[: wanted.most + 1]:
-        yield Happening(at=row.at, kind="marker", who=row.by, what=row.text, thing=row.service)
+        named = row.service if row.service not in row.text else ""
+        yield Happening(at=row.at, kind="marker", who=row.by, what=row.text, thing=named)

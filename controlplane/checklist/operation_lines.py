@@ -296,7 +296,7 @@ def _access(state: State) -> Iterator[Line]:
         do="Invite a second admin, so that one person's absence blocks nothing.",
         doc="deployment.md#login",
     )
-    found = f"{state.admins} active admins"
+    found = f"{state.admins} active admin{'' if state.admins == 1 else 's'}"
     yield item.ok(found) if state.admins > 1 else item.attention(found)
     item = Item(
         key="agent-tokens",

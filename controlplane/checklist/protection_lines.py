@@ -67,7 +67,7 @@ def _bulkheads(state: State) -> Iterator[Line]:
         do="End the observation before the deployment, or deploy knowing that the part protects nothing.",
         doc="protection.md#observe-first",
     )
-    yield item.attention(f"{listed(observing)} only observe") if observing else item.ok("No part observes")
+    yield item.attention(f"Only observing: {listed(observing)}") if observing else item.ok("No part observes")
     yield Item(
         key="bulkhead-answer",
         group=_BULKHEADS,

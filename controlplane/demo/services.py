@@ -110,8 +110,11 @@ class Demo:
             }
             process.environment = dict(os.environ) | said
             self.processes.add(process)
-        web = started[0]
+        web, *others = started
         web.environment = {**web.environment, "FUSEBOARD_GATEWAY_URL": self.url("gateway")}
+        for process in others:
+            # Links in messages lead there. Web has none, so that it accepts every address of this machine.
+            process.environment = {**process.environment, "FUSEBOARD_ORIGINS": self.url("web")}
         vendor = _served("-m", "controlplane.demo.vendor")
         self.processes.add(Process("vendor", vendor, _outside(), health="/control"))
 

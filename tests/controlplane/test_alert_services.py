@@ -13,7 +13,7 @@ from django.utils import timezone
 from msgspec import json
 
 from controlplane.alerts.delivery.attempt import Message, job_of
-from controlplane.alerts.delivery.message import _AUTOMATIC, links_of
+from controlplane.alerts.delivery.message import _AUTOMATIC, handled, links_of, text_of
 from controlplane.alerts.delivery.queue import enqueue, enqueue_test
 from controlplane.alerts.delivery.receivers import add_receiver, change_secret
 from controlplane.alerts.delivery.send import send_waiting
@@ -142,7 +142,7 @@ def test_a_message_says_what_since_when_how_bad_and_what_is_done(production: str
         "An override of olga forces the breaker open until 2026-05-04 14:12 UTC: vendor maintenance",
         "olga acknowledged it at 2026-05-04 13:15 UTC: called the vendor",
         "Page: https://board.example.com/breakers/payments-api",
-        "Runbook: https://board.example.com/runbooks/breaker-open",
+        "Runbook: https://board.example.com/runbooks/breaker-open?of=payments-api",
     ]
     assert data["handled"] == data["message"].splitlines()[2:5]
     row.resolved_at = at + timedelta(minutes=12)
@@ -160,11 +160,27 @@ def test_links_lead_to_pages_of_the_environment(settings: Any) -> None:
     links = links_of(row)
     assert links["runbook"] == "https://board.example.com/env/staging/runbooks/redis-slow"
     of_breaker = alert("open:x", subject_kind="breaker", subject_name="x", runbook="breaker-open")
-    for one in (row, of_breaker):
-        for link in links_of(one).values():
+    of_pod = alert("silent:web-1", subject_kind="server", subject_name="web-1", runbook="server-silent")
+    for one, page in ((row, "alerts"), (of_breaker, "breaker"), (of_pod, "server")):
+        for link, leads_to in zip(links_of(one).values(), (page, "runbook"), strict=True):
             assert link is not None
             path = link.removeprefix("https://board.example.com").removeprefix("/env/staging")
-            assert resolve(path).url_name in {"alerts", "breaker", "runbook"}
+            assert resolve(path.partition("?")[0]).url_name == leads_to
+
+
+@pytest.mark.parametrize(
+    ("key", "level", "lines"),
+    [
+        ("certificate", 1, ["not for people on call", "Nothing is done about it automatically."]),
+        ("redis-ops:r1", 2, ["for people on call", "Nothing is done about it automatically."]),
+        ("near:x", 1, ["handled automatically", "The breaker opens automatically at its threshold."]),
+    ],
+)
+def test_a_message_says_that_nothing_is_done(key: str, level: int, lines: list[str]) -> None:
+    row = alert(key, level=level)
+    text = text_of(row, News.FIRED.value, handled(row), ([], 0))
+    assert all(line in text for line in lines), text
+    assert "Nothing is done" not in text_of(row, News.RESOLVED.value, handled(row), ([], 0))
 
 
 def test_what_is_done_automatically_is_said_of_rules_that_exist() -> None:

@@ -204,6 +204,26 @@ def test_a_shared_link_opens_the_report_and_nothing_else(production: str) -> Non
     assert Client().get(path, secure=True).status_code == 404
 
 
+def test_the_timeline_has_each_message_as_it_was_sent(production: str) -> None:
+    """Also if an alert worsens twice, and its figures have changed since. A service is not named twice."""
+    token, found = token_of("operator"), incident("p99", text="Redis p99 is 9 ms")
+    pager, [row] = receiver(), Alert.objects.filter(incident=found)
+    now = timezone.now()
+    for place, text in ((1, "Redis p99 is 21 ms"), (2, "Redis p99 is 40 ms")):
+        at = now + timedelta(seconds=place)
+        Delivery.objects.create(
+            receiver=pager, alert=row, kind="worsened", place=place, state=DeliveryState.SENT,
+            document={"data": {"text": text}}, created_at=at, sent_at=at,
+        )  # fmt: skip
+    for values in ({"text": "Deployed web 4.2.0", "service": "web"}, {"text": "4.3.0", "service": "api"}):
+        send(token, "POST", f"{API}/markers", values)
+    text = send(token, "GET", f"{API}/incidents/{found.pk}/report?format=markdown").content.decode()
+    assert f"Worsened alert sent to {pager.name}: Redis p99 is 21 ms" in text
+    assert f"Worsened alert sent to {pager.name}: Redis p99 is 40 ms" in text
+    assert "Deployed web 4.2.0 (" in text
+    assert " 4.3.0 api (" in text
+
+
 @pytest.mark.parametrize(
     ("key", "text", "shared"),
     [

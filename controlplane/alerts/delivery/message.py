@@ -5,6 +5,7 @@ Webhooks have it beside the fields that programs read.
 
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from django.conf import settings
 
@@ -30,18 +31,29 @@ _AUTOMATIC = {
     "check-failures": "Pods whose question fails decide that call with local limits.",
     "frozen": "No pod is marked offline until gateways hear pods again.",
     "gateway-away": "Pods keep their configuration, and read changes from Redis.",
+    "hot-key": "Pods lease parts of the quota, so that they ask Redis less often.",
     "lag": "The answer to each heartbeat names the newest revision, so that pods fetch it.",
     "local": "These pods decide with local limits. They return to Redis automatically.",
+    "lua-error": "Pods whose question fails decide that call with local limits.",
+    "near": "The breaker opens automatically at its threshold.",
     "open": "Calls are refused, or get the fallback if there is one. The breaker tests the dependency.",
+    "outbox": "The worker tries again each second. Pods keep the configuration before it.",
+    "overdue": "Web makes the change if no worker does.",
+    "p99": "A call whose answer is late is decided with local limits.",
     "postgres-down": "Pods and gateways keep the last configuration. Edits are refused.",
     "pressure": "Pods with shedding refuse the calls of the lowest priority first.",
+    "quota": "What is spent refuses further calls until its period ends, unless it is a shadow.",
     "redis-down": "Pods without Redis decide with local limits. They return to Redis automatically.",
     "rejected": "Pods that rejected it keep the configuration before it.",
     "retry-budget": "Further retries are not made, so that they do not add load.",
+    "runaway-tenant": "Requests over the quotas of the tenant are refused.",
     "shed": "Pods shed the calls of the lowest priority first.",
     "worker-away": "Gateways send alerts of level 3. Web makes scheduled changes.",
 }
 _LEVELS = {1: "handled automatically", 2: "for people on call", 3: "needs a person at once"}
+#: Level 1 without anything that handles it.
+_NOT_ON_CALL = "not for people on call"
+_NOT_HANDLED = "Nothing is done about it automatically."
 _OVERRIDES = {
     OverrideMode.FORCED_OPEN: "forces the breaker open",
     OverrideMode.FORCED_CLOSED: "keeps the breaker closed",
@@ -57,12 +69,26 @@ def address_of_page(environment: str, path: str) -> str | None:
 
 def links_of(alert: Alert) -> dict[str, str | None]:
     of_breaker = alert.subject_kind == "breaker" and alert.subject_name
-    page = f"breakers/{alert.subject_name}" if of_breaker else "alerts"
-    runbook = f"runbooks/{alert.runbook}" if alert.runbook else None
+    # Its values and buttons are those of the dependency.
+    of = f"?{urlencode({'of': alert.subject_name})}" if of_breaker else ""
+    runbook = f"runbooks/{alert.runbook}{of}" if alert.runbook else None
     return {
-        "page": address_of_page(alert.environment, page),
+        "page": address_of_page(alert.environment, _page_of(alert)),
         "runbook": address_of_page(alert.environment, runbook) if runbook else None,
     }
+
+
+def _page_of(alert: Alert) -> str:
+    """The page of what the alert is about, if it is one thing; otherwise that of all alerts."""
+    name = alert.subject_name
+    match alert.subject_kind:
+        case "breaker" if name:
+            return f"breakers/{quote(name, safe='')}"
+        case "server" if name:
+            return f"servers/{quote(name, safe='')}"
+        case _:
+            # Nor does the address of a message name a tenant, which can be erased.
+            return "alerts"
 
 
 def handled(alert: Alert, *, stored: bool = True) -> list[str]:
@@ -102,11 +128,14 @@ def text_of(alert: Alert, kind: str, done: list[str], explained: tuple[list[str]
         if alert.resolved_why == ResolvedWhy.NO_TRAFFIC:
             lines.append("Without traffic for 10 minutes, nothing is known about it: that is why it ends.")
     else:
-        level = f"level {alert.level}, {_LEVELS.get(alert.level, 'of an unknown level')}"
+        whom = (
+            _NOT_ON_CALL if alert.level == 1 and not done else _LEVELS.get(alert.level, "of an unknown level")
+        )
+        level = f"level {alert.level}, {whom}"
         lines.append(f"{alert.severity.capitalize()}, {level}, since {_moment(alert.true_since)}.")
     lines += _NEWS.get(kind, [])
     if kind != "resolved":
-        lines += done
+        lines += done or [_NOT_HANDLED]
     texts, number = explained
     if number:
         more = f", and {number - len(texts)} more" if number > len(texts) else ""

@@ -43,7 +43,6 @@ _POD_KINDS = (
 )
 _NEWS = {
     News.FIRED.value: "Alert",
-    News.WORSENED.value: "Worse alert",
     News.RESOLVED.value: "End of alert",
 }
 #: Audit entries that are lines by themselves.
@@ -163,19 +162,20 @@ def _deliveries(wanted: _Range) -> Iterable[Line]:
     rows = Delivery.objects.filter(
         alert__incident=wanted.incident, state__in=(DeliveryState.SENT, DeliveryState.GAVE_UP)
     ).select_related("receiver", "alert")
-    groups: dict[tuple[int, str, str], list[Delivery]] = defaultdict(list)
+    groups: dict[tuple[int, str, str, datetime], list[Delivery]] = defaultdict(list)
     for row in rows.order_by("-created_at")[: wanted.most + 1]:
-        groups[(row.alert_id or 0, row.kind, row.state)].append(row)
-    for (_, kind, state), sent in groups.items():
+        # An alert can worsen twice. Deliveries of one news are made in one transaction.
+        groups[(row.alert_id or 0, row.kind, row.state, row.created_at)].append(row)
+    for (_, kind, state, _), sent in groups.items():
         names = ", ".join(sorted({row.receiver.name for row in sent}))
         what = _NEWS.get(kind, f"{kind.capitalize()} alert")
         gave_up = state == DeliveryState.GAVE_UP
-        alert = sent[0].alert
         yield Line(
             at=min(row.sent_at or row.created_at for row in sent),
             kind="delivery",
             what=f"{what} not delivered to {names}" if gave_up else f"{what} sent to {names}",
-            detail=alert.text if alert is not None else "",
+            # As it was sent: the figures of the alert have changed since.
+            detail=sent[0].document.get("data", {}).get("text", ""),
             look="bad" if gave_up else "",
         )
 
@@ -270,7 +270,8 @@ def _markers(wanted: _Range) -> Iterable[Line]:
         at__lt=wanted.end,
     )
     for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
-        yield Line(at=row.at, kind="marker", what=row.text, who=row.by, thing=row.service)
+        named = row.service if row.service not in row.text else ""
+        yield Line(at=row.at, kind="marker", what=row.text, who=row.by, thing=named)
 
 
 def _lines(wanted: _Range) -> Iterable[Line]:
