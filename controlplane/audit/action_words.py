@@ -16,6 +16,7 @@ _ACTIONS = {
     "agent_token.created": ("Agent token created", "created agent token"),
     "api_token.created": ("API token created", "created API token"),
     "approvals.set": ("Approval rule changed", "changed the approval rule of"),
+    "audit_export.skipped": ("Audit entry not exported", "left an audit entry out of the export to"),
     "backlog.dead_deleted": ("Dead jobs deleted", "deleted dead jobs of"),
     "backlog.dead_returned": ("Dead jobs returned", "returned dead jobs of"),
     "breaker.held": ("Override set", "set an override on"),

@@ -54,10 +54,12 @@ def export_to(target: str, write: Write, *, batch: int, for_s: float = 8.0) -> i
         except NotExported as failed:
             if failed.refused:
                 refused[environment] = failed
+                _note_refusal(row, environment, entries[0], failed)
                 continue
             _fail(row, failed)
             return number
         row.positions[environment] = [entries[-1].sequence or 0, entries[-1].hash or ""]
+        row.refusals.pop(environment, None)
         if not _move(row):
             # This process was paused for longer than its lease.
             return number
@@ -110,10 +112,18 @@ def _forget_restored(positions: Positions, environment: str) -> None:
         del positions[environment]
 
 
+def _note_refusal(row: Export, environment: str, entry: Entry, failed: NotExported) -> None:
+    """How often the target refused this entry. A batch is refused for its first entry: targets take one."""
+    before, attempts, _ = row.refusals.get(environment, (None, 0, ""))
+    again = attempts if before == entry.sequence else 0
+    row.refusals[environment] = [entry.sequence or 0, again + 1, str(failed)[:500]]
+
+
 def _move(row: Export) -> bool:
     return bool(
         Export.objects.filter(pk=row.pk, fence=row.fence).update(
             positions=row.positions,
+            refusals=row.refusals,
             failures=0,
             not_before=None,
             problem="",
@@ -127,6 +137,7 @@ def _fail(row: Export, failed: NotExported) -> None:
     Export.objects.filter(pk=row.pk, fence=row.fence).update(
         # Other environments may have moved it meanwhile, which is no success of these entries.
         failures=row.failures + 1,
+        refusals=row.refusals,
         not_before=Now() + timedelta(seconds=pause_s),
         lease_until=None,
         problem=str(failed)[:500],

@@ -11,6 +11,8 @@ class Export(models.Model):
     #: Environment -> number and hash of its last exported entry. Each chain counts without gaps, in the order
     #: of commits; ids of rows do not, so an entry that commits late would be left out.
     positions = models.JSONField(default=dict)
+    #: Environment -> number of the entry that the target refuses, how often it did, and what it answered.
+    refusals = models.JSONField(default=dict, db_default={})
     lease_until = models.DateTimeField(null=True, blank=True)
     fence = models.IntegerField(default=0)
     #: Failures since the last success.

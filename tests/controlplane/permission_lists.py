@@ -167,6 +167,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("POST", f"{API}/drills/999999/end", WHY, "admin"),
     ("GET", f"{API}/audit", None, "viewer"),
     ("GET", f"{API}/audit/export", None, "admin"),
+    ("POST", f"{API}/audit/export/skip", {"sequence": 4711, **WHY}, "admin"),
     ("GET", f"{API}/agent-tokens", None, "admin"),
     ("POST", f"{API}/agent-tokens", {"name": "pods", "expires_in_s": 3600, **WHY}, "admin"),
     ("POST", f"{API}/agent-tokens/{NO_TOKEN}/rotate", {"expires_in_s": 3600, **WHY}, "admin"),

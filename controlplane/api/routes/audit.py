@@ -6,18 +6,34 @@ from ninja import Router
 from pydantic import BeforeValidator, Field
 
 from controlplane.accounts.permissions import reads_of_people
-from controlplane.api.http.auth import needs
-from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, RowId, Slug, Subject, digits
+from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas.edits_in import (
+    Environment,
+    Moment,
+    PageSize,
+    ReasonIn,
+    RowId,
+    Slug,
+    Subject,
+    digits,
+)
 from controlplane.api.schemas.operations_out import EntryOut, EntryPage
 from controlplane.audit.export import CONTENT_TYPES as _KINDS
 from controlplane.audit.export import export
 from controlplane.audit.models import Entry
+from controlplane.audit_export.skip import skip_refused
+from controlplane.audit_export.waiting import WEBHOOK
 from controlplane.policies.document import environment_of
 
 router = Router()
 
 #: Entries in one file of the export; the next file has more.
 _EXPORTED = 10_000
+
+
+class SkipIn(ReasonIn):
+    sequence: Annotated[int, Field(ge=1, le=2**53, description="The number of the entry in its chain.")]
+
 
 #: Lookup -> value; ``None`` for a filter that was not given.
 Filters = dict[str, object]
@@ -102,6 +118,23 @@ def export_entries(
         query["after"] = str(ids[-1])
         response["Link"] = f'<{request.path}?{query.urlencode()}>; rel="next"'
     return response
+
+
+@router.post("/export/skip", response=EntryOut, auth=needs("export_audit"))
+def skip_entry(request: HttpRequest, environment: Environment, values: SkipIn) -> EntryOut:
+    """Leave out the entry that the SIEM refuses, so that later ones arrive. Replies with the entry about it.
+
+    404 if the SIEM does not refuse this entry now, and 422 before it did so several times.
+    """
+    entry = skip_refused(
+        target=WEBHOOK,
+        environment=environment_of(environment).slug,
+        sequence=values.sequence,
+        reason=values.reason,
+        actor=actor_of(request),
+    )
+    entry.refresh_from_db()
+    return EntryOut.from_orm(entry)
 
 
 def _entries(request: HttpRequest, environment: str, filters: Filters) -> QuerySet[Entry]:
