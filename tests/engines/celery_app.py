@@ -1,13 +1,37 @@
 """Tasks of a service that uses Celery."""
 
+import os
 from typing import Any
 
 from celery import Celery
 
-from tests.engines.work import BROKER, RESULTS, record
+from fuseboard.integrations.celery import HEADER, GuardedTask
+from tests.engines.work import BROKER, KILLED, RESULTS, kill_once, record
 
-app = Celery("shop", broker=BROKER, backend=RESULTS, task_cls="fuseboard.integrations.celery:GuardedTask")
+
+class KilledTask(GuardedTask):
+    """A refused task whose worker ends after the new message was published."""
+
+    abstract = True
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        published = super().apply_async(*args, **options)
+        if HEADER in (options.get("headers") or {}):
+            kill_once()
+        return published
+
+
+app = Celery("shop", broker=BROKER, backend=RESULTS, task_cls=KilledTask if KILLED else GuardedTask)
 app.conf.broker_transport_options = {"priority_steps": list(range(10)), "queue_order_strategy": "priority"}
+if KILLED:
+    # Redis delivers again what a worker did not acknowledge: after 3 s, where the usual time is an hour.
+    app.conf.broker_transport_options |= {
+        "visibility_timeout": 3,
+        "unacked_mutex_expire": 3,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+    }
+    app.conf.task_reject_on_worker_lost = os.environ.get("TEST_REJECT") == "1"
 app.conf.worker_hijack_root_logger = False
 app.conf.broker_connection_retry_on_startup = True
 
@@ -33,6 +57,11 @@ def flaky(self: Any) -> str:
     if record("flaky", self.request.retries) == 1:
         raise ConnectionError
     return "recovered"
+
+
+@app.task(bind=True, dependency="gate", acks_late=True, max_retries=1)
+def gated(self: Any, order: int) -> None:
+    record("gated", order, self.request.retries)
 
 
 @app.task(dependency="failing")

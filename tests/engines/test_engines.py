@@ -24,10 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Of four tasks at once, three are refused, and two of them again.
 SLOW = Limit(name="slow", limit=1, window_ms=300, algorithm=Algorithm.SLIDING_WINDOW)
 CLOSED = Limit(name="closed", limit=0, window_ms=1000)
+TWO_AT_ONCE = Limit(name="two", limit=2, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
 RULES = msgspec.structs.replace(
     POLICY,
     dependencies=(
         Dependency(name="limited", vendor_limits=(SLOW,), breaker=BREAKER),
+        Dependency(name="paired", vendor_limits=(TWO_AT_ONCE,), breaker=BREAKER),
+        Dependency(name="gate", vendor_limits=(CLOSED,), breaker=BREAKER),
         Dependency(name="never", vendor_limits=(CLOSED,), breaker=BREAKER),
         Dependency(name="steady", breaker=BREAKER),
         Dependency(name="failing", breaker=BREAKER),
@@ -66,9 +69,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def worker(engine: str, tmp_path: Path, *arguments: str) -> Iterator[Callable[..., str]]:
+def worker(
+    engine: str, tmp_path: Path, *arguments: str, around: dict[str, str] | None = None
+) -> Iterator[Callable[..., str]]:
     """A worker while the block runs. Returns a function that runs the engine's module as a program."""
-    python, around = python_of(engine), environment(tmp_path)
+    python, around = python_of(engine), environment(tmp_path) | (around or {})
 
     def program(*options: str) -> str:
         command = [python, "-m", f"tests.engines.{engine}_app", *options]

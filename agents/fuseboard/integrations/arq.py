@@ -113,11 +113,11 @@ async def _later(ctx: Context, refused: Refused) -> Exception:
         pipe.hsetnx(key, "since", time())
         pipe.hget(key, "since")
         pipe.expire(key, int(2 * MOST_REFUSED_S))
-        times, _, since, _ = await pipe.execute()
+        # Arq counted the try before it ran.
+        pipe.decr(retry_key_prefix + job)
+        times, _, since, *_ = await pipe.execute()
     if Refusals(times, float(since)).too_many:
         await redis.delete(key)
         return refused
-    # Arq counted the try before it ran.
-    await redis.decr(retry_key_prefix + job)
     later: Exception = Retry(defer=pause_s(refused.decision))
     return later

@@ -11,6 +11,9 @@ A refused message is enqueued again with a delay, to run when the refusal ends; 
 spent. A message that is refused 20 times in a row, or for an hour, fails as ``MessageRefused``. How an actor
 ends is reported to the breaker of its dependency. See docs/engines.md.
 
+The new message is in the broker before the old one is acknowledged: a worker that is killed between both
+leaves two with the same id, never none.
+
 The middleware stands after ``Retries``: hooks after a message run in reverse order, so it takes back the
 retry that ``Retries`` counts next.
 """
@@ -52,7 +55,8 @@ class FuseboardMiddleware(Middleware):
 
     def __init__(self, agent: blocking.Agent | None = None) -> None:
         self._agent = agent if agent is not None else blocking.from_env()
-        self._permits: dict[str, tuple[Permit, float]] = {}
+        #: By the delivery that runs, not by the id of its message: two copies of a message can run at once.
+        self._permits: dict[int, tuple[Permit, float]] = {}
 
     @property
     def actor_options(self) -> set[str]:
@@ -77,7 +81,7 @@ class FuseboardMiddleware(Middleware):
             raise MiddlewareError(f"the message cannot be admitted: {error!r}") from error
         # Refusals in a row: the next retry of the message begins with none.
         message.options.pop(OPTION, None)
-        self._permits[message.message_id] = (permit, monotonic())
+        self._permits[id(message)] = (permit, monotonic())
 
     def _later(self, message: dramatiq.MessageProxy, decision: Decision) -> MessageRefused:
         refusals = Refusals(*message.options.get(OPTION, ())).and_one()
@@ -101,12 +105,12 @@ class FuseboardMiddleware(Middleware):
                 # The last one: ``Retries`` lets it fail. Callbacks get the options as JSON.
                 message.options["max_retries"] = 0
             return
-        permit, began = self._permits.pop(message.message_id, (None, 0.0))
+        permit, began = self._permits.pop(id(message), (None, 0.0))
         if permit is not None:
             report_end(self._agent.report, permit, exception, monotonic() - began)
 
     def after_skip_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:
-        permit, _ = self._permits.pop(message.message_id, (None, 0.0))
+        permit, _ = self._permits.pop(id(message), (None, 0.0))
         if permit is not None:
             self._agent.give_back(permit)
 
