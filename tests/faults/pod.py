@@ -34,6 +34,7 @@ import fuseboard  # noqa: E402 - after its clock
 from fuseboard.contract.words import Outcome  # noqa: E402
 from tests.faults.injected import inject  # noqa: E402
 from tests.faults.lag import LagSampler  # noqa: E402
+from tests.faults.work import Work  # noqa: E402
 
 #: Calls in flight; more are dropped, and counted.
 MOST_AT_ONCE = 300
@@ -70,6 +71,7 @@ class Pod:
         self.history = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.lag = LagSampler(self._look)
         self.figures = Figures(self.lag)
+        self.work = Work(self.agent, self.lag)
         self.mix: list[str] = []
         self.rate = 0.0
         #: Dependencies whose calls fail here.
@@ -192,6 +194,8 @@ class Pod:
             return None
         if what == "inject":
             return inject(**command)
+        if what in Work.COMMANDS:
+            return await self.work.do(what, **command)
         raise ValueError(f"nobody knows how to {what}")
 
     async def _hog(self, for_s: float, chunk_s: float) -> None:
@@ -267,6 +271,7 @@ async def serve(pod: Pod) -> None:
                 doing.popleft()
         for task in work:
             task.cancel()
+        await pod.work.end_work()
 
 
 async def _answer(pod: Pod, command: dict[str, Any]) -> None:
