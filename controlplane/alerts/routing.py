@@ -158,10 +158,21 @@ def warnings(environment: str) -> list[str]:
     owners = Dependency.objects.filter(environment=environment).exclude(owner="")
     names = owners.order_by("owner").values_list("owner", flat=True).distinct()
     rules = Environment.objects.filter(slug=environment).values_list("alert_rules", flat=True).first() or {}
-    found = [_said(hole) for hole in holes(routes_of(environment), receivers, names, rules)]
+    routes, known = routes_of(environment), list(names)
+    found = [_said(hole) for hole in holes(routes, receivers, known, rules)]
     more = len(found) - MOST_WARNINGS
     rest = [f"{more} more kinds of alerts reach no receiver."] if more > 0 else []
-    return [*found[:MOST_WARNINGS], *rest, *_unproven(environment, receivers)]
+    idle = _without_owner(routes, known)[:MOST_WARNINGS]
+    return [*found[:MOST_WARNINGS], *rest, *idle, *_unproven(environment, receivers)]
+
+
+def _without_owner(routes: Iterable[Route], owners: Collection[str]) -> list[str]:
+    """Routes that match nothing: the name of their owner is mistyped, or no dependency has it any more."""
+    return [
+        f"The route {route.name} matches no alert: no dependency has the owner {route.owner}."
+        for route in routes
+        if route.owner and route.owner not in owners
+    ]
 
 
 def _unproven(environment: str, receivers: Iterable[Receiver]) -> list[str]:

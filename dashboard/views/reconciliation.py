@@ -18,6 +18,7 @@ from dashboard.views.page import show, text_parameter
 
 #: Without an outage, the page is about this time.
 _LAST = timedelta(hours=24)
+_UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,23 @@ class LineRow:
     both: str
     capacity: str
     over: str
+    at_most: str
+
+    @property
+    def measure(self) -> str:
+        return self.line.measure or "calls"
+
+    @property
+    def raw_both(self) -> int | str:
+        return _UNKNOWN if self.line.with_redis is None else self.line.with_redis
+
+    @property
+    def raw_capacity(self) -> int | str:
+        return _UNKNOWN if self.line.capacity is None else self.line.capacity
+
+    @property
+    def raw_over(self) -> int | str:
+        return _UNKNOWN if self.line.certainty is Certainty.UNKNOWN else self.line.over
 
     @property
     def css(self) -> str:
@@ -100,20 +118,13 @@ def _outage_row(outage: Outage, since: datetime, now: datetime) -> OutageRow:
 
 def _row(line: Line) -> LineRow:
     def said(amount: int | None) -> str:
-        return "unknown" if amount is None else amount_words(amount, line.measure or "calls")
+        return _UNKNOWN if amount is None else amount_words(amount, line.measure or "calls")
 
     return LineRow(
         line=line,
         without=said(line.without_redis),
         both=said(line.with_redis),
         capacity=said(line.capacity),
-        over=_over(line),
+        over=_UNKNOWN if line.certainty is Certainty.UNKNOWN else f"{line.over:,}",
+        at_most=f"{line.over_at_most:,}",
     )
-
-
-def _over(line: Line) -> str:
-    if line.certainty is Certainty.UNKNOWN:
-        return f"unknown, at most {line.over_at_most:,}"
-    if line.certainty is Certainty.AT_LEAST:
-        return f"{line.over:,} to {line.over_at_most:,}"
-    return f"{line.over:,}"

@@ -287,6 +287,17 @@ def test_a_preview_says_who_gets_an_alert_and_why_others_do_not(production: str)
 
 
 @needs_postgres
+def test_a_route_for_an_owner_that_no_dependency_has_is_a_warning(production: str) -> None:
+    receiver("pager")
+    Dependency.objects.create(environment_id=production, name="payments-api", owner="payments-oncall")
+    _put("payments", owner="payments", receivers=("pager",))
+    said = "The route payments matches no alert: no dependency has the owner payments."
+    assert said in warnings(production)
+    _put("payments", owner="payments-oncall", receivers=("pager",))
+    assert said not in warnings(production)
+
+
+@needs_postgres
 def test_without_a_receiver_the_page_warns(production: str) -> None:
     assert warnings(production) == ["There is no receiver: alerts are displayed, and sent to no person."]
     receiver()

@@ -148,6 +148,7 @@ def test_a_message_says_what_since_when_how_bad_and_what_is_done(production: str
     row.resolved_at = at + timedelta(minutes=12)
     Delivery.objects.update(attempts=1)
     [ended] = enqueue(row, News.RESOLVED)
+    assert ended.document["data"]["message"].startswith("While it fired: 18 of 30 calls failed.\n")
     assert "From 2026-05-04 13:12 UTC to 2026-05-04 13:24 UTC: 12 min." in ended.document["data"]["message"]
 
 

@@ -48,8 +48,12 @@ def test_the_last_outage_is_shown_with_what_was_over(log_in: Any, outage: dateti
 def test_the_table_is_a_file(log_in: Any, outage: datetime) -> None:
     answer = log_in("vera").get("/reconciliation?csv=h-r")
     rows = b"".join(answer.streaming_content).decode().splitlines()
-    assert rows[0] == "Tenant,Dependency,Limit,Without Redis,With Redis,Limit allows,Over the limit"
-    assert rows[1].startswith("acme-retail,")
+    assert rows[0] == (
+        "Tenant,Dependency,Limit,Counts,Without Redis,With Redis,Limit allows,Over the limit,At most"
+    )
+    name, _, limit, counts, without, _, allows, over, most = rows[1].split(",")
+    assert (name, limit, counts, without) == ("acme-retail", "requests", "calls", "1000000")
+    assert 0 < int(allows) < int(over) <= int(most) <= 1_000_000, "numbers for a spreadsheet"
 
 
 def test_what_is_missing_is_said(log_in: Any, outage: datetime) -> None:

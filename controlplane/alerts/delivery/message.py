@@ -121,7 +121,7 @@ def title_of(alert: Alert, kind: str) -> str:
 
 def text_of(alert: Alert, kind: str, done: list[str], explained: tuple[list[str], int]) -> str:
     """Lines for people, without the title."""
-    lines = [alert.detail] if alert.detail else []
+    lines = [_then(alert.detail, kind)] if alert.detail else []
     if kind == "resolved" and alert.resolved_at is not None:
         lasted = _duration((alert.resolved_at - alert.true_since).total_seconds())
         lines.append(f"From {_moment(alert.true_since)} to {_moment(alert.resolved_at)}: {lasted}.")
@@ -145,6 +145,11 @@ def text_of(alert: Alert, kind: str, done: list[str], explained: tuple[list[str]
         f"{label}: {links[name]}" for label, name in (("Page", "page"), ("Runbook", "runbook")) if links[name]
     ]
     return "\n".join(lines)
+
+
+def _then(detail: str, kind: str) -> str:
+    """The figures of an alert that is over are not those of now."""
+    return f"While it fired: {detail}" if kind == "resolved" else detail
 
 
 _NEWS = {
