@@ -92,18 +92,18 @@ def _lines(
     changed = set(different(before, after))
     for unit, fields in units((before, after)).items():
         moved = [field for field in fields if field in changed]
-        if not moved:
-            continue
         limit = _limit_of(unit, fields)
         if limit is None:
             for name in moved:
                 yield ChangeWords(setting_words(name), _said(name, before), _said(name, after), fields=name)
             continue
         prefix, _, name = limit.partition(".")
+        if not moved and name not in was_of.keys() | now_of.keys():
+            continue
         was, now = _columns(prefix, name, before), _columns(prefix, name, after)
         notes = was_of.get(name, ""), now_of.get(name, "")
         if unit in (limit, f"{limit}:rate"):
-            yield from _rate_lines(name, was, now, moved, notes)
+            yield from _rate_lines(name, was, now, moved or [limit], notes)
         yield from _other_lines(f"{name}, ", was, now, moved)
 
 
@@ -121,15 +121,17 @@ def _template_lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
 def _rate_lines(
     name: str, was: Fields, now: Fields, moved: list[str], tiers: tuple[str, str]
 ) -> Iterator[ChangeWords]:
-    before, after = (rate_words(each) if each else "" for each in (was, now))
+    old, new = (f" (tier {tier})" if tier else "" for tier in tiers)
+    before = (rate_words(was) if was else "") + old
+    # The same rate from elsewhere is a change too: it follows the tier from now on, or no more.
+    after = (rate_words(now) if now else "") + new
     if was and now and limits_calls_at_once(was) and limits_calls_at_once(now):
         yield from _slot_lines(name, was, now, moved)
     if before == after:
         return
     share = _growth(was, now) if was and now else ""
-    old, new = (f" (tier {tier})" if tier else "" for tier in tiers)
-    fields = ", ".join(each for each in moved if each.rpartition(".")[2] in RATE)
-    yield ChangeWords(name, before + old, (after or "removed") + new, share, fields)
+    fields = ", ".join(each for each in moved if each.rpartition(".")[2] in RATE) or moved[0]
+    yield ChangeWords(name, before, after or "removed", share, fields)
 
 
 def _slot_lines(name: str, was: Fields, now: Fields, moved: list[str]) -> Iterator[ChangeWords]:

@@ -13,7 +13,12 @@ _OWN = {own.name: own.label.partition(":")[0] for each in OWN.values() for own i
 #: What a form or a plan writes before the name of a limit.
 _LIMITS = frozenset(("limit", "quotas", "vendor_limits", "subject_limits"))
 #: Columns of a limit that are no field of its contract.
-_COLUMNS = {"expires_at": "Ends", "own": "Own values beside its template", "template": "Template"}
+_COLUMNS = {
+    "expires_at": "Ends",
+    "own": "Own values beside its template",
+    "returns_to": "Afterwards",
+    "template": "Template",
+}
 _FOR_EACH_TIER = frozenset(
     f"protection.{setting.path}" for setting in CALL_SETTINGS if setting.kind in ("numbers", "words")
 )

@@ -123,6 +123,14 @@ def test_a_rate_and_calls_at_once_are_not_compared(before: Any, after: Any, show
     assert sorted(found) == sorted(shown)
 
 
+def test_what_applies_after_a_temporary_quota_is_in_words() -> None:
+    ends = LIMIT | {"expires_at": "2030-01-31T18:00:00+01:00"}
+    before, after = (
+        {"tier": "pro", **quotas("r", **ends, returns_to=LIMIT | {"limit": number})} for number in (5, 9)
+    )
+    assert lines("tenant", before, after) == [("r, afterwards", "5 per min", "9 per min")]
+
+
 def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:
     own = {"tier": "pro", **quotas("requests", **(LIMIT | {"limit": 150}))}
 
@@ -133,6 +141,11 @@ def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:
     loses = ("requests", "150 per min", "100 per min (tier pro) (-33 %)")
     assert lines("tenant", {"tier": "pro"}, own, tiers, tiers) == [gets]
     assert lines("tenant", own, {"tier": "pro"}, tiers, tiers) == [loses]
+    same = {"tier": "pro", **quotas("requests", **LIMIT)}
+    shared = ("requests", "100 per min", "100 per min (tier pro)")
+    assert lines("tenant", same, {"tier": "pro"}, tiers, tiers) == [shared], "it follows the tier from now on"
+    kept = [("requests", "100 per min (tier pro)", "100 per min")]
+    assert lines("tenant", {"tier": "pro"}, same, tiers, tiers) == kept
     moved = lines("tenant", own, {"tier": "free"}, tiers, tiers)
     assert moved == [("requests", "150 per min", "removed"), ("Tier", "pro", "free")]
 
