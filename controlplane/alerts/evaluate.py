@@ -28,9 +28,8 @@ def evaluate(
     found: dict[str, Finding] = {}
     for rule in rules:
         settings = settings_of(status.facts.alert_rules, rule.key)
-        words = settings.threshold.words if rule.value is not None else ""
         fired = [
-            rule.finding(one, words)
+            rule.finding(one, settings.words_of(rule, one))
             for one in rule.scope.each(status)
             if settings.fires(rule, one, firing.get(rule.key_of(one)) if firing else None)
         ]
@@ -54,7 +53,7 @@ def idle_keys(status: Status, rules: Iterable[Rule[Any]] = RULES) -> frozenset[s
     return frozenset(
         rule.key_of(one)
         for rule in rules
-        if rule.idle is not None
+        if rule.idle is not None and settings_of(status.facts.alert_rules, rule.key).enabled
         for one in rule.scope.each(status)
         if rule.idle(one)
     )

@@ -162,6 +162,13 @@ class RuleSettings:
             return True
         return self.threshold.passed(rule.severity, rule.value(of), firing=holds(firing, rule.severity))
 
+    def words_of(self, rule: Rule[Any], of: Any) -> str:
+        """The thresholds in words. Of an alert that fires on below its threshold, also where it ends."""
+        if rule.value is None:
+            return ""
+        passed = self.threshold.passed(rule.severity, rule.value(of))
+        return self.threshold.words if passed else f"{self.threshold.words} {self.threshold.clear_words}"
+
 
 def holds(firing: Severity | None, severity: Severity) -> bool:
     """Whether an alert that fires is at this severity, or at a worse one."""

@@ -250,7 +250,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="p99",
         severity="critical",
-        said=headlines.redis_over_deadline,
+        said=headlines.redis_at_deadline,
         runbook="redis-slow",
         scope=FLEET,
         value=texts.p99_part,

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.alerts.evaluate import evaluate as find
-from controlplane.alerts.lifecycle import News
+from controlplane.alerts.lifecycle import News, ResolvedWhy
 from controlplane.alerts.models import Alert, Delivery
 from controlplane.alerts.routing import warnings
 from controlplane.alerts.rule_edits import RuleValues, preview_rule, rules_in_force, set_rule
@@ -16,6 +16,7 @@ from controlplane.alerts.rule_settings import THRESHOLDS, Threshold, settings_of
 from controlplane.alerts.rules import RULES
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.fleet.live import StoreFigures
 from controlplane.policies.models import Dependency, Environment
 from controlplane.series.kinds import FLEET
 from controlplane.status.status import status_of
@@ -75,6 +76,36 @@ def test_a_firing_alert_ends_at_a_part_of_its_threshold() -> None:
     assert [severity(share, "critical") for share in shares] == [["critical"], ["warning"], ["warning"], []]
     count = Threshold(warning=3, whole=True)
     assert [count.passed("warning", one, firing=True) for one in (3, 4)] == [False, True]
+
+
+def test_an_alert_below_its_threshold_says_where_it_ends() -> None:
+    status = status_of(figures(requests_per_s=1_000, refused_per_s=4.6, store=StoreFigures(p99_us=4_600)))
+    firing: dict[str, Any] = {"429": "warning", "p99": "critical"}
+    refused, slow = sorted(find(status, firing=firing), key=lambda one: one.key)
+    words = "More than 0.5 % is a warning, more than 2 % is critical."
+    assert refused.detail.endswith(f"{words} Ends at 90 % of that.")
+    assert slow.said is not None
+    assert (slow.severity, slow.said.verb) == ("critical", "4.6 ms, near its deadline")
+    over = status_of(figures(requests_per_s=1_000, refused_per_s=5.1, store=StoreFigures(p99_us=5_100)))
+    refused, slow = sorted(find(over, firing=firing), key=lambda one: one.key)
+    assert refused.detail.endswith(words)
+    assert slow.said is not None
+    assert slow.said.verb == "5.1 ms, over its deadline"
+
+
+@needs_postgres
+def test_an_alert_without_traffic_ends_when_its_rule_is_disabled(production: str) -> None:
+    measure(5)
+    evaluate()
+    let_pass(120)
+    assert evaluate() == [("429", News.FIRED)]
+    measure(0.5, requests_per_s=0.9)
+    assert evaluate() == []
+    change(enabled=False)
+    assert evaluate() == []
+    let_pass(300)
+    assert evaluate() == [("429", News.RESOLVED)]
+    assert Alert.objects.get(key="429").resolved_why == ResolvedWhy.CLEARED
 
 
 @needs_postgres
