@@ -1,6 +1,8 @@
 """Receivers that hang keep neither another receiver nor the task of a worker waiting."""
 
 import socket
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -81,6 +83,35 @@ def test_threads_are_bounded_and_an_error_ends_only_its_own() -> None:
     wait_until(lambda: not threads(), within_s=WITHIN_S)
     assert lanes.begin(), "both are free again"
     wait_until(lambda: not threads(), within_s=WITHIN_S)
+
+
+#: The program of a worker that ends while many messages wait.
+_ENDS = """
+import atexit, os, threading, time
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+import django
+django.setup()
+from controlplane.alerts.delivery import send
+from controlplane.alerts.delivery.lanes import Lanes
+attempts, begun = [], threading.Event()
+def attempt(*_):
+    attempts.append(1)
+    begun.set()
+    threading.main_thread().join()
+    time.sleep(0.1)
+send._claim, send._fired_again, send._attempt = object, lambda _: False, attempt
+lanes = Lanes(1, send.send_waiting)
+assert lanes.begin()
+begun.wait()
+atexit.register(lambda: print(len(attempts)))
+"""
+
+
+def test_a_worker_that_ends_waits_for_the_present_attempt_only() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDS], capture_output=True, text=True, timeout=WITHIN_S, check=True
+    )
+    assert int(done.stdout) == 1
 
 
 def test_a_resolver_that_hangs_ends_with_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ class Lanes:
     """At most ``most`` threads. Each sends until nothing waits, or for about 10 s, and ends.
 
     Every second, a task begins one more while something waits: what a thread waits for keeps only itself.
-    The end of the process waits for them, as long as one attempt may take.
+    The end of the process waits for the attempts that are made, at most 20 s.
     """
 
     def __init__(self, most: int, send: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ that ends, and the message is sent again under the same id: at least once, never
 """
 
 import random
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,11 +122,12 @@ def send_waiting(*, for_s: float = 10.0, send: Post = post) -> int:
     """Send what waits, one message after the other, for about ``for_s`` seconds.
 
     Returns how many attempts were made. One may begin near the end of the time, and takes at most 20 s.
+    None begins while the process ends: what waits is for other workers, or for the next start.
     """
     ends, made = time.monotonic() + for_s, 0
     senders = Senders(settings.WEBHOOK_NETWORKS)
     try:
-        while time.monotonic() < ends:
+        while time.monotonic() < ends and threading.main_thread().is_alive():
             delivery = _claim()
             if delivery is None:
                 break
