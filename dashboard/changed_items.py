@@ -1,6 +1,6 @@
 """Changed things as pages list them: each with its lines in words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from controlplane.editing.plans.difference import what
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import Changed
-from dashboard.change_words import ChangeWords, change_words
+from dashboard.change_words import ChangeWords, Tiers, change_words
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,20 @@ class TiersAsOf:
         return quotas_to_inherit(thing_as_of(self._environment, number, "tier", tier))
 
 
-def changed_items(changes: Iterable[Any], before: TiersAsOf, after: TiersAsOf) -> list[ChangedItem]:
+class TiersWith:
+    """The same after some changes: a tenant may follow a tier that is changed with it."""
+
+    def __init__(self, tiers: Tiers, changes: Iterable[Any]) -> None:
+        self._tiers = tiers
+        self._changed = {each.name: each.after for each in changes if each.kind == "tier"}
+
+    def __call__(self, tier: str) -> Mapping[str, Fields]:
+        if tier in self._changed:
+            return quotas_to_inherit(self._changed[tier])
+        return self._tiers(tier)
+
+
+def changed_items(changes: Iterable[Any], before: Tiers, after: Tiers) -> list[ChangedItem]:
     """Return the items of ``Change`` or ``Changed``: each has kind, name, before and after."""
     found = []
     for each in changes:
@@ -50,7 +63,7 @@ def changed_items(changes: Iterable[Any], before: TiersAsOf, after: TiersAsOf) -
     return found
 
 
-def items_to_come(environment: str, changes: Iterable[Any]) -> list[ChangedItem]:
-    """Return the items of changes that are not made yet, compared with the newest revision."""
+def items_to_come(environment: str, changes: Sequence[Any], most: int) -> list[ChangedItem]:
+    """Return the first items of changes that are not made yet, compared with the newest revision."""
     tiers = TiersAsOf(environment, None)
-    return changed_items(changes, tiers, tiers)
+    return changed_items(changes[:most], tiers, TiersWith(tiers, changes))

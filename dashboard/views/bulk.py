@@ -134,9 +134,7 @@ def _placed(act: str, errors: Mapping[str, Sequence[str]]) -> dict[str, list[str
 
 def _wrong(errors: Mapping[str, Sequence[str]]) -> list[str]:
     return [
-        f"{_LABELS.get(field, field.capitalize())}: {' '.join(texts)}"
-        if field in _LABELS
-        else " ".join(texts)
+        f"{_LABELS[field]}: {' '.join(texts)}" if field in _LABELS else " ".join(texts)
         for field, texts in errors.items()
     ]
 
@@ -155,7 +153,7 @@ def _shown(preview: Difference, who: TenantFilter, what: TenantChange) -> dict[s
         "preview": preview,
         "previewed": _previewed(who, what),
         "count": len(preview.changes),
-        "things": items_to_come(preview.environment, preview.changes[:_LISTED]),
+        "things": items_to_come(preview.environment, preview.changes, _LISTED),
     }
 
 
@@ -180,7 +178,7 @@ def _page(
         "bulk",
         typed=typed,
         errors=errors,
-        unplaced=[text for field in errors.keys() - _LABELS.keys() for text in errors[field]],
+        unplaced=[text for field, texts in errors.items() if field not in _LABELS for text in texts],
         selected=_selected(typed),
         tiers=list(tiers),
         quota_names=list(quotas.values_list("name", flat=True).distinct()),

@@ -16,7 +16,7 @@ from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from dashboard.change_words import ChangeWords
-from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
+from dashboard.changed_items import ChangedItem, TiersAsOf, TiersWith, changed_items
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn, rows_listed
@@ -160,7 +160,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
     start = (page - 1) * most
     shown = row.changes.order_by("kind", "name")[start : start + most]
     tiers = TiersAsOf(row.environment, None if row.pending else row.base)
-    things = changed_items(shown, tiers, tiers)
+    things = changed_items(shown, tiers, TiersWith(tiers, row.changes.filter(kind="tier")))
     mine = request.user.get_username() in row.persons
     approved = list(row.approvals.order_by("at"))
     context = context_of(

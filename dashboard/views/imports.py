@@ -17,7 +17,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Draft
 from dashboard.change_words import field_words
-from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
+from dashboard.changed_items import ChangedItem, TiersAsOf, TiersWith, changed_items
 from dashboard.hub import hub
 from dashboard.labels import count_words
 from dashboard.reader import actor_of
@@ -98,7 +98,8 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
 def _things(row: Draft, document: dict[str, Any]) -> list[ChangedItem]:
     tiers = TiersAsOf(row.environment, row.compared_with)
     if (first := document.get("first")) is not None:
-        return changed_items((Changed(**each) for each in first), tiers, tiers)
+        shown, others = ([Changed(**each) for each in part] for part in (first, document.get("tiers", ())))
+        return changed_items(shown, tiers, TiersWith(tiers, [*shown, *others]))
     # Read by an earlier version, which kept only the fields that differ.
     return [
         ChangedItem(

@@ -242,7 +242,7 @@ def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:
     return {
         "outage": outage,
         "reach": str(changed_followers(found, name)),
-        "things": items_to_come(environment, changes[:5]),
+        "things": items_to_come(environment, changes, 5),
         "more": max(0, len(changes) - 5),
         "whatif": replayed,
     }

@@ -152,7 +152,7 @@ def _page(
         found=found,
         large=preview.large,
         own=preview.own,
-        things=items_to_come(row.environment, found.changes[:_SHOWN]) if found else [],
+        things=items_to_come(row.environment, found.changes, _SHOWN) if found else [],
         more=max(0, len(found.changes) - _SHOWN) if found else 0,
         errors=errors or preview.errors,
         conflict=conflict,

@@ -5,6 +5,7 @@ import zlib
 from typing import Any
 
 import pytest
+import yaml
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.template.loader import render_to_string
 from editor_steps import bulk_shown
@@ -188,6 +189,32 @@ def test_an_unmodified_export_changes_nothing_when_imported(log_in: Any) -> None
         text = b"".join(answer.streaming_content).decode()
         shown = page(client.get(send(client, text, f"x.{form}", prune="1")["Location"]))
         assert "the configuration already matches the file." in shown
+
+
+def test_a_tenant_that_follows_its_tier_again_gets_the_quota_that_the_tier_then_has(
+    log_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, before = log_in("ada"), head()
+
+    def quotas(limit: int) -> dict[str, Any]:
+        return {"quotas": {"requests": {"limit": limit, "window_s": 60, "burst": 1}}}
+
+    both = {"tiers": {"pro": quotas(900)}, "tenants": {"acme-retail": quotas(7)}}
+    for plan in ({"tiers": {"pro": quotas(600)}}, both):
+        client.post(send(client, yaml.safe_dump(plan))["Location"], {"reason": WHY})
+    assert head() == before + 2
+    reverted = page(client.get(f"/revisions/{head()}/revert"))
+    assert "600 per min (tier pro)" in reverted
+    assert "900 per min (tier pro)" not in reverted
+    # The same as a file. The tier is not among the changes that the page lists.
+    text = b"".join(client.get("/export/yaml").streaming_content).decode()
+    document = yaml.safe_load(text)
+    document["tenants"]["acme-retail"].pop("quotas")
+    document["tiers"]["pro"]["quotas"]["requests"]["limit"] = 800
+    monkeypatch.setattr(drafting, "FIRST", 1)
+    compared = page(client.get(send(client, yaml.safe_dump(document), prune="1")["Location"]))
+    assert "800 per min (tier pro)" in compared
+    assert "900 per min (tier pro)" not in compared
 
 
 def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:

@@ -16,11 +16,12 @@ from django.utils import timezone
 from controlplane.approvals.gate import Proposed
 from controlplane.audit.actor import Actor
 from controlplane.editing.plans.apply import apply_plan
-from controlplane.editing.plans.difference import difference
+from controlplane.editing.plans.difference import Difference, difference
 from controlplane.editing.plans.plan import MAX_BYTES, PlanErrors
 from controlplane.editing.plans.reading import read_plan
 from controlplane.errors import EditConflict, EditError, InvalidEdit
 from controlplane.policies.drafts import Draft, DraftState
+from controlplane.policies.fields import Fields
 from controlplane.policies.history import as_document
 from controlplane.validation import Problems
 
@@ -145,10 +146,18 @@ def _read(draft: Draft, report: _Report) -> None:
         | {
             "by_kind": found.by_kind,
             "rows": len(plan),
-            "first": [as_document(change) for change in found.changes[:FIRST]],
+            **_first(found),
         },
         compared_with=found.revision,
     )
+
+
+def _first(found: Difference) -> dict[str, list[Fields]]:
+    """The first changes whole, and those of the tiers that their tenants have afterwards."""
+    first, rest = found.changes[:FIRST], found.changes[FIRST:]
+    needed = {change.after["tier"] for change in first if change.kind == "tenant" and change.after}
+    tiers = [change for change in rest if change.kind == "tier" and change.name in needed]
+    return {"first": [as_document(one) for one in first], "tiers": [as_document(one) for one in tiers]}
 
 
 def _apply(draft: Draft, report: _Report) -> None:
