@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 
 from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.findings import Subject
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.reading import StoredAlert
 from controlplane.alerts.rules import RULES
 from controlplane.fleet.live import FleetFigures, StoreFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
@@ -299,3 +302,25 @@ def test_a_pods_row_says_exact_only_while_its_limits_are():
     ]
     assert {row.limits for row in picture(fleet()).fleet.rows} == {"exact"}
     assert picture(fleet(*others(state="offline"))).fleet.rows[0].limits == "unknown"
+
+
+def test_an_alert_that_fires_on_below_its_threshold_is_not_calm():
+    """0.46 % are refused: below the threshold of 0.5 %, and above the 0.45 % at which an alert ends."""
+    facts = fleet(figures=with_figures(requests_per_s=1_000.0, refused_per_s=4.6))
+    stored = StoredAlert(
+        id=1,
+        key="429",
+        state=AlertState.FIRING,
+        severity="warning",
+        level=1,
+        text="",
+        detail="",
+        runbook="",
+        subject=Subject(kind="tenants"),
+        true_since=NOW - 300,
+        level_since=NOW - 300,
+        fired_at=NOW - 180,
+    )
+    assert [one.key for one in build(facts, History(), FirstSeen()).alerts] == []
+    [shown] = build(facts, History(), FirstSeen(), stored={"429": stored}).alerts
+    assert (shown.key, shown.severity) == ("429", "warning")
