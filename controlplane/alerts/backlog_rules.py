@@ -3,10 +3,8 @@
 from typing import Any
 
 from controlplane.alerts import headlines, texts
-from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.findings import BOTH, Rule, Scope, Subject
 from controlplane.status.backlogs import BacklogStatus
-
-_BOTH: tuple[Severity, ...] = ("critical", "warning")
 
 EACH_BACKLOG = Scope[BacklogStatus](
     each=lambda status: status.backlogs,
@@ -52,7 +50,7 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
             text=lambda backlog: f"The backlog of {backlog.name} is {int(backlog.share * 100)} % full",
             detail=_why_full,
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     Rule[BacklogStatus](
         key="backlog-untaken",

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts import texts
-from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.findings import BOTH, Rule, Scope, Subject
 from controlplane.status.status import Status
 from controlplane.status.watched import Expiry
 
 _DAY_S = 86_400.0
-_BOTH: tuple[Severity, ...] = ("critical", "warning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ EXPIRY_RULES: tuple[Rule[Any], ...] = (
                 f"At {texts.moment(expiring.one.at)}. After that, browsers and pods refuse the connection."
             ),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     *(
         Rule[Expiring](
@@ -77,6 +76,6 @@ EXPIRY_RULES: tuple[Rule[Any], ...] = (
                 " It is the next one of its kind."
             ),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
 )

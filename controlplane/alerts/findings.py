@@ -27,6 +27,9 @@ SubjectKind = Literal[
 #: Subjects with the name of a tenant: so have the keys and the texts of their alerts.
 OF_TENANT: frozenset[SubjectKind] = frozenset(("budgets", "hot_keys", "quota", "tenant"))
 
+#: The severities of a rule that has both, in the order of its rows.
+BOTH: tuple[Severity, ...] = ("critical", "warning")
+
 S = TypeVar("S")
 
 #: As long as the column of ``Alert.key``. A name of a tenant alone may be this long.
@@ -84,6 +87,12 @@ class Scope(Generic[S]):
     #: Distinguishes the findings of one rule; empty where there is only one.
     key: Callable[[S], str]
     subject: Callable[[S], Subject]
+
+
+#: Tested once: the fleet as a whole.
+FLEET = Scope[Status](
+    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts import headlines, texts
-from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.findings import BOTH, FLEET, Rule, Scope, Subject
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing
@@ -14,15 +14,10 @@ from controlplane.status.status import Status
 from fuseboard.contract.protection import Bulkhead
 from fuseboard.contract.words import WhenFull
 
-_BOTH: tuple[Severity, ...] = ("critical", "warning")
 #: Places to wait, of a policy that does not name them.
 _QUEUES = Bulkhead().queues
 #: Unhealthy pods that the alert names.
 _NAMED = 3
-
-_FLEET = Scope[Status](
-    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +118,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         said=headlines.pressed,
         runbook="pod-under-pressure",
-        scope=_FLEET,
+        scope=FLEET,
         pods=lambda status: status.fleet.pressed,
         value=_pressed_share,
         text=_pressed,
@@ -134,7 +129,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         severity="warning",
         said=headlines.pressed,
         runbook="pod-under-pressure",
-        scope=_FLEET,
+        scope=FLEET,
         pods=lambda status: status.fleet.pressed,
         value=_pressed_share,
         text=_pressed,
@@ -146,7 +141,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
             severity=severity,
             said=lambda _: headlines.SHED,
             runbook="shedding",
-            scope=_FLEET,
+            scope=FLEET,
             value=_shed_share,
             idle=texts.few_requests,
             names_thresholds=True,
@@ -155,14 +150,14 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
                 f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
             ),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     Rule[Status](
         key="unhealthy",
         severity="warning",
         said=headlines.unhealthy,
         runbook="pod-under-pressure",
-        scope=_FLEET,
+        scope=FLEET,
         pods=lambda status: status.fleet.unhealthy,
         subject=lambda status: Subject(kind="server", name=status.fleet.unhealthy[0]),
         test=lambda status: bool(status.fleet.unhealthy),

@@ -12,7 +12,7 @@ from typing import Any
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.backlog_rules import BACKLOG_RULES
 from controlplane.alerts.expiry_rules import EXPIRY_RULES
-from controlplane.alerts.findings import Rule, Scope, Subject
+from controlplane.alerts.findings import FLEET, Rule, Scope, Subject
 from controlplane.alerts.protection_rules import PROTECTION_RULES
 from controlplane.alerts.source_rules import SOURCE_RULES
 from controlplane.alerts.store_rules import STORE_RULES
@@ -37,9 +37,6 @@ class Due:
     frozen: bool = False
 
 
-FLEET = Scope[Status](
-    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
-)
 EACH_BREAKER = Scope[BreakerStatus](
     each=lambda status: status.breakers,
     key=lambda breaker: breaker.name,

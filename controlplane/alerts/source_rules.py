@@ -4,16 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from controlplane.alerts import headlines, texts
-from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.findings import BOTH, FLEET, Rule, Scope, Severity, Subject
 from controlplane.alerts.timings import NEEDED_BY, timing_of
 from controlplane.audit_export.waiting import WaitingExport
 from controlplane.status.status import Status
 from controlplane.status.watched import Blind, RedisServer
 
-_BOTH: tuple[Severity, ...] = ("critical", "warning")
-_FLEET = Scope[Status](
-    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
-)
 _EACH_REDIS_SERVER = Scope[RedisServer](
     each=lambda status: status.facts.redis_servers,
     key=lambda server: server.address,
@@ -88,7 +84,7 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
             detail=_why_stuck,
             since=lambda found: found[0].at,
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     *(
         Rule[Blind](
@@ -117,7 +113,7 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
         key="redis-nodes",
         severity="critical",
         runbook="redis-nodes-degraded",
-        scope=_FLEET,
+        scope=FLEET,
         value=lambda status: len(_degraded(status)),
         names_thresholds=True,
         text=lambda status: f"{texts.count(len(_degraded(status)), 'server')} of Redis are degraded",

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from controlplane.alerts import headlines, texts
-from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.findings import BOTH, FLEET, Rule, Scope, Subject
 from controlplane.alerts.thresholds import (
     LEAST_CHECKS_PER_S,
     NOT_EVALUATED_S,
@@ -16,16 +16,11 @@ from controlplane.alerts.thresholds import (
 from controlplane.status.status import Status
 from controlplane.status.watched import RedisServer
 
-_FLEET = Scope[Status](
-    each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
-)
-
 _EACH_REDIS_SERVER = Scope[RedisServer](
     each=lambda status: [one for one in status.facts.redis_servers if one.answers],
     key=lambda server: server.address,
     subject=lambda _: Subject(kind="servers"),
 )
-_BOTH: tuple[Severity, ...] = ("critical", "warning")
 
 
 def _redis_is_down(status: Status) -> bool:
@@ -105,7 +100,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         said=headlines.local,
         runbook="all-pods-local",
-        scope=_FLEET,
+        scope=FLEET,
         pods=lambda status: status.fleet.local,
         test=_all_local,
         text=lambda _: "Every pod decides without Redis",
@@ -117,7 +112,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         said=headlines.failed_checks,
         runbook="redis-unreachable",
-        scope=_FLEET,
+        scope=FLEET,
         value=_failed_share,
         idle=_few_checks,
         text=_failed_checks,
@@ -128,7 +123,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         severity="warning",
         said=headlines.failed_checks,
         runbook="redis-unreachable",
-        scope=_FLEET,
+        scope=FLEET,
         value=_failed_share,
         idle=_few_checks,
         text=_failed_checks,
@@ -139,7 +134,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         said=headlines.failed_checks,
         runbook="redis-unreachable",
-        scope=_FLEET,
+        scope=FLEET,
         value=_failed_share,
         idle=_few_checks,
         names_thresholds=True,
@@ -150,7 +145,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         key="gateway-away",
         severity="critical",
         runbook="gateway-away",
-        scope=_FLEET,
+        scope=FLEET,
         test=lambda status: not status.figures.gateways and status.fleet.live > 0 and not status.facts.stale,
         text=lambda _: "No gateway reports",
         detail=lambda _: (
@@ -163,7 +158,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         said=headlines.script_fails,
         runbook="lua-error",
-        scope=_FLEET,
+        scope=FLEET,
         pods=_failing_scripts,
         test=lambda status: bool(_failing_scripts(status)),
         text=lambda status: f"A script fails in Redis, for {texts.name_or_count(_failing_scripts(status))}",
@@ -174,7 +169,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
             key="outbox",
             severity=severity,
             runbook="configuration-lag",
-            scope=_FLEET,
+            scope=FLEET,
             subject=lambda _: Subject(kind="configuration"),
             value=lambda status: status.facts.outbox_oldest_s,
             text=lambda status: f"An edit waits for {status.facts.outbox_oldest_s:.0f} s",
@@ -183,13 +178,13 @@ STORE_RULES: tuple[Rule[Any], ...] = (
                 " starts reads older limits."
             ),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     Rule[Status](
         key="postgres-down",
         severity="critical",
         runbook="postgres-away",
-        scope=_FLEET,
+        scope=FLEET,
         test=lambda status: status.facts.stale,
         text=lambda _: "Postgres is unavailable",
         detail=lambda _: (
@@ -202,7 +197,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         said=lambda _: headlines.REDIS_DOWN,
         runbook="redis-unreachable",
-        scope=_FLEET,
+        scope=FLEET,
         test=_redis_is_down,
         text=_what_is_down,
         detail=_who_confirms,
@@ -220,14 +215,14 @@ STORE_RULES: tuple[Rule[Any], ...] = (
                 " become slow, and pods decide calls locally."
             ),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     Rule[Status](
         key="unlimited",
         severity="critical",
         said=lambda _: headlines.NOTHING_LIMITED,
         runbook="nothing-limited",
-        scope=_FLEET,
+        scope=FLEET,
         subject=lambda _: Subject(kind="configuration"),
         test=lambda status: status.facts.unlimited,
         text=lambda _: "No limit refuses anything",
@@ -239,7 +234,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         key="worker-away",
         severity="critical",
         runbook="worker-away",
-        scope=_FLEET,
+        scope=FLEET,
         test=lambda status: _not_evaluated_s(status) > NOT_EVALUATED_S and not status.facts.stale,
         text=lambda _: "No worker evaluates alerts",
         detail=lambda status: (

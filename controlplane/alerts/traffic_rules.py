@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts import headlines, texts
-from controlplane.alerts.findings import Rule, Scope, Severity, Subject
+from controlplane.alerts.findings import BOTH, Rule, Scope, Subject
 from controlplane.alerts.protection_rules import EACH_DEPENDENCY
 from controlplane.alerts.thresholds import LEAST_RUNAWAY_PER_S, LEAST_VENDOR_ANSWERS
 from controlplane.fleet.live import DependencyFigures, RuleFigures
@@ -15,7 +15,6 @@ from controlplane.status.watched import Spent, VendorAnswers
 _NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
 #: Fewer are too few to fire in the ten minutes that are counted at most.
 _LEAST_CALLS_PER_S = LEAST_VENDOR_ANSWERS / 600
-_BOTH: tuple[Severity, ...] = ("critical", "warning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +146,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             ),
             detail=lambda _: "Either it opens again and again, or it stays open.",
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     *(
         Rule[Vendor](
@@ -162,7 +161,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             text=lambda vendor: f"{vendor.dependency} answers 429",
             detail=lambda vendor: _answered(vendor, vendor.answers.too_many, "429"),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     *(
         Rule[Vendor](
@@ -180,7 +179,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
                 " Retries do not help: a person must act."
             ),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
     *(
         Rule[Spent](
@@ -196,6 +195,6 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
                 f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {texts.moment(spent.ends)}."
             ),
         )
-        for severity in _BOTH
+        for severity in BOTH
     ),
 )
