@@ -122,8 +122,12 @@ def test_a_figure_that_moves_around_its_threshold_makes_one_alert(production: st
         assert evaluate() == [], "46 of 10,000 is above 90 % of the threshold"
         measure(0.51)
         assert evaluate() == []
-    change(clear_percent=95)
     measure(0.46)
+    for percent, ends in ((None, []), (95, ["429"])):
+        values = RuleValues(clear_percent=percent)
+        preview = preview_rule(environment=production, rule="429", values=values)
+        assert ([one.key for one in preview.ends], preview.begins) == (ends, [])
+    change(clear_percent=95)
     assert evaluate() == []
     let_pass(300)
     assert evaluate() == [("429", News.RESOLVED)]
