@@ -181,6 +181,17 @@ def test_a_plan_is_compared_again_after_a_concurrent_edit(log_in: Any, moved: in
     assert tier() == "enterprise"
 
 
+def test_a_file_that_an_earlier_version_read_shows_its_changed_fields(log_in: Any) -> None:
+    client = log_in("ada")
+    where = send(client, PLAN)["Location"]
+    fields = [{"field": "tier", "before": "pro", "after": "enterprise"}]
+    change = {"kind": "tenant", "name": "acme-retail", "what": "changed", "fields": fields}
+    Draft.objects.update(difference={"created": 0, "changed": 1, "removed": 0, "changes": [change]})
+    shown = page(client.get(where))
+    assert '<span class="was">pro</span>' in shown
+    assert "<td>enterprise" in shown
+
+
 def test_an_unmodified_export_changes_nothing_when_imported(log_in: Any) -> None:
     client = log_in("ada")
     for form in ("yaml", "csv"):
