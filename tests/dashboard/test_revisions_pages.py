@@ -10,6 +10,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.template.loader import render_to_string
 from editor_steps import bulk_shown
 
+from controlplane.approvals.rules import set_approvals
 from controlplane.demo.story.imports import PROGRESS
 from controlplane.editing import edits
 from controlplane.editing.plans import drafting
@@ -226,6 +227,12 @@ def test_a_tenant_that_follows_its_tier_again_gets_the_quota_that_the_tier_then_
     compared = page(client.get(send(client, yaml.safe_dump(document), prune="1")["Location"]))
     assert "800 per min (tier pro)" in compared
     assert "900 per min (tier pro)" not in compared
+    set_approvals(environment="production", needed=1, reason=WHY, actor=BOB)
+    answer = client.post(f"/revisions/{before + 2}/revert", {"seen": str(head()), "reason": WHY})
+    assert answer["Location"].startswith("/requests/")
+    proposed = page(client.get(answer["Location"]))
+    assert "600 per min (tier pro)" in proposed
+    assert "900 per min (tier pro)" not in proposed
 
 
 def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
