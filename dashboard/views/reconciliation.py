@@ -48,7 +48,8 @@ class LineRow:
 
     @property
     def raw_capacity(self) -> int | str:
-        return _UNKNOWN if self.line.capacity is None else self.line.capacity
+        capacity = self.line.capacity
+        return _UNKNOWN if capacity is None else capacity
 
     @property
     def raw_over(self) -> int | str:
