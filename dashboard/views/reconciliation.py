@@ -48,12 +48,12 @@ class LineRow:
 
     @property
     def raw_capacity(self) -> int | str:
-        capacity = self.line.capacity
-        return _UNKNOWN if capacity is None else capacity
+        return _UNKNOWN if self.line.capacity is None else self.line.capacity
 
     @property
     def raw_over(self) -> int | str:
-        return _UNKNOWN if self.line.certainty is Certainty.UNKNOWN else self.line.over
+        over = self.line.over
+        return _UNKNOWN if over is None or self.line.certainty is Certainty.UNKNOWN else over
 
     @property
     def css(self) -> str:
