@@ -7,7 +7,7 @@ use.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ logger = logging.getLogger("fuseboard")
 #: How long a connection and an answer may take. A question is too late for Redis after the same time.
 CONNECT_S = 1.0
 ANSWER_S = 1.0
+#: A node of a Cluster that has a question, and has not answered any for this time, is at fault.
+SILENT_S = ANSWER_S / 2
 #: ``stop`` waits for the thread for at most this time.
 STOP_S = 0.3
 
@@ -131,7 +133,7 @@ class StoreThread:
         """The answer of one command. Raises ``StoreUnavailable``."""
         try:
             await self._connect()
-            return await self._store.call(*words, timeout=ANSWER_S)
+            return await self._answer(self._store.call(*words, timeout=ANSWER_S))
         except _FAILURES as error:
             raise StoreUnavailable(str(error) or type(error).__name__) from None
 
@@ -148,13 +150,15 @@ class StoreThread:
         # Shielded: a caller that leaves must not end the attempt of the others.
         await asyncio.shield(connecting)
 
-    async def _answer(self, future: asyncio.Future[Reply]) -> Reply:
+    async def _answer(self, reply: Awaitable[Reply]) -> Reply:
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await future
+                return await reply
         except TimeoutError:
-            # The server may be frozen, or the connection half-open: the next question opens a new one.
-            await self._store.drop()
+            # The server may be frozen, or the connection half-open: the next question opens a new one. On a
+            # Cluster, only the node at fault is left: the other nodes have locks and requests of their own.
+            if not self._store.isolate(SILENT_S):
+                await self._store.drop()
             raise TimeoutError(f"no answer within {ANSWER_S:g} s") from None
 
 
