@@ -214,6 +214,19 @@ class TestWithoutRedis:
             with agent.lock("report", wait_s=1):
                 pass
 
+    def test_a_lock_that_could_not_be_released_is_released_when_redis_answers(self, valkey: Valkey):
+        settings = AgentSettings(redis_url=valkey.url, server="shop-1")
+        with blocking.Agent(settings=settings) as agent:
+            assert valkey.process is not None
+            with agent.lock("report", ttl_s=300):
+                valkey.process.send_signal(signal.SIGSTOP)
+                # It loses the connection: the release is not sent.
+                with pytest.raises(StoreUnavailable), agent.lock("other"):
+                    pytest.fail("entered")
+            valkey.process.send_signal(signal.SIGCONT)
+            with agent.lock("report", wait_s=10):
+                pass
+
 
 def test_twelve_processes_never_pass_the_fencing_check_together(limits: redis.Redis, redis_url: str):
     """The holder is stopped for longer than its lock lasts, again and again."""

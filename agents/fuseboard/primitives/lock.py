@@ -46,6 +46,8 @@ RENEW_S = 20.0
 LONG_HELD_S = 60.0
 #: The pauses between two questions of one that waits: the first, and the longest.
 PAUSES_S = (0.02, 0.25)
+#: Those between two attempts to release a lock while Redis cannot be asked.
+AGAIN_S = (0.25, 4.0)
 
 
 @dataclass(slots=True)
@@ -126,10 +128,11 @@ class Lock:
 
     # On the thread of the store
 
-    async def _ask(self, action: str, not_after: int = 0) -> tuple[bool, int, float]:
+    async def _ask(self, action: str, not_after: int = 0, *, token: str = "") -> tuple[bool, int, float]:
+        """``token``: that of an earlier block."""
         ttl_us = int(self._ttl_s * 1_000_000)
         reply = await self._locks.thread.ask(
-            LOCK, self._key, action, self._token, ttl_us, REMEMBERED_MS, not_after
+            LOCK, self._key, action, token or self._token, ttl_us, REMEMBERED_MS, not_after
         )
         return reply[0] == 1, reply[1], reply[2] / 1_000_000
 
@@ -192,8 +195,8 @@ class Lock:
         try:
             mine, _, _ = await self._ask("release")
         except StoreUnavailable as error:
-            # It was valid until here, so its block did no harm. It ends when its time is over.
-            logger.warning("lock.not_released name=%r: %s; it ends by itself", self.name, error.why)
+            # It was valid until here, so its block did no harm.
+            self._release_later(error)
         else:
             why = why or ("" if mine else "Redis had ended it, or another process has it")
         if why and not known:
@@ -208,7 +211,23 @@ class Lock:
         try:
             await self._ask("release")
         except StoreUnavailable as error:
-            logger.warning("lock.not_released name=%r: %s; it ends by itself", self.name, error.why)
+            self._release_later(error)
+
+    def _release_later(self, error: StoreUnavailable) -> None:
+        """Others need not wait until its time is over if Redis answers before."""
+        logger.warning("lock.not_released name=%r: %s; it ends by itself", self.name, error.why)
+        self._locks.thread.begin(self._go_on_releasing(self._token), f"release {self.name}")
+
+    async def _go_on_releasing(self, token: str) -> None:
+        until, pause_s = monotonic() + self._ttl_s, AGAIN_S[0]
+        while monotonic() < until:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            try:
+                await self._ask("release", token=token)
+            except StoreUnavailable:
+                pause_s = min(2 * pause_s, AGAIN_S[1])
+                continue
+            return
 
     # In the thread of the caller
 
