@@ -12,7 +12,7 @@ import httpx
 import pytest
 import redis
 
-from fuseboard import Agent, AgentSettings, LockLost, StoreUnavailable
+from fuseboard import Agent, AgentSettings, LockLost, LockTaken, StoreUnavailable
 from fuseboard.contract import keys
 from fuseboard.primitives import idempotency as records
 from fuseboard.primitives.store_thread import ANSWER_S
@@ -36,10 +36,13 @@ async def pod(url: str, name: str = "shop-1") -> AsyncIterator[Agent]:
 
 
 async def fence_of(agent: Agent, name: str = NAMES[0]) -> int:
-    """Acquire and release the lock once Redis can be asked; return its number."""
+    """Acquire and release the lock once Redis can be asked; return its number.
+
+    Its last owner may have ended in the failover. It releases the lock long before ``ttl_s`` is over.
+    """
 
     async def acquire() -> int:
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(StoreUnavailable, LockTaken):
             async with agent.lock(name, wait_s=0) as lock:
                 return lock.fence
         return 0
@@ -64,7 +67,7 @@ def _record(caller: str = "acme") -> str:
 
 def replicated(member: Member) -> None:
     """Wait until the replica has all that was written before."""
-    member.client.set("replicated", 1)
+    member.client.set(f"{_record()}:replicated", 1)  # in a slot that it has
     assert member.client.execute_command("WAIT", 1, 10_000) == 1
 
 
@@ -169,7 +172,7 @@ class TestCluster:
                     await asyncio.sleep(0.8)  # renewals on the way, longer than the lock lasts without
                     lock.check()
             assert await fence_of(agent) > lock.fence
-            again = await order(client)
+            again = await answered(client)
             assert (again.content, again.headers["idempotency-replayed"], shop.runs) == (
                 b"order 1",
                 "true",
