@@ -51,6 +51,9 @@ class Threshold:
             return False
         if firing:
             limit *= self.clear_percent / 100
+            if severity == "critical" and self.warning is not None and self.compare != "less than":
+                # With near thresholds: below the warning, nothing is critical.
+                limit = max(limit, self.warning)
         if self.compare == "less than":
             return figure < limit
         return figure >= limit if self.compare == "at least" else figure > limit

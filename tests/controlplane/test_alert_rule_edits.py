@@ -74,6 +74,9 @@ def test_a_firing_alert_ends_at_a_part_of_its_threshold() -> None:
     assert [severity(share, "warning") for share in (0.019, 0.0046, 0.0044)] == [["warning"], ["warning"], []]
     shares = (0.019, 0.0179, 0.0046, 0.0044)
     assert [severity(share, "critical") for share in shares] == [["critical"], ["warning"], ["warning"], []]
+    near = Threshold(warning=0.5, critical=0.52, clear_percent=90)
+    assert [near.passed("critical", one, firing=True) for one in (0.51, 0.49)] == [True, False]
+    assert near.passed("warning", 0.49, firing=True)
     count = Threshold(warning=3, whole=True)
     assert [count.passed("warning", one, firing=True) for one in (3, 4)] == [False, True]
 
