@@ -96,6 +96,8 @@ ACTIONS: dict[str, Action] = {
     "send-test-message": Action("Test a receiver", "manage_receivers"),
 }
 
+_NO_ACTION = Action("", "")
+
 _VALUE = re.compile(r"\{\{\s*value\s+\"([a-z0-9_]{1,40})\"(?:\s+([a-z]{1,20}))?\s*\}\}")
 #: What looks like a value in a text, and is none.
 _NO_VALUE = re.compile(r"\{\{.{0,60}")
@@ -126,6 +128,16 @@ class Document:
 
     #: Sections without any text.
     empty: tuple[str, ...]
+
+    @property
+    def of_dependency(self) -> bool:
+        """Whether a value or an action is of a dependency."""
+        inner = (child for token in self.tokens for child in (token, *(token.children or ())))
+        return any(
+            token.meta.get("of") == "dependency"
+            or ACTIONS.get(token.meta.get("action", ""), _NO_ACTION).of == "dependency"
+            for token in inner
+        )
 
     @property
     def to_correct(self) -> tuple[str, ...]:

@@ -24,8 +24,9 @@ from dashboard.runbook_html import Drawing, Tick, draw_runbook
 from dashboard.runbooks import Page, Unreadable, every_runbook, find_runbook, permits, scene_of
 from dashboard.views.page import bounded_text, context_of, current_live, not_found, show, text_parameter
 
-#: Open incidents that can be chosen.
+#: Open incidents, and dependencies, that can be chosen.
 _MOST_INCIDENTS = 20
+_MOST_DEPENDENCIES = 12
 _UNREADABLE = (
     "This runbook cannot be read",
     "Postgres is unavailable, and the release has no runbook of this name. The list has those it has.",
@@ -131,6 +132,10 @@ def _now(request: HttpRequest, found: Page, live: Live) -> dict[str, Any]:
         "incidents_readable": readable,
         "operates": operates,
         "breaker": breaker,
+        # In the order of the page of breakers: what is open first.
+        "dependencies": [one.name for one in live.breakers[:_MOST_DEPENDENCIES]]
+        if breaker is None and found.document.of_dependency
+        else [],
         "steps": len(steps),
         "done": sum(step.text in ticks for step in steps),
         "query": request.GET.urlencode(),

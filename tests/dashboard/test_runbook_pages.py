@@ -113,6 +113,16 @@ def test_values_and_buttons_are_of_the_dependency_of_the_alert(log_in: Any) -> N
     assert 'href="/breakers"' in page
 
 
+def test_a_runbook_opened_from_the_list_offers_the_dependencies_it_is_about(log_in: Any) -> None:
+    client = log_in("olga")
+    page = client.get("/runbooks/breaker-open").content.decode()
+    assert "Choose a dependency to see its values" in page
+    assert 'href="/runbooks/breaker-open?of=payments-api"' in page
+    chosen = client.get("/runbooks/breaker-open?of=payments-api").content.decode()
+    assert "Choose a dependency" not in chosen
+    assert "Choose a dependency" not in client.get("/runbooks/postgres-down").content.decode()
+
+
 def test_the_part_that_is_read_again_has_no_token_and_the_same_query(log_in: Any) -> None:
     row, olga = opened(), log_in("olga")
     page = text(olga, f"{BOOK}?incident={row.pk}&of=search")
