@@ -257,6 +257,8 @@ class TestQuestions:
             assert pipe.transport is not None
             plain = pipe.transport.get_extra_info("socket")
             assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
 @asynccontextmanager

@@ -31,8 +31,12 @@ from fuseboard.store.tls import tls_context
 OnLost = Callable[["Pipe", Exception | None], None]
 
 #: Of a connection that is idle, in seconds and probes, where the system has them. Otherwise a firewall that
-#: forgot the connection is noticed by the next question only.
-_KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPALIVE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+#: forgot the connection is noticed by the next question only. The last one, in milliseconds, is of a question
+#: that a vanished host never receives: a worker of a backlog waits for its answer without a limit of its own.
+_KEEP_ALIVE = (
+    *(("TCP_KEEPIDLE", 15), ("TCP_KEEPALIVE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)),
+    ("TCP_USER_TIMEOUT", 30_000),
+)
 #: ``ask_within`` waits at most this many times its patience, however slowly the reply trickles in.
 _MOST_WAITS = 30
 
