@@ -25,7 +25,7 @@ from tests.waiting import eventually
 FAILOVER_S = DOWN_AFTER_MS / 1000 + 12
 LONG_S = 4 * FAILOVER_S
 NAMES = tuple(f"report-{number}" for number in range(12))
-#: What a caller gets while nobody can be asked.
+#: What a caller gets while no server can be asked.
 UNAVAILABLE = 503
 
 

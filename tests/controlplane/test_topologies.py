@@ -144,7 +144,7 @@ def once_answered(do: Callable[[], object]) -> None:
 
 
 def shard_of(cluster: Cluster, key: str) -> list[Member]:
-    """The primary that has the key, and its replica: without both, nobody takes over."""
+    """The primary that has the key, and its replica: without both, no server takes over."""
     primary = cluster.primary_of(key)
     of = {node: node.client.info("replication").get("master_port") for node in cluster.nodes}
     replicas = [node for node, its_primary in of.items() if its_primary == primary.port]
@@ -274,7 +274,7 @@ class TestCluster:
             for member in shard:
                 member.send(signal.SIGSTOP)
             measure_redis_nodes()
-            # Its replica is named by nobody, so that the last answer of the replica counts for a minute.
+            # No pod names its replica, so that the last answer of the replica counts for a minute.
             silent = f"redis-node:127.0.0.1:{shard[0].port}"
             assert set(open_alerts(production)) == {"quota:acme/day", "blind:budgets", silent}
             let_pass(60)

@@ -56,7 +56,7 @@ class Talker:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def tell(self, command: Mapping[str, Any]) -> int:
+    def send_command(self, command: Mapping[str, Any]) -> int:
         """Send a command without waiting; return its number."""
         number = next(self._numbers)
         assert self.process.stdin is not None
@@ -66,7 +66,7 @@ class Talker:
 
     def ask(self, command: Mapping[str, Any]) -> Any:
         assert self.greeting
-        return self.answer(self.tell(command))
+        return self.answer(self.send_command(command))
 
     def answer(self, number: int) -> Any:
         """Wait for one answer; earlier ones are dropped."""
@@ -158,8 +158,8 @@ class Pod:
         self._begin()
         assert self.ready_s >= 0
 
-    def tell(self, command: Mapping[str, Any]) -> int:
-        return self.talker.tell(command)
+    def send_command(self, command: Mapping[str, Any]) -> int:
+        return self.talker.send_command(command)
 
     def do(self, what: str, **arguments: Any) -> Any:
         return self.talker.ask({"do": what, **arguments})

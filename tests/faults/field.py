@@ -269,7 +269,7 @@ class Field:
             pod.go_on()
             if not pod.alive:
                 pod.restart()
-            pod.tell({"do": "fail", "dependencies": []})
+            pod.send_command({"do": "fail", "dependencies": []})
         for proxy in [self.desk, *(pod.to_redis for pod in self.pods)]:
             self.lead(proxy, self.valkey)
         process = self.valkey.process

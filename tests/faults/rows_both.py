@@ -16,7 +16,7 @@ def hog_while_frozen(field: Field) -> str:
     pod = field.pods[0]
     pod.load(WORK, 100)
     pod.figures(begin_anew=True)
-    number = pod.tell({"do": "hog", "for_s": 5.0, "chunk_s": 0.02})
+    number = pod.send_command({"do": "hog", "for_s": 5.0, "chunk_s": 0.02})
     time.sleep(1)
     field.freeze()
     pod.talker.answer(number)

@@ -43,7 +43,7 @@ def frozen_prober(field: Field) -> str:
         field.until("others close it", lambda: stored(limits)[0] == "closed", 20)
         closed_s = time.monotonic() - frozen
         before = stored(limits)
-        prober.tell({"do": "load", "mix": [], "rate": 0})
+        prober.send_command({"do": "load", "mix": [], "rate": 0})
         prober.go_on()
         time.sleep(1.5)
         after = stored(limits)

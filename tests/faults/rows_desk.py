@@ -80,7 +80,7 @@ def _dies(field: Field, *, before: str) -> str:
     victim = field.new_director()
     assert victim.greeting
     _, revision = field.director.ask({"do": "head"})
-    victim.tell({"do": "die", "before": before, **_EDIT, "with": quota(10)})
+    victim.send_command({"do": "die", "before": before, **_EDIT, "with": quota(10)})
     victim.process.wait(20)
     field.until("the edit is committed", lambda: field.director.ask({"do": "head"})[1] == revision + 1, 5)
     took_s = _await(field, revision + 1)
@@ -116,7 +116,7 @@ def two_reconcilers(field: Field) -> str:
     """Two processes reconcile during an edit: no older configuration ever replaces a newer one."""
     others = [field.new_director() for _ in range(2)]
     assert all(other.greeting for other in others)
-    under_way = [other.tell({"do": "reconcile", "times": 60}) for other in others]
+    under_way = [other.send_command({"do": "reconcile", "times": 60}) for other in others]
     seen = [field.redis_head()]
     for number in range(25):
         revision = field.edit("set_tenant_quota", **quota(10 + number))

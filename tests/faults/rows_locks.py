@@ -70,7 +70,7 @@ class Locks:
 
 @row("55", "lock-frozen")
 def lock_frozen(field: Field) -> str:
-    """The owner knows in time that it may have lost its lock; nobody else had it before that."""
+    """The owner knows in time that it may have lost its lock; no other process had it before that."""
     locks = Locks(field, "frozen-locks")
     locks.team.saw()
     field.freeze()

@@ -9,7 +9,7 @@ from tests.faults.field import Broken, Field
 
 #: A connection and an answer: the longest that a caller waits for Redis. And what a busy machine adds.
 CALLER_S, SLACK_S = 2.0, 1.0
-#: A pod ends within this time when it is told to.
+#: A pod ends within this time when it is asked to.
 EXIT_S = 10.0
 #: Beyond what there was before the fault: the connection to the gateway comes and goes.
 SPARE = {"tasks": 1, "threads": 0, "descriptors": 2}
@@ -41,7 +41,7 @@ class Saw:
         """Raise unless each of them was seen."""
         missing = [outcome for outcome in outcomes if not self.outcomes[outcome]]
         if missing:
-            raise Broken(f"nobody saw {missing}: {dict(self.outcomes)}")
+            raise Broken(f"no process saw {missing}: {dict(self.outcomes)}")
 
 
 class Team:
@@ -81,7 +81,7 @@ class Team:
 
     def end(self) -> None:
         """The work ends, nothing of it is left, and the processes end by themselves."""
-        for number in [(pod, pod.tell({"do": "end-work"})) for pod in self.pods]:
+        for number in [(pod, pod.send_command({"do": "end-work"})) for pod in self.pods]:
             number[0].talker.answer(number[1])
         self.saw()
         self._field.until("nothing is left in any pod", lambda: not self._left(), 15)

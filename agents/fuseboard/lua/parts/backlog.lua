@@ -154,8 +154,8 @@ local function score_again(job)
     end
 end
 
--- Hand out a dead job again, with all its tries. Whoever returns it wants it to run: a deadline that has
--- passed would let it expire at once.
+-- Hand out a dead job again, with all its tries, and without a deadline that has passed: the next take would
+-- end it by that.
 local function revive(id, job)
     redis.call('ZREM', DEAD, id)
     job[JOB.tries], job[JOB.cause] = 0, ''
