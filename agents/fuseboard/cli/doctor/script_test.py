@@ -156,7 +156,7 @@ class ScriptTest:
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         guard = tuple(key(self._environment, DEPENDENCY).encode() for key in named)
         channel = keys.backlog_channel(self._environment)
-        job = [DEPENDENCY, "", 5, 0, 0, 1, 1, 0, 1, ["calls", 1], 10, 1000, 100, channel, DEPENDENCY]
+        job = [DEPENDENCY, "", 5, 0, 0, 1, 1, 1, 0, 1, ["calls", 1], 10, 1000, 100, channel, DEPENDENCY]
         question = [0, "doctor", 1, 1, 1_000_000, 1_000_000, 0, DEPENDENCY, 0, 0, 0]
         pack = msgspec.msgpack.encode
         for script, first, arguments in (
