@@ -70,26 +70,6 @@ def test_below_40_percent_it_ends_after_60_seconds(clock: Clock, measure: Callab
     assert measure(250)
 
 
-@pytest.mark.parametrize(
-    ("idle_s", "least", "most"), [(0.25, 200, 300), (1.0, 25, 50), (3600.0, 0, 1)], ids=str
-)
-def test_a_rate_decays_while_the_key_is_idle(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, idle_s: float, least: float, most: float
-) -> None:
-    """Otherwise a single call after an idle hour leases hundreds."""
-    given: Any = None
-    leases = Leases(batcher=given, settlements=given, live_servers=lambda: 20, usable=lambda: False)
-    supply = Supply(cast(Domain, given), Demand((), (), 0), given, given)
-    monkeypatch.setattr(leases, "_threshold", lambda demand: THRESHOLD)
-    while supply.rate < 490 or supply.asked:
-        clock.now += 0.002
-        leases.note(supply)
-    assert supply.rate == pytest.approx(500, rel=0.02)
-    clock.now = supply.since + idle_s
-    leases.note(supply)
-    assert least <= supply.rate <= most
-
-
 def test_a_model_agrees(clock: Clock, measure: Callable[[float], bool]) -> None:
     """The model remembers every rate since the start, and decides from the definition."""
     random = Random(7)

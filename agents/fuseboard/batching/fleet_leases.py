@@ -193,8 +193,6 @@ class Leases:
         passed = now - supply.since
         if passed < STRETCH_S:
             return
-        # As after so many periods: otherwise the rate of before an idle hour would lease calls for nothing.
-        supply.rate *= 0.5 ** (passed / STRETCH_S - 1)
         self._measure(supply, supply.asked / passed, sustained=supply.asked / passed)
         supply.asked, supply.since = 0, now
         self.renew(supply)
@@ -332,8 +330,6 @@ class Leases:
             supply.timer = None
         if lease is None:
             return
-        # Its time was not idle. The next call asks for a lease at once.
-        supply.asked, supply.since = 0, monotonic() - STRETCH_S
         if self._at_hand.get(supply.name) is lease:
             del self._at_hand[supply.name]
         self._count(supply, lease)
