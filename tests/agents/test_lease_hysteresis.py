@@ -70,6 +70,24 @@ def test_below_40_percent_it_ends_after_60_seconds(clock: Clock, measure: Callab
     assert measure(250)
 
 
+def test_a_call_that_a_spent_lease_sends_to_redis_does_not_end_leases(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a key is leased, no call is asked: its silence there says nothing about its rate."""
+    given: Any = None
+    leases = Leases(batcher=given, settlements=given, live_servers=lambda: 20, usable=lambda: False)
+    supply = Supply(cast(Domain, given), Demand((), (), 0), given, given)
+    monkeypatch.setattr(leases, "_threshold", lambda demand: THRESHOLD)
+    while supply.rate < 490 or supply.asked:
+        clock.now += 0.002
+        leases.note(supply)
+    for _ in range(20):
+        clock.now += 0.6
+        leases._measure(supply, 500.0, sustained=500.0)
+    leases.note(supply)
+    assert supply.rate >= 250
+
+
 def test_a_model_agrees(clock: Clock, measure: Callable[[float], bool]) -> None:
     """The model remembers every rate since the start, and decides from the definition."""
     random = Random(7)

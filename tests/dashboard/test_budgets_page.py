@@ -143,10 +143,10 @@ def test_vendor_limits_and_tiers_of_busy_tenants_are_budgets_too(
 def test_without_redis_it_is_unknown_and_not_zero(
     log_in: Any, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def down(**_: object) -> None:
+    def down(_: object) -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr(module, "limits", down)
+    monkeypatch.setattr(module, "read_many", down)
     text = text_of(log_in("vera").get("/budgets").content.decode())
     assert "Redis does not answer" in text
     assert "spend 50.00 USD per month unknown" in text
