@@ -17,7 +17,7 @@ class Bar:
     value: float
 
 
-#: In the order they are printed; docs/benchmarks.md explains them, docs/adr/0016 and 0032 say which were moved.
+#: In the order they are printed. docs/benchmarks.md explains them; docs/adr/0016 and 0032 moved some.
 BARS = (
     Bar("decisions_vs_limits_200", ">=", 20),
     Bar("decisions_vs_limits_50", ">=", 10),
