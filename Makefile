@@ -28,9 +28,9 @@ demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 ru
 WITH_MORE = $(foreach file,broken_answers classification cluster escaped_refusals sentinel hammer hurried_calls integrations_fastapi integrations_guide integrations_wsgi opentelemetry primitives_formations prometheus_text retrying_transports sleeps_without_slots waits_and_timeouts wrapped_errors,tests/agents/test_$(file).py)
 WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(wildcard tests/agents/test_*.py))
 
-# Files are shared out to so many processes, each with its own servers: two more than cores, because tests wait
+# Files are shared out to so many processes, each with its own servers: one more than cores, because tests wait
 # for servers. A file that takes long comes first.
-JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 2 : 4)))
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 TOGETHER = -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=40
 
 test: environment agent-environment engine-environments chromium curl nginx prometheus ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
