@@ -84,10 +84,7 @@ def _is_reported(
     since, until = (datetime.fromtimestamp(moment, UTC).isoformat() for moment in outage)
     query = urlencode({"since": since, "until": until})
     page = chapter.browser("viewer").read(f"/reconciliation?{query}")
-    rows = [
-        " ".join(re.sub(r"<[^>]*>", " ", row).split())
-        for row in re.findall(r"<tr data-row.*?</tr>", page, re.S)
-    ]
+    rows = re.findall(r"<tr data-row.*?</tr>", page, re.S)
     shown = {rule: _amount(rows, rule) for rule in reported}
     return bool(reported) and all(
         amount <= shown[rule] <= amount + lost.get(rule, 0) for rule, amount in reported.items()
@@ -97,7 +94,9 @@ def _is_reported(
 def _amount(rows: list[str], rule: str) -> int:
     """What the row of this limit of the tenant says; -1 without such a row."""
     for row in rows:
-        found = re.search(rf" {re.escape(rule)} ([0-9,]+) ", row)
-        if found and row.startswith(f"{STORYTELLER} "):
-            return int(found[1].replace(",", ""))
+        words = " ".join(re.sub(r"<[^>]*>", " ", row).split())
+        # The first number of a row is what was allowed without Redis.
+        amount = re.search(r'data-value="(\d+)"', row)
+        if amount and words.startswith(f"{STORYTELLER} requests {rule} "):
+            return int(amount[1])
     return -1
