@@ -8,6 +8,7 @@ import redis
 from django.utils import timezone
 from shown import text_of
 
+from controlplane.demo.story.reconciliation import amount_on
 from controlplane.fleet.models import Event
 from controlplane.reconciliation.copying import copy, note_problem
 from controlplane.reconciliation.models import LostCounts
@@ -43,6 +44,12 @@ def test_the_last_outage_is_shown_with_what_was_over(log_in: Any, outage: dateti
     assert "1,000,000 calls" in shown
     assert "calls over the limits." in shown
     assert "Not complete yet" not in shown
+
+
+def test_the_checkpoint_of_the_demo_reads_the_table(log_in: Any, outage: datetime) -> None:
+    page = log_in("vera").get("/reconciliation").content.decode()
+    assert amount_on(page, "acme-retail", "requests") == 1_000_000
+    assert amount_on(page, "acme-retail", "exports") == -1
 
 
 def test_the_table_is_a_file(log_in: Any, outage: datetime) -> None:

@@ -84,19 +84,18 @@ def _is_reported(
     since, until = (datetime.fromtimestamp(moment, UTC).isoformat() for moment in outage)
     query = urlencode({"since": since, "until": until})
     page = chapter.browser("viewer").read(f"/reconciliation?{query}")
-    rows = re.findall(r"<tr data-row.*?</tr>", page, re.S)
-    shown = {rule: _amount(rows, rule) for rule in reported}
+    shown = {rule: amount_on(page, STORYTELLER, rule) for rule in reported}
     return bool(reported) and all(
         amount <= shown[rule] <= amount + lost.get(rule, 0) for rule, amount in reported.items()
     )
 
 
-def _amount(rows: list[str], rule: str) -> int:
-    """What the row of this limit of the tenant says; -1 without such a row."""
-    for row in rows:
+def amount_on(page: str, tenant: str, rule: str) -> int:
+    """What the page says that pods allowed of this quota without Redis; -1 without such a row."""
+    for row in re.findall(r"<tr data-row.*?</tr>", page, re.S):
         words = " ".join(re.sub(r"<[^>]*>", " ", row).split())
         # The first number of a row is what was allowed without Redis.
         amount = re.search(r'data-value="(\d+)"', row)
-        if amount and words.startswith(f"{STORYTELLER} requests {rule} "):
+        if amount and words.startswith(f"{tenant} requests {rule} "):
             return int(amount[1])
     return -1
