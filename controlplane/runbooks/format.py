@@ -96,8 +96,6 @@ ACTIONS: dict[str, Action] = {
     "send-test-message": Action("Test a receiver", "manage_receivers"),
 }
 
-_NO_ACTION = Action("", "")
-
 _VALUE = re.compile(r"\{\{\s*value\s+\"([a-z0-9_]{1,40})\"(?:\s+([a-z]{1,20}))?\s*\}\}")
 #: What looks like a value in a text, and is none.
 _NO_VALUE = re.compile(r"\{\{.{0,60}")
@@ -132,11 +130,10 @@ class Document:
     @property
     def of_dependency(self) -> bool:
         """Whether a value or an action is of a dependency."""
-        inner = (child for token in self.tokens for child in (token, *(token.children or ())))
-        return any(
-            token.meta.get("of") == "dependency"
-            or ACTIONS.get(token.meta.get("action", ""), _NO_ACTION).of == "dependency"
-            for token in inner
+        inner = [child for token in self.tokens for child in (token, *(token.children or ()))]
+        actions = {token.meta["action"] for token in inner if "action" in token.meta}
+        return any(token.meta.get("of") == "dependency" for token in inner) or any(
+            ACTIONS[name].of == "dependency" for name in actions & ACTIONS.keys()
         )
 
     @property
