@@ -13,9 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MAX_PYTHON_LINES = 400
+MAX_PYTHON_LINES = 500
 #: A test file is a list, and read as one.
-MAX_TEST_LINES = 400
+MAX_TEST_LINES = 500
 #: A line of a template is markup with tags in it; a line of our script or style is read as code.
 MAX_TEMPLATE_COLUMNS = 160
 MAX_STATIC_COLUMNS = 120
