@@ -16,10 +16,10 @@ import atexit
 import contextlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 from weakref import WeakSet
@@ -353,6 +353,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
                 loop.call_soon_threadsafe(loop.stop)
                 raise
             self._agent = agent
+            _sign_off_at_the_end_of_a_child()
             return agent
 
     def _forked(self) -> None:
@@ -362,8 +363,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
         _of_parents.append((self._agent, self._thread))
         self._lock = threading.Lock()
         self._agent = self._thread = None
-        base = self.settings.server.removesuffix(f"-{os.getppid()}")
-        self.settings = replace(self.settings, server=f"{base[:52]}-{os.getpid()}")
+        self.settings = self.settings.in_this_process()
 
 
 def from_env() -> Agent:
@@ -392,6 +392,17 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     for agent in list(_agents):
         agent.stop()
+
+
+def _sign_off_at_the_end_of_a_child() -> None:
+    """Children of ``multiprocessing`` end without ``atexit``; its own finalizers run instead."""
+    # An application without such children need not load it.
+    if (
+        processes := sys.modules.get("multiprocessing")
+    ) is not None and processes.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _at_exit, exitpriority=0)
 
 
 os.register_at_fork(after_in_child=_after_fork)

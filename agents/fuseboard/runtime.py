@@ -133,6 +133,11 @@ class Runtime:
         """Ready within 2 s when every server is down, and at once when they answer."""
         settings, began = self._settings, monotonic()
         self.loop, self.thread = asyncio.get_running_loop(), get_ident()
+        if settings.off:
+            logger.warning(
+                "agent.off: FUSEBOARD_REDIS_URL is off, so every call passes and no pod is reported"
+            )
+            return
         self._begin_telemetry()
         self.inbound.start(self.loop)
         if self._disk is not None:
@@ -158,6 +163,8 @@ class Runtime:
         """Send what is not reported yet, sign off and disconnect. Parts that take longer than half a second
         are cancelled.
         """
+        if self._settings.off:
+            return
         # Before the last heartbeat, which reports it: another pod may get the share soon.
         self.admission.redis_fallback.share.give_up()
         self.inbound.stop()

@@ -5,7 +5,7 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -16,6 +16,9 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 from fuseboard.errors import Misconfigured
 
 PREFIX = "FUSEBOARD_"
+
+#: The value of ``FUSEBOARD_REDIS_URL`` for laptops and CI: no servers, and every call passes.
+OFF = "off"
 
 #: Every variable the agent reads, without the prefix.
 _OURS = {
@@ -61,6 +64,7 @@ class AgentSettings:
     changes them for the whole fleet.
     """
 
+    #: ``off`` for laptops and CI: the agent asks no server, and every call passes.
     redis_url: str
     #: The URL of the gateway; empty to use Redis alone.
     url: str = ""
@@ -82,15 +86,18 @@ class AgentSettings:
     boot_http_s: float = 0.3
     boot_redis_s: float = 0.5
     boot_file_s: float = 0.3
+    #: The process whose name ``server`` is.
+    process_id: int = field(default_factory=os.getpid, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.server:
             object.__setattr__(self, "server", _server_name())
-        _check_store_url(PREFIX + "REDIS_URL", self.redis_url)
+        if not self.off:
+            _check_store_url(PREFIX + "REDIS_URL", self.redis_url)
         if self.ca_file:
             _check_ca(self.ca_file)
             object.__setattr__(self, "redis_url", with_ca(self.redis_url, self.ca_file))
-        if self.url:
+        if self.url and not self.off:
             _check_url(PREFIX + "URL", self.url, {"http", "https"})
             if not self.token:
                 raise Misconfigured(f"{PREFIX}TOKEN is not set: {PREFIX}URL needs an agent token")
@@ -109,6 +116,18 @@ class AgentSettings:
         if self.otel and find_spec("opentelemetry") is None:
             raise Misconfigured(f"{PREFIX}OTEL=on needs OpenTelemetry: pip install 'fuseboard[otel]'")
 
+    def in_this_process(self) -> Self:
+        """The same settings, with a name of this process if they were made before a fork."""
+        if self.process_id == os.getpid():
+            return self
+        name = self.server.removesuffix(f"-{self.process_id}")
+        return replace(self, server=_with_process_id(name), process_id=os.getpid())
+
+    @property
+    def off(self) -> bool:
+        """Whether the agent asks no server and lets every call pass."""
+        return self.redis_url == OFF
+
     def __repr__(self) -> str:
         return (
             f"AgentSettings(url={_without_password(self.url)!r}, token={'***' if self.token else ''!r}, "
@@ -120,6 +139,8 @@ class AgentSettings:
     def __str__(self) -> str:
         """A summary for people, without secrets."""
         server = f"server {self.server}" + (f" in {self.zone}" if self.zone else "")
+        if self.off:
+            return f"service {self.service}, {server}, environment {self.environment}; off, limits nothing"
         gateway = f"gateway {_without_password(self.url)}" if self.url else "no gateway"
         redis = f"Redis {_without_password(self.redis_url)}"
         return f"service {self.service}, {server}, environment {self.environment}; {gateway}, {redis}"
@@ -211,7 +232,9 @@ def _check_ca(file: str) -> None:
 def _check_url(variable: str, url: str, schemes: set[str]) -> None:
     expected = " or ".join(f"{scheme}://" for scheme in sorted(schemes))
     if not url:
-        raise Misconfigured(f"{variable} is not set: it must begin with {expected}")
+        # Redis alone has a value for laptops.
+        off = f", or be '{OFF}' to limit nothing on a laptop or in CI" if "redis" in schemes else ""
+        raise Misconfigured(f"{variable} is not set: it must begin with {expected}{off}")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -233,8 +256,17 @@ def _without_password(url: str) -> str:
 
 
 def _server_name() -> str:
-    """The host name (in Kubernetes that of the pod), with invalid characters replaced."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip("._-") or "server"
+    """The host name (in Kubernetes that of the pod), with invalid characters replaced.
+
+    Worker processes of one host need different names, so the process id follows. The first process of a
+    container needs none: its host name is the pod's.
+    """
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip("._-") or "server"
+    return host if os.getpid() == 1 else _with_process_id(host)
+
+
+def _with_process_id(name: str) -> str:
+    return f"{name[:52].rstrip('._-')}-{os.getpid()}"
 
 
 def _state_dir(text: str) -> Path | None:

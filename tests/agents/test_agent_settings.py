@@ -1,5 +1,6 @@
 """Settings from the environment: a mistake is named at start, and no secret is displayed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,31 @@ def test_neither_the_token_nor_a_password_is_ever_shown():
     )
     assert SECRET not in repr(settings)
     assert "limits:6379" in repr(settings)
+
+
+def test_worker_processes_of_one_host_have_different_names(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "shop_7f9c.example")
+    assert read().server == f"shop_7f9c.example-{os.getpid()}"
+    assert read(SERVER="shop-1").server == "shop-1"
+    # The first process of a container has the name of its pod.
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    assert read().server == "shop_7f9c.example"
+
+
+def test_a_long_host_name_leaves_room_for_the_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "a" * 51 + "." + "b" * 40)
+    name = read().server
+    assert is_slug(name)
+    assert name == f"{'a' * 51}-{os.getpid()}"
+
+
+def test_settings_made_before_a_fork_name_the_child(monkeypatch: pytest.MonkeyPatch):
+    made = read(), read(SERVER="shop-1")
+    parent = os.getpid()
+    assert [one.in_this_process() for one in made] == list(made)
+    monkeypatch.setattr("os.getpid", lambda: parent + 1)
+    child, named = (one.in_this_process() for one in made)
+    assert child.server == made[0].server.removesuffix(str(parent)) + str(parent + 1)
+    assert named.server == f"shop-1-{parent + 1}"
+    monkeypatch.setattr("os.getpid", lambda: parent + 2)
+    assert named.in_this_process().server == f"shop-1-{parent + 2}"

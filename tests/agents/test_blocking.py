@@ -219,6 +219,40 @@ def test_a_forked_process_starts_an_agent_of_its_own(limits: redis.Redis, redis_
         assert len({beat.boot for beat in gateway.beats}) == 2
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_of_multiprocessing_sign_off(
+    limits: redis.Redis, redis_url: str, tmp_path: Path, method: str
+):
+    publish(limits, RULES, revision=3)
+    with gateway_running() as gateway:
+        gateway.publish(RULES, revision=3)
+        script = tmp_path / "job.py"
+        script.write_text(f"""
+import multiprocessing
+from fuseboard import AgentSettings, blocking
+
+settings = AgentSettings(redis_url={redis_url!r}, url={gateway.url!r}, token="fb_sel_secret")
+agent = blocking.Agent(settings=settings)
+
+def work():
+    assert agent.admit_request("acme").allowed
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    children = [context.Process(target=work) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+""")
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+    last = {beat.server: beat.leaving for beat in gateway.beats}
+    assert len(last) == 2
+    assert all(last.values())
+
+
 @pytest.mark.parametrize("redis_is", ["gone", "there"])
 def test_a_process_that_forgets_to_stop_it_ends_at_once(settings: AgentSettings, redis_is: str):
     url = settings.redis_url if redis_is == "there" else "redis://127.0.0.1:1/0"

@@ -28,7 +28,9 @@ class Lifetime:
     def __init__(self, *, settings: AgentSettings) -> None:
         self.settings = settings
         self._runtime = Runtime(settings)
+        self._running = False
         self._started = False
+        #: Every call passes undecided: the agent is stopped, or off.
         self._stopped = False
         #: Defects of the agent itself. Each time, the call was allowed; the first one was logged.
         self.defects = 0
@@ -42,16 +44,19 @@ class Lifetime:
         """
         if self.running:
             return
-        if self._stopped:
-            self._runtime = Runtime(self.settings)
-        self._started, self._stopped = True, False
+        # A server that loads the application before it forks makes one agent for all its workers.
+        settings = self.settings.in_this_process()
+        if self._stopped or settings is not self.settings:
+            self.settings, self._runtime = settings, Runtime(settings)
+        self._running = self._started = True
+        self._stopped = self.settings.off
         await self._runtime.start()
 
     async def stop(self) -> None:
         """Send what is not reported yet and sign off; at most half a second."""
         if not self.running:
             return
-        self._stopped = True
+        self._running, self._stopped = False, True
         await self._runtime.stop()
 
     async def __aenter__(self) -> Self:
@@ -65,7 +70,8 @@ class Lifetime:
 
     @property
     def running(self) -> bool:
-        return self._started and not self._stopped
+        """From the start to the stop."""
+        return self._running
 
     # State
 

@@ -22,6 +22,7 @@ from fuseboard.contract.policy import Policy
 from fuseboard.contract.words import ConfigSource
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
+from fuseboard.store.off_store import REDIS_IS_OFF
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class FoundConfiguration:
 
 async def find_configuration(settings: AgentSettings, *, tenant: str = "") -> FoundConfiguration:
     """Raises ``Misconfigured`` when there is no configuration, in Redis or on disk."""
+    if settings.off:
+        raise Misconfigured(f"{REDIS_IS_OFF}: set it to the address of Redis")
     clock = ServerClock()
     try:
         offer = await _in_redis(settings, tenant, clock)

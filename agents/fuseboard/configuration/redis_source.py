@@ -7,6 +7,7 @@ import hiredis
 
 from fuseboard.contract import keys
 from fuseboard.contract.store_url import Address, StoreUrl
+from fuseboard.settings import OFF
 from fuseboard.store.cluster_slots import slot_of
 from fuseboard.store.pipelined_connection import Pipe, open_pipe
 from fuseboard.store.store import Reply, Word
@@ -23,7 +24,7 @@ class RedisSource:
     """One connection for questions, made when it is needed. Each question raises one of ``FAILURES``."""
 
     def __init__(self, *, url: str, environment: str) -> None:
-        self._url = StoreUrl.parse(url)
+        self._url = StoreUrl(kind="single") if url == OFF else StoreUrl.parse(url)
         # All keys of the configuration have one hash tag. A message published on one node of a Cluster
         # reaches all.
         self._slot = slot_of(keys.config_head(environment).encode())

@@ -16,6 +16,7 @@ from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.errors import Misconfigured, StoreUnavailable
 from fuseboard.integrations.problem import Headers
 from fuseboard.primitives.idempotency import Found, Request
+from fuseboard.store.off_store import REDIS_IS_OFF
 
 #: Status, headers, body.
 Answer = tuple[int, Headers, bytes]
@@ -108,7 +109,7 @@ class Rules:
 
     def unavailable(self, error: StoreUnavailable) -> Answer | None:
         """The answer while Redis cannot be asked; ``None`` to run the request."""
-        if self.fail_open:
+        if self.fail_open or error.why == REDIS_IS_OFF:
             return None
         return _problem(503, "unavailable", "Whether this request ran before cannot be found out now.", 1.0)
 

@@ -17,7 +17,9 @@ from fuseboard.agent_api.threads import settle
 from fuseboard.cancellation import stop_tasks
 from fuseboard.contract.scripts import Script
 from fuseboard.errors import StoreUnavailable
+from fuseboard.settings import OFF
 from fuseboard.store import ConnectionLostError, Store, open_store
+from fuseboard.store.off_store import REDIS_IS_OFF
 from fuseboard.store.pipelined_connection import settles
 from fuseboard.store.store import Reply, Word
 from fuseboard.store.store_clock import StoreClock
@@ -139,6 +141,8 @@ class StoreThread:
 
     async def _connect(self) -> None:
         """All questions that wait for the connection share one attempt, and its failure."""
+        if self._redis_url == OFF:
+            raise ConnectionRefusedError(REDIS_IS_OFF)
         if self._store.connected:
             return
         loop, connecting = asyncio.get_running_loop(), self._connecting

@@ -2,6 +2,7 @@
 
 from fuseboard.contract.store_url import StoreUrl
 from fuseboard.errors import Misconfigured
+from fuseboard.settings import OFF
 from fuseboard.store.single_store import SingleStore
 from fuseboard.store.store import ConnectionLostError, NotServedError, Store
 
@@ -9,7 +10,11 @@ __all__ = ["ConnectionLostError", "NotServedError", "Store", "open_store"]
 
 
 def open_store(url: str) -> Store:
-    """The store at ``url``, not connected yet; see ``fuseboard.contract.store_url``."""
+    """The store at ``url``, not connected yet; see ``fuseboard.contract.store_url``. ``off`` has none."""
+    if url == OFF:
+        from fuseboard.store.off_store import OffStore
+
+        return OffStore()
     try:
         parsed = StoreUrl.parse(url)
     except ValueError as error:

@@ -14,6 +14,7 @@ from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.disk import DiskError, read_bootstrap
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
+from fuseboard.store.off_store import REDIS_IS_OFF
 
 __all__ = ["Finding", "Level", "examine"]
 
@@ -26,6 +27,15 @@ async def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
         return [
             fail("settings", str(error), "set the environment of the pod, then try again"),
             skip("everything else", "needs the settings"),
+        ]
+    if settings.off:
+        return [
+            warn(
+                "settings",
+                f"{REDIS_IS_OFF}: every call passes, and the control plane does not see this pod",
+                "set FUSEBOARD_REDIS_URL to the address of Redis, except on a laptop and in CI",
+            ),
+            skip("everything else", "needs Redis"),
         ]
     findings = [ok("settings", str(settings)), _check_state_dir(settings), *_check_bootstrap(settings)]
     findings += await check_redis(settings)
