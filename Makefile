@@ -20,8 +20,8 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 runs the story by itself, CHECK=all every checkpoint
-	@exec $(PY) manage.py demo $(if $(CHECK),$(if $(filter all,$(CHECK)),--check-all,--check))
+demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 runs the story by itself, CHECK=all every checkpoint; LIGHT=1 without pods
+	@exec $(PY) manage.py demo $(if $(CHECK),$(if $(filter all,$(CHECK)),--check-all,--check)) $(if $(LIGHT),--light)
 
 # Every test runs once: the agent's where there is no Django, but for those that want more installed, or
 # whole formations of servers.

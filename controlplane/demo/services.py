@@ -56,9 +56,14 @@ class Figures:
 
 
 class Demo:
-    """``web_port`` is preferred; another port is used when it is taken, and any for 0."""
+    """``web_port`` is preferred; another port is used when it is taken, and any for 0.
 
-    def __init__(self, folder: Path, seeded: Seeded, *, per_pod: float, web_port: int = 0) -> None:
+    ``light``: the control plane alone, for a developer who brings a pod.
+    """
+
+    def __init__(
+        self, folder: Path, seeded: Seeded, *, per_pod: float, web_port: int = 0, light: bool = False
+    ) -> None:
         self.folder = folder
         self.seeded = seeded
         self.processes = Processes(folder / "logs")
@@ -66,11 +71,17 @@ class Demo:
         #: How many times longer than an idle machine this one takes: checkpoints wait so much longer.
         self.patience = 1.0
         self._per_pod = per_pod
+        self._light = light
         self._add_control_plane(web_port)
 
     def open(self) -> None:
         """Start everything and wait until all of it answers. Raises ``DidNotStart``."""
         began = time.monotonic()
+        if self._light:
+            self.processes.begin(*CONTROL_PLANE)
+            self.processes.wait_until_ready(CONTROL_PLANE, within_s=_START_S)
+            return
+        self._add_vendor()
         self.processes.begin("vendor", *CONTROL_PLANE)
         self.processes.wait_until_ready(["vendor", "gateway"], within_s=_START_S)
         for dependency in DEPENDENCIES:
@@ -115,6 +126,8 @@ class Demo:
         for process in others:
             # Links in messages lead there. Web has none, so that it accepts every address of this machine.
             process.environment = {**process.environment, "FUSEBOARD_ORIGINS": self.url("web")}
+
+    def _add_vendor(self) -> None:
         vendor = _served("-m", "controlplane.demo.vendor")
         self.processes.add(Process("vendor", vendor, _outside(), health="/control"))
 
@@ -141,11 +154,15 @@ class Demo:
 
     def write_pod_environment(self) -> Path:
         """A shell file with the variables for a pod that you start yourself."""
-        file = self.folder / "pod.env"
+        file = self._pod_environment
         said = self._whereabouts() | {"FUSEBOARD_API_URL": self.url("web")}
         file.touch(mode=0o600)
         file.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in said.items()))
         return file
+
+    @property
+    def _pod_environment(self) -> Path:
+        return self.folder / "pod.env"
 
     def _add_load(self) -> None:
         pods = [self.url(name) for name in PODS]
@@ -157,6 +174,8 @@ class Demo:
         self.processes.stop("load", grace_s=3.0)
         self.processes.stop(*PODS, grace_s=5.0)
         self.processes.stop("vendor", *CONTROL_PLANE)
+        # Its addresses answer no longer.
+        self._pod_environment.unlink(missing_ok=True)
         self.client.close()
 
     def url(self, name: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.demo.data_dir import MARK
+from controlplane.demo.scenario import PODS
 from tests import migrated
 from tests.waiting import wait_until
 
@@ -41,6 +42,47 @@ def test_nothing_is_left_of_a_demo_that_gets(how, tmp_path):
         finally:
             demo.kill()  # otherwise leaving the block would wait forever
     wait_until(lambda: marked(mark), "the end of every process", accept=lambda left: not left, every_s=0.05)
+
+
+def test_a_light_demo_has_no_pods_and_deletes_its_addresses(tmp_path):
+    migrated.copy_into(tmp_path / "postgres")
+    demo = subprocess.Popen(
+        [sys.executable, "manage.py", "demo", "--light"],
+        cwd=PROJECT,
+        env=os.environ | {"FUSEBOARD_DATA_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with demo:
+        try:
+            assert "No pod runs" in until_it_runs(demo)
+            assert {log.stem for log in (tmp_path / "logs").iterdir()} >= {"web", "gateway", "worker", "beat"}
+            assert not {"vendor", "load", *PODS} & {log.stem for log in (tmp_path / "logs").iterdir()}
+            environment = (tmp_path / "pod.env").read_text()
+            assert decide(environment) == "True shared"
+            demo.send_signal(signal.SIGINT)
+            demo.wait(60)
+        finally:
+            demo.kill()
+    assert not (tmp_path / "pod.env").exists()
+
+
+def decide(environment):
+    """What a pod with these variables decides, and in which mode."""
+    script = (
+        "from fuseboard import blocking; agent = blocking.from_env(); "
+        "print(agent.admit_request('acme').allowed, agent.mode)"
+    )
+    variables = dict(line.split("=", 1) for line in environment.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {name: value.strip("'") for name, value in variables.items()},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
 
 
 def a_second_demo_says(folder):

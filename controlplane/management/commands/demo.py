@@ -28,13 +28,25 @@ SPELL_S, PERIOD_S = 25, 90
 
 _LATENCY_MS = next(played.latency_ms for played in DEPENDENCIES if played.name == FLAKY)
 
+_ABOUT_TRAFFIC = (
+    f"Three pods serve about 90 calls/s of seven tenants. {FLAKY} fails for {SPELL_S} s in every "
+    f"{PERIOD_S} s: watch its breaker open, probe and close."
+)
+_ABOUT_LIGHT = "No pod runs and nothing calls: start your own pod."
+
 
 class Command(BaseCommand):
     help = "Runs the whole product on this machine until Ctrl-C; --check runs the checkpoints and ends."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--check", action="store_true", help="run the base checkpoints, then stop")
-        parser.add_argument("--check-all", action="store_true", help="run every checkpoint, then stop")
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--check", action="store_true", help="run the base checkpoints, then stop")
+        what.add_argument("--check-all", action="store_true", help="run every checkpoint, then stop")
+        what.add_argument(
+            "--light",
+            action="store_true",
+            help="start the control plane alone: no pods, no vendor, no traffic",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         checkpoints = BASE + MORE if options["check_all"] else BASE if options["check"] else ()
@@ -44,12 +56,13 @@ class Command(BaseCommand):
         self.began = time.monotonic()
         call_command("migrate", verbosity=0, interactive=False)
         folder = Path(os.environ["FUSEBOARD_DATA_DIR"])
-        demo = Demo(folder, seed(), per_pod=CALLS_PER_S, web_port=0 if checkpoints else WEB_PORT)
+        web_port = 0 if checkpoints else WEB_PORT
+        demo = Demo(folder, seed(), per_pod=CALLS_PER_S, web_port=web_port, light=options["light"])
         try:
             if checkpoints:
                 self._run_checkpoints(demo, checkpoints)
             else:
-                self._run_until_stopped(demo)
+                self._run_until_stopped(demo, light=options["light"])
         except KeyboardInterrupt:
             self.stdout.write("\nStopping ...")
             if checkpoints:
@@ -60,21 +73,20 @@ class Command(BaseCommand):
                 signal.signal(wanted, signal.SIG_IGN)
             demo.close()
 
-    def _run_until_stopped(self, demo: Demo) -> None:
+    def _run_until_stopped(self, demo: Demo, *, light: bool) -> None:
         """Run until Ctrl-C; the vendor fails from time to time, and a process that ends is restarted."""
-        self.stdout.write(
-            "Starting Postgres, two Valkeys, web, gateway, worker, beat, the vendor, three pods ..."
-        )
+        more = "" if light else ", the vendor, three pods"
+        self.stdout.write(f"Starting Postgres, two Valkeys, web, gateway, worker, beat{more} ...")
         try:
             demo.open()
         except DidNotStart as failure:
             raise CommandError(str(failure)) from failure
-        self._print_addresses(demo)
+        self._print_addresses(demo, _ABOUT_LIGHT if light else _ABOUT_TRAFFIC)
         opened, ill = time.monotonic(), False
         while True:
             time.sleep(0.5)
             position = (time.monotonic() - opened) % PERIOD_S
-            if ill != (position >= PERIOD_S - SPELL_S):
+            if not light and ill != (position >= PERIOD_S - SPELL_S):
                 ill = not ill
                 demo.switch(FLAKY, failure_percent=100 if ill else 0, latency_ms=_LATENCY_MS)
                 self.stdout.write(
@@ -85,14 +97,13 @@ class Command(BaseCommand):
                 self.stdout.write(f"{process.name} ended unexpectedly and is restarted; see {log}")
                 demo.processes.begin(process.name)
 
-    def _print_addresses(self, demo: Demo) -> None:
+    def _print_addresses(self, demo: Demo, about: str) -> None:
         logins = "".join(f"    {name:<10}{password}\n" for name, password in demo.seeded.logins.items())
         self.stdout.write(
             f"\nFuseboard started after {time.monotonic() - self.began:.1f} s:\n\n"
             f"    {self.style.SUCCESS(demo.url('web') + '/')}\n\n"
             f"Log in as (name, password):\n\n{logins}\n"
-            f"Three pods serve about 90 calls/s of seven tenants. {FLAKY} fails for {SPELL_S} s in every "
-            f"{PERIOD_S} s: watch its breaker open, probe and close.\n"
+            f"{about}\n"
             f"To run your own pod, or `fuseboard doctor`: set -a; . {demo.write_pod_environment()}; set +a\n"
             "For `fuseboard ctl`, also create a token: python manage.py create_api_token me --role admin\n"
             f"Logs: {demo.processes.logs}. Stop with Ctrl-C.\n"
