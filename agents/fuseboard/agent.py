@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from msgspec.structs import replace
 
@@ -20,8 +20,8 @@ from fuseboard.agent_api.arguments import (
     harmless,
 )
 from fuseboard.agent_api.context_managers import ContextManagers
-from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.deprecation import warn_renamed
+from fuseboard.agent_api.options import Neutral, RequestOptions
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.backlog.of_agent import BacklogAgent, Backlogs
 from fuseboard.calling import deadline as deadlines
@@ -142,17 +142,11 @@ class Agent(PodState, ContextManagers, BacklogAgent):
         return decision
 
     def check(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Coroutine[Any, Any, Decision]:
         """Deprecated: the name of ``admit_request`` in release 0.1."""
         warn_renamed("Agent.check", "Agent.admit_request")
-        return self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        return self.admit_request(tenant, cost, **options)
 
     # Calls that leave a service
 

@@ -18,17 +18,18 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
-from fuseboard.agent_api.any_loop import AnyLoop
-from fuseboard.agent_api.decorators import Decorators, Neutral
+from fuseboard.agent_api.cross_loop import CrossLoopAgent
+from fuseboard.agent_api.decorators import Decorators
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import Fallback, Step
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
@@ -114,71 +115,29 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
     # Decisions, in addition to those of ``ThreadCalls``
 
     async def aadmit_request(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Decision:
         """``admit_request`` for a coroutine on any loop: for frameworks that serve both kinds of views."""
         agent = await self._on_any_loop()
-        return await agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        return await agent.admit_request(tenant, cost, **options)
 
-    async def aadmit_call(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-    ) -> Permit:
+    async def aadmit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
         """``admit_call`` for a coroutine on any loop. Raises ``Refused``."""
         agent = await self._on_any_loop()
-        return await agent.admit_call(
-            dependency,
-            tenant=tenant,
-            cost=cost,
-            costs=costs,
-            spend_quota=spend_quota,
-            wait_s=wait_s,
-            tier=tier,
-            deadline_s=deadline_s,
-        )
+        return await agent.admit_call(dependency, **options)
 
     @contextlib.asynccontextmanager
     async def arequest(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[Decision]:
         """``request`` for a coroutine on any loop. Raises ``Refused``."""
         agent = await self._on_any_loop()
-        async with agent.request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s) as decision:
+        async with agent.request(tenant, cost, **options) as decision:
             yield decision
 
     @contextlib.asynccontextmanager
     async def acall(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-        neutral: Neutral = (),
+        self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]
     ) -> AsyncIterator[Permit]:
         """``call`` for a coroutine on any loop, such as an asynchronous view. Raises ``Refused``.
 
@@ -186,17 +145,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
         ``TimeoutError``, as in ``fuseboard.Agent.call``.
         """
         agent = await self._on_any_loop()
-        async with agent.call(
-            dependency,
-            tenant=tenant,
-            cost=cost,
-            costs=costs,
-            spend_quota=spend_quota,
-            wait_s=wait_s,
-            tier=tier,
-            deadline_s=deadline_s,
-            neutral=neutral,
-        ) as permit:
+        async with agent.call(dependency, neutral=neutral, **options) as permit:
             yield permit
 
     def aretrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> Retrying:
@@ -208,17 +157,11 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
         return Fallback(dependency, steps, lambda: self.retries)
 
     def acheck(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Coroutine[Any, Any, Decision]:
         """Deprecated: the name of ``aadmit_request`` in release 0.1."""
         warn_renamed("blocking.Agent.acheck", "blocking.Agent.aadmit_request")
-        return self.aadmit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        return self.aadmit_request(tenant, cost, **options)
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
@@ -327,10 +270,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
     ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
         return self.aretrying, self.retrying
 
-    async def _on_any_loop(self) -> AnyLoop:
+    async def _on_any_loop(self) -> CrossLoopAgent:
         """The agent of now, started without blocking the loop that asks."""
         agent = now if (now := self._agent) is not None else await asyncio.to_thread(self._started)
-        return AnyLoop(agent, self._note_late)
+        return CrossLoopAgent(agent, self._note_late)
 
     # The thread
 

@@ -14,7 +14,7 @@ import pytest
 import fuseboard
 from fuseboard import Agent, blocking
 from fuseboard.admission.call_guard import CallGuard
-from fuseboard.agent_api import any_loop, threads
+from fuseboard.agent_api import threads
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Policy
 from fuseboard.contract.protection import Bulkhead, CallProtection
 from fuseboard.contract.words import CallTier, Outcome, Reason
@@ -256,8 +256,7 @@ class TestThreads:
     ):
         with blocking.Agent(settings=settings) as agent:
             started = agent._started()
-            for module in (threads, any_loop):
-                monkeypatch.setattr(module, "LATE_S", 0.0)
+            monkeypatch.setattr(threads, "LATE_S", 0.0)
             monkeypatch.setattr(started, "longest_decision_s", lambda *_: 0.01)
             stuck, ends = threading.Event(), threading.Event()
 

@@ -14,7 +14,7 @@ import requests
 from fuseboard import Agent, Subject, blocking
 from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.admission.request_admission import RequestAdmission
-from fuseboard.agent_api import any_loop, threads
+from fuseboard.agent_api import threads
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Limit, Policy, TenantRecord
 from fuseboard.contract.words import Algorithm, Outcome
 from fuseboard.errors import Misconfigured, Refused
@@ -240,7 +240,6 @@ class TestConfiguredWait:
     ):
         # Each wait is longer: a thread gives up on an agent that is later than it must be.
         monkeypatch.setattr(threads, "LATE_S", 0.01)
-        monkeypatch.setattr(any_loop, "LATE_S", 0.01)
 
         async def coroutines() -> None:
             assert (await agent.aadmit_request("acme")).allowed
@@ -278,7 +277,6 @@ class TestConfiguredWait:
     ):
         """Every thread waited 61 s, because tenants of one tier wait for a minute."""
         monkeypatch.setattr(threads, "LATE_S", 0.05)
-        monkeypatch.setattr(any_loop, "LATE_S", 0.05)
         hanging = threading.Event()
         with blocking.Agent(settings=two_tiers) as agent:
             inner = agent._started()

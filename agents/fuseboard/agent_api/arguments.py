@@ -1,8 +1,9 @@
 """Checks of what callers pass: wrong use raises at once, and text from clients is made harmless."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from math import isfinite
 
+from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOptions
 from fuseboard.contract.words import CallTier, is_slug, is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NOBODY, Subject
@@ -19,6 +20,40 @@ MAX_WAIT_S = 3600.0
 MAX_ENDPOINT = 2000
 
 TIERS = tuple(tier.value for tier in CallTier)
+
+REQUEST_NAMES, CALL_NAMES = frozenset(RequestOptions.__annotations__), frozenset(CallOptions.__annotations__)
+TRANSPORT_NAMES = frozenset(TransportOptions.__annotations__)
+
+
+def check_request_options(options: RequestOptions) -> None:
+    """Raise ``TypeError`` for an unknown option, and ``Misconfigured`` for an invalid one."""
+    check_names(options.keys(), REQUEST_NAMES)
+    check_wait(options.get("wait_s"))
+    if (costs := options.get("costs")) is not None:
+        check_costs(costs)
+
+
+def check_call_options(options: CallOptions) -> None:
+    """As ``check_request_options``."""
+    check_names(options.keys(), CALL_NAMES)
+    check_wait(options.get("wait_s"))
+    check_tier(options.get("tier"))
+    check_deadline(options.get("deadline_s"))
+    if (costs := options.get("costs")) is not None:
+        check_costs(costs)
+
+
+def check_transport_options(options: TransportOptions) -> None:
+    """As ``check_request_options``."""
+    check_names(options.keys(), TRANSPORT_NAMES)
+    check_wait(options.get("wait_s"))
+    check_tier(options.get("tier"))
+
+
+def check_names(given: Set[str], known: frozenset[str]) -> None:
+    """Raise ``TypeError`` for an unknown option, as Python does for the parameters of a function."""
+    if not given <= known:
+        raise TypeError(f"got an unexpected keyword argument {min(given - known)!r}")
 
 
 def check_name(kind: str, name: object) -> None:

@@ -1,7 +1,7 @@
 """Context managers that guard a whole block, built on single decisions."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -11,18 +11,19 @@ from contextlib import (
 from contextvars import Token
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from fuseboard.admission.nesting import enter_block, leave_block
-from fuseboard.agent_api.decorators import Decorators, Neutral
+from fuseboard.agent_api.arguments import CALL_NAMES, check_names
+from fuseboard.agent_api.decorators import Decorators
 from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
 from fuseboard.agent_api.retry_api import AsyncRetries
 from fuseboard.agent_api.retrying import AsyncCalls, Attempt, BlockingAttempt
 from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.subject import NOBODY, Subject
 
 
 class Block(AbstractAsyncContextManager[Permit], AsyncContextDecorator):
@@ -34,16 +35,10 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
 
     @asynccontextmanager
     async def request(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[Decision]:
         """Serve one request within its limits, and ``finish`` it. Raises ``Refused``."""
-        decision = await self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        decision = await self.admit_request(tenant, cost, **options)
         if not decision.allowed:
             raise Refused(decision)
         try:
@@ -51,19 +46,7 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         finally:
             self.finish(decision)
 
-    def call(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-        neutral: Neutral = (),
-    ) -> Block:
+    def call(self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]) -> Block:
         """Guard one call: admit it, and report how the block ended. Raises ``Refused``.
 
         A block that takes longer than the dependency's timeout is cancelled, and raises
@@ -73,9 +56,8 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         ``fuseboard.calling.outcomes`` for how the others are judged. ``tier`` and ``deadline_s`` are as
         in ``admit_call``.
         """
-        return CallBlock(
-            self, dependency, tenant, cost, costs, spend_quota, wait_s, tier, deadline_s, neutral
-        )
+        check_names(options.keys(), CALL_NAMES)
+        return CallBlock(self, dependency, neutral, options)
 
     def _blocks(
         self, name: str
@@ -98,44 +80,20 @@ class CallBlock(Block):
 
     __slots__ = (
         "_agent",
-        "_cost",
-        "_costs",
-        "_deadline_s",
         "_dependency",
         "_entered",
         "_neutral",
+        "_options",
         "_permit",
-        "_spend_quota",
         "_started",
-        "_tenant",
-        "_tier",
         "_timeout",
-        "_wait_s",
     )
 
-    def __init__(
-        self,
-        agent: LoopAgent,
-        dependency: str,
-        tenant: str,
-        cost: int,
-        costs: Mapping[str, int] | None,
-        spend_quota: bool,
-        wait_s: float | None,
-        tier: str | None,
-        deadline_s: float | None,
-        neutral: Neutral,
-    ) -> None:
+    def __init__(self, agent: LoopAgent, dependency: str, neutral: Neutral, options: CallOptions) -> None:
         self._agent = agent
         self._dependency = dependency
-        self._tenant = tenant
-        self._cost = cost
-        self._costs = costs
-        self._spend_quota = spend_quota
-        self._wait_s = wait_s
-        self._tier = tier
-        self._deadline_s = deadline_s
         self._neutral = neutral
+        self._options = options
         self._permit: Permit | None = None
         self._timeout: asyncio.Timeout | None = None
         self._started = 0.0
@@ -143,32 +101,12 @@ class CallBlock(Block):
 
     def _recreate_cm(self) -> "CallBlock":
         """A new block for each call of a decorated function."""
-        return CallBlock(
-            self._agent,
-            self._dependency,
-            self._tenant,
-            self._cost,
-            self._costs,
-            self._spend_quota,
-            self._wait_s,
-            self._tier,
-            self._deadline_s,
-            self._neutral,
-        )
+        return CallBlock(self._agent, self._dependency, self._neutral, self._options)
 
     async def __aenter__(self) -> Permit:
         if self._permit is not None:
             raise RuntimeError("the block of a call is for one call: use agent.call() again")
-        permit = await self._agent.admit_call(
-            self._dependency,
-            tenant=self._tenant,
-            cost=self._cost,
-            costs=self._costs,
-            spend_quota=self._spend_quota,
-            wait_s=self._wait_s,
-            tier=self._tier,
-            deadline_s=self._deadline_s,
-        )
+        permit = await self._agent.admit_call(self._dependency, **self._options)
         self._permit = permit
         self._started = monotonic()
         if permit.timeout_s is not None:

@@ -5,25 +5,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
-from fuseboard.agent_api.arguments import check_name, check_tier
+from fuseboard.agent_api.arguments import CALL_NAMES, check_name, check_names, check_tier
+from fuseboard.agent_api.options import BlockOptions, Given, Neutral
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NOBODY, Subject
 
 P = ParamSpec("P")
 R = TypeVar("R")
-V = TypeVar("V")
-
-#: Exceptions that say nothing about a dependency.
-Neutral: TypeAlias = tuple[type[Exception], ...]
-
-#: A value, or a function that gets the decorated function's arguments and returns it.
-Given: TypeAlias = V | Callable[..., V]
 
 
-class Options:
-    """The arguments of a block. A function in ``given`` gets the arguments of each decorated call."""
+class GivenOptions:
+    """The options of a block. Functions among ``given`` get the arguments of each decorated call."""
 
     def __init__(self, fixed: dict[str, Any], **given: object) -> None:
         self._fixed = fixed
@@ -37,7 +31,7 @@ class Options:
 
 
 def in_block(
-    function: Callable[P, R], block: Callable[..., AbstractContextManager[object]], options: Options
+    function: Callable[P, R], block: Callable[..., AbstractContextManager[object]], options: GivenOptions
 ) -> Callable[P, R]:
     """Run every call of a blocking function in a block of its own."""
 
@@ -50,7 +44,9 @@ def in_block(
 
 
 def in_async_block(
-    function: Callable[P, Any], block: Callable[..., AbstractAsyncContextManager[object]], options: Options
+    function: Callable[P, Any],
+    block: Callable[..., AbstractAsyncContextManager[object]],
+    options: GivenOptions,
 ) -> Callable[P, Any]:
     """Run every call of an async function in a block of its own."""
 
@@ -79,7 +75,7 @@ class Decorators(ABC):
         ``tenant``, ``cost``, ``costs`` and ``subject`` may be functions, which get the arguments of
         the call. A blocking function must not be called on the event loop.
         """
-        options = Options({"wait_s": wait_s}, tenant=tenant, cost=cost, costs=costs, subject=subject)
+        options = GivenOptions({"wait_s": wait_s}, tenant=tenant, cost=cost, costs=costs, subject=subject)
         return self._decorator("request", options)
 
     def guard(
@@ -89,31 +85,21 @@ class Decorators(ABC):
         tenant: Given[str] = "",
         cost: Given[int] = 1,
         costs: Given[Mapping[str, int] | None] = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
         neutral: Neutral = (),
+        **options: Unpack[BlockOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function is a ``call`` to the dependency.
 
         ``tenant``, ``cost`` and ``costs`` may be functions, as in ``limit``.
         """
         check_name("a dependency", dependency)
-        check_tier(tier)
+        check_names(options.keys(), CALL_NAMES)
+        check_tier(options.get("tier"))
         # An exception class in ``neutral`` is callable, but never called.
-        fixed: dict[str, Any] = {
-            "dependency": dependency,
-            "spend_quota": spend_quota,
-            "wait_s": wait_s,
-            "tier": tier,
-            "deadline_s": deadline_s,
-            "neutral": neutral,
-        }
-        options = Options(fixed, tenant=tenant, cost=cost, costs=costs)
-        return self._decorator("call", options)
+        fixed: dict[str, Any] = {"dependency": dependency, "neutral": neutral, **options}
+        return self._decorator("call", GivenOptions(fixed, tenant=tenant, cost=cost, costs=costs))
 
-    def _decorator(self, block: str, options: Options) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def _decorator(self, block: str, options: GivenOptions) -> Callable[[Callable[P, R]], Callable[P, R]]:
         asynchronous, blocking = self._blocks(block)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -2,14 +2,13 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from typing import Unpack
 
-from fuseboard.agent_api.decorators import Neutral
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
 from fuseboard.calling.deadline import bounded
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
-from fuseboard.subject import NOBODY, Subject
 
 
 class LoopAgent(ABC):
@@ -29,28 +28,11 @@ class LoopAgent(ABC):
 
     @abstractmethod
     async def admit_request(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Decision: ...
 
     @abstractmethod
-    async def admit_call(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-    ) -> Permit: ...
+    async def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit: ...
 
     @abstractmethod
     def report(

@@ -2,13 +2,13 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 from fuseboard.agent_api.arguments import check_name
-from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.fallbacks import Fallback, Step
+from fuseboard.agent_api.options import CallOptions, Neutral
 from fuseboard.agent_api.retrying import (
     AsyncCalls,
     Attempt,
@@ -28,19 +28,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class RetryArguments(TypedDict, total=False):
-    """The arguments of ``retrying`` and ``retry``, all optional."""
+class RetryArguments(CallOptions, total=False):
+    """The arguments of ``retrying`` and ``retry``: those of ``call``, for each attempt, and these.
 
-    #: Those of ``call``, for each attempt.
-    tenant: str
-    cost: int
-    costs: Mapping[str, int] | None
-    spend_quota: bool
-    wait_s: float | None
-    tier: str | None
+    All attempts and waits end within ``deadline_s``.
+    """
+
     neutral: Neutral
-    #: All attempts and waits end within it.
-    deadline_s: float | None
     #: Exceptions to retry, instead of those that are classified as retryable; or a function that says so.
     on: RetryOn
     #: Repeating the call does no harm, even if the first one has arrived. ``None`` is what the dependency

@@ -2,28 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
+
+from msgspec import Struct
 
 from fuseboard.admission.nesting import enter_block, leave_block
-from fuseboard.agent_api.arguments import check_deadline, check_tier, check_wait
-from fuseboard.agent_api.decorators import Neutral
+from fuseboard.agent_api.arguments import check_call_options, check_request_options
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import BlockingFallback, Step
 from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
 from fuseboard.agent_api.retry_api import RetryArguments, blocking_retrying
 from fuseboard.agent_api.retrying import BlockingRetrying
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
-from fuseboard.subject import NOBODY, Subject
 
 logger = logging.getLogger("fuseboard")
 
 T = TypeVar("T")
+D = TypeVar("D", Decision, Permit)
 
 #: The agent keeps its own deadline of a few milliseconds. This one is for a process that is stuck.
 LATE_S = 1.0
@@ -40,51 +42,22 @@ class ThreadCalls:
 
     # Requests that enter a service
 
-    def admit_request(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
-    ) -> Decision:
+    def admit_request(self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]) -> Decision:
         """As ``fuseboard.Agent.admit_request``."""
-        check_wait(wait_s)
         agent = self._agent_now()
-        decision = self._ask(
-            agent,
-            lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
-            undo=agent.give_back,
-            timeout_s=LATE_S + (agent.longest_wait_s(tenant=tenant) if wait_s is None else wait_s),
-        )
-        return decision or agent.allow_unasked(tenant=tenant or "")
+        return self._ask(agent, request_question(agent, tenant, cost, options))
 
-    def check(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
-    ) -> Decision:
+    def check(self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]) -> Decision:
         """Deprecated: the name of ``admit_request`` in release 0.1."""
         warn_renamed("blocking.Agent.check", "blocking.Agent.admit_request")
-        return self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        return self.admit_request(tenant, cost, **options)
 
     @contextmanager
     def request(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Iterator[Decision]:
         """As ``fuseboard.Agent.request``. Raises ``Refused``."""
-        decision = self.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s)
+        decision = self.admit_request(tenant, cost, **options)
         if not decision.allowed:
             raise Refused(decision)
         try:
@@ -94,65 +67,17 @@ class ThreadCalls:
 
     # Calls that leave a service
 
-    def admit_call(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-    ) -> Permit:
+    def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
         """As ``fuseboard.Agent.admit_call``. Raises ``Refused``."""
-        check_wait(wait_s)
-        check_tier(tier)
-        check_deadline(deadline_s)
         agent = self._agent_now()
-        permit = self._ask(
-            agent,
-            lambda: agent.admit_call(
-                dependency,
-                tenant=tenant,
-                cost=cost,
-                costs=costs,
-                spend_quota=spend_quota,
-                wait_s=wait_s,
-                tier=tier,
-                deadline_s=deadline_s,
-            ),
-            undo=agent.give_back,
-            timeout_s=LATE_S + agent.longest_decision_s(dependency, wait_s, deadline_s),
-        )
-        return permit or agent.permit_late(dependency)
+        return self._ask(agent, call_question(agent, dependency, options))
 
     @contextmanager
     def call(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-        neutral: Neutral = (),
+        self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]
     ) -> Iterator[Permit]:
         """As ``fuseboard.Agent.call``. Raises ``Refused``."""
-        permit = self.admit_call(
-            dependency,
-            tenant=tenant,
-            cost=cost,
-            costs=costs,
-            spend_quota=spend_quota,
-            wait_s=wait_s,
-            tier=tier,
-            deadline_s=deadline_s,
-        )
+        permit = self.admit_call(dependency, **options)
         agent, started = self._agent_now(), monotonic()
         entered = enter_block(permit) if permit.slot is not None else None
         try:
@@ -173,28 +98,20 @@ class ThreadCalls:
         """As ``fuseboard.Agent.fallback``, for functions that block: ``chain.run(ask)``."""
         return BlockingFallback(dependency, steps, lambda: self._agent_now().retries)
 
-    def _ask(
-        self,
-        agent: LoopAgent,
-        question: Callable[[], Coroutine[Any, Any, T]],
-        *,
-        undo: Callable[[T], None],
-        timeout_s: float,
-    ) -> T | None:
-        """The answer of the agent's loop; ``None`` when it is stopped or too late."""
+    def _ask(self, agent: LoopAgent, question: "Question[D]") -> D:
         refuse_loops()
-        answer = submit(agent, question, undo)
+        answer = submit(agent, question.ask, agent.give_back)
         if answer is None:
-            return None
+            return question.otherwise()
         try:
-            return answer.result(timeout_s)
+            return answer.result(question.timeout_s)
         except TimeoutError:
             if not answer.cancel():
                 return answer.result()
             self._note_late()
-            return None
+            return question.otherwise()
         except CancelledError:
-            return None  # the loop ended meanwhile
+            return question.otherwise()  # the loop ended meanwhile
         except BaseException:
             # Also when this thread is interrupted: an answer that is not received is undone.
             answer.cancel()
@@ -204,6 +121,37 @@ class ThreadCalls:
         self.late += 1
         if self.late == 1:
             logger.error("threads.late: decided without the agent's loop; further ones are only counted")
+
+
+class Question(Struct, Generic[D], frozen=True):
+    """A decision that a thread or another loop wants from the agent's loop."""
+
+    ask: Callable[[], Coroutine[Any, Any, D]]
+    timeout_s: float
+    #: The decision when the loop is stopped or too late.
+    otherwise: Callable[[], D]
+
+
+def request_question(
+    agent: LoopAgent, tenant: str | None, cost: int, options: RequestOptions
+) -> Question[Decision]:
+    check_request_options(options)
+    wait_s = options.get("wait_s")
+    return Question(
+        ask=lambda: agent.admit_request(tenant, cost, **options),
+        timeout_s=LATE_S + (agent.longest_wait_s(tenant=tenant) if wait_s is None else wait_s),
+        otherwise=lambda: agent.allow_unasked(tenant=tenant or ""),
+    )
+
+
+def call_question(agent: LoopAgent, dependency: str, options: CallOptions) -> Question[Permit]:
+    check_call_options(options)
+    longest_s = agent.longest_decision_s(dependency, options.get("wait_s"), options.get("deadline_s"))
+    return Question(
+        ask=lambda: agent.admit_call(dependency, **options),
+        timeout_s=LATE_S + longest_s,
+        otherwise=lambda: agent.permit_late(dependency),
+    )
 
 
 def submit(

@@ -3,25 +3,23 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 from fuseboard.agent_api.arguments import (
     check_actual,
-    check_costs,
-    check_deadline,
+    check_call_options,
     check_name,
-    check_tier,
-    check_wait,
+    check_request_options,
     harmless,
 )
 from fuseboard.agent_api.context_managers import Block, ContextManagers
-from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
+from fuseboard.agent_api.options import CallOptions, Neutral
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt
-from fuseboard.agent_api.threads import ThreadCalls, refuse_loops
+from fuseboard.agent_api.threads import Question, ThreadCalls, refuse_loops
 from fuseboard.calling import deadline
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.calling.retries import Retries
@@ -36,7 +34,7 @@ from fuseboard.testing.fake_retries import FakeRetries
 from fuseboard.testing.said import Ending, Refusal, spend
 from fuseboard.testing.time import ManualClock
 
-T = TypeVar("T")
+D = TypeVar("D", Decision, Permit)
 
 
 class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
@@ -146,9 +144,7 @@ class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
         subject: Subject = NOBODY,
         wait_s: float | None = None,
     ) -> Decision:
-        if costs is not None:
-            check_costs(costs)
-        check_wait(wait_s)
+        check_request_options({"costs": costs, "wait_s": wait_s})
         if tenant is None and harmless(subject) == NOBODY:
             raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
         if (refusal := spend(self._shed, tenant or "")) is not None:
@@ -168,12 +164,7 @@ class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
         deadline_s: float | None = None,
     ) -> Permit:
         check_name("a dependency", dependency)
-        if costs is not None:
-            check_costs(costs)
-        check_wait(wait_s)
-        if tier is not None:
-            check_tier(tier)
-        check_deadline(deadline_s)
+        check_call_options({"costs": costs, "wait_s": wait_s, "tier": tier, "deadline_s": deadline_s})
         until = deadline.until()
         if deadline_s is not None:
             until = min(self.clock() + deadline_s, until if until is not None else math.inf)
@@ -203,30 +194,8 @@ class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
     def refuse_job(self, dependency: str, tenant: str, refusal: Refusal) -> NoReturn:
         raise Refused(self._note(refusal, tenant=tenant, dependency=dependency))
 
-    def call(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-        neutral: Neutral = (),
-    ) -> Block:
-        block = super().call(
-            dependency,
-            tenant=tenant,
-            cost=cost,
-            costs=costs,
-            spend_quota=spend_quota,
-            wait_s=wait_s,
-            tier=tier,
-            deadline_s=deadline_s,
-            neutral=neutral,
-        )
+    def call(self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]) -> Block:
+        block = super().call(dependency, neutral=neutral, **options)
         return _Ended(self, block)
 
     def report(
@@ -376,16 +345,9 @@ class _Threads(ThreadCalls):
         super().__init__(lambda: agent)
         self._fake = agent
 
-    def _ask(
-        self,
-        agent: LoopAgent,
-        question: Callable[[], Coroutine[Any, Any, T]],
-        *,
-        undo: Callable[[T], None],
-        timeout_s: float,
-    ) -> T | None:
+    def _ask(self, agent: LoopAgent, question: Question[D]) -> D:
         refuse_loops()
-        return asyncio.run(question())
+        return asyncio.run(question.ask())
 
     @contextmanager
     def call(self, dependency: str, **options: Any) -> Iterator[Permit]:

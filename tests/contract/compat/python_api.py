@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin
 
 _PROTOCOLS = {"__aenter__", "__aexit__", "__call__", "__enter__", "__exit__"}
 #: Each library has its own environment, because they exclude each other (docs/engines.md).
@@ -73,6 +73,10 @@ def _parameters(function: Any) -> list[str]:
         return []
     written, by_name = [], False
     for each in parameters:
+        if get_origin(each.annotation) is Unpack:  # options: all by name, and none is required
+            options = get_args(each.annotation)[0].__annotations__
+            written += [*([] if by_name else ["*"]), *(f"{name}=" for name in options)]
+            continue
         if each.kind is each.KEYWORD_ONLY and not by_name:
             written.append("*")
         by_name = by_name or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)

@@ -1,20 +1,21 @@
 """An agent on the event loop of another thread, used from coroutines on any loop."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import TypeVar, Unpack
 
-from fuseboard.agent_api.arguments import check_deadline, check_tier, check_wait
 from fuseboard.agent_api.context_managers import ContextManagers
-from fuseboard.agent_api.decorators import Neutral
 from fuseboard.agent_api.loop_agent import LoopAgent
-from fuseboard.agent_api.threads import LATE_S, received, submit
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
+from fuseboard.agent_api.threads import Question, call_question, received, request_question, submit
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
-from fuseboard.subject import NOBODY, Subject
+
+T = TypeVar("T", Decision, Permit)
 
 
-class AnyLoop(ContextManagers):
+class CrossLoopAgent(ContextManagers):
     """The blocks and decisions of ``agent``. One agent gives a permit and gets its report.
 
     ``on_late`` is called for each decision that the agent's loop did not make in time.
@@ -37,58 +38,18 @@ class AnyLoop(ContextManagers):
         return self._agent.retries
 
     async def admit_request(
-        self,
-        tenant: str | None,
-        cost: int = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
-        wait_s: float | None = None,
+        self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Decision:
-        check_wait(wait_s)
-        agent = self._agent
-        answer = submit(
-            agent,
-            lambda: agent.admit_request(tenant, cost, costs=costs, subject=subject, wait_s=wait_s),
-            agent.give_back,
-        )
-        timeout_s = LATE_S + (agent.longest_wait_s(tenant=tenant) if wait_s is None else wait_s)
-        decision = await received(answer, agent.give_back, self._on_late, timeout_s=timeout_s)
-        return decision or agent.allow_unasked(tenant=tenant or "")
+        return await self._ask(request_question(self._agent, tenant, cost, options))
 
-    async def admit_call(
-        self,
-        dependency: str,
-        *,
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        spend_quota: bool = False,
-        wait_s: float | None = None,
-        tier: str | None = None,
-        deadline_s: float | None = None,
-    ) -> Permit:
-        check_wait(wait_s)
-        check_tier(tier)
-        check_deadline(deadline_s)
-        agent = self._agent
-        answer = submit(
-            agent,
-            lambda: agent.admit_call(
-                dependency,
-                tenant=tenant,
-                cost=cost,
-                costs=costs,
-                spend_quota=spend_quota,
-                wait_s=wait_s,
-                tier=tier,
-                deadline_s=deadline_s,
-            ),
-            agent.give_back,
-        )
-        timeout_s = LATE_S + agent.longest_decision_s(dependency, wait_s, deadline_s)
-        permit = await received(answer, agent.give_back, self._on_late, timeout_s=timeout_s)
-        return permit or agent.permit_late(dependency)
+    async def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
+        return await self._ask(call_question(self._agent, dependency, options))
+
+    async def _ask(self, question: Question[T]) -> T:
+        undo = self._agent.give_back
+        answer = submit(self._agent, question.ask, undo)
+        found = await received(answer, undo, self._on_late, timeout_s=question.timeout_s)
+        return found or question.otherwise()
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0

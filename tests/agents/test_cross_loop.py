@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from fuseboard import AgentSettings, Decision, Mode, Permit, Refused, blocking
-from fuseboard.agent_api import any_loop
+from fuseboard.agent_api import threads
 from fuseboard.agent_api.threads import received
 from tests.agents.published import publish
 from tests.agents.test_blocking import RULES
@@ -70,7 +70,7 @@ async def block(agent: blocking.Agent) -> str:
 async def test_3_a_loop_that_hangs_delays_no_coroutine(
     agent: blocking.Agent, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
-    monkeypatch.setattr(any_loop, "LATE_S", 0.05)
+    monkeypatch.setattr(threads, "LATE_S", 0.05)
     hanging = threading.Event()
     loop = agent._started().loop
     loop.call_soon_threadsafe(hanging.wait, 60)
@@ -84,7 +84,7 @@ async def test_3_a_loop_that_hangs_delays_no_coroutine(
     finally:
         hanging.set()
     # What the loop decides afterwards is undone.
-    monkeypatch.setattr(any_loop, "LATE_S", 30.0)
+    monkeypatch.setattr(threads, "LATE_S", 30.0)
     assert await eventually(lambda: allowed(agent, 50) if kind == "request" else granted(agent))
 
 

@@ -1,0 +1,67 @@
+"""The options of requests and calls, each written once: every block, decorator and transport takes them."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypedDict, TypeVar
+
+from fuseboard.subject import Subject
+
+V = TypeVar("V")
+
+#: Exceptions that say nothing about a dependency.
+Neutral: TypeAlias = tuple[type[Exception], ...]
+
+#: A value, or a function that gets the decorated function's arguments and returns it.
+Given: TypeAlias = V | Callable[..., V]
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of a request that enters a service."""
+
+    #: Estimates of its other costs, by measure; ``settle`` corrects them.
+    costs: Mapping[str, int] | None
+    #: Who asks, below the tenant.
+    subject: Subject
+    #: A request that would be refused waits if the refusal ends within these seconds. ``None`` is what the
+    #: tenant's tier says.
+    wait_s: float | None
+
+
+class PatienceOptions(TypedDict, total=False):
+    """The options that every way to make a call takes, also a transport or a task."""
+
+    #: As for a request. ``None`` is what the dependency says.
+    wait_s: float | None
+    #: critical, standard or optional: matters if the dependency has a bulkhead. ``None`` is what it
+    #: says.
+    tier: str | None
+
+
+class BlockOptions(PatienceOptions, total=False):
+    """The options of a call that are alike for every call of a decorated function."""
+
+    #: Also spend the tenant's quotas on requests: for work that no request started.
+    spend_quota: bool
+    #: Within which time the call must have ended. Bounds every wait, and the permit's timeout, like
+    #: ``fuseboard.deadline``.
+    deadline_s: float | None
+
+
+class CallOptions(BlockOptions, total=False):
+    """The options of a call that leaves a service."""
+
+    #: Its quotas on the dependency apply too.
+    tenant: str
+    cost: int
+    #: As for a request.
+    costs: Mapping[str, int] | None
+
+
+class TransportOptions(PatienceOptions, total=False):
+    """The options of a transport or adapter, for each request that it sends."""
+
+    #: Its quotas on the dependency apply too.
+    tenant: str
+    #: Send a failed request again as the policy of the dependency allows.
+    retry: bool
+    #: Repeating a request does no harm, even if the first one has arrived. ``None`` is what its method says.
+    idempotent: bool | None
