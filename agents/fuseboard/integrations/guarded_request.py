@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from fuseboard.agent import Agent
+from fuseboard.agent_api.options import CallOptions, TransportOptions
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.classification import Verdict, classify_answer
 from fuseboard.calling.failures import is_noted, kind_of_answer, note_failure
@@ -17,7 +18,7 @@ from fuseboard.calling.outcomes import outcome_of
 from fuseboard.calling.pauses import block
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.contract.words import Outcome
-from fuseboard.decision import Permit
+from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 
 #: The breaker waits so long for the code in the body of an answer. After that, the status decides.
@@ -31,6 +32,24 @@ class Beginning(Protocol):
     whole: bool
     #: The body broke off.
     error: Exception | None
+
+
+class RequestRefused(Refused):
+    """A request that was not sent. A library derives its ``CallRefused`` from this and from its own error."""
+
+    request: Any
+
+    def __init__(self, decision: Decision, request: Any = None) -> None:
+        super().__init__(decision)
+        self.request = request
+
+
+def call_options(options: TransportOptions) -> CallOptions:
+    """The options of each attempt of a transport."""
+    found: CallOptions = {"tenant": options.get("tenant", ""), "wait_s": options.get("wait_s")}
+    if (tier := options.get("tier")) is not None:
+        found["tier"] = tier
+    return found
 
 
 class GuardedRequest:

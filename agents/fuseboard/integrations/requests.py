@@ -17,13 +17,14 @@ docs/protection.md. Not repeated are requests that may have arrived and are not 
 import json
 from itertools import chain
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
 import requests
 import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from fuseboard.agent_api.arguments import check_wait
+from fuseboard.agent_api.arguments import check_transport_options
+from fuseboard.agent_api.options import TransportOptions
 from fuseboard.blocking import Agent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
@@ -31,28 +32,26 @@ from fuseboard.calling.codes import code_in, code_in_part
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.contract.words import Outcome
-from fuseboard.decision import Decision, Permit
+from fuseboard.decision import Permit
 from fuseboard.errors import Refused
-from fuseboard.integrations.guarded_http import LEAST_S
 from fuseboard.integrations.guarded_request import (
     GuardedRequest,
+    RequestRefused,
+    call_options,
     may_have_code,
     report_by_status_soon,
     reported,
     slept,
 )
 from fuseboard.integrations.http_bodies import MOST_BYTES
+from fuseboard.integrations.httpx_family import LEAST_S
 
 #: The session reads bodies in such parts.
 PART_BYTES = 10_240
 
 
-class CallRefused(Refused, requests.ConnectionError):
+class CallRefused(RequestRefused, requests.ConnectionError):
     """The request was not sent. ``decision`` says why, and when to try again."""
-
-    def __init__(self, decision: Decision, request: requests.PreparedRequest) -> None:
-        requests.ConnectionError.__init__(self, decision.explain(), request=request)
-        self.decision = decision
 
 
 class GuardedAdapter(BaseAdapter):
@@ -66,16 +65,14 @@ class GuardedAdapter(BaseAdapter):
         agent: Agent,
         *,
         dependency: str,
-        tenant: str = "",
         adapter: BaseAdapter | None = None,
-        wait_s: float | None = None,
-        retry: bool = False,
-        idempotent: bool | None = None,
+        **options: Unpack[TransportOptions],
     ) -> None:
         super().__init__()
-        check_wait(wait_s)
-        self._agent, self._dependency, self._tenant, self._wait_s = agent, dependency, tenant, wait_s
-        self._retry, self._idempotent = retry, idempotent
+        check_transport_options(options)
+        self._agent, self._dependency = agent, dependency
+        self._options = call_options(options)
+        self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
         self._adapter = adapter if adapter is not None else HTTPAdapter()
 
     def send(
@@ -92,7 +89,7 @@ class GuardedAdapter(BaseAdapter):
         while True:
             one.begin()
             try:
-                permit = self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
+                permit = self._agent.admit_call(self._dependency, **self._options)
             except BaseException as error:
                 before: requests.Response | None = one.not_admitted(error)
                 if before is not None:

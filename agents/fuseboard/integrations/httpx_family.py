@@ -1,15 +1,18 @@
-"""What the transports for httpx and httpx2 share: one request, its permit and its attempts.
+"""The transports for httpx and httpx2: one request, its permit and its attempts.
 
-Both libraries have the same classes under the same names, so this knows neither.
+Both libraries have the same classes under the same names, so this knows neither. A module of each derives its
+classes from those here and from those of the library.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import cache
 from time import monotonic
-from typing import Any
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from fuseboard.agent import Agent
-from fuseboard.agent_api.arguments import check_wait
+from fuseboard.agent_api.arguments import check_transport_options
+from fuseboard.agent_api.options import TransportOptions
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
@@ -19,10 +22,12 @@ from fuseboard.calling.pauses import pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
-from fuseboard.decision import Decision, Permit
+from fuseboard.decision import Permit
 from fuseboard.errors import Refused
 from fuseboard.integrations.guarded_request import (
     GuardedRequest,
+    RequestRefused,
+    call_options,
     may_have_code,
     report_by_status_soon,
     reported,
@@ -30,28 +35,26 @@ from fuseboard.integrations.guarded_request import (
 )
 from fuseboard.integrations.http_bodies import AsyncKept, Body, Kept
 
+#: The transport of the library that a guarded one sends with.
+Transport = TypeVar("Transport")
+
 #: A timeout of 0 s has other meanings.
 LEAST_S = 0.001
 
 
-class Guard(ABC):
-    """What does not wait."""
+class Guard(Generic[Transport]):
+    """The part that does not wait."""
 
+    #: httpx or httpx2, and the error of a refused request.
+    _library: Any
+    _refused: type[RequestRefused]
     _agent: Agent | BlockingAgent
 
-    def __init__(
-        self,
-        dependency: str,
-        tenant: str,
-        transport: Any,
-        wait_s: float | None,
-        retry: bool,
-        idempotent: bool | None,
-    ) -> None:
-        check_wait(wait_s)
-        self._dependency, self._tenant, self._wait_s = dependency, tenant, wait_s
-        self._retry, self._idempotent = retry, idempotent
-        self._transport = transport
+    def __init__(self, dependency: str, transport: Any, options: TransportOptions) -> None:
+        check_transport_options(options)
+        self._dependency, self._transport = dependency, transport
+        self._options = call_options(options)
+        self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
 
     def _begun(self, request: Any, retries: Retries | None) -> GuardedRequest:
         # A body that is generated cannot be sent again.
@@ -83,24 +86,46 @@ class Guard(ABC):
             response.stream = self._stream(Body(response.stream, self._agent, permit, elapsed_s))
         return response
 
-    @property
-    @abstractmethod
-    def _library(self) -> Any:
-        """httpx or httpx2."""
-
-    @abstractmethod
-    def _refusal(self, decision: Decision, request: Any) -> Exception:
-        """What a refused request raises."""
-
-    @abstractmethod
     def _stream(self, body: "Body | AsyncKept | Kept") -> Any:
         """``body`` as a stream of the library."""
+        return _stream_class(self._library, isinstance(self, AsyncGuard))(body)
 
 
-class AsyncGuard(Guard):
-    """``handle_async_request``."""
+class AsyncGuard(Guard[Transport]):
+    """A transport for clients on an event loop. Admits each request, and reports how it ended, exactly once.
+
+    With a ``tenant``, that tenant's quotas on the dependency apply too. If a request would be refused, it
+    waits, provided that the refusal ends within ``wait_s`` seconds.
+    """
 
     _agent: Agent
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        dependency: str,
+        transport: Transport | None = None,
+        **options: Unpack[TransportOptions],
+    ) -> None:
+        used = transport if transport is not None else self._library.AsyncHTTPTransport()
+        super().__init__(dependency, used, options)
+        self._agent = agent
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self._transport.__aexit__(exc_type, exc_value, traceback)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
 
     async def handle_async_request(self, request: Any) -> Any:
         one = self._begun(request, self._agent.retries if self._retry else None)
@@ -108,14 +133,12 @@ class AsyncGuard(Guard):
         while True:
             one.begin()
             try:
-                permit = await self._agent.admit_call(
-                    self._dependency, tenant=self._tenant, wait_s=self._wait_s
-                )
+                permit = await self._agent.admit_call(self._dependency, **self._options)
             except BaseException as error:
                 if (before := one.not_admitted(error)) is not None:
                     return before
                 if isinstance(error, Refused):
-                    raise self._refusal(error.decision, request) from None
+                    raise self._refused(error.decision, request) from None
                 raise
             one.admitted()
             _bound(request, own, permit.timeout_s)
@@ -173,10 +196,37 @@ class AsyncGuard(Guard):
         return one.resumes()
 
 
-class BlockingGuard(Guard):
-    """``handle_request``: the same for threads."""
+class BlockingGuard(Guard[Transport]):
+    """The same for threads, with an agent of ``fuseboard.blocking``."""
 
     _agent: BlockingAgent
+
+    def __init__(
+        self,
+        agent: BlockingAgent,
+        *,
+        dependency: str,
+        transport: Transport | None = None,
+        **options: Unpack[TransportOptions],
+    ) -> None:
+        used = transport if transport is not None else self._library.HTTPTransport()
+        super().__init__(dependency, used, options)
+        self._agent = agent
+
+    def __enter__(self) -> Self:
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._transport.__exit__(exc_type, exc_value, traceback)
+
+    def close(self) -> None:
+        self._transport.close()
 
     def handle_request(self, request: Any) -> Any:
         one = self._begun(request, self._agent.retries if self._retry else None)
@@ -184,12 +234,12 @@ class BlockingGuard(Guard):
         while True:
             one.begin()
             try:
-                permit = self._agent.admit_call(self._dependency, tenant=self._tenant, wait_s=self._wait_s)
+                permit = self._agent.admit_call(self._dependency, **self._options)
             except BaseException as error:
                 if (before := one.not_admitted(error)) is not None:
                     return before
                 if isinstance(error, Refused):
-                    raise self._refusal(error.decision, request) from None
+                    raise self._refused(error.decision, request) from None
                 raise
             one.admitted()
             _bound(request, own, permit.timeout_s)
@@ -236,6 +286,40 @@ class BlockingGuard(Guard):
         kept: Kept = response.stream.kept
         kept.fill()
         return kept
+
+
+@cache
+def _stream_class(library: Any, asynchronous: bool) -> Callable[[Body | AsyncKept | Kept], Any]:
+    """The library takes only streams of its own class."""
+    kinds = (_AsyncStream, library.AsyncByteStream) if asynchronous else (_Stream, library.SyncByteStream)
+    return type("GuardedStream", kinds, {})
+
+
+class _AnyStream:
+    def __init__(self, body: Body | AsyncKept | Kept) -> None:
+        self._body: Any = body
+        #: The original stream.
+        self._stream = body.stream
+        if not isinstance(body, Body):
+            self.kept = body
+
+
+class _AsyncStream(_AnyStream):
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        parts: AsyncIterator[bytes] = self._body.parts_async()
+        return parts
+
+    async def aclose(self) -> None:
+        await self._body.close_async()
+
+
+class _Stream(_AnyStream):
+    def __iter__(self) -> Iterator[bytes]:
+        parts: Iterator[bytes] = self._body.parts()
+        return parts
+
+    def close(self) -> None:
+        self._body.close()
 
 
 def _bound(request: Any, own: Mapping[str, float | None] | None, timeout_s: float | None) -> None:

@@ -1,0 +1,81 @@
+"""The options of a call are the same however it is made, and wrong ones raise at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from fuseboard import Agent, Misconfigured, blocking
+from fuseboard.integrations import httpx as for_httpx
+from fuseboard.integrations import httpx2 as for_httpx2
+from fuseboard.integrations.requests import CallRefused, GuardedAdapter
+from fuseboard.settings import AgentSettings
+from fuseboard.testing import FakeAgent
+from tests.agents.alone import NOWHERE
+
+#: Every way to make a call, by its name. The agents are not started: wrong options raise before that.
+WAYS: dict[str, Callable[..., Any]] = {
+    "block": lambda **options: FakeAgent().call("api", **options),
+    "decorator": lambda **options: FakeAgent().guard("api", **options),
+    "attempts": lambda **options: FakeAgent().retrying("api", **options),
+    "decorator with attempts": lambda **options: FakeAgent().retry("api", **options),
+    "httpx": lambda **options: for_httpx.GuardedTransport(agent(), dependency="api", **options),
+    "httpx2": lambda **options: for_httpx2.GuardedTransport(agent(), dependency="api", **options),
+    "blocking httpx": lambda **options: for_httpx.BlockingGuardedTransport(
+        threads(), dependency="api", **options
+    ),
+    "blocking httpx2": lambda **options: for_httpx2.BlockingGuardedTransport(
+        threads(), dependency="api", **options
+    ),
+    "requests": lambda **options: GuardedAdapter(threads(), dependency="api", **options),
+}
+TRANSPORTS = ["httpx", "httpx2", "blocking httpx", "blocking httpx2", "requests"]
+
+
+def agent() -> Agent:
+    return Agent(settings=AgentSettings(redis_url=NOWHERE, server="shop-1"))
+
+
+def threads() -> blocking.Agent:
+    return blocking.Agent(settings=AgentSettings(redis_url=NOWHERE, server="shop-1"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_unknown_option_raises_when_the_call_is_described(way: str):
+    with pytest.raises(TypeError, match="'patience'"):
+        WAYS[way](patience=3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_call_takes_a_tier(way: str):
+    WAYS[way](tier="critical", wait_s=1)
+
+
+@pytest.mark.parametrize("way", ["decorator", *TRANSPORTS])
+def test_a_wrong_tier_raises_before_the_first_call(way: str):
+    with pytest.raises(Misconfigured, match="tier must be one of critical, standard, optional, not 'gold'"):
+        WAYS[way](tier="gold")
+
+
+@pytest.mark.parametrize("way", TRANSPORTS)
+@pytest.mark.parametrize("wait_s", [-1, True, float("nan")])
+def test_a_wrong_wait_raises_before_the_first_call(way: str, wait_s: Any):
+    with pytest.raises(Misconfigured, match="wait_s must be"):
+        WAYS[way](wait_s=wait_s)
+
+
+async def test_an_unknown_option_raises_in_threads_and_on_other_loops():
+    with threads() as started:
+        with pytest.raises(TypeError, match="'patience'"):
+            await started.aadmit_call("api", patience=3)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="'patience'"):
+            await started.aadmit_request("acme", patience=3)  # type: ignore[call-arg]
+        assert started.late == 0
+
+
+@pytest.mark.parametrize("kind", [for_httpx.CallRefused, for_httpx2.CallRefused, CallRefused])
+def test_a_refused_request_explains_itself_in_its_text(kind: Any):
+    decision = agent().allow_unasked(dependency="api")
+    assert str(kind(decision, httpx2.Request("GET", "http://vendor"))) == decision.explain()
+    assert kind(decision).decision is decision
