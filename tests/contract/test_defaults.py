@@ -28,7 +28,7 @@ def defaults_of(kind: type[msgspec.Struct]) -> dict[str, object]:
             value = field.default
             if value is msgspec.NODEFAULT:
                 value = field.default_factory() if callable(field.default_factory) else None
-            found[field.name] = json.loads(msgspec.json.encode(value))
+            found[field.name] = json.loads(msgspec.json.encode(value) or b"null")
     return found
 
 
