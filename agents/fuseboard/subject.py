@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fuseboard.contract.endpoints import counted_endpoint
 from fuseboard.contract.words import Dimension
 from fuseboard.errors import Misconfigured
 
@@ -26,7 +27,9 @@ class Subject:
     endpoint: str = ""
 
     def value(self, dimension: Dimension) -> str:
-        return str(getattr(self, dimension.value))
+        """What names the counter of a limit that counts by this."""
+        value = str(getattr(self, dimension.value))
+        return counted_endpoint(value) if dimension is Dimension.ENDPOINT else value
 
 
 NOBODY = Subject()

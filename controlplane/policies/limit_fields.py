@@ -85,7 +85,9 @@ WORDS: dict[str, Words] = {
     ),
     "per": Words(label="Per", help="Count separately for each value of these."),
     "endpoints": Words(
-        label="Endpoints", help="Count only endpoints that match one of these patterns; empty for all."
+        label="Endpoints",
+        help="Count only endpoints that match one of these patterns, in which * is any text and GET includes"
+        " HEAD; empty for all.",
     ),
     "dependency": Words(
         label="Dependency", help="Count calls to this dependency; empty for requests to the service itself."

@@ -142,7 +142,7 @@ class Inbound:
                 known = self.priorities = Priorities(self._configuration.changes)
             found = known.of.get(tenant)
             priority = self._find_priority(tenant, known) if found is None else found
-        entered = pod.enter(f"{method} {path}", priority, source)
+        entered = pod.enter(f"{method} {path}", priority, source, subject.endpoint)
         if isinstance(entered, Shed):
             self._note(tenant)
             return self._refuse(entered, tenant or "")

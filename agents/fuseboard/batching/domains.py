@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
@@ -12,6 +11,7 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
 from fuseboard.contract import keys
+from fuseboard.contract.endpoints import matches
 from fuseboard.contract.policy import Limit
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
@@ -177,9 +177,7 @@ def binds(limit: Limit, costs: Costs, subject: Subject, *, dependency: str = "")
         limit.dependency == dependency
         and any(measure == limit.measure and amount > 0 for measure, amount in costs)
         and all(subject.value(dimension) for dimension in limit.per)
-        and (
-            not limit.endpoints or any(fnmatchcase(subject.endpoint, pattern) for pattern in limit.endpoints)
-        )
+        and (not limit.endpoints or matches(subject.endpoint, limit.endpoints))
     )
 
 

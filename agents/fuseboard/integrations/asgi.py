@@ -24,6 +24,7 @@ from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
 from fuseboard.calling.trace import enter_request, leave_request
+from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
@@ -50,7 +51,9 @@ def subject_of(scope: Scope) -> Subject:
     ``--proxy-headers``). The path is the requested one, not the template of the route.
     """
     client = scope.get("client")
-    return Subject(ip=client[0] if client else "", endpoint=f"{scope['method']} {scope['path']}")
+    return Subject(
+        ip=client[0] if client else "", endpoint=endpoint_of(scope.get("method", "GET"), scope["path"])
+    )
 
 
 class FuseboardMiddleware:

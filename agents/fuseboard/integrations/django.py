@@ -32,6 +32,7 @@ Two views describe the pod::
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -42,11 +43,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
+from django.utils.translation import get_language, get_language_from_path, override
 
 from fuseboard import blocking
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
 from fuseboard.calling.trace import enter_request, leave_request
+from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
@@ -78,11 +81,22 @@ def subject_of(request: HttpRequest) -> Subject:
 
     The endpoint is the method and the template of the route, like ``GET /orders/<int:pk>``.
     """
-    try:
-        path = "/" + resolve(request.path_info, getattr(request, "urlconf", None)).route
-    except Resolver404:
-        path = request.path_info
-    return Subject(ip=request.META.get("REMOTE_ADDR", ""), endpoint=f"{request.method} {path}")
+    return Subject(
+        ip=request.META.get("REMOTE_ADDR", ""), endpoint=endpoint_of(request.method or "", _route_of(request))
+    )
+
+
+def _route_of(request: HttpRequest) -> str:
+    """The template of the route, or the path of a request that matches none.
+
+    Routes can be different in each language, and this may run before the middleware that finds the language.
+    """
+    urlconf, path = getattr(request, "urlconf", None), request.path_info
+    languages = (get_language_from_path(path) or get_language(), settings.LANGUAGE_CODE)
+    for language in dict.fromkeys(languages):
+        with override(language), suppress(Resolver404):
+            return "/" + resolve(path, urlconf).route
+    return path
 
 
 class FuseboardMiddleware:

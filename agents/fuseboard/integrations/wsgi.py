@@ -19,6 +19,7 @@ from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent
 from fuseboard.calling.classification import refusal_of
 from fuseboard.calling.trace import enter_request, leave_request
+from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
@@ -40,7 +41,7 @@ logger = logging.getLogger("fuseboard.wsgi")
 def subject_of(environ: Environ) -> Subject:
     """Who asks: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), method and path."""
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    return Subject(ip=environ.get("REMOTE_ADDR", ""), endpoint=f"{environ['REQUEST_METHOD']} {path}")
+    return Subject(ip=environ.get("REMOTE_ADDR", ""), endpoint=endpoint_of(environ["REQUEST_METHOD"], path))
 
 
 class FuseboardMiddleware:

@@ -124,8 +124,10 @@ class Pod:
 
     # Requests, in any thread
 
-    def enter(self, endpoint: str, priority: int, source: str) -> Visit | Shed:
-        """Serve a request, or refuse it. ``endpoint`` is like ``GET /orders/1``; ``source`` is who asks."""
+    def enter(self, endpoint: str, priority: int, source: str, template: str = "") -> Visit | Shed:
+        """Serve a request, or refuse it. ``endpoint`` is like ``GET /orders/1``; ``source`` is who asks;
+        ``template`` is the endpoint as limits know it.
+        """
         with self._lock:
             if self.shedder is not None:
                 shed = self.shedder.enter(priority, source)
@@ -134,7 +136,7 @@ class Pod:
                         return shed
                     self.observed += 1
             self.requests.enter()
-            return Visit(self, self.requests.routes.of(endpoint), self._clock())
+            return Visit(self, self.requests.routes.of(endpoint, template), self._clock())
 
     def answered(self, visit: Visit, status: int) -> None:
         now = self._clock()

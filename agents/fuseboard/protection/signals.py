@@ -1,11 +1,10 @@
 """What a pod measures about itself: its requests, its event loop, and the calls that wait in it."""
 
-import re
 from collections import deque
 from collections.abc import Callable
-from fnmatch import translate
 from typing import Protocol
 
+from fuseboard.contract.endpoints import matcher
 from fuseboard.contract.protection import Route
 from fuseboard.protection.latency_histogram import LatencyHistogram
 
@@ -97,7 +96,7 @@ class RouteLatencies:
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.other = RouteLatency(OTHER)
         self._routes: list[RouteLatency] = []
-        self._find = re.compile("(?!)").match
+        self._find = matcher(())
         self.configure(routes)
 
     def configure(self, routes: tuple[Route, ...]) -> None:
@@ -108,15 +107,16 @@ class RouteLatencies:
             route = kept.get(given.pattern) or RouteLatency(given.pattern)
             route.sla_s = given.sla_ms / 1000
             self._routes.append(route)
-        if routes:
-            self._find = re.compile("|".join(f"({translate(one.pattern)})" for one in routes)).match
+        self._find = matcher(tuple(route.pattern for route in routes))
 
-    def of(self, endpoint: str) -> RouteLatency:
-        """The first route that matches ``METHOD /path``."""
+    def of(self, endpoint: str, template: str = "") -> RouteLatency:
+        """The first route that matches ``METHOD /path``, or else the name that limits know."""
         if not self._routes:
             return self.other
         found = self._find(endpoint)
-        return self._routes[(found.lastindex or 1) - 1] if found is not None else self.other
+        if found is None and template:
+            found = self._find(template)
+        return self._routes[found] if found is not None else self.other
 
     def worst(self, now: float) -> tuple[RouteLatency | None, float]:
         """The route whose p95 is the largest part of its SLA, and that part."""
