@@ -11,7 +11,7 @@ from controlplane.alerts.erasure import erase_tenant as erase_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.fleet.models import GatewayOrder, OrderKind
-from controlplane.policies.document import environment_of
+from controlplane.policies.document import environment_of, tuning_of
 from controlplane.reconciliation.copying import erase_tenant as erase_allowed
 from controlplane.refusals.erasure import erase_caller, is_named
 from controlplane.refusals.erasure import erase_tenant as erase_samples
@@ -21,6 +21,7 @@ from controlplane.usage.rollups import erase_tenant as erase_demand
 from controlplane.validation import Problems
 from controlplane.weekly.keep import erase_tenant as erase_weekly
 from controlplane.weekly.send import erase_tenant as erase_weekly_messages
+from fuseboard.contract.addresses import counted_address
 
 TENANT = "tenant"
 #: What can be erased -> in words, as in the audit. All but the tenant are subjects of limits.
@@ -40,10 +41,14 @@ class Erased:
     without_redis: int = 0
     #: Resolved alerts that named it.
     alerts: int = 0
+    #: Of an IPv6 address: what pods count it by. All its addresses are erased.
+    network: str = ""
 
     @property
     def words(self) -> str:
         parts = [f"{self.samples:,} sample{'' if self.samples == 1 else 's'} of refusals"]
+        if self.network:
+            parts[0] += f" of {self.network}, which pods count as one caller"
         if self.series or self.demand:
             parts += [f"{self.series:,} series", f"{self.demand:,} rows of demand"]
         if self.without_redis:
@@ -66,7 +71,8 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
     if value and is_named(kind, value, reason):
         problems.add("reason", "Leave the caller out of the reason: the audit keeps it forever.")
     problems.settle()
-    slug = environment_of(environment).slug
+    row = environment_of(environment)
+    slug = row.slug
     with transaction.atomic():
         if kind == TENANT:
             erased = Erased(
@@ -83,7 +89,9 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 environment=slug, kind=OrderKind.ERASE, server=str(tenant_number(value))
             )
         else:
-            erased = Erased(samples=erase_caller(slug, kind, value))
+            counted = counted_address(value, tuning_of(row).ipv6_prefix) if kind == "ip" else ""
+            network = counted if counted != value and "/" in counted else ""
+            erased = Erased(samples=erase_caller(slug, kind, value), network=network)
         _record(slug, kind, erased, reason, actor)
     return erased
 
@@ -96,7 +104,10 @@ def _record(environment: str, kind: str, erased: Erased, reason: str, actor: Act
         target_kind="history" if kind == TENANT else "subject",
         target_name=KINDS[kind],
         before=None,
-        after={name: count for name, count in asdict(erased).items() if count or name == "samples"},
+        # Without the network: it is the caller.
+        after={
+            name: n for name, n in asdict(erased).items() if name == "samples" or (n and name != "network")
+        },
         reason=reason,
         environment=environment,
     )

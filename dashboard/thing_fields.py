@@ -8,6 +8,7 @@ from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS
 from controlplane.policies.models import MAX_MS, Kind
 from controlplane.policies.setting_labels import CALLS
 from dashboard.setting_controls import range_words
+from fuseboard.contract.addresses import NARROWEST_PREFIX, WIDEST_PREFIX
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 
 #: Kind -> what pages call its limits.
@@ -48,6 +49,10 @@ _WAIT = OwnField(
     hint=f"0 to {MAX_WAIT_MS:,}",
     default=0,
 )
+_TUNING_LABELS = {"ipv6_prefix": "IPv6 prefix that counts as one address"}
+_TUNING_HINTS = {
+    "ipv6_prefix": f"{WIDEST_PREFIX} to {NARROWEST_PREFIX}; {NARROWEST_PREFIX} counts each address"
+}
 OWN: dict[str, tuple[OwnField, ...]] = {
     "tier": (
         _TITLE,
@@ -95,7 +100,9 @@ OWN: dict[str, tuple[OwnField, ...]] = {
         *(
             OwnField(
                 name=f"tuning.{name}",
-                label=name.replace("_us", ", us").replace("_ms", ", ms").replace("_", " ").capitalize(),
+                label=_TUNING_LABELS.get(name)
+                or name.replace("_us", ", us").replace("_ms", ", ms").replace("_", " ").capitalize(),
+                hint=_TUNING_HINTS.get(name, ""),
                 default=getattr(Tuning(), name),
             )
             for name in Tuning.__struct_fields__

@@ -116,7 +116,8 @@ class Agent(PodState, ContextManagers, BacklogAgent):
             check_costs(costs)
         if wait_s is not None:
             check_wait(wait_s)
-        subject = harmless(subject)
+        if subject is not NOBODY:
+            subject = harmless(subject, self.configuration.snapshot.tuning.ipv6_prefix)
         if tenant is not None:
             tenant = self._known(tenant)
         elif subject == NOBODY:

@@ -4,15 +4,13 @@ allauth limits them too, but its count of an address begins again when a second-
 correct. So an account of one's own would be enough to guess at those of others for longer.
 """
 
-import ipaddress
-
 from django.core.cache import cache
+
+from fuseboard.contract.addresses import counted_address
 
 #: Failed attempts of one address within a minute.
 MOST = 20
 FOR_S = 60
-#: An IPv6 network of this size is one customer.
-_IPV6_PREFIX = 64
 
 
 def take(address: str) -> str | None:
@@ -22,7 +20,7 @@ def take(address: str) -> str | None:
     concurrent attempts can add it.
     """
     for number in range(MOST):
-        entry = f"fuseboard.login_failed:{_network(address)}:{number}"
+        entry = f"fuseboard.login_failed:{counted_address(address)}:{number}"
         if cache.add(entry, 1, timeout=FOR_S):
             return entry
     return None
@@ -31,13 +29,3 @@ def take(address: str) -> str | None:
 def give_back(entry: str) -> None:
     """This attempt did not fail. Others of the address still count."""
     cache.delete(entry)
-
-
-def _network(address: str) -> str:
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        found = ipaddress.IPv6Network((found, _IPV6_PREFIX), strict=False).network_address
-    return str(found)

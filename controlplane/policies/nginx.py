@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from controlplane.policies.document import environment_of
+from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.state import State, read_state
 from fuseboard.contract.words import Algorithm, Dimension
@@ -168,7 +168,23 @@ def _file(environment: str, revision: int, classes: _Classes, state: State, head
         if buckets is None:
             yield f'    "{name}" 429;\n'
     yield "}\n"
+    if classes.buckets.get(_NOBODY):
+        yield from _addresses(tuning_of(environment_of(environment)).ipv6_prefix)
     yield from _zones(classes, tenant)
+
+
+def _addresses(ipv6_prefix: int) -> Iterator[str]:
+    """Yield the map from an address, in bytes, to its counter, as ``contract.addresses.counted_address``.
+
+    nginx can cut bytes, not bits: a prefix that ends inside a byte counts by the shorter one.
+    """
+    whole = ipv6_prefix // 8
+    yield "\nmap $binary_remote_addr $fuseboard_address {\n    default $binary_remote_addr;\n"
+    for ipv4_inside in (r"\x00{10}\xff\xff", r"\x00\x64\xff\x9b\x00{8}"):
+        yield f'    "~(?s)^{ipv4_inside}(.{{4}})$" $1;\n'
+    for alone in (r"\xfe[\x80-\xbf].{14}", r"\x00{15}\x01"):
+        yield f'    "~(?s)^({alone})$" $1;\n'
+    yield f'    "~(?s)^(.{{{whole}}}).{{{16 - whole}}}$" $1;\n}}\n'
 
 
 def _tenants(tenants: dict[str, str]) -> Iterator[str]:
@@ -200,4 +216,4 @@ def _zones(classes: _Classes, tenant: str) -> Iterator[str]:
 
 def _keys(names: Iterable[str], tenant: str) -> Iterator[str]:
     for name in names:
-        yield f'    "{name}" {"$binary_remote_addr" if name == _NOBODY else tenant};\n'
+        yield f'    "{name}" {"$fuseboard_address" if name == _NOBODY else tenant};\n'

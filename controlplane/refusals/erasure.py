@@ -5,18 +5,25 @@ for it. Without its key, a digest belongs to no caller.
 """
 
 import re
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 
 from django.db.models import Q
 
 from controlplane.refusals.models import DigestKey, RefusalSample
+from fuseboard.contract.addresses import NARROWEST_PREFIX, WIDEST_PREFIX, address_of, counted_address
 from fuseboard.contract.refusal_samples import digest_of
 
 
 def erase_caller(environment: str, subject: str, value: str) -> int:
-    """Delete the samples of an ``ip``, a ``user`` or an ``api_key``; returns their number."""
+    """Delete the samples of an ``ip``, a ``user`` or an ``api_key``; returns their number.
+
+    Pods report the network of an IPv6 address, so the samples of its other addresses are deleted too.
+    """
     keys = DigestKey.objects.filter(environment=environment).values_list("key", flat=True)
-    digests = {digest_of(bytes(key), subject, text) for key in keys for text in spellings(subject, value)}
+    texts = spellings(subject, value)
+    if subject == "ip":
+        texts |= {counted_address(value, prefix) for prefix in range(WIDEST_PREFIX, NARROWEST_PREFIX + 1)}
+    digests = {digest_of(bytes(key), subject, text) for key in keys for text in texts}
     rows = RefusalSample.objects.filter(environment=environment, **{f"{subject}__in": digests})
     return rows.delete()[0]
 
@@ -36,14 +43,10 @@ def is_named(subject: str, value: str, text: str) -> bool:
 
 
 def spellings(subject: str, value: str) -> set[str]:
-    """How services write this caller. One server writes an IPv4 address as it is, another as IPv6."""
-    if subject != "ip":
+    """How services write this caller. Pods up to release 0.1 report an address as the service writes it."""
+    plain = address_of(value) if subject == "ip" else None
+    if plain is None:
         return {value}
-    try:
-        address = ip_address(value.strip())
-    except ValueError:
-        return {value}
-    plain = (address.ipv4_mapped if isinstance(address, IPv6Address) else None) or address
     found = {value, str(plain), plain.exploded}
     if plain.version == 4:
         high, low = divmod(int(plain), 2**16)

@@ -82,6 +82,18 @@ def test_the_spellings_of_an_address_are_one_caller(keys: None, ada: Any) -> Non
     assert left() == set()
 
 
+def test_an_ipv6_address_is_erased_with_the_network_that_pods_count(keys: None, ada: Any) -> None:
+    sample(ip="2001:db8:7:1::/64")
+    # From before the prefix of the environment was changed.
+    sample(ip="2001:db8:7::/56")
+    kept = {sample(ip="2001:db8:7:100::/64"), sample(ip="2001:db8:8::/56")}
+    erased = erase(environment="production", kind="ip", value="[2001:DB8:7:1::9]:443", reason=WHY, actor=ada)
+    assert (erased.samples, erased.network, left()) == (2, "2001:db8:7:1::/64", kept)
+    assert erased.words == "2 samples of refusals of 2001:db8:7:1::/64, which pods count as one caller"
+    assert "2001:db8" not in str(Entry.objects.latest("pk").after)
+    assert erase(environment="production", kind="ip", value="192.0.2.7", reason=WHY, actor=ada).network == ""
+
+
 def test_a_login_and_a_key_are_erased_by_command(keys: None, monkeypatch: Any) -> None:
     sample(user="anna", api_key="k-1")
     other = sample(user="ben", api_key="k-1")
@@ -117,7 +129,14 @@ def test_the_audit_does_not_contain_the_caller(keys: None, kind: str) -> None:
     body = {"kind": kind, "value": value, "reason": WHY}
     answer = send(token, "POST", f"{API}/erasures", body, **{"Idempotency-Key": "once"})
     assert answer.status_code == 200, answer.content
-    assert answer.json() == {"samples": 1, "series": 0, "demand": 0, "without_redis": 0, "alerts": 0}
+    assert answer.json() == {
+        "samples": 1,
+        "series": 0,
+        "demand": 0,
+        "without_redis": 0,
+        "alerts": 0,
+        "network": "",
+    }
     entry = Entry.objects.latest("id")
     assert entry.action in ("subject.erased", "history.erased")
     assert (entry.reason, entry.after, entry.before) == (WHY, {"samples": 1}, None)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -231,3 +232,24 @@ def test_the_api_answers_with_it(call: Any) -> None:
     assert read(answer.content.decode()).maps["$fuseboard_class"][0] == "$http_x_org_id"
     for odd in ("header=a%20b", "header=x%0a", "header=%7b", "gateways=0", "gateways=1001", "gateways=x"):
         assert call("admin", "GET", f"{API}/export?format=nginx&{odd}").status_code == 422, odd
+
+
+def test_nginx_counts_an_ipv6_client_by_its_network_and_ipv4_as_ipv4(edit: Any, ada: Any) -> None:
+    edit("set_subject_limit", name="addresses", limit=30, window_s=1, burst=30, per=["ip"])
+    for prefix, network in ((64, "2001:db8:7:1::"), (60, "2001:db8:7::"), (128, "2001:db8:7:1::9")):
+        edits.set_tuning(
+            environment="production", tuning={"ipv6_prefix": prefix}, reason="for a test", actor=ada
+        )
+        source, entries = made().maps["$fuseboard_address"]
+        assert (source, entries["default"]) == ("$binary_remote_addr", "$binary_remote_addr")
+        patterns = [re.compile(key[1:].encode()) for key in entries if key.startswith("~")]
+
+        def counted(address: str, patterns: list[re.Pattern[bytes]] = patterns) -> bytes:
+            packed = ip_address(address).packed
+            found = next((one for one in (pattern.search(packed) for pattern in patterns) if one), None)
+            return found[1] if found is not None else packed
+
+        assert counted("192.0.2.7") == counted("::ffff:192.0.2.7") == counted("64:ff9b::192.0.2.7")
+        assert counted("2001:db8:7:1::9") == ip_address(network).packed[: prefix // 8]
+        for alone in ("fe80::5", "::1"):
+            assert counted(alone) == ip_address(alone).packed

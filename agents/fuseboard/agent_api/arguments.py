@@ -4,6 +4,7 @@ from collections.abc import Mapping, Set
 from math import isfinite
 
 from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOptions
+from fuseboard.contract.addresses import IPV6_PREFIX, counted_address
 from fuseboard.contract.words import CallTier, is_slug, is_subject
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NOBODY, Subject
@@ -110,8 +111,10 @@ def check_deadline(deadline_s: object) -> None:
         raise Misconfigured(f"deadline_s must be a number of seconds above 0, not {_shown(deadline_s)}")
 
 
-def harmless(subject: Subject) -> Subject:
-    """``subject`` with values that can be counted. All invalid values share one counter."""
+def harmless(subject: Subject, ipv6_prefix: int = IPV6_PREFIX) -> Subject:
+    """``subject`` with values that can be counted. All invalid values share one counter, and so do all texts
+    of one address.
+    """
     if subject is NOBODY:
         return NOBODY
     if not isinstance(subject, Subject):
@@ -121,7 +124,7 @@ def harmless(subject: Subject) -> Subject:
             raise Misconfigured(f"the values of a subject must be text, not {type(value).__name__}")
     return Subject(
         user=_id(subject.user),
-        ip=_id(subject.ip),
+        ip=_id(counted_address(subject.ip, ipv6_prefix)) if subject.ip else "",
         api_key=_id(subject.api_key),
         # Kept wherever possible: a shortened or replaced endpoint might match no pattern.
         endpoint=subject.endpoint[:MAX_ENDPOINT].encode(errors="replace").decode(),

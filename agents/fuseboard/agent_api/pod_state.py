@@ -105,7 +105,7 @@ class PodState(Lifetime):
             if tenant is not None and tenant not in inbound.priorities.of and not is_subject(tenant):
                 tenant = INVALID
             if subject is not NOBODY:
-                subject = harmless(subject)
+                subject = harmless(subject, self._runtime.configuration.snapshot.tuning.ipv6_prefix)
             entered = inbound.enter(tenant, subject, method, path)
             if isinstance(entered, Decision):
                 self._runtime.refusal_samples.offer(entered, subject)

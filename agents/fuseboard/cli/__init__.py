@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fuseboard.agent_api.arguments import INVALID, check_costs, check_name, harmless
+from fuseboard.agent_api.arguments import INVALID, check_costs, check_name
 from fuseboard.cli import ctl
 from fuseboard.cli.doctor import checklist
 from fuseboard.cli.doctor.command import Level, examine
@@ -115,7 +115,7 @@ def _explain(given: argparse.Namespace) -> int:
             # Invalid names are counted under one name, here as in a pod.
             tenant=tenant if not tenant or is_subject(tenant) else INVALID,
             dependency=given.dependency or "",
-            subject=harmless(subject),
+            subject=subject,
             costs=costs_of(given.cost, more),
         )
     )

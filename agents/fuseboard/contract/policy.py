@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from fuseboard.contract.addresses import IPV6_PREFIX, NARROWEST_PREFIX, WIDEST_PREFIX
 from fuseboard.contract.protection import (
     CallProtection,
     PodProtection,
@@ -178,7 +179,7 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How agents use the store and the control plane: one place for the whole fleet."""
+    """How agents use the store and the control plane, and whom they count: one place for the whole fleet."""
 
     #: A decision waits this long for Redis, plus scheduling.
     store_deadline_us: Annotated[int, Meta(ge=500, le=50_000)] = 5_000
@@ -205,6 +206,8 @@ class Tuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: file of its journal.
     journal_keys: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     journal_bytes: Annotated[int, Meta(ge=4_096, le=8 * 1024 * 1024)] = 8 * 1024 * 1024
+    #: Limits by address count IPv6 clients by the network of this length. 128 counts each address.
+    ipv6_prefix: Annotated[int, Meta(ge=WIDEST_PREFIX, le=NARROWEST_PREFIX)] = IPV6_PREFIX
 
 
 class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):

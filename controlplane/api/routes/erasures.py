@@ -29,7 +29,14 @@ class EraseIn(ReasonIn):
 class ErasedOut(Schema):
     model_config = ConfigDict(
         json_schema_extra={
-            "example": {"samples": 12, "series": 0, "demand": 0, "without_redis": 0, "alerts": 0}
+            "example": {
+                "samples": 12,
+                "series": 0,
+                "demand": 0,
+                "without_redis": 0,
+                "alerts": 0,
+                "network": "",
+            }
         }
     )
 
@@ -40,15 +47,18 @@ class ErasedOut(Schema):
     without_redis: int
     #: Resolved alerts of a tenant, deleted with their messages, or left without its name.
     alerts: int
+    #: Of an IPv6 address: the network that pods count it by. The samples of all its addresses are deleted.
+    network: str = ""
 
 
 @router.post("", response=ErasedOut)
 def erase_caller(request: HttpRequest, environment: Environment, values: EraseIn) -> ErasedOut:
     """Delete what is stored about an address, a login, an API key, or a tenant.
 
-    These are samples of refusals; of a tenant, also its figures over time and the demand of what-if. The
-    configuration and the audit stay. The audit gets an entry that does not name the caller. Pods and gateways
-    write figures and samples of the last minute later: erase the caller again after two minutes.
+    An IPv6 address is erased with its network, because pods report the network only. These are samples of
+    refusals; of a tenant, also its figures over time and the demand of what-if. The configuration and the
+    audit stay. The audit gets an entry that does not name the caller. Pods and gateways write figures and
+    samples of the last minute later: erase the caller again after two minutes.
     """
     erased = erase(
         environment=environment,

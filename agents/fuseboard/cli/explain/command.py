@@ -1,5 +1,6 @@
 """Which rules apply to a call, what is left of them, and what the next decision is."""
 
+from fuseboard.agent_api.arguments import harmless
 from fuseboard.cli.explain.dry_run import inspecting
 from fuseboard.cli.explain.explain_call import explain_call
 from fuseboard.cli.explain.explanation import Explained, Explanation, explanation, waiting
@@ -24,6 +25,7 @@ async def explain(
 async def _explain_request(
     found: FoundConfiguration, store: Store, tenant: str, subject: Subject, costs: Costs
 ) -> Explanation:
+    subject = harmless(subject, found.snapshot.tuning.ipv6_prefix)
     if tenant:
         rules = found.snapshot.quotas_of(tenant)
         about, facts = f"a request of tenant {tenant!r}", _facts(rules)
