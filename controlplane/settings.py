@@ -23,7 +23,11 @@ DATA_DIR = Path(env.text("FUSEBOARD_DATA_DIR", str(BASE_DIR / ".fuseboard")))
 
 DEBUG = env.flag("FUSEBOARD_DEBUG")
 #: Serve plain HTTP, as on localhost: cookies are not marked secure, and nothing redirects to https.
-PLAIN_HTTP = env.flag("FUSEBOARD_PLAIN_HTTP", default=DEBUG)
+#: While no variable says where the pages are reached, only this machine reaches them, without https.
+_LOCAL = not any(
+    env.text(f"FUSEBOARD_{name}") for name in ("ORIGINS", "ALLOWED_HOSTS", "BEHIND_PROXY", "TLS_CERT_FILE")
+)
+PLAIN_HTTP = env.flag("FUSEBOARD_PLAIN_HTTP", default=DEBUG or _LOCAL)
 
 
 def _secret_key() -> str:

@@ -218,3 +218,24 @@ def test_the_time_of_weekly_summaries_needs_a_zone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("FUSEBOARD_WEEKLY_AT", wrong)
     with pytest.raises(ImproperlyConfigured, match="a time and the name of its zone"):
         env.time_of_day("FUSEBOARD_WEEKLY_AT", "08:00 UTC")
+
+
+@pytest.mark.parametrize(
+    ("changed", "redirects"),
+    [
+        ({}, "False"),
+        ({"FUSEBOARD_ORIGINS": "https://board.example.com"}, "True"),
+        ({"FUSEBOARD_ALLOWED_HOSTS": "board.example.com"}, "True"),
+        ({"FUSEBOARD_BEHIND_PROXY": "1"}, "True"),
+        ({"FUSEBOARD_PLAIN_HTTP": "0"}, "True"),
+        ({"FUSEBOARD_ORIGINS": "http://127.0.0.1:8000", "FUSEBOARD_PLAIN_HTTP": "1"}, "False"),
+    ],
+)
+def test_a_control_plane_that_only_this_machine_reaches_serves_plain_http(
+    tmp_path: Path, changed: dict[str, str], redirects: str
+) -> None:
+    variables = documented(tmp_path)
+    del variables["FUSEBOARD_ALLOWED_HOSTS"], variables["FUSEBOARD_ORIGINS"]
+    show = "from django.conf import settings; print(settings.SECURE_SSL_REDIRECT)"
+    done = django("shell", "--no-imports", "-c", show, **variables | changed)
+    assert done.stdout.strip() == redirects, done.stderr
