@@ -8,9 +8,9 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard.batching.refusals import MAX_REMEMBERED, RememberedRefusals
+from fuseboard.batching.refusals import MAX_REMEMBERED, Denial, RememberedRefusals
 from fuseboard.contract.policy import Limit, Policy, Tier
-from fuseboard.contract.words import Algorithm
+from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.errors import Refused
 from tests.agents.servers import PATIENT, POLICY, configured, running
 
@@ -110,41 +110,55 @@ async def test_a_late_answer_makes_no_refusal_longer(
 class Demand:
     def __init__(self, *keys: bytes) -> None:
         self.keys = keys
-        self.forgotten = 0
-
-    def forget_refusal(self) -> None:
-        self.forgotten += 1
+        self.denial: Denial | None = None
 
 
-def test_a_grant_ends_the_refusals_of_its_counters_only():
-    refusals, one, two = RememberedRefusals(), Demand(b"a", b"b"), Demand(b"c")
-    assert not refusals.by_counter
-    refusals.remember(one, inf)
-    refusals.remember(one, inf)
-    refusals.remember(two, inf)
+def remembering(*demands: Demand, until: float = inf) -> RememberedRefusals:
+    refusals = RememberedRefusals()
+    for demand in demands:
+        refusals.remember(demand, Reason.QUOTA, "requests", until)
+    return refusals
+
+
+def test_a_change_ends_the_refusals_of_its_counters_only():
+    one, two = Demand(b"a", b"b"), Demand(b"c")
+    refusals = remembering(one, one, two)
     refusals.forget((b"b", b"d"))
-    assert (one.forgotten, two.forgotten) == (1, 0)
+    assert one.denial is None
+    assert two.denial is not None
     refusals.forget((b"a", b"c"))
-    assert two.forgotten == 1
+    assert two.denial is None
     assert not refusals.by_counter
     assert refusals._size == 0
 
 
+def test_memory_answers_nothing_while_a_question_may_change_the_counter():
+    demand = Demand(b"a", b"b")
+    refusals = remembering(demand)
+    assert refusals.left_s(demand) == inf
+    refusals.changing((b"b",))
+    refusals.changing((b"b", b"c"))
+    assert refusals.left_s(demand) == 0
+    refusals.changed((b"b", b"c"))
+    assert refusals.left_s(demand) == 0
+    refusals.changed((b"b",))
+    assert refusals.left_s(demand) == inf
+    assert not refusals._changing
+
+
 def test_the_memory_of_refusals_is_bounded():
-    refusals = RememberedRefusals()
     demands = [Demand(str(number).encode()) for number in range(MAX_REMEMBERED + 1)]
-    for demand in demands:
-        refusals.remember(demand, inf)
+    refusals = remembering(*demands)
     assert refusals._size == 1
-    assert [demand.forgotten for demand in demands] == [1] * MAX_REMEMBERED + [0]
+    assert [demand.denial is None for demand in demands] == [True] * MAX_REMEMBERED + [False]
 
 
 def test_15_refusals_that_have_ended_cost_a_grant_nothing():
-    refusals, idle, busy = RememberedRefusals(), Demand(b"a", b"b"), Demand(b"c")
-    refusals.remember(idle, 0.0)
+    idle, busy = Demand(b"a", b"b"), Demand(b"c")
+    refusals = remembering(idle, until=0.0)
     refusals.forget((b"c",))
     assert (refusals.by_counter, refusals._size) == ({}, 0)
     # The pod asks Redis again, for the same demand.
-    refusals.remember(busy, inf)
+    refusals.remember(busy, Reason.QUOTA, "requests", inf)
     refusals.drop(busy)
     assert (refusals.by_counter, refusals._size) == ({}, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.scripts import REPORT
-from fuseboard.contract.words import BreakerState, Outcome
+from fuseboard.contract.words import BreakerState, Outcome, Reason
 from tests.agents.models.pods import Call, Pod, VirtualTime
 
 BREAKER = BreakerPolicy(consecutive_failures=3, open_ms=60_000, minimum_servers=1)
@@ -104,6 +104,6 @@ def test_12_the_delay_of_an_answer_does_not_keep_a_breaker_open(pod: Pod):
 def test_15_a_new_policy_forgets_the_refusals_of_old_demands(pod: Pod):
     demand = pod.gate.demand((("calls", 1),))
     demand.keys = (b"counter",)
-    pod.gate.refusals.remember(demand, pod.time.now + 1.0)
+    pod.gate.refusals.remember(demand, Reason.QUOTA, "calls", pod.time.now + 1.0)
     pod.gate.adopt(pod.gate.dependency)
     assert not pod.gate.refusals.by_counter

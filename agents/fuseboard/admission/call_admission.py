@@ -23,7 +23,6 @@ from fuseboard.batching.redis_question import (
     Caller,
 )
 from fuseboard.batching.settlements import Settlements
-from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
@@ -140,11 +139,9 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
 
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows already refuses the call."""
-        gate, demand = lane.gate, lane.demand
+        gate = lane.gate
         self.refuse_by_denial(lane)
         gate.denial = None
-        if demand.denial is not None:
-            gate.refusals.drop(demand)
         self._refuse_by_local_breaker(lane)
 
     def refuse_by_denial(self, lane: CallLane) -> None:
@@ -153,12 +150,13 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         if (forced := self.forced_open(gate)) is not None:
             self.refuse(lane, forced)
         if (never := demand.never) is not None:
-            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
+            refusal = Refusal(gate.reason_of(never), never.name)
             self.refuse(lane, refusal, demand.statuses(spent=never.name))
-        for denial in (gate.denial, demand.denial):
-            if denial is not None and (left_s := denial.left_s(monotonic())) > 0:
-                spent = demand.statuses(spent=denial.rule)
-                self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
+        if (denial := gate.denial) is not None and (left_s := denial.left_s(monotonic())) > 0:
+            self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), demand.statuses())
+        if (denial := demand.denial) is not None and (left_s := gate.refusals.left_s(demand)) > 0:
+            spent = demand.statuses(spent=denial.rule)
+            self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
 
     def _refuse_by_local_breaker(self, lane: CallLane) -> None:
         """Raise ``Refused`` unless this pod's own breaker lets the call pass, maybe as its probe."""
@@ -221,16 +219,10 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             reason = _BREAKER_REASONS.get(answer.verdict, Reason.PROBE_BUSY)
             return Refusal(reason, gate.name, wait_s), ()
         limit = demand.refs[answer.blocked - 1].limit
-        usual = Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT
-        return Refusal(refusal_reason(limit, usual), limit.name, wait_s), demand.statuses(answer.left)
+        return Refusal(gate.reason_of(limit), limit.name, wait_s), demand.statuses(answer.left)
 
     def _refuse_by_answer(self, lane: CallLane, answer: Answer) -> NoReturn:
         refusal, statuses = self.refusal_in(lane, answer)
-        # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
-        by_limit = answer.blocked > 0 and refusal.reason is not Reason.CONCURRENCY
-        if by_limit and answer.retry_at and self.health.shared_tenths >= 1.0:
-            until = lane.demand.deny(refusal.reason, refusal.rule, answer.retry_at)
-            lane.gate.refusals.remember(lane.demand, until)
         self.refuse(lane, refusal, statuses)
 
     def _decide_locally(self, lane: CallLane) -> Permit:
@@ -239,7 +231,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         blocked = self.local.take(demand, self.health.local_part)
         if blocked is not None:
             gate.release_local_probe(gate.tally)
-            usual = refusal_reason(blocked.limit, Reason.VENDOR_LIMIT)
+            usual = gate.reason_of(blocked.limit)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
             refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
             self.refuse(lane, refusal, demand.statuses(), LOCAL)

@@ -4,7 +4,6 @@ key.
 
 import asyncio
 import random
-from time import monotonic
 
 from msgspec import Struct, field
 
@@ -16,7 +15,6 @@ from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases, Supply
 from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.settlements import Settlements
-from fuseboard.batching.standing_demand import refusal_reason
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
@@ -122,11 +120,10 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         if not demand.refs:
             return self.decisions.allow(lane.snapshot, tenant=lane.tenant)
         if (never := demand.never) is not None:
-            return self._refuse(lane, Refusal(refusal_reason(never, Reason.QUOTA), never.name))
-        if (denial := demand.denial) is not None:
-            if (left_s := denial.left_s(monotonic())) > 0:
-                return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
-            lane.domain.refusals.drop(demand)
+            return self._refuse(lane, Refusal(lane.domain.reason_of(never), never.name))
+        denial = demand.denial
+        if denial is not None and (left_s := lane.domain.refusals.left_s(demand)) > 0:
+            return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
         return None
 
     def _count(self, lane: RequestLane, decision: Decision) -> None:
@@ -161,18 +158,12 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         if answer.granted:
             charge = Charge(lane.domain.name, demand, answer.at_us, answer.token)
             return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
-        refusal = self.refusal_in(lane, answer)
-        # A slot may become free at any moment. During a ramp, Redis decides only a part of each limit.
-        known = self.health.shared_tenths >= 1.0 and refusal.reason is not Reason.CONCURRENCY
-        if known and answer.retry_at:
-            until = demand.deny(refusal.reason, refusal.rule, answer.retry_at)
-            lane.domain.refusals.remember(demand, until)
-        return self.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
+        return self.decisions.refuse(lane.snapshot, self.refusal_in(lane, answer), limits, tenant=lane.tenant)
 
     def refusal_in(self, lane: RequestLane, answer: Answer) -> Refusal:
         """Why Redis refused a request."""
         limit = lane.demand.refs[answer.blocked - 1].limit
-        return Refusal(refusal_reason(limit, Reason.QUOTA), limit.name, answer.wait_s)
+        return Refusal(lane.domain.reason_of(limit), limit.name, answer.wait_s)
 
     def _asks_in_a_ramp(self) -> bool:
         """Whether Redis decides this request. Never in local mode; during a ramp, a growing part of the
@@ -238,7 +229,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         if blocked is None:
             charge, limits = Charge("", demand, 0, "", local=True), demand.statuses()
             return self.decisions.allow(lane.snapshot, limits, LOCAL, tenant=lane.tenant, charges=(charge,))
-        usual = refusal_reason(blocked.limit, Reason.QUOTA)
+        usual = lane.domain.reason_of(blocked.limit)
         reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
         return self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), LOCAL)
 

@@ -208,6 +208,7 @@ class Questions:
         )
         more = [most, int(self.options.lease_s * 1e6), int(self.options.result_s * 1e6), wanted]
         tally = gate.tally
+        gate.refusals.changing(named)
         try:
             reply = await self._ask(
                 BACKLOG_TAKE, guard_keys + self.keys, (question, msgpack_encode(more)), patience_s=None
@@ -221,6 +222,9 @@ class Questions:
         except StoreUnavailable:
             gate.release_local_probe(tally)
             raise
+        finally:
+            gate.refusals.changed(named)
+            gate.refusals.forget(named)
         calls.health.answered(head.now_us)
         refused = head.verdict not in (NONE_READY, LATE) and not head.jobs and gate_refuses(head.verdict)
         if head.verdict not in (NONE_READY, LATE):

@@ -16,7 +16,6 @@ from fuseboard.backlog.options import LONGEST_DELAY_S, check_id, check_priority,
 from fuseboard.backlog.questions import ACCEPTED, FINISHED, KNOWN, NotRun, Questions
 from fuseboard.batching.demand import LimitRef
 from fuseboard.batching.domains import LimitDomain, binds, demand_of
-from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
@@ -37,7 +36,7 @@ class Submitting:
         self._requests, self._calls = inside.requests, inside.calls
         self._questions = questions
         # The tenant's quotas on the dependency, apart from its breaker: an open one must not refuse a submit.
-        self._quotas = LimitDomain(f"d:{questions.dependency}", self._calls.settlements, RememberedRefusals())
+        self._quotas = LimitDomain(f"d:{questions.dependency}", self._calls.settlements)
 
     async def submit(
         self,

@@ -165,6 +165,7 @@ class Batcher:
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
         domain.lonely = len(question.groups) == 1 and question.calls == 1
         keys, text = question.write(not_after, self._health.shared_tenths, now_us)
+        domain.refusals.changing(question.changes)
         self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))
 
     def _answered(self, question: Question, reply: Reply) -> None:
@@ -172,11 +173,13 @@ class Batcher:
         late, question.answered = question.over, True
         try:
             if isinstance(reply, Exception):
+                domain.refusals.forget(question.changes)  # nobody knows whether it ran
                 self._complain(reply)
             elif not self._distribute(question, reply, late=late):
                 self._health.failed("an answer that does not parse")
                 self._meter.store_error()
         finally:
+            domain.refusals.changed(question.changes)
             if not question.over:
                 question.answer_all(None)
             question.groups = {}  # the question may stay in the queue of deadlines; its callers need not
@@ -217,7 +220,9 @@ class Batcher:
         if complete:
             distribute_all(question, decoded)
         else:
-            distribute_scarce(question, decoded, self._health.decided_at(decoded.now_us, question.sent_at))
+            # During a ramp, Redis decides only a part of each limit.
+            decided = self._health.decided_at(decoded.now_us, question.sent_at)
+            distribute_scarce(question, decoded, decided, remember=self._health.shared_tenths >= 1.0)
             tally_shadows(question, decoded)
         return True
 

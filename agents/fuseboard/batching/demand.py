@@ -1,6 +1,7 @@
 """What one call asks of Redis: an amount of each limit that applies to it."""
 
 from fuseboard.batching.encoding import GroupText
+from fuseboard.batching.refusals import Denial
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.shares import reserved_burst, reserved_calls
@@ -73,6 +74,7 @@ class Demand:
         "_texts",
         "bulk",
         "costs",
+        "denial",
         "holds_slots",
         "keys",
         "left",
@@ -91,6 +93,8 @@ class Demand:
         self.bulk = 0
         #: The call must be settled when it ends. Otherwise its slots stay taken until they expire.
         self.holds_slots = any(ref.is_slot for ref in refs)
+        #: The last refusal, while it still applies: Redis need not be asked before it ends.
+        self.denial: Denial | None = None
         #: What was left of each limit when Redis last answered; empty when that is unknown.
         self.left: tuple[int, ...] = ()
         #: Where its requests are counted, with the names of the limits that apply.

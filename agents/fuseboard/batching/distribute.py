@@ -2,7 +2,7 @@
 
 from asyncio import InvalidStateError
 
-from fuseboard.batching.demand import Demand
+from fuseboard.batching.demand import Demand, is_slot
 from fuseboard.batching.redis_question import PROBES, Answer, Caller, Domain, Question, Reply
 
 
@@ -27,10 +27,11 @@ def tally_shadows(question: Question, reply: Reply) -> None:
                 demand.tally.would_refuse(ref.limit.name, calls)
 
 
-def distribute_scarce(question: Question, reply: Reply, decided: float) -> None:
+def distribute_scarce(question: Question, reply: Reply, decided: float, *, remember: bool) -> None:
     """Something was scarce: callers are served in order of arrival.
 
-    ``decided`` is when Redis decided, in monotonic seconds: its waits begin there.
+    ``decided`` is when Redis decided, in monotonic seconds: its waits begin there. ``remember`` refusals, so
+    that Redis is not asked again before they end.
     """
     number, figures = 0, reply.figures
     left = figures[3 * len(question.groups) :: 3]
@@ -45,9 +46,18 @@ def distribute_scarce(question: Question, reply: Reply, decided: float) -> None:
             # The question numbers limits across all its groups: find the limit of this demand.
             place = places.index(blocked) + 1 if blocked in places else blocked
             no = Answer(reply, False, of_these, place, decided + wait_us / 1_000_000 if wait_us else 0.0)
+            if remember and place > 0 and no.retry_at and not demand.bulk:
+                _remember(question.domain, demand, no)
             for caller in callers[granted:]:
                 if not caller.done():
                     caller.set_result(no)
+
+
+def _remember(domain: Domain, demand: Demand, no: Answer) -> None:
+    """Now, not when the caller wakes up: the next answer may already change the counter."""
+    limit = demand.refs[no.blocked - 1].limit
+    if not is_slot(limit):  # a slot may become free at any moment
+        domain.refusals.remember(demand, domain.reason_of(limit), limit.name, no.retry_at)
 
 
 def _grant(

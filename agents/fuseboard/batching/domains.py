@@ -6,13 +6,13 @@ from collections.abc import Callable
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
 from fuseboard.batching.redis_question import Answer, Question
-from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.batching.settlements import Settlements
-from fuseboard.batching.standing_demand import StandingDemand
+from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.endpoints import matches
 from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import Reason
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
 #: How many tenants and subjects are kept; the least recently used are dropped first. And how many demands of
@@ -35,9 +35,7 @@ class LimitDomain:
         "refusals",
     )
 
-    def __init__(
-        self, name: str, settlements: Settlements, refusals: RememberedRefusals, incarnation: str = ""
-    ) -> None:
+    def __init__(self, name: str, settlements: Settlements, incarnation: str = "") -> None:
         """With the key of an ``incarnation``, a store that lost its data never grants a strict limit
         twice.
         """
@@ -47,7 +45,7 @@ class LimitDomain:
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
-        self.refusals = refusals
+        self.refusals = settlements.refusals
         self._settlements = settlements
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
@@ -57,6 +55,9 @@ class LimitDomain:
         """There is no breaker here, but the store may have lost its data since the last answer."""
         if rest:
             self._head = Piece(2, rest)
+
+    def reason_of(self, limit: Limit) -> Reason:
+        return refusal_reason(limit, Reason.QUOTA)
 
     def unused(self, demand: Demand, answer: Answer) -> None:
         self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
@@ -100,13 +101,9 @@ class RequestDomains:
     def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
         self._environment = environment
         self._settlements = settlements
-        # Shared by all domains, because tenants with one parent share its counters.
-        self._refusals = RememberedRefusals()
         self._everybody: LimitDomain | None = None
         if together:
-            self._everybody = LimitDomain(
-                "requests", settlements, self._refusals, keys.incarnation(environment)
-            )
+            self._everybody = LimitDomain("requests", settlements, keys.incarnation(environment))
         self._asked: OrderedDict[str, SubjectDemands] = OrderedDict()
 
     def of_tenant(
@@ -162,7 +159,7 @@ class RequestDomains:
         if asked is not None and asked.under is under:
             self._asked.move_to_end(name)
             return asked
-        domain = self._everybody or LimitDomain(name, self._settlements, self._refusals)
+        domain = self._everybody or LimitDomain(name, self._settlements)
         asked = self._asked[name] = SubjectDemands(domain, under)
         if len(self._asked) > MAX_KEPT:
             self._asked.popitem(last=False)

@@ -11,7 +11,8 @@ from msgspec import Struct
 from fuseboard.batching.demand import Demand
 from fuseboard.batching.encoding import GroupText, Piece, join_question
 from fuseboard.batching.refusals import RememberedRefusals
-from fuseboard.contract.words import Mode
+from fuseboard.contract.policy import Limit
+from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Decision
 
 # Verdicts of ``admit.lua``.
@@ -110,7 +111,7 @@ class Domain(Protocol):
     in_flight: "Question | None"
     #: The last question was of one caller only.
     lonely: bool
-    #: Remembered refusals; a grant from the same counter invalidates them.
+    #: Remembered refusals; a change of the same counter ends them.
     refusals: RememberedRefusals
 
     def put(self, keys: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], Piece]:
@@ -124,6 +125,10 @@ class Domain(Protocol):
         """
         ...
 
+    def reason_of(self, limit: Limit) -> Reason:
+        """The reason of a refusal by ``limit``."""
+        ...
+
     def unused(self, demand: Demand, answer: Answer) -> None:
         """``answer`` was granted to a caller that no longer waits."""
         ...
@@ -135,6 +140,7 @@ class Question:
     __slots__ = (
         "answered",
         "begun",
+        "changes",
         "counters",
         "deadline",
         "domain",
@@ -153,6 +159,8 @@ class Question:
         #: The number of counters, and which of them each group asks for. Set when the question is sent.
         self.counters = 0
         self.places: list[tuple[int, ...]] = []
+        #: The counters that it may charge. Set when it is sent.
+        self.changes: set[bytes] = set()
         #: When the first caller came, and how long it waits at most; monotonic seconds.
         self.begun = monotonic()
         self.deadline = self.begun + deadline_s
@@ -183,6 +191,10 @@ class Question:
             seen, places = demand.find(numbers)
             groups.append((demand.text(seen, part, now_us), demand.bulk or len(callers)))
             self.places.append(places)
+            if demand.denial is None:
+                # Otherwise Redis refuses it again. If it counted, the calls of a flood would ask by turns,
+                # and memory would answer none.
+                self.changes.update(demand.keys)
         self.counters = len(numbers)
         keys, guard = self.domain.put(tuple(numbers))
         return keys, join_question(not_after, self.token, guard, groups)

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from fuseboard.batching.demand import Demand, LimitRef, RuleBook
 from fuseboard.batching.encoding import msgpack_encode
+from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import SETTLE
 from fuseboard.store.health import StoreHealth
@@ -32,6 +33,8 @@ class Settlements:
     def __init__(self, *, store: Store, health: StoreHealth) -> None:
         self._store = store
         self._health = health
+        #: Those that a correction ends.
+        self.refusals = RememberedRefusals()
         #: domain -> (counter, store time of admission) -> correction
         self._waiting: dict[str, dict[tuple[bytes, int], Correction]] = {}
         self._count = 0
@@ -92,8 +95,12 @@ class Settlements:
         for (_, at_us), correction in corrections:
             words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)
         keys = tuple(key for (key, _), _ in corrections)
-        self._store.run(SETTLE, keys, (msgpack_encode(words),), self._answered)
+        changes = {key for (key, _), correction in corrections if correction.amount}
+        self.refusals.changing(changes)
+        self._store.run(SETTLE, keys, (msgpack_encode(words),), lambda reply: self._answered(changes, reply))
 
-    def _answered(self, reply: Reply) -> None:
+    def _answered(self, changes: set[bytes], reply: Reply) -> None:
+        self.refusals.changed(changes)
+        self.refusals.forget(changes)
         if isinstance(reply, Exception) and not isinstance(reply, ConnectionLostError):
             self._health.failed(f"settle: {reply}")

@@ -1,9 +1,5 @@
 """The demand of all like calls, with what is remembered from one call to the next."""
 
-from math import inf
-from time import monotonic
-
-from msgspec import Struct
 from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef, may_be_leased, most_at_once
@@ -13,24 +9,6 @@ from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import LimitStatus
 from fuseboard.reporting.request_tallies import RequestTally
 
-#: Redis is asked about a spent limit again after this time, however long the limit stays spent. Any pod may
-#: correct an estimate that was too high, and a budget must not count as spent until midnight because of it.
-DENIAL_MEMORY_S = 1.0
-
-
-class Denial(Struct):
-    """A refusal, and how long it applies. Times are monotonic seconds."""
-
-    reason: Reason
-    rule: str
-    until: float
-    #: Redis is asked again from this time on: what was spent may have been given back.
-    believed_until: float = inf
-
-    def left_s(self, now: float) -> float:
-        """How long it still applies; 0 when it has ended, or when Redis should be asked again."""
-        return max(0.0, self.until - now) if now < self.believed_until else 0.0
-
 
 class StandingDemand(Demand):
     """Made once for all like calls, and kept until a rule changes."""
@@ -39,7 +17,6 @@ class StandingDemand(Demand):
         "_statuses",
         "_warns",
         "above",
-        "denial",
         "inherited",
         "leasable",
         "never",
@@ -50,8 +27,6 @@ class StandingDemand(Demand):
 
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         super().__init__(refs, costs, priority)
-        #: The last refusal, while it still applies: Redis need not be asked before it ends.
-        self.denial: Denial | None = None
         #: A limit that cannot admit this call, however long the caller waits.
         self.never = self._never_fits()
         #: Whether its calls may be leased, and the lease it has.
@@ -66,15 +41,6 @@ class StandingDemand(Demand):
         self.above: tuple[RequestTally, ...] = ()
         self._statuses: tuple[LimitStatus, ...] | None = None
         self._warns = any(ref.limit.warn_percent for ref in refs)
-
-    def deny(self, reason: Reason, rule: str, until: float) -> float:
-        """Remember a refusal until ``until`` (monotonic seconds). Returns when Redis is asked again."""
-        self.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
-        return min(until, self.denial.believed_until)
-
-    def forget_refusal(self) -> None:
-        """Ask Redis next time: the refusal has ended, or a grant has made the remembered time wrong."""
-        self.denial = None
 
     def statuses(self, left: tuple[int, ...] = (), spent: str = "") -> tuple[LimitStatus, ...]:
         """Each limit: ``left`` is what Redis says is left, ``spent`` names a limit that is used up."""

@@ -20,15 +20,15 @@ from fuseboard.batching.redis_question import (
     Answer,
     Question,
 )
-from fuseboard.batching.refusals import RememberedRefusals
+from fuseboard.batching.refusals import Denial
 from fuseboard.batching.settlements import Settlements
-from fuseboard.batching.standing_demand import Denial, StandingDemand
+from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.breaker.local_breaker import LocalBreaker
 from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.breaker.transition_log import TransitionLog
 from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
-from fuseboard.contract.policy import Dependency
+from fuseboard.contract.policy import Dependency, Limit
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.reporting.counters import Counters
@@ -122,6 +122,7 @@ class FleetBreaker:
         #: The Cluster node that keeps this breaker cannot be asked, while others can.
         self.cut_off = False
         self._settlements = settlements
+        self.refusals = settlements.refusals
         self._leases = leases
         #: By costs, and by tenant when its quotas apply; with the rules each was made from.
         self._demands: OrderedDict[object, tuple[StandingDemand, TenantRules | None]] = OrderedDict()
@@ -142,8 +143,9 @@ class FleetBreaker:
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         self.guard_keys = tuple(key(self.environment, self.name).encode() for key in named)
         self.end_leases()
+        for demand, _ in self._demands.values():
+            self.refusals.drop(demand)
         self._demands.clear()
-        self.refusals = RememberedRefusals()
         self.denial = None
         if dependency.reset_revision != before.reset_revision:
             self._change_local(self.local.reset, "an operator has reset the breaker")
@@ -252,6 +254,9 @@ class FleetBreaker:
             self.denial = Denial(Reason.PROBE_BUSY, self.name, now + min(seconds, PROBE_BUSY_MEMORY_S))
         if (state := _STATE_OF_VERDICT.get(verdict)) is not None:
             self._see(state, generation, now + seconds)
+
+    def reason_of(self, limit: Limit) -> Reason:
+        return refusal_reason(limit, Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT)
 
     def unused(self, demand: Demand, answer: Answer) -> None:
         self._settlements.give_back(self.domain, demand, answer.at_us, answer.token, answer.calls)

@@ -126,13 +126,17 @@ for _, group in ipairs(groups) do
         if slots and slots <= 0 then
             group.blocked, group.wait = -1, (soonest or now + lease) - now
         else
-            local least, scarcest, its_cost = group.need, nil, nil
+            -- Several limits may have nothing left: the one whose wait is longest refuses. A group that only
+            -- waits for the one before it lacks nothing itself.
+            local least, scarcest = group.need, nil
             for j, limit in ipairs(group.limits) do
                 local left = limit.shadow and group.need or max(0, room(limit, group.costs[j]))
-                if left < least then least, scarcest, its_cost = left, limit, group.costs[j] end
+                if left < least then least, scarcest = left, nil end
+                if left == least and left < group.need then
+                    local longest = wait_for(limit, group.costs[j])
+                    if not scarcest or longest > group.wait then scarcest, group.wait = limit, longest end
+                end
             end
-            -- A group that only waits for the one before it lacks nothing itself.
-            if scarcest then group.wait = wait_for(scarcest, its_cost) end
             for index, limit in ipairs(limits) do
                 if limit == scarcest then group.blocked = index break end
             end
