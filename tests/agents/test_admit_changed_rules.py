@@ -1,5 +1,6 @@
-"""The scripts after an edit of a limit: what was spent stays spent. ``models/test_changed_rules.py`` tries every
-pair of rules.
+"""The scripts after an edit of a limit: what was spent stays spent.
+
+``models/test_changed_rules.py`` tries every pair of rules.
 """
 
 import struct
