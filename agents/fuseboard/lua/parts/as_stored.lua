@@ -1,4 +1,4 @@
--- Inserted after limits.lua into the scripts that correct counters. A correction can arrive when the limit has
+-- Inserted into scripts that correct counters, after limits.lua. A correction can arrive when the limit has
 -- another rule already, or not yet. It then changes the counter as that rule keeps it: to convert the counter
 -- back would lose the times of its calls.
 
