@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fuseboard.contract.protection import Bulkhead as Settings
 from fuseboard.contract.words import Reason, WhenFull
 from fuseboard.protection import bulkhead as original
+from fuseboard.protection.bulkhead import slots_of
+from fuseboard.protection.tiers_in_use import SILENT_S
 from tests.virtual_loop import VirtualLoop
 
 TIERS = st.integers(0, 2)
@@ -25,7 +27,9 @@ settings_of = st.builds(
     queue_timeout_ms=st.just(TIMEOUT_MS),
     when_full=st.sampled_from([(QUEUE, QUEUE, QUEUE), (QUEUE, QUEUE, ABORT)]),
     borrow=st.booleans(),
-    adaptive=st.just(False),
+    share_idle=st.booleans(),
+    adaptive=st.booleans(),
+    target_wait_ms=st.sampled_from([100, 1_000]),
     resize_under_pressure=st.just(True),
 )
 
@@ -60,6 +64,10 @@ class Attempt:
         self.task.cancel()
 
     @property
+    def refused_at_once(self) -> bool:
+        return self.task.done() and not self.task.cancelled() and self.task.exception() is not None
+
+    @property
     def seat(self) -> Any:
         """What it got; ``None`` while it waits, and when it was refused or cancelled."""
         done = self.task.done() and not self.task.cancelled() and self.task.exception() is None
@@ -74,16 +82,24 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
             self.attempts: list[Attempt] = []
             self.order: list[Attempt] = []
             self.over = [0, 0, 0]
+            #: How many more calls than slots a shrink left.
+            self.above = 0
+            #: When a call of each tier came, ran or waited, as far as the model knows.
+            self.used = [-1e9, -1e9, -1e9]
 
         @initialize(settings=settings_of)
         def begin(self, settings: Settings) -> None:
-            self.bulkhead = module.Bulkhead(settings)
+            self.bulkhead = module.Bulkhead(settings, clock=self.loop.time)
             self.bulkhead.loop = self.loop  # for a mutant
             self.peek()
 
         def peek(self) -> None:
             """Remember by how much a shrink left each pool above its limit: only leaving may change it."""
             self.over = [max(0, pool.in_flight - pool.limit) for pool in self.bulkhead.pools]
+            self.above = max(0, self.bulkhead.in_flight - self.bulkhead.settings.max_concurrent)
+            for at, tier in enumerate(self.bulkhead.tiers):
+                if tier.active or tier.waiters:
+                    self.used[at] = self.loop.time()
 
         # Rules
 
@@ -91,12 +107,19 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
         def enter(self, tier: int, wait_s: float | None, calls: int) -> None:
             for _ in range(calls):
                 queue = self.bulkhead.tiers[tier]
-                before = len(queue.waiters)
+                before, shared = len(queue.waiters), self.others_call(tier)
+                active = self.bulkhead.pools[tier].in_flight
                 task = self.loop.create_task(self.bulkhead.enter(tier, wait_s))
-                attempt = Attempt(tier, task, self.loop.time(), 2.0 if wait_s is None else wait_s)
+                longest_s = min(self.bulkhead.longest_wait_s(), 600.0 if wait_s is None else wait_s)
+                attempt = Attempt(tier, task, self.loop.time(), longest_s)
                 self.attempts.append(attempt)
                 self.loop.tick()
                 assert len(queue.waiters) <= max(before, queue.queue_limit)
+                if attempt.seat is not None:
+                    self.check_share(tier, active, shared)
+                elif attempt.refused_at_once or not task.done():
+                    self.check_refusal(tier, active, shared)
+                self.used[tier] = self.loop.time()
                 if not task.done():
                     self.order.append(attempt)
 
@@ -107,6 +130,7 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
             waits = any(not waiter.done() for waiter in own.waiters)
             seat = self.bulkhead.try_enter(tier)
             assert seat is None or not waits
+            self.used[tier] = self.loop.time()
             if seat is not None:
                 self.bulkhead.leave(seat)
 
@@ -128,6 +152,7 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
                     entering.close()
 
             self.loop.run_until_complete(begin())
+            self.used[tier] = self.loop.time()
 
         @rule(which=st.integers(0, 30))
         def leave(self, which: int) -> None:
@@ -171,6 +196,8 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
         @rule(settings=settings_of, twice=st.booleans())
         def resize(self, settings: Settings, twice: bool) -> None:
             before = [pool.in_flight for pool in self.bulkhead.pools]
+            if not self.divides_by_use():
+                self.used = [-1e9, -1e9, -1e9]  # it did not look
             self.bulkhead.resize(settings)
             if twice:
                 self.bulkhead.resize(settings)
@@ -183,6 +210,14 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
             for _ in range(2):
                 self.bulkhead.relieve(0.9 if high else 0.1, 0.1, self.loop.time())
             self.peek()
+
+        @rule(seconds=st.sampled_from([1.0, 59.0, 61.0]))
+        def become_silent(self, seconds: float) -> None:
+            """Time passes, and the pod measures itself each second."""
+            for _ in range(int(seconds)):
+                self.loop.advance(1.0)
+                self.bulkhead.relieve(None, None, self.loop.time())
+                self.peek()
 
         @rule(ticks=st.integers(1, 3))
         def tick(self, ticks: int) -> None:
@@ -206,8 +241,11 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
             tiers, pools = self.bulkhead.tiers, self.bulkhead.pools
             assert all(pool.in_flight >= 0 for pool in pools)
             assert sum(tier.active for tier in tiers) == self.bulkhead.in_flight
+            if self.divides_by_use():
+                assert self.bulkhead.in_flight <= self.bulkhead.settings.max_concurrent + self.above
             for pool, over in zip(pools, self.over, strict=True):
-                assert pool.in_flight <= pool.limit + over
+                # A call of another tier gives a pool that lent its slots less than it uses.
+                assert self.divides_by_use() or pool.in_flight <= pool.limit + over
             self.peek()
 
         @invariant()
@@ -256,6 +294,32 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
             assert counts[1] == sum(tier.timed_out for tier in tiers)
 
         # Helpers
+
+        def others_call(self, tier: int) -> bool | None:
+            """Whether another tier calls; ``None`` while that tier falls silent."""
+            ages = [self.loop.time() - used for at, used in enumerate(self.used) if at != tier]
+            return True if min(ages) < SILENT_S else False if min(ages) > SILENT_S + 2 else None
+
+        def divides_by_use(self) -> bool:
+            settings = self.bulkhead.settings
+            return settings.share_idle and settings.max_concurrent >= 3
+
+        def lends(self) -> bool:
+            return self.divides_by_use() and self.bulkhead._steps.now == self.bulkhead._steps.full
+
+        def check_share(self, tier: int, active: int, shared: bool | None) -> None:
+            """A call got a slot: while other tiers call, its tier had less than its share."""
+            settings = self.bulkhead.settings
+            if self.lends() and shared and not settings.borrow:
+                assert active < slots_of(settings)[tier]
+
+        def check_refusal(self, tier: int, active: int, shared: bool | None) -> None:
+            """A call got no slot: all are in use, or its tier has its share while other tiers call."""
+            settings = self.bulkhead.settings
+            if self.lends() and self.bulkhead.in_flight < settings.max_concurrent and shared is not None:
+                assert shared
+                # With ``borrow``, another tier may use its slots.
+                assert settings.borrow or active >= slots_of(settings)[tier]
 
         def count(self, reason: Reason) -> int:
             errors = [attempt.task.exception() for attempt in self.attempts if not attempt.task.cancelled()]

@@ -114,6 +114,151 @@ class TestPools:
         run_virtually(main())
 
 
+class TestSharedSlots:
+    """With ``share_idle``: ten slots are 5, 3 and 2."""
+
+    SETTINGS = msgspec.structs.replace(SMALL, max_concurrent=10, queues=(9, 9, 9), share_idle=True)
+
+    def made(self, **fields: Any) -> Bulkhead:
+        settings = msgspec.structs.replace(self.SETTINGS, **fields)
+        return Bulkhead(settings, clock=asyncio.get_running_loop().time)
+
+    @pytest.mark.parametrize("tier", range(3))
+    @pytest.mark.parametrize("borrow", [False, True])
+    def test_the_only_tier_that_calls_has_all_slots(self, tier: int, borrow: bool):
+        async def main() -> None:
+            bulkhead = self.made(borrow=borrow)
+            assert [load.limit for load in bulkhead.loads()] == [5, 3, 2]
+            held = [seat(bulkhead, tier) for _ in range(10)]
+            assert bulkhead.try_enter(tier) is None
+            assert sum(load.limit for load in bulkhead.loads()) == 10
+            assert bulkhead.tiers[tier].borrowed == 0
+            for each in held:
+                bulkhead.leave(each)
+            assert bulkhead.in_flight == 0
+
+        run_virtually(main())
+
+    def test_from_the_first_call_of_another_tier_on_each_has_its_share(self):
+        async def main() -> None:
+            bulkhead = self.made()
+            held = [seat(bulkhead, 1) for _ in range(10)]
+            late = await waiting(bulkhead, 1)
+            critical = [await waiting(bulkhead, 0) for _ in range(6)]
+            assert [load.limit for load in bulkhead.loads()] == [5, 3, 2]
+            for number in range(5):  # calls that run end by themselves; who has less gets the slot
+                bulkhead.leave(held[number])
+                await critical[number]
+                assert bulkhead.in_flight == 10
+            bulkhead.leave(held[5])
+            assert bulkhead.in_flight == 9
+            assert not critical[5].done()  # it has its share
+            seat(bulkhead, 2)
+            for number in range(6, 8):  # 3 standard calls run, which is their share
+                bulkhead.leave(held[number])
+                assert not late.done()
+            bulkhead.leave(held[7 + 1])
+            await late
+
+        run_virtually(main())
+
+    def test_a_tier_that_is_silent_for_60_s_lends_its_slots_again(self):
+        async def main() -> None:
+            bulkhead = self.made()
+            critical = seat(bulkhead, 0)
+            held = [seat(bulkhead, 1) for _ in range(3)]
+            queued = await waiting(bulkhead, 1, max_wait_s=0.1)
+            with pytest.raises(NoSlotError):
+                await queued
+            await asyncio.sleep(100)
+            bulkhead.relieve(None, None, 0.0)
+            assert bulkhead.try_enter(1) is None  # a call that runs is not silent
+            bulkhead.leave(critical)
+            for _ in range(61):
+                await asyncio.sleep(1)
+                bulkhead.relieve(None, None, 0.0)
+            held += [seat(bulkhead, 1) for _ in range(7)]
+            assert bulkhead.try_enter(1) is None
+            again = await waiting(bulkhead, 0)
+            bulkhead.leave(held[0])
+            await again
+
+        run_virtually(main())
+
+    def test_without_a_timer_a_call_that_finds_no_slot_looks_for_silent_tiers(self):
+        async def main() -> None:
+            bulkhead = self.made()
+            bulkhead.leave(seat(bulkhead, 0))
+            await asyncio.sleep(1)
+            for _ in range(3):
+                seat(bulkhead, 1)
+            await asyncio.sleep(60)
+            assert bulkhead.try_enter(1) is None
+            for _ in range(7):
+                await bulkhead.enter(1)
+            assert bulkhead.in_flight == 10
+
+        run_virtually(main())
+
+    def test_under_pressure_the_shares_hold(self):
+        async def main() -> None:
+            bulkhead = self.made(resize_under_pressure=True)
+            held = [seat(bulkhead, 1) for _ in range(10)]
+            for at in range(2):
+                bulkhead.relieve(0.9, 0.1, float(at))
+            assert [tier.limit for tier in bulkhead.tiers] == [5, 2, 1]
+            for each in held[:-2]:
+                bulkhead.leave(each)
+            assert bulkhead.try_enter(1) is None
+            for at in range(2, 60):
+                bulkhead.relieve(0.1, 0.1, float(at))
+            held = held[-2:] + [seat(bulkhead, 1) for _ in range(8)]
+            assert bulkhead.try_enter(1) is None
+
+        run_virtually(main())
+
+    def test_observe_mode_counts_what_would_be_refused(self):
+        async def main() -> None:
+            bulkhead = self.made(queues=(0, 2, 0))
+            for _ in range(12):
+                bulkhead.enter_observed(1)
+            assert bulkhead.observed == 0
+            bulkhead.enter_observed(1)
+            assert bulkhead.observed == 1
+            bulkhead.enter_observed(0)
+            assert bulkhead.observed == 2
+            assert bulkhead.in_flight == 14
+
+        run_virtually(main())
+
+    @pytest.mark.parametrize("share_idle", [False, True])
+    def test_a_change_of_the_setting_moves_no_call(self, share_idle: bool):
+        async def main() -> None:
+            bulkhead = self.made(share_idle=not share_idle)
+            held = [seat(bulkhead, at) for at in (0, 1, 1, 1)]
+            bulkhead.resize(msgspec.structs.replace(self.SETTINGS, share_idle=share_idle))
+            assert [load.limit for load in bulkhead.loads()] == [5, 3, 2]
+            assert bulkhead.try_enter(1) is None
+            for each in held:
+                bulkhead.leave(each)
+            assert bulkhead.in_flight == 0
+
+        run_virtually(main())
+
+    def test_switched_off_it_lets_every_call_pass(self):
+        async def main() -> None:
+            bulkhead = self.made()
+            held = [seat(bulkhead, 1) for _ in range(10)]
+            queued = [await waiting(bulkhead, at) for at in range(3)]
+            bulkhead.lift()
+            for task in queued:
+                await task
+            held += [seat(bulkhead, at) for at in range(3)]
+            assert bulkhead.in_flight == 16
+
+        run_virtually(main())
+
+
 class TestBugsOfOthers:
     """Each happened in a library that people use."""
 

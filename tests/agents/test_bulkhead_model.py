@@ -82,6 +82,33 @@ MUTANTS = [
         "        del tier.waiters[waiter]\n        if not waiter.done()",
         "        if not waiter.done()",
     ),
+    Mutant("a tier alone has its share", "sum(slots) if lent.has(at) else 0", "slots[at]"),
+    Mutant(
+        "a new tier has no slots",
+        "            self._divide()\n        for seat in",
+        "            pass\n        for seat in",
+    ),
+    Mutant("a silent tier keeps its share", "        self._look()\n        if not", "        if not"),
+    Mutant(
+        "more calls than slots while a pool uses more than its share",
+        "pool.limit = min(pool.share, pool.in_flight + max(0, free))",
+        "pool.limit = pool.share",
+    ),
+    Mutant(
+        "a slot that becomes free belongs to the tier that has too many",
+        "pool.limit = min(pool.share, pool.in_flight + max(0, free))",
+        "pool.limit = pool.in_flight + max(0, free)",
+    ),
+    Mutant(
+        "a free slot stays free while a pool uses more than its share",
+        "            self._count_free()\n            self._grant_all()\n        else",
+        "            self._count_free()\n        else",
+    ),
+    Mutant(
+        "a crowd never ends",
+        "        else:\n            self._divide()\n\n    def longest",
+        "\n    def longest",
+    ),
     Mutant("waits never end", "loop.call_later(wait_s, _expire", "loop.call_later(wait_s * 10, _expire"),
 ]
 

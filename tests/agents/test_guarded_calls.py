@@ -1,9 +1,13 @@
 """The flow of calls to a dependency with a protection: its order, and its refusals."""
 
-from fuseboard.admission.guarded_calls import FULL_S
+import msgspec
+import pytest
+
 from fuseboard.contract.protection import CallProtection, LocalRate
 from fuseboard.contract.words import BreakerState, CallTier, Outcome, Reason
 from tests.agents.guarded_pods import (
+    BREAKER,
+    CRITICAL,
     Make,
     admitted,
     answer_all,
@@ -87,15 +91,44 @@ class TestRefusals:
         assert before.refused is not None
         assert not before.refused.had_slot
 
-    def test_a_full_bulkhead_says_when_to_come_back(self, make_pod: Make):
-        pod = make_pod()
+    @pytest.mark.parametrize(
+        ("took_s", "sla_ms", "expected_s"),
+        [
+            # Before a call was measured: the SLA, or else the time from which a call is slow.
+            (None, 4_000, 8.0),
+            (None, 0, 2 * BREAKER.slow_ms / 1000),
+            (3.0, 4_000, 6.0),
+            # Never less than 1 s.
+            (0.1, 4_000, 1.0),
+        ],
+    )
+    def test_a_full_bulkhead_says_when_those_that_wait_have_ended(
+        self, make_pod: Make, took_s: float | None, sla_ms: int, expected_s: float
+    ):
+        """Two calls wait for one slot."""
+        pod = make_pod(msgspec.structs.replace(CRITICAL, sla_ms=sla_ms))
+        if took_s is not None:
+            call = admitted(pod)
+            pod.pass_time(took_s)
+            pod.report(call, Outcome.OK)
         admitted(pod)
         waiting = [pod.call(), pod.call()]
         refused = pod.call()
         assert reason(refused) is Reason.BULKHEAD_FULL
-        assert FULL_S * 1000 <= decision(refused).retry_after_ms <= FULL_S * 1100 + 1
+        assert expected_s * 1000 <= decision(refused).retry_after_ms <= expected_s * 1100 + 1
         assert decision(refused).rule == decision(refused).dependency == NAME
         assert all(call.waits for call in waiting)
+
+    def test_after_an_idle_time_the_last_measured_duration_counts(self, make_pod: Make):
+        pod = make_pod(msgspec.structs.replace(CRITICAL, sla_ms=100))
+        call = admitted(pod)
+        pod.pass_time(30.0)
+        pod.report(call, Outcome.OK)
+        pod.admission.guards.loads()
+        pod.pass_time(60.0)
+        admitted(pod)
+        refused = [pod.call() for _ in range(3)][-1]
+        assert 60_000 <= decision(refused).retry_after_ms <= 66_001
 
     def test_a_call_that_waits_too_long_is_refused_with_another_reason(self, make_pod: Make):
         pod = make_pod()
@@ -103,9 +136,12 @@ class TestRefusals:
         waiting = pod.call()
         pod.pass_time(4.99)
         assert waiting.waits
+        behind = [pod.call(), pod.call()]
         pod.pass_time(0.01)
         assert reason(waiting) is Reason.QUEUE_TIMEOUT
-        assert decision(waiting).retry_after_ms >= 1000
+        expected_ms = BREAKER.slow_ms  # one waits for one slot
+        assert expected_ms <= decision(waiting).retry_after_ms <= 1.1 * expected_ms + 1
+        assert sum(call.waits for call in behind) == 1
 
     def test_a_deadline_bounds_the_wait(self, make_pod: Make):
         pod = make_pod()

@@ -258,25 +258,6 @@ BY_RULE_REQUEST = msgspec.structs.replace(
     ),
 )
 
-#: Limits of all callers, of every service and of one.
-SERVICE_POLICY = Policy(
-    environment="production",
-    default_tier="free",
-    tiers=(Tier(name="free"),),
-    service_limits=(
-        Limit(name="flood", limit=10_000, window_ms=60_000, burst=1_000, service="*"),
-        Limit(
-            name="uploads",
-            limit=100,
-            window_ms=1_000,
-            algorithm=Algorithm.SLIDING_WINDOW,
-            failure_policy=FailurePolicy.LOCAL_SHARE,
-            endpoints=("POST /uploads",),
-            service="web",
-        ),
-    ),
-)
-
 # What protects a pod. No value is a default.
 PROTECTING_POLICY = Policy(
     environment="production",
@@ -327,6 +308,13 @@ PROTECTING_POLICY = Policy(
             retry_until_us=1_800_000_000_000_003,
         ),
     ),
+)
+# The tiers lend their slots.
+SHARING_POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free"),),
+    dependencies=(Dependency(name="openai", protection=CallProtection(bulkhead=Bulkhead(share_idle=True))),),
 )
 PROTECTED_REQUEST = msgspec.structs.replace(
     CUT_REQUEST,
@@ -413,7 +401,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,
-    "policy.service_limits.json": SERVICE_POLICY,
+    "policy.5.json": SHARING_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
     "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),

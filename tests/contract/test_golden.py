@@ -182,7 +182,8 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
         PROTECTING_POLICY.protection.readiness,
         PROTECTING_POLICY.protection.observe,
         PROTECTING_POLICY.dependencies[0].protection,
-        PROTECTING_POLICY.dependencies[0].protection.bulkhead,
+        # ``share_idle`` came later, and is in another file.
+        msgspec.structs.replace(PROTECTING_POLICY.dependencies[0].protection.bulkhead, share_idle=True),
         PROTECTING_POLICY.dependencies[0].protection.local_rate,
         PROTECTING_POLICY.dependencies[0].protection.retry,
     ],

@@ -22,6 +22,9 @@ logger = logging.getLogger("fuseboard.protection")
 RECLAIM_S = 600.0
 RECLAIM_TIMEOUTS = 4
 
+#: The soonest time at which a caller that found no slot can ask again.
+SOONEST_S = 1.0
+
 NOT_OBSERVED = Observe()
 
 
@@ -66,6 +69,8 @@ class CallGuard:
         self.on = False
         self.tier = 1
         self.sla_s = 0.0
+        #: How long a call takes: what was last measured, or what is expected.
+        self._mean_s = 1.0
         self.bulkhead: Bulkhead | None = None
         self.local_rate: LocalRate | None = None
         #: How long calls take, and how long they waited for a slot.
@@ -92,12 +97,15 @@ class CallGuard:
         self.tier = TIERS.index(protection.tier)
         self.sla_s = protection.sla_ms / 1000
         self._reclaim_s = max(RECLAIM_S, RECLAIM_TIMEOUTS * dependency.timeout_ms / 1000)
-        expected_s = (protection.sla_ms or dependency.breaker.slow_ms) / 1000
+        expected_ms = protection.sla_ms or dependency.breaker.slow_ms
+        expected_s = min(expected_ms, dependency.timeout_ms) / 1000
+        if not self._last:
+            self._mean_s = expected_s
         if protection.bulkhead is None:
             self._lift()
         elif self._bulkhead is None:
             self.bulkhead = self._bulkhead = Bulkhead(
-                protection.bulkhead, name=self.name, expected_s=expected_s
+                protection.bulkhead, name=self.name, expected_s=expected_s, clock=self.clock
             )
         elif self.bulkhead is None or self._bulkhead.settings != protection.bulkhead:
             self.bulkhead = self._bulkhead
@@ -163,6 +171,17 @@ class CallGuard:
         call = self._calls.get(number)
         return None if call is None else call[1]
 
+    def drain_s(self, bulkhead: Bulkhead, number: int) -> float:
+        """In how many seconds a call of tier ``number`` that got no slot can be tried again."""
+        return max(SOONEST_S, bulkhead.drain_s(number, self.mean_s(self.clock())))
+
+    def mean_s(self, now: float) -> float:
+        """How long a call takes on average. After an idle window, the last figure."""
+        measured = self.latency.mean(now)
+        if measured is not None:
+            self._mean_s = measured
+        return self._mean_s
+
     def note_nested(self) -> None:
         """A call finds no free slot, and its own task has one."""
         self.nested += 1
@@ -204,6 +223,7 @@ class CallGuard:
 
     def load(self) -> CallLoad:
         now, bulkhead = self.clock(), self.bulkhead
+        self.mean_s(now)  # remembered, if there is a figure
         sizes = bulkhead.queue_sizes(now) if bulkhead is not None else None
         observed = self._observed
         if self._bulkhead is not None:

@@ -29,8 +29,6 @@ from fuseboard.errors import Refused
 from fuseboard.protection.bulkhead import TIERS, Bulkhead, NoSlotError, Seat
 from fuseboard.protection.local_rate import LocalRate
 
-#: Seconds after which a caller of a full bulkhead may ask again.
-FULL_S = 30.0
 #: Callers that are refused together return up to a tenth later, each at a different moment.
 JITTER = 0.1
 
@@ -131,8 +129,7 @@ class GuardedCalls:
         try:
             return await bulkhead.enter(number, None if until is None else until - begun, first=first)
         except NoSlotError as error:
-            full = error.reason is Reason.BULKHEAD_FULL
-            self._refuse(lane, error.reason, FULL_S if full else max(1.0, bulkhead.longest_wait_s()))
+            self._refuse(lane, error.reason, guard.drain_s(bulkhead, number))
         finally:
             now = guard.clock()
             guard.waits.add(now - begun, now)
@@ -147,7 +144,7 @@ class GuardedCalls:
         try:
             lane, rate, at = self._calls.renew(lane), guard.local_rate, guard.clock()
             if until is not None and at >= until:
-                self._refuse(lane, Reason.QUEUE_TIMEOUT, 0.0)
+                self._refuse(lane, Reason.QUEUE_TIMEOUT, guard.drain_s(bulkhead, TIERS.index(seat.tier.name)))
             if refuses(lane):
                 self._refuse_by_what_is_known(lane)
             token = rate

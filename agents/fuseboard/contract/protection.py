@@ -44,6 +44,31 @@ class Bulkhead(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target_wait_ms: Annotated[int, Meta(ge=1, le=60_000)] = 100
     #: The lower tiers have fewer slots while the pod's CPU or memory is short.
     resize_under_pressure: bool = False
+    #: While one tier calls, it has all slots: the shares hold from the first call of another tier on, until
+    #: that was silent for 60 s.
+    share_idle: bool = False
+
+
+#: With fewer slots, tiers share them: each needs at least one.
+FEWEST_FOR_TIERS = 3
+
+
+def slots_of(settings: Bulkhead) -> tuple[int, ...]:
+    """The slots of each tier by largest remainder, at least one; or one number, for all tiers together."""
+    total = settings.max_concurrent
+    if total < FEWEST_FOR_TIERS:
+        return (total,)
+    exact = [total * share for share in settings.shares]
+    slots = [part // 100 for part in exact]
+    # Ties go to the smaller share.
+    places = sorted(range(3), key=lambda at: (-(exact[at] % 100), settings.shares[at], -at))
+    for at in places[: total - sum(slots)]:
+        slots[at] += 1
+    for at in range(3):
+        if slots[at] == 0:
+            slots[slots.index(max(slots))] -= 1
+            slots[at] = 1
+    return tuple(slots)
 
 
 class LocalRate(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -49,6 +49,7 @@ _HELP = {
     "bulkhead.adaptive": "The queues are as long as target_wait_ms allows, not as long as queues says.",
     "bulkhead.target_wait_ms": "The wait that an adaptive queue aims at.",
     "bulkhead.resize_under_pressure": "Lower tiers have fewer slots while the pod lacks CPU or memory.",
+    "bulkhead.share_idle": "One tier has all slots while no other tier calls, and for 60 s after that.",
     "local_rate.limit": "The most calls of one pod in each window. It protects the pod, not the vendor.",
     "local_rate.window_ms": "The window of the local rate.",
     "retry.attempts": "All attempts of one call, the first included.",

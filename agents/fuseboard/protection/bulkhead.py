@@ -1,5 +1,9 @@
 """Slots for the calls of one pod to one dependency, divided among three tiers.
 
+With ``share_idle``, one tier has all slots while no other tier calls. From the first call of another tier on,
+each tier has its share: calls that run keep their slots, and a slot that becomes free belongs to a tier that
+has less than its share.
+
 A slot that becomes free belongs to the longest waiting call at once: it cannot be taken in between, and a
 call that is cancelled in that moment hands it on. Belongs to one event loop. Never uses
 ``asyncio.wait_for``, which swallows cancellations in Python 3.11: a timer ends a wait.
@@ -8,19 +12,21 @@ call that is cancelled in that moment hands it on. Belongs to one event loop. Ne
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
 
 from fuseboard.contract.load import TierLoad
 from fuseboard.contract.protection import Bulkhead as Settings
+from fuseboard.contract.protection import slots_of
 from fuseboard.contract.words import CallTier, Reason, WhenFull
 from fuseboard.protection.adaptive_queue import AdaptiveQueue
 from fuseboard.protection.pressure_steps import PressureSteps
+from fuseboard.protection.tiers_in_use import TiersInUse
 
 logger = logging.getLogger("fuseboard.protection")
 
 #: A higher tier has a lower number.
 TIERS = (CallTier.CRITICAL, CallTier.STANDARD, CallTier.OPTIONAL)
-#: With fewer slots, tiers share them: each needs at least one.
-FEWEST_FOR_TIERS = 3
 #: The limit of a bulkhead that was switched off: larger than any number of calls.
 UNLIMITED = 2**31
 
@@ -36,9 +42,11 @@ class NoSlotError(Exception):
 class Pool:
     """Slots. One tier has them, or all tiers together."""
 
-    __slots__ = ("in_flight", "limit", "seats")
+    __slots__ = ("in_flight", "limit", "seats", "share")
 
     def __init__(self) -> None:
+        #: The slots that it has. ``limit`` is less while another pool still uses more than its share.
+        self.share = 0
         self.limit = 0
         self.in_flight = 0
         #: Who gets a slot that becomes free: the first of these whose tier has a waiting call.
@@ -77,6 +85,15 @@ class Tier:
         self.seats: tuple[Seat, ...] = ()
         self.peak = self.entered = self.full = self.timed_out = self.borrowed = 0
 
+    @property
+    def calls(self) -> int:
+        """A number that grows with each call."""
+        return self.entered + self.full + self.timed_out + len(self.waiters)
+
+    @property
+    def busy(self) -> bool:
+        return self.active > 0 or bool(self.waiters)
+
     def load(self) -> TierLoad:
         """What a heartbeat says about it. The peak begins again."""
         peak, self.peak = self.peak, self.active
@@ -103,14 +120,26 @@ class Seat:
         self.borrowed = borrowed
 
 
+#: A call of a tier that begins with it takes the long way: ``Bulkhead._try_shared``.
+CLOSED = Seat(Tier(CallTier.CRITICAL), Pool(), borrowed=False)
+
+
 class Bulkhead:
     """``enter`` and ``leave`` surround a call.
 
-    ``expected_s`` is how long a call probably takes, until adaptive queues have measured it.
+    ``expected_s`` is how long a call probably takes, until that is measured.
     """
 
-    def __init__(self, settings: Settings, *, name: str = "", expected_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        name: str = "",
+        expected_s: float = 1.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.name = name
+        self._clock = clock
         self.tiers = tuple(Tier(name) for name in TIERS)
         self.pools = tuple(Pool() for _ in TIERS)
         #: Calls that observe mode let pass without a slot, although they would have been refused.
@@ -119,6 +148,10 @@ class Bulkhead:
             tuple(Seat(tier, pool, borrowed=below > at) for below, pool in enumerate(self.pools))
             for at, tier in enumerate(self.tiers)
         )
+        #: Which tiers call; ``None`` where the tiers never lend their slots.
+        self._in_use: TiersInUse | None = None
+        #: A pool uses more than its share, so all pools together may use no more than all slots.
+        self._crowded = False
         self.resize(settings, expected_s=expected_s)
 
     # Settings
@@ -136,15 +169,21 @@ class Bulkhead:
                 tier.adaptive = None
             elif tier.adaptive is None or tier.adaptive.target_s != settings.target_wait_ms / 1000:
                 tier.adaptive = AdaptiveQueue(settings.target_wait_ms / 1000, expected_s)
-        self._divide(self._steps.full)
+        if not settings.share_idle or len(self._steps.full) == 1:
+            self._in_use = None
+        elif self._in_use is None:
+            self._in_use = TiersInUse(self.tiers, self._clock())
+        else:
+            self._in_use.look(self._clock())
+        self._divide()
 
     def lift(self) -> None:
         """Let every call pass, also those that wait: the bulkhead was switched off, or the agent stops."""
-        for tier in self.tiers:
-            tier.limit = UNLIMITED
+        self._in_use, self._crowded = None, False
+        for at, (tier, pool) in enumerate(zip(self.tiers, self.pools, strict=True)):
+            tier.limit = pool.limit = pool.share = UNLIMITED
             tier.adaptive = None
-        for pool in self.pools:
-            pool.limit = UNLIMITED
+            tier.seats = pool.seats = self._seats[at][at : at + 1]
         self._grant_all()
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
@@ -152,35 +191,66 @@ class Bulkhead:
 
         Both are shares of what the pod may use; ``None`` for unknown. Call it about once per second.
         """
+        self._look()
         if not self.settings.resize_under_pressure or self.tiers[0].limit == UNLIMITED:
             return
         before = self._steps.now
         if self._steps.measure(cpu, memory, now) != before:
-            self._divide(self._steps.now)
+            self._divide()
             logger.warning(
                 "bulkhead.resized dependency=%s slots=%s before=%s cpu=%s memory=%s",
                 *(self.name, _text(self._steps.now), _text(before), _percent(cpu), _percent(memory)),
             )
 
-    def _divide(self, slots: tuple[int, ...]) -> None:
-        """Give the pools these slots, and hand out those that became free."""
+    def _look(self) -> bool:
+        """Whether the tiers that call have changed."""
+        changed = self._in_use is not None and self._in_use.look(self._clock())
+        if changed:
+            self._divide()
+        return changed
+
+    def _divide(self) -> None:
+        """Give the pools their slots, and hand out those that became free."""
+        slots, lent = self._steps.now, self._in_use
         together = len(slots) == 1
+        # Under pressure no tier has more than its part.
+        if lent is not None and not (lent.alone and slots == self._steps.full):
+            lent = None
+        if lent is not None and lent.any:
+            slots = tuple(sum(slots) if lent.has(at) else 0 for at in range(3))
         for at, (tier, pool) in enumerate(zip(self.tiers, self.pools, strict=True)):
-            pool.limit = (slots[0] if at == 0 else 0) if together else slots[at]
-            tier.limit = slots[0] if together else slots[at]
             seats = self._seats[at]
             if together:
+                pool.share, tier.limit = slots[0] if at == 0 else 0, slots[0]
                 tier.seats = seats[:1]
                 pool.seats = tuple(row[0] for row in self._seats) if at == 0 else ()
-            elif self.settings.borrow:
+            else:
+                pool.share = tier.limit = slots[at]
+                tier.seats, pool.seats = seats[at : at + 1], seats[at : at + 1]
+            if lent is not None:
+                if not lent.has(at):
+                    tier.seats = (CLOSED,)
+            elif self.settings.borrow and not together:
                 tier.seats = seats[at:]
                 # Its tier first. Then the others, from the highest.
                 pool.seats = (seats[at], *(row[at] for row in self._seats[:at]))
-            else:
-                tier.seats, pool.seats = seats[at : at + 1], seats[at : at + 1]
+            pool.limit = pool.share
             if tier.adaptive is not None:
                 tier.queue_limit = tier.adaptive.resize(tier.limit)
+        self._crowded = False
+        if self._in_use is not None and any(pool.in_flight > pool.share for pool in self.pools):
+            self._crowded = True
+            for tier in self.tiers:
+                if tier.seats[0] is not CLOSED:
+                    tier.seats = (CLOSED, *tier.seats)
+            self._count_free()
         self._grant_all()
+
+    def _count_free(self) -> None:
+        """While a pool uses more than its share, the others get what all slots together leave."""
+        free = sum(pool.share for pool in self.pools) - self.in_flight
+        for pool in self.pools:
+            pool.limit = min(pool.share, pool.in_flight + max(0, free))
 
     # Calls
 
@@ -198,7 +268,18 @@ class Bulkhead:
             if active > tier.peak:
                 tier.peak = active
             return seat
+        if seat is CLOSED:
+            return self._try_shared(at)
         for seat in tier.seats[1:]:
+            if seat.pool.in_flight < seat.pool.limit:
+                return self._take(seat)
+        return None
+
+    def _try_shared(self, at: int) -> Seat | None:
+        """As ``try_enter``, for a tier that did not call, and while a pool uses more than its share."""
+        if self._in_use is not None and self._in_use.call(at, self._clock()):
+            self._divide()
+        for seat in self.tiers[at].seats:
             if seat.pool.in_flight < seat.pool.limit:
                 return self._take(seat)
         return None
@@ -210,6 +291,8 @@ class Bulkhead:
         that wait already.
         """
         seat = self.try_enter(at)
+        if seat is None and self._look():
+            seat = self.try_enter(at)
         if seat is not None:
             return seat
         tier = self.tiers[at]
@@ -253,8 +336,11 @@ class Bulkhead:
         if seat is not None:
             return seat
         tier = self.tiers[at]
-        seat = tier.seats[0]
-        if not tier.queues or seat.pool.in_flight - seat.pool.limit >= tier.queue_limit:
+        seat = tier.seats[1] if tier.seats[0] is CLOSED else tier.seats[0]
+        over = seat.pool.in_flight - seat.pool.limit
+        if self._crowded:
+            over = self.in_flight - sum(pool.share for pool in self.pools)
+        if not tier.queues or over >= tier.queue_limit:
             tier.full += 1
             self.observed += 1
         return self._take(seat)
@@ -266,8 +352,18 @@ class Bulkhead:
         pool.in_flight -= 1
         if busy_s is not None and tier.adaptive is not None:
             tier.queue_limit = tier.adaptive.completed(busy_s, now)
-        if pool.in_flight < pool.limit:
+        if self._crowded:
+            self._leave_crowd()
+        elif pool.in_flight < pool.limit:
             self._grant(pool)
+
+    def _leave_crowd(self) -> None:
+        """A slot became free while a pool uses more than its share: who gets it, and whether that goes on."""
+        if any(pool.in_flight > pool.share for pool in self.pools):
+            self._count_free()
+            self._grant_all()
+        else:
+            self._divide()
 
     def longest_wait_s(self) -> float:
         """The longest wait of a call without a deadline."""
@@ -276,6 +372,13 @@ class Bulkhead:
             # A call that waited for twice the target is refused: the target bounds waits, too.
             return min(timeout_s, 2 * self.settings.target_wait_ms / 1000)
         return timeout_s
+
+    def drain_s(self, at: int, mean_s: float) -> float:
+        """How long the calls that wait need the slots of tier number ``at``, if one takes ``mean_s``."""
+        tier = self.tiers[at]
+        together = len(self._steps.full) == 1
+        waiting = self.waiting if together else len(tier.waiters)
+        return max(1, waiting) * mean_s / max(1, tier.limit)
 
     def _take(self, seat: Seat) -> Seat:
         tier = seat.tier
@@ -286,6 +389,8 @@ class Bulkhead:
             tier.peak = tier.active
         if seat.borrowed:
             tier.borrowed += 1
+        if self._crowded:
+            self._count_free()
         return seat
 
     def _grant(self, pool: Pool) -> None:
@@ -334,24 +439,6 @@ def _expire(tier: Tier, waiter: "asyncio.Future[Seat | None]") -> None:
         del tier.waiters[waiter]
         if not waiter.done():
             waiter.set_result(None)
-
-
-def slots_of(settings: Settings) -> tuple[int, ...]:
-    """The slots of each tier by largest remainder, at least one; or one number, for all tiers together."""
-    total = settings.max_concurrent
-    if total < FEWEST_FOR_TIERS:
-        return (total,)
-    exact = [total * share for share in settings.shares]
-    slots = [part // 100 for part in exact]
-    # Ties go to the smaller share.
-    places = sorted(range(3), key=lambda at: (-(exact[at] % 100), settings.shares[at], -at))
-    for at in places[: total - sum(slots)]:
-        slots[at] += 1
-    for at in range(3):
-        if slots[at] == 0:
-            slots[slots.index(max(slots))] -= 1
-            slots[at] = 1
-    return tuple(slots)
 
 
 def _text(slots: tuple[int, ...]) -> str:

@@ -2,8 +2,6 @@
 
 from enum import IntEnum
 
-from fuseboard.contract.portable import Portable
-
 
 class Exit(IntEnum):
     """Documented in docs/api.md; scripts depend on them."""
@@ -25,7 +23,7 @@ class Exit(IntEnum):
     WAITS = 11
 
 
-class ApprovalNeeded(Portable, Exception):
+class ApprovalNeeded(Exception):
     """The edit became a change request. ``content`` is the answer of the API."""
 
     def __init__(self, content: bytes) -> None:
@@ -33,7 +31,7 @@ class ApprovalNeeded(Portable, Exception):
         super().__init__("it waits for approval")
 
 
-class Failed(Portable, Exception):
+class Failed(Exception):
     def __init__(self, code: Exit, message: str) -> None:
         self.code = code
         super().__init__(message)
