@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from fuseboard.contract.portable import Portable
 
-
-class EditError(Portable, Exception):
+class EditError(Exception):
     """The edit was refused; nothing changed."""
 
 

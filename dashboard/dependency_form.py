@@ -5,8 +5,16 @@ from typing import Any
 
 from controlplane.editing.edits.dependency_settings import DependencySettings
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Dependency
-from controlplane.policies.protection_presets import PRESETS
+from controlplane.policies.protection import CALL, NEW_PARTS, check_patch
+from controlplane.policies.protection_presets import (
+    PRESETS,
+    RETRY_WAITS_MS,
+    preset_of_kind,
+    wait_of_kind,
+)
 from controlplane.policies.setting_labels import BREAKER, CALL_PARTS, CALLS
+from controlplane.policies.sizing import bulkhead_words
+from controlplane.validation import Problems
 from dashboard.setting_controls import (
     ON_OFF,
     Control,
@@ -22,6 +30,11 @@ from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 _HINTS = {"consecutive_failures": "0: not used", "window_calls": "0: all in the window"}
 #: Part -> the presets that fill in its fields.
 _PRESETS = {"": "sla", "bulkhead": "bulkhead", "retry": "retry"}
+
+
+def suggests(row: Dependency) -> bool:
+    """Whether the form suggests a protection: the API or a file made the dependency without one."""
+    return row.version == 1 and not row.protection
 
 
 def typed_settings(data: Mapping[str, str]) -> DependencySettings:
@@ -46,10 +59,19 @@ def typed_settings(data: Mapping[str, str]) -> DependencySettings:
 
 
 def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
-    """What the inputs display: the row, with the values of presets that the address names."""
+    """What the inputs display: the row, with the values of presets that the address names.
+
+    A dependency that was never edited and has no protection shows the presets of its kind, switched on.
+    """
+    suggested = not any(presets.values()) and suggests(row)
     values = {f"breaker.{column}": str(getattr(row, column)) for column in BREAKER}
     values |= {name: str(getattr(row, name)) for name in ("timeout_ms", "wait_ms", "fallback_note")}
     document: dict[str, Any] = dict(row.protection)
+    if suggested:
+        document = preset_of_kind(row.kind, timeout_ms=row.timeout_ms)
+        values["wait_ms"] = str(row.wait_ms or wait_of_kind(row.kind))
+    elif (retry := presets.get("retry", "")) in RETRY_WAITS_MS:
+        values["wait_ms"] = str(RETRY_WAITS_MS[retry])
     for preset, chosen in presets.items():
         for key, change in PRESETS.get(preset, {}).get(chosen, {}).items():
             document[key] = {**document.get(key, {}), **change} if isinstance(change, dict) else change
@@ -57,9 +79,25 @@ def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
         part: dict[str, Any] = document.get(setting.part, {}) if setting.part else document
         if setting.part:
             values[f"protection.{setting.part}.on"] = "on" if part else "off"
-        present = part.get(setting.name, setting.default)
+        new = NEW_PARTS.get(setting.part, {}) if setting.part and not part else {}
+        present = part.get(setting.name, new.get(setting.name, setting.default))
         values |= setting_values(setting, present)
     return values
+
+
+def _bulkhead_text(values: Mapping[str, str]) -> str:
+    """``50 calls at once per pod; more wait 5 s``; empty while it is off, or a value is wrong."""
+    typed = Typed(values)
+    bulkhead = {
+        each.name: typed.value(each, f"protection.{each.path}")
+        for each in CALL_SETTINGS
+        if each.part == "bulkhead"
+    }
+    problems = Problems()
+    check_patch(problems, {"bulkhead": bulkhead}, CALL)
+    if values.get("protection.bulkhead.on") != "on" or typed.errors or problems.errors:
+        return ""
+    return bulkhead_words(bulkhead, values.get("protection.tier", TIERS[1]))
 
 
 def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> list[Group]:
@@ -97,6 +135,8 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
         preset = _PRESETS.get(part, "")
         names = tuple(PRESETS.get(preset, ()))
         text = "" if part else "What each pod does on its own."
+        if part == "bulkhead":
+            text = _bulkhead_text(values)
         found.append(
             Group(
                 title=CALL_PARTS[part],

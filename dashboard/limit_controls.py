@@ -13,9 +13,7 @@ from dashboard.limit_forms import form_value
 from dashboard.setting_controls import YES_NO, Control
 from fuseboard.contract.limit_fields import (
     BY_NAME,
-    CALLERS,
     FIELDS,
-    QUOTAS,
     Choice,
     Choices,
     Flag,
@@ -30,10 +28,6 @@ from fuseboard.contract.limit_fields import (
 FIRST = ("limit", "window_s", "burst", "algorithm", "failure_policy", "shadow")
 
 
-#: Kind -> whose limits it has, as in ``limit_fields``.
-_WHOSE = {"tier": QUOTAS, "tenant": QUOTAS, "environment": CALLERS}
-
-
 def limit_controls(
     control: Callable[..., Control],
     kind: str,
@@ -46,7 +40,7 @@ def limit_controls(
     found = [
         _limit_control(control, f"{name}.{each.name}", each, columns.get(each.name), choices)
         for each in described
-        if each.only in ("", _WHOSE.get(kind))
+        if not each.quotas_only or kind in ("tier", "tenant")
     ]
     if kind == "tenant":
         hint = "empty: no end"

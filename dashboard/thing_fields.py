@@ -6,6 +6,8 @@ from typing import Any
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS
 from controlplane.policies.models import MAX_MS, Kind
+from controlplane.policies.protection import PROTECTION
+from controlplane.policies.protection_presets import PRESETS, SIZE, size_words
 from controlplane.policies.setting_labels import CALLS
 from dashboard.setting_controls import range_words
 from fuseboard.contract.addresses import NARROWEST_PREFIX, WIDEST_PREFIX
@@ -16,7 +18,7 @@ LIMIT_WORD = {
     "tier": "quota",
     "tenant": "quota",
     "dependency": "vendor limit",
-    "environment": "limit of callers",
+    "environment": "limit of callers without a tenant",
 }
 #: Kind -> the columns that the form of a new limit starts with.
 NEW: dict[str, Fields] = {
@@ -25,6 +27,10 @@ NEW: dict[str, Fields] = {
     "dependency": VENDOR_DEFAULTS,
     "environment": SUBJECT_DEFAULTS,
 }
+#: The timeout that the form of a new dependency starts with.
+NEW_TIMEOUT_MS = 10_000
+#: In the place of a size: nothing protects pods from the dependency.
+NO_PROTECTION = "off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,15 @@ OWN: dict[str, tuple[OwnField, ...]] = {
             name="timeout_ms",
             label=CALLS["timeout_ms"],
             hint=range_words(1, MAX_MS),
-            default=10_000,
+            default=NEW_TIMEOUT_MS,
+            new_only=True,
+        ),
+        OwnField(
+            name=PROTECTION,
+            label="Protection of pods",
+            choices="sizes",
+            default=SIZE,
+            hint="with the SLA and the retries of its kind",
             new_only=True,
         ),
     ),
@@ -109,6 +123,12 @@ OWN: dict[str, tuple[OwnField, ...]] = {
         ),
     ),
 }
+
+
+def choices_of_sizes() -> list[tuple[str, str]]:
+    """What a new dependency can get. The queue of a shorter timeout waits for half of it."""
+    sizes = [(size, size_words(size, timeout_ms=NEW_TIMEOUT_MS)) for size in PRESETS["bulkhead"]]
+    return [*sizes, (NO_PROTECTION, "none: no bulkhead, no retries")]
 
 
 def choices_of_kinds() -> list[tuple[str, str]]:

@@ -11,16 +11,22 @@ from typing import Any
 from controlplane.editing.plans.resolving import PREFIX
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limits import OPTIONAL, columns_for, full_columns
+from controlplane.policies.limits import OPTIONAL, full_columns
 from controlplane.policies.merge import RATE
+from controlplane.policies.protection import PROTECTION
+from controlplane.policies.protection_presets import (
+    KIND_PRESETS,
+    PRESETS,
+    preset_of_kind,
+    wait_of_kind,
+)
 from dashboard.forms import whole
 from dashboard.limit_controls import ends_typed
 from dashboard.moments import WRONG, moment_of
-from dashboard.thing_fields import LIMIT_WORD, NEW, OWN, OwnField
+from dashboard.thing_fields import LIMIT_WORD, NEW, NEW_TIMEOUT_MS, NO_PROTECTION, OWN, OwnField
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
-    QUOTAS,
     Choices,
     Flag,
     LimitField,
@@ -82,6 +88,8 @@ def typed_in(
             value = _read(typed, name, lambda: _own_value(own, data[name]))  # noqa: B023 - called at once
             if value is not _WRONG and (shown is None or value != shown.get(own.name, own.default)):
                 _put_own(typed, own.name, value)
+    if PROTECTION in typed.fields:
+        _suggest(typed)
     prefix = PREFIX[kind]
     limits: dict[str, Any] = {}
     for limit, columns in limits_in(prefix, shown or {}).items():
@@ -113,6 +121,19 @@ def typed_in(
     if limits:
         typed.fields[prefix] = limits
     return typed
+
+
+def _suggest(typed: Typed) -> None:
+    """Give a new dependency the presets of its kind, with the bulkhead that was chosen."""
+    size, kind = typed.fields.pop(PROTECTION), str(typed.fields.get("kind", ""))
+    timeout_ms = typed.fields.get("timeout_ms", NEW_TIMEOUT_MS)
+    if size == NO_PROTECTION:
+        typed.fields[PROTECTION] = "off"
+    elif size not in PRESETS["bulkhead"]:
+        typed.errors[f"own.{PROTECTION}"] = ["Choose one of the values."]
+    elif kind in KIND_PRESETS and isinstance(timeout_ms, int):
+        typed.fields[PROTECTION] = preset_of_kind(kind, timeout_ms=timeout_ms, size=size)
+        typed.fields["wait_ms"] = wait_of_kind(kind)
 
 
 _WRONG: Any = object()
@@ -179,7 +200,7 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
 
 
 def _every_column(columns: Fields) -> dict[str, Any]:
-    return {name: value for name, value in full_columns(columns).items() if name in columns_for(QUOTAS)}
+    return {name: value for name, value in full_columns(columns).items() if name in BY_NAME}
 
 
 def _moment(text: str) -> str:

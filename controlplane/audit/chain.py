@@ -16,7 +16,6 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from controlplane.audit.models import ChainHead, Entry
-from fuseboard.contract.portable import Portable
 
 FIRST = "0" * 64
 
@@ -117,7 +116,7 @@ def _check_end(last: Head, head: ChainHead | None, kept: Kept) -> None:
         raise _BrokenError(last.environment, last.sequence, None, "differs from the head of the chain")
 
 
-class _BrokenError(Portable, Exception):
+class _BrokenError(Exception):
     def __init__(self, environment: str, sequence: int, entry: int | None, why: str) -> None:
         super().__init__(why)
         self.broken = Broken(environment, sequence, entry, why)

@@ -20,12 +20,14 @@ from controlplane.demo import scenario
 from controlplane.demo.past import make_up
 from controlplane.editing import edits
 from controlplane.policies.models import Dependency
+from controlplane.policies.protection_presets import preset_of_kind
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Algorithm, FailurePolicy, Period
 
 ENVIRONMENT = DEFAULT_ENVIRONMENT
 
 DIRECTOR = Actor(name="demo", role="admin", origin="command")
 _REASON = "Set up for the demo"
+_TIMEOUT_MS = 2_000
 
 #: The name of the pods' token.
 _PODS = "demo pods"
@@ -94,8 +96,8 @@ def _dependency(played: scenario.Dependency) -> None:
         title=played.title,
         owner=played.owner,
         fallback_note=played.fallback,
-        timeout_ms=2_000,
-        protection=None if played.protected else "off",
+        timeout_ms=_TIMEOUT_MS,
+        protection=preset_of_kind(played.kind, timeout_ms=_TIMEOUT_MS) if played.protected else None,
         runbook=played.runbook,
         breaker=played.breaker,
         reason=_REASON,

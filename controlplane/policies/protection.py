@@ -33,6 +33,11 @@ from fuseboard.contract.protection_fields import (
 Document = dict[str, Any]
 PROTECTION = "protection"
 
+#: Part -> what a new one gets beside the defaults of its struct, which older rows and pods keep.
+NEW_PARTS: Mapping[str, Document] = {
+    "bulkhead": {"queues": [30, 30, 6], "when_full": ["queue", "queue", "discard"], "share_idle": True},
+}
+
 _OBSERVE = "observe"
 _RETRY = "retry"
 #: A form or a file takes a moment to arrive.
@@ -135,11 +140,18 @@ def check_patch(problems: Problems, patch: object, shape: Shape) -> None:
 
 
 def changed(
-    problems: Problems, now: Mapping[str, Any], patch: object, shape: Shape, *, now_us: int = 0
+    problems: Problems,
+    now: Mapping[str, Any],
+    patch: object,
+    shape: Shape,
+    *,
+    now_us: int = 0,
+    had: Mapping[str, Any] | None = None,
 ) -> Document:
     """Return the document after a change: values that the patch leaves out stay, or are the defaults.
 
-    With ``now_us``, a time until which a part only observes must not be further away than allowed.
+    With ``now_us``, a time until which a part only observes must not be further away than allowed. ``had``
+    is the document before, if it is not ``now``: a part that it lacks is new, and begins with ``NEW_PARTS``.
     """
     before = len(problems.errors)
     check_patch(problems, patch, shape)
@@ -154,10 +166,17 @@ def changed(
         given = patch.get(group, {})
         if is_off(given) or (group not in patch and group not in now):
             continue
-        values = (
-            _defaults(shape, group) | dict(now.get(group, {})) | {name: _plain(given[name]) for name in given}
-        )
-        result[group] = values
+        begins, stored = _defaults(shape, group), (now if had is None else had).get(group)
+        values = dict(now.get(group, {})) | {name: _plain(given[name]) for name in given}
+        if stored is None:
+            result[group] = begins | NEW_PARTS.get(group, {}) | values
+        else:
+            # A setting that a later version added is absent from an older row until it is used.
+            result[group] = {
+                name: value
+                for name, value in (begins | values).items()
+                if name in stored or value != begins[name]
+            }
     _check_budget(problems, now.get(_RETRY, {}), result.get(_RETRY, {}))
     if now_us:
         _check_observe(problems, now.get(_OBSERVE, {}), result.get(_OBSERVE, {}), now_us)

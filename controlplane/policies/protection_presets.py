@@ -1,18 +1,25 @@
-"""Named values of protection, which an admin selects. Pods get the expanded values."""
+"""Named values of protection, which an admin selects. Pods get the expanded values.
+
+A dependency that the API or a file makes without a protection has none. The form of a new one suggests the
+presets of its kind.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from controlplane.policies.models import Kind
+from controlplane.policies.protection import NEW_PARTS
+from controlplane.policies.sizing import bulkhead_words
 from controlplane.validation import Problems
 from fuseboard.contract.retry_presets import RETRY_PRESETS
+from fuseboard.contract.words import CallTier
 
-#: The size of a pod -> its bulkhead.
+#: The size of a pod -> its slots, and the calls of the critical and of the standard tier that wait for one.
+_SLOTS = {"small": (20, 12), "medium": (50, 30), "large": (100, 60)}
 _BULKHEADS = {
-    "small": {"max_concurrent": 20},
-    "medium": {"max_concurrent": 50},
-    "large": {"max_concurrent": 100},
+    name: {**NEW_PARTS["bulkhead"], "max_concurrent": slots, "queues": [places, places, 6]}
+    for name, (slots, places) in _SLOTS.items()
 }
 #: What is called -> how long a call should take, in milliseconds.
 _SLAS = {"llm": 30_000, "api": 2_000, "database": 200}
@@ -25,7 +32,7 @@ PRESETS: Mapping[str, Mapping[str, dict[str, Any]]] = MappingProxyType(
         "retry": {name: {"retry": dict(values)} for name, values in RETRY_PRESETS.items()},
     }
 )
-#: Kind of a new dependency -> its presets.
+#: Kind of a dependency -> the presets that its form suggests.
 KIND_PRESETS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         Kind.LLM.value: {"bulkhead": "medium", "sla": "llm", "retry": "llm"},
@@ -36,6 +43,12 @@ KIND_PRESETS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 #: The longest wait for a slot in the documents' figures.
 _QUEUE_TIMEOUT_MS = 5_000
+#: Preset of retries -> how long its calls wait for a limit of the vendor. A user does not wait.
+RETRY_WAITS_MS: Mapping[str, int] = MappingProxyType(
+    {"user-facing": 0, "background": 3_000, "llm": 3_000, "rate-limited": 3_000}
+)
+#: What a new dependency gets in a form, if the admin chooses no size.
+SIZE = "medium"
 
 
 def preset_change(problems: Problems, presets: object) -> dict[str, Any]:
@@ -55,13 +68,29 @@ def preset_change(problems: Problems, presets: object) -> dict[str, Any]:
     return found
 
 
-def preset_of_kind(kind: str, *, timeout_ms: int) -> dict[str, Any]:
-    """Return the change that a new dependency of this kind gets. A call waits less than it may last."""
-    found = preset_change(Problems(), KIND_PRESETS.get(kind, {}))
-    if "bulkhead" in found:
-        wait_ms = min(_QUEUE_TIMEOUT_MS, timeout_ms // 2)
-        found["bulkhead"] = {**found["bulkhead"], "queue_timeout_ms": wait_ms}
+def preset_of_kind(kind: str, *, timeout_ms: int, size: str = SIZE) -> dict[str, Any]:
+    """Return the protection that a form suggests for a dependency of this kind.
+
+    A call waits for a slot for less time than it may last.
+    """
+    found = preset_change(Problems(), {**KIND_PRESETS.get(kind, {}), "bulkhead": size})
+    found["bulkhead"] = {**found["bulkhead"], "queue_timeout_ms": queue_timeout_ms(timeout_ms)}
     return found
+
+
+def queue_timeout_ms(timeout_ms: int) -> int:
+    return min(_QUEUE_TIMEOUT_MS, timeout_ms // 2)
+
+
+def size_words(size: str, *, timeout_ms: int) -> str:
+    """``50 calls at once per pod; more wait 5 s``."""
+    bulkhead = {**_BULKHEADS[size], "queue_timeout_ms": queue_timeout_ms(timeout_ms)}
+    return bulkhead_words(bulkhead, CallTier.STANDARD)
+
+
+def wait_of_kind(kind: str) -> int:
+    """Return how long a call of a new dependency waits for a limit of the vendor, in milliseconds."""
+    return RETRY_WAITS_MS[KIND_PRESETS[kind]["retry"]] if kind in KIND_PRESETS else 0
 
 
 def merged_changes(first: Mapping[str, Any], second: object) -> Any:

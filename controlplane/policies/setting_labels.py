@@ -58,6 +58,7 @@ _PROTECTION = {
     "bulkhead.shares": "Share, %",
     "bulkhead.queues": "Places in the queue",
     "bulkhead.when_full": "Without a free slot",
+    "bulkhead.share_idle": "The only tier that calls has all slots",
     "retry.attempts": "Attempts",
     "retry.base_ms": "First wait, ms",
     "retry.cap_ms": "Longest wait, ms",

@@ -8,7 +8,6 @@ from django.conf import settings
 
 from controlplane.refusals.keys import ACCEPTED_DAYS, DAY_S, keys_of
 from controlplane.refusals.models import RefusalService
-from fuseboard.contract.portable import Portable
 from fuseboard.contract.refusal_token import RefusalToken, TokenError, read_token
 
 #: Services of one environment; gateways give no keys to more.
@@ -17,7 +16,7 @@ MOST_SERVICES = 1_000
 _SKEW_MS = 300_000
 
 
-class NotOurToken(Portable, Exception):
+class NotOurToken(Exception):
     """Forged, cut, or of another installation. One answer for all of these."""
 
     def __init__(self) -> None:
@@ -27,7 +26,7 @@ class NotOurToken(Portable, Exception):
         )
 
 
-class ExpiredToken(Portable, Exception):
+class ExpiredToken(Exception):
     """Genuine, and older than what is explained."""
 
     def __init__(self, at: datetime) -> None:

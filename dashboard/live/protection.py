@@ -1,12 +1,18 @@
 """What protects pods from one dependency, as its page displays it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from controlplane.fleet.call_figures import CallFigures
-from controlplane.policies.sizing import MARGIN_PERCENT, slots_needed, suggested_rate
+from controlplane.policies.sizing import (
+    MARGIN_PERCENT,
+    bulkhead_words,
+    slots_needed,
+    slots_of_tier,
+    suggested_rate,
+)
 from controlplane.status.facts import Facts
 from dashboard.live.breakers import Breaker
 from dashboard.live.pod_protection import ObservedLine, observed_lines
@@ -81,7 +87,7 @@ def protection_of(breaker: Breaker | None, facts: Facts) -> Protection | None:
         observed=observed_lines(
             facts, (one for one in facts.observing_now if one.part in ("shedding", *document))
         ),
-        suggestions=tuple(_suggestions(calls, bulkhead["max_concurrent"] if bulkhead else 0)),
+        suggestions=tuple(_suggestions(calls, bulkhead, document.get("tier", "standard"))),
         waits=tuple(_waits(calls)),
         mistakes=tuple(_mistakes(calls)),
     )
@@ -120,15 +126,18 @@ def duration(ms: float) -> str:
     return f"{ms / 1000:.2g} s" if ms >= 1000 else f"{ms:.0f} ms"
 
 
-def _suggestions(calls: CallFigures, slots: int) -> list[str]:
+def _suggestions(calls: CallFigures, bulkhead: Mapping[str, Any], tier: str) -> list[str]:
     """What the present latency says about sizes."""
-    if calls.mean_ms is None or calls.mean_ms <= 0 or not slots:
+    if calls.mean_ms is None or calls.mean_ms <= 0 or not bulkhead:
         return []
     mean = duration(calls.mean_ms)
+    slots = slots_of_tier(bulkhead, tier)
     rate = suggested_rate(slots, calls.mean_ms)
+    which = "slots" if slots == bulkhead["max_concurrent"] else f"slots of {tier} calls"
     found = [
-        f"At {mean} per call, {slots:,} slots of a pod suit a local rate of {rate:,} per 60 s"
-        f" ({MARGIN_PERCENT} % of what they can finish)."
+        f"{bulkhead_words(bulkhead, tier)}.",
+        f"At {mean} per call, {slots:,} {which} of a pod suit a local rate of {rate:,} per 60 s"
+        f" ({MARGIN_PERCENT} % of what they can finish).",
     ]
     if calls.callers and calls.first_calls_per_s:
         needed = slots_needed(calls.first_calls_per_s / calls.callers, calls.mean_ms)

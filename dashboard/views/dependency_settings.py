@@ -19,8 +19,9 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Dependency
+from controlplane.policies.protection_presets import SIZE, size_words
 from dashboard.change_words import change_words
-from dashboard.dependency_form import groups, typed_settings, values_of
+from dashboard.dependency_form import groups, suggests, typed_settings, values_of
 from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of, check_owner
@@ -42,7 +43,9 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
         return not_found(request, "No such dependency", "There is no dependency with this name.")
     if request.method != "POST":
         chosen = {part: request.GET.get(part, "") for part in ("bulkhead", "sla", "retry")}
-        return _page(request, row, values=values_of(row, chosen))
+        suggested = not any(chosen.values()) and suggests(row)
+        words = size_words(SIZE, timeout_ms=row.timeout_ms) if suggested else ""
+        return _page(request, row, values=values_of(row, chosen), suggested=words)
     try:
         if starts := request.POST.get("starts", "").strip():
             return _schedule(request, name, starts)
@@ -121,6 +124,7 @@ def _page(
     values: Mapping[str, str] | None = None,
     errors: Mapping[str, Sequence[str]] | None = None,
     conflict: EditConflict | None = None,
+    suggested: str = "",
     version: int | None = None,
     status: int = 200,
 ) -> HttpResponse:
@@ -136,6 +140,7 @@ def _page(
         errors=errors,
         unplaced=unplaced(errors, found, beside=("starts", "reason")),
         conflict=conflict,
+        suggested=suggested,
         version=based_on or row.version,
         reason=request.POST.get("reason", ""),
         starts=request.POST.get("starts", ""),

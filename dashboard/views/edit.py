@@ -25,7 +25,7 @@ from dashboard.hub import hub
 from dashboard.live.edited import edited_key
 from dashboard.reader import actor_of
 from dashboard.setting_controls import unplaced
-from dashboard.thing_fields import choices_of_kinds
+from dashboard.thing_fields import choices_of_kinds, choices_of_sizes
 from dashboard.thing_form import groups_of, placed
 from dashboard.undo import saved_at
 from dashboard.views.edit_preview import preview_of
@@ -188,6 +188,7 @@ def _choices(environment: str, kind: str) -> dict[str, list[tuple[str, str]]]:
     if kind == "dependency":
         found["runbooks"] = [("", "None"), *runbook_choices()]
         found["kinds"] = choices_of_kinds()
+        found["sizes"] = choices_of_sizes()
     return found
 
 

@@ -47,11 +47,13 @@ def production(transactional_db: Any, limits: redis.Redis) -> str:
 
 def _production() -> None:
     from controlplane.editing import edits
+    from controlplane.policies.protection_presets import preset_of_kind
 
     common: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": SEED}
     edits.create_environment(**common)
     edits.create_tenant(tenant="acme", tier="pro", **common)
-    edits.create_dependency(dependency="openai", kind="llm", **common)
+    protection = preset_of_kind("llm", timeout_ms=30_000)
+    edits.create_dependency(dependency="openai", kind="llm", protection=protection, **common)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from django.utils import timezone
 
@@ -22,16 +23,20 @@ from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Dependency, Environment
 from controlplane.policies.protection import CALL, POD, flat_protection, protection_in
-from controlplane.policies.protection_presets import KIND_PRESETS, PRESETS, preset_of_kind
+from controlplane.policies.protection_presets import KIND_PRESETS, PRESETS, preset_of_kind, wait_of_kind
 from fuseboard.contract.policy import decode_policy, encode_policy
 from fuseboard.contract.protection import Bulkhead, CallProtection, PodProtection, Retry
 from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS, fits
-from fuseboard.contract.words import CallTier
+from fuseboard.contract.words import CallTier, WhenFull
 from tests.controlplane.calling import problem
 
 API = "/api/v1/production"
 WHY = {"reason": "Slow calls fill our pods"}
 EDIT: dict[str, Any] = {"environment": "production", **WHY}
+
+QUEUE = WhenFull.QUEUE
+#: What a new bulkhead gets: all slots for the only tier that calls, and a queue.
+NEW = Bulkhead(queues=(30, 30, 6), when_full=(QUEUE, QUEUE, WhenFull.DISCARD), share_idle=True)
 
 SETTINGS = DependencySettings(breaker={}, timeout_ms=1, wait_ms=0, fallback_note="", protection="off")
 
@@ -44,6 +49,10 @@ dependencies:
       retry: off
       bulkhead: {max_concurrent: 20, shares: [60, 30, 10], when_full: [abort, discard, queue]}
 """
+
+
+def flat(bulkhead: Bulkhead) -> dict[str, Any]:
+    return {name: msgspec.to_builtins(getattr(bulkhead, name)) for name in bulkhead.__struct_fields__}
 
 
 def published(dependency: str = "openai") -> CallProtection | None:
@@ -76,20 +85,68 @@ def test_a_dependency_from_before_has_none_and_the_document_is_as_before(product
 
 
 @pytest.mark.parametrize("kind", sorted(KIND_PRESETS))
-def test_a_new_dependency_gets_the_preset_of_its_kind(production: str, ada: Any, kind: str) -> None:
-    edits.create_dependency(dependency="new", kind=kind, actor=ada, **EDIT)
+def test_a_new_dependency_has_no_protection_unless_it_is_given(
+    production: str, ada: Any, call: Any, kind: str
+) -> None:
+    edits.create_dependency(dependency="made", kind=kind, actor=ada, **EDIT)
+    body = {"name": "by-api", "kind": kind, **WHY}
+    assert call("admin", "POST", f"{API}/dependencies", body).status_code == 201
+    apply(call, f"dependencies: {{by-file: {{kind: {kind}}}}}")
+    for name in ("made", "by-api", "by-file"):
+        assert published(name) is None
+        assert Dependency.objects.get(name=name).wait_ms == 0
+
+
+@pytest.mark.parametrize("kind", sorted(KIND_PRESETS))
+def test_the_preset_of_a_kind(production: str, ada: Any, kind: str) -> None:
+    preset = preset_of_kind(kind, timeout_ms=30_000)
+    edits.create_dependency(dependency="new", kind=kind, protection=preset, actor=ada, **EDIT)
     given = published("new")
     assert given is not None
     assert given.sla_ms == {"llm": 30_000, "database": 200}.get(kind, 2_000)
-    assert given.bulkhead == Bulkhead(max_concurrent=50, queue_timeout_ms=5_000)
+    assert given.bulkhead == NEW
     assert given.retry is not None
     assert given.retry.attempts == {"llm": 3}.get(kind, 2)
-    # A file and the API give the same.
-    planned = difference(production, read_plan(f"dependencies: {{planned: {{kind: {kind}}}}}")).changes[0]
-    assert protection_in(planned.after or {}) == Dependency.objects.get(name="new").protection
+    assert wait_of_kind(kind) == {"llm": 3_000}.get(kind, 0)
 
 
-def test_a_new_dependency_can_be_without(production: str, ada: Any, call: Any) -> None:
+@pytest.mark.parametrize(("retry", "wait_ms"), [("background", 3_000), ("llm", 3_000), ("user-facing", 0)])
+def test_a_preset_of_retries_sets_the_wait_for_a_vendor(
+    production: str, ada: Any, call: Any, retry: str, wait_ms: int
+) -> None:
+    Dependency.objects.filter(name="openai").update(wait_ms=700)
+    body = {"preset": {"retry": retry}, "expected_version": 1, **WHY}
+    assert call("admin", "PATCH", f"{API}/dependencies/openai/protection", body).status_code == 200
+    assert Dependency.objects.get(name="openai").wait_ms == wait_ms
+    body = {"preset": {"bulkhead": "small"}, "expected_version": 2, **WHY}
+    assert call("admin", "PATCH", f"{API}/dependencies/openai/protection", body).status_code == 200
+    assert Dependency.objects.get(name="openai").wait_ms == wait_ms
+
+
+def test_an_older_row_keeps_its_division(production: str, ada: Any, call: Any) -> None:
+    """Also when it is changed, exported, imported, or copied to another environment."""
+    old = {name: value for name, value in flat(Bulkhead()).items() if name != "share_idle"}
+    row = {"tier": "standard", "sla_ms": 0, "bulkhead": old}
+    Dependency.objects.filter(name="openai").update(protection=row)
+    exported = "".join(export_plan(production))
+    for prune in (False, True):
+        assert not difference(production, read_plan(exported), prune=prune), exported
+    set_protection(ada, {"bulkhead": {"max_concurrent": 20}})
+    assert published() == CallProtection(bulkhead=Bulkhead(max_concurrent=20))
+    edits.create_environment(environment="staging", reason="for a test", actor=ada)
+    copy_configuration(source=production, environment="staging", reason="for a test", actor=ada)
+    copy = Dependency.objects.get(environment="staging", name="openai")
+    assert copy.protection["bulkhead"]["share_idle"] is False
+    pruned = difference(
+        production,
+        read_plan("dependencies: {openai: {protection: {bulkhead: {max_concurrent: 20}}}}"),
+        prune=True,
+    )
+    after = [protection_in(change.after or {}) for change in pruned.changes if change.name == "openai"]
+    assert all(each["bulkhead"]["share_idle"] is False for each in after)
+
+
+def test_a_new_dependency_gets_the_parts_that_are_given(production: str, ada: Any, call: Any) -> None:
     edits.create_dependency(dependency="bare", kind="llm", protection="off", actor=ada, **EDIT)
     body = {"name": "api-bare", "kind": "llm", "protection": "off", **WHY}
     assert call("admin", "POST", f"{API}/dependencies", body).status_code == 201
@@ -98,8 +155,7 @@ def test_a_new_dependency_can_be_without(production: str, ada: Any, call: Any) -
     assert published("bare") is published("api-bare") is None
     half = published("api-half")
     assert half is not None
-    assert (half.sla_ms, half.retry) == (900, None)
-    assert half.bulkhead is not None
+    assert half == CallProtection(sla_ms=900)
     found = difference(production, read_plan("dependencies: {planned: {kind: llm, protection: off}}"))
     assert protection_in(found.changes[0].after or {}) == {}
 
@@ -113,12 +169,13 @@ def test_an_edit_changes_what_it_gives_and_a_part_can_be_off(production: str, ad
     set_protection(ada, "off")
     assert published() is None
     set_protection(ada, {"bulkhead": {"max_concurrent": 20}})
-    assert published() == CallProtection(bulkhead=Bulkhead(max_concurrent=20))
+    small = msgspec.structs.replace(NEW, max_concurrent=20)
+    assert published() == CallProtection(bulkhead=small)
     # All values are stored: a later default does not change the row.
     assert set(Dependency.objects.get(name="openai").protection["bulkhead"]) == set(CALL.names_in("bulkhead"))
     set_protection(ada, {"tier": "critical", "bulkhead": {"borrow": True}, "retry": {}})
     assert published() == CallProtection(
-        tier=CallTier.CRITICAL, bulkhead=Bulkhead(max_concurrent=20, borrow=True), retry=Retry()
+        tier=CallTier.CRITICAL, bulkhead=msgspec.structs.replace(small, borrow=True), retry=Retry()
     )
     set_protection(ada, {"bulkhead": None, "tier": "standard"})
     assert published() == CallProtection(retry=Retry())
@@ -387,7 +444,12 @@ def test_advice_names_what_is_seldom_meant(production: str, ada: Any, call: Any)
     for kind in KIND_PRESETS:
         name = f"new-{kind}"
         edits.create_dependency(
-            dependency=name, kind=kind, fallback_note="The last answer", actor=ada, **EDIT
+            dependency=name,
+            kind=kind,
+            fallback_note="The last answer",
+            protection=preset_of_kind(kind, timeout_ms=30_000),
+            actor=ada,
+            **EDIT,
         )
         assert call("viewer", "GET", f"{API}/dependencies/{name}").json()["advice"] == []
 

@@ -56,6 +56,7 @@ def production(transactional_db: Any, limits: Any) -> str:
 
 def _production() -> None:
     from controlplane.editing import edits
+    from controlplane.policies.protection_presets import preset_of_kind
 
     common: dict[str, Any] = {"reason": "for a test", "actor": SEED}
     edits.create_environment(environment="production", **common)
@@ -68,6 +69,7 @@ def _production() -> None:
             dependency=name,
             kind="external",
             fallback_note="Order queue",
+            protection=preset_of_kind("external", timeout_ms=30_000),
             runbook="payment-provider-timeouts",
             **common,
         )

@@ -78,7 +78,7 @@ def test_it_saves_all_of_it_in_one_revision(ada: Any) -> None:
     assert found.protection.local_rate is not None
     assert found.protection.bulkhead is not None
     assert (found.protection.bulkhead.max_concurrent, found.protection.bulkhead.borrow) == (30, True)
-    assert found.protection.bulkhead.queues == (10, 12, 0)
+    assert found.protection.bulkhead.queues == (30, 30, 0)
     assert found.protection.bulkhead.when_full == ("queue", "queue", "discard")
     entry = Entry.objects.get(action="dependency.set")
     assert (entry.actor, entry.reason) == ("ada", REASON)
@@ -229,3 +229,64 @@ def test_every_control_belongs_to_a_value_of_the_edit(production: str) -> None:
     names |= {group.switch.name for group in groups(values, {}) if group.switch}
     assert names == set(values)
     assert typed_settings(values).timeout_ms == row().timeout_ms
+
+
+NEW_PAGE = "/edit/dependency?new"
+SENTENCE = "50 calls at once per pod; more wait 5 s"
+
+
+def test_the_form_of_a_new_dependency_suggests_a_protection(ada: Any) -> None:
+    page = " ".join(ada.get(NEW_PAGE).content.decode().split())
+    assert f'<option value="medium" selected>{SENTENCE}</option>' in page
+    assert "20 calls at once per pod; more wait 5 s" in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "slots", "wait_ms"),
+    [("llm", "medium", 50, 3_000), ("external", "small", 20, 0), ("database", "off", None, 0)],
+)
+def test_a_new_dependency_gets_what_its_form_shows(
+    ada: Any, kind: str, size: str, slots: int | None, wait_ms: int
+) -> None:
+    data = {
+        "name": "ledger",
+        "own.kind": kind,
+        "own.timeout_ms": "4000",
+        "own.protection": size,
+        "reason": REASON,
+    }
+    answer = ada.post(NEW_PAGE, data)
+    assert answer.status_code == 302, answer.content.decode()
+    saved = Dependency.objects.get(name="ledger")
+    assert saved.wait_ms == wait_ms
+    if slots is None:
+        assert saved.protection == {}
+        return
+    bulkhead = saved.protection["bulkhead"]
+    assert (bulkhead["max_concurrent"], bulkhead["queue_timeout_ms"]) == (slots, 2_000)
+    assert bulkhead["share_idle"] is True
+    assert bulkhead["when_full"] == ["queue", "queue", "discard"]
+    assert "retry" in saved.protection
+
+
+def test_a_wrong_size_is_refused(ada: Any) -> None:
+    data = {"name": "ledger", "own.kind": "llm", "own.protection": "enormous", "reason": REASON}
+    answer = ada.post(NEW_PAGE, data)
+    assert answer.status_code == 422
+    assert "Choose one of the values." in answer.content.decode()
+
+
+def test_the_settings_of_a_dependency_without_protection_suggest_it_once(ada: Any) -> None:
+    """The API or a file made it, and no user has saved its settings."""
+    Dependency.objects.filter(name="payments-api").update(protection={})
+    page = " ".join(ada.get(PAGE).content.decode().split())
+    assert "Nothing protects pods from payments-api yet." in page
+    assert page.count(SENTENCE) == 2
+    assert 'name="protection.bulkhead.share_idle"' in page
+    assert row().protection == {}
+    assert (
+        ada.post(PAGE, typed(protection__bulkhead__on="off", protection__retry__on="off")).status_code == 302
+    )
+    page = ada.get(PAGE).content.decode()
+    assert "Nothing protects pods" not in page
+    assert SENTENCE not in page

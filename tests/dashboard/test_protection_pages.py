@@ -65,7 +65,7 @@ def drawn(page: str, some: Facts) -> dict[str, str]:
 def test_the_page_of_a_dependency_shows_each_tier_retries_and_fallbacks() -> None:
     html = drawn("breaker", facts())["protection"]
     text = " ".join(html.split())
-    for words in ("12 / 50", "34 / 34", "20 / 24", "16 / 16", "2.5/s", "Standard", "2 pods report"):
+    for words in ("12 / 50", "34 / 34", "20 / 60", "16 / 16", "2.5/s", "Standard", "2 pods report"):
         assert words in text, words
     assert "0.5/s for 4.0 first calls/s" in text or "0.5/s for 4 first calls/s" in text
     assert "1.5/s had no budget" in text
@@ -114,8 +114,8 @@ def test_a_queue_is_highlighted_before_it_is_full() -> None:
         tiers = (SlotFigures("critical", limit=50, active=50, queued=queued),)
         return 'class="st-warn"' in drawn("breaker", facts(calls=replace(CALLS, tiers=tiers)))["protection"]
 
-    # Two pods with 10 places each.
-    assert (hot(16), hot(17)) == (False, True)
+    # Two pods with 30 places each.
+    assert (hot(48), hot(49)) == (False, True)
 
 
 @pytest.mark.django_db

@@ -33,7 +33,7 @@ def list_dependencies(request: HttpRequest, environment: Environment) -> list[De
 
 @router.post("", response={201: RevisionOut}, auth=needs("edit_breaker_policy"))
 def create_dependency(request: HttpRequest, environment: Environment, values: DependencyIn) -> RevisionOut:
-    """Register a dependency; ``breaker`` and ``protection`` replace parts of the presets of its kind."""
+    """Register a dependency; ``breaker`` replaces values of the preset of its kind."""
     revision = edits.create_dependency(
         environment=environment,
         dependency=values.name,

@@ -229,7 +229,7 @@ class DependencyIn(ReasonIn):
     breaker: BreakerColumns = {}  # noqa: RUF012
     protection: Annotated[
         CallProtectionIn | Off | None,
-        Field(description="Replaces parts of the preset of its kind; off for no protection."),
+        Field(description="What protects pods from it. Without it, or with off: nothing."),
     ] = None
 
 

@@ -17,7 +17,11 @@ from controlplane.policies.models import (
     Runbook,
 )
 from controlplane.policies.protection import CALL, changed
-from controlplane.policies.protection_presets import merged_changes, preset_change, preset_of_kind
+from controlplane.policies.protection_presets import (
+    RETRY_WAITS_MS,
+    merged_changes,
+    preset_change,
+)
 from controlplane.policies.runbook_texts import runbook_row
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
@@ -39,9 +43,9 @@ def create_dependency(
     breaker: Mapping[str, int] | None = None,
     protection: Mapping[str, Any] | str | None = None,
 ) -> int:
-    """Register a dependency. ``breaker`` and ``protection`` replace values of the presets of its kind.
+    """Register a dependency. ``breaker`` replaces values of the preset of its kind.
 
-    With ``protection="off"``, nothing protects pods from it.
+    Without ``protection``, nothing protects pods from it.
     """
     problems = Problems()
     problems.slug("dependency", dependency)
@@ -56,9 +60,7 @@ def create_dependency(
     check_breaker(problems, columns)
     problems.reason(reason)
     problems.settle()
-    preset = preset_of_kind(kind, timeout_ms=timeout_ms)
-    patch = preset if protection is None else merged_changes(preset, protection)
-    protected = changed(problems, {}, patch, CALL)
+    protected = changed(problems, {}, protection, CALL)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         if Dependency.objects.filter(environment_id=environment, name=dependency).exists():
@@ -132,7 +134,8 @@ def set_protection(
     """Change what protects a pod from this dependency, see ``fuseboard.contract.protection``.
 
     Values that are left out stay; those of a part that was off get its defaults. ``None`` or ``"off"``
-    turns a part, or all of it, off. ``preset`` names presets, which ``protection`` overrides.
+    turns a part, or all of it, off. ``preset`` names presets, which ``protection`` overrides; that of the
+    retries also sets how long calls wait for a limit of the vendor.
     """
     problems = Problems()
     patch = merged_changes(preset_change(problems, preset or {}), protection)
@@ -142,6 +145,7 @@ def set_protection(
         edit = DependencyEdit(revision, dependency, expected_version)
         edit.row.protection = changed(problems, edit.row.protection, patch, CALL)
         problems.settle()
+        edit.row.wait_ms = RETRY_WAITS_MS.get((preset or {}).get("retry", ""), edit.row.wait_ms)
         edit.finish("protection.set")
     return revision.number
 

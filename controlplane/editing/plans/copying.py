@@ -3,7 +3,14 @@ from controlplane.editing.plans.apply import apply_plan
 from controlplane.editing.plans.plan import Plan
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import columns_of_edit
-from controlplane.policies.protection import PROTECTION, protection_in, without_protection
+from controlplane.policies.protection import (
+    CALL,
+    POD,
+    PROTECTION,
+    completed,
+    protection_in,
+    without_protection,
+)
 from controlplane.policies.state import read_state
 
 _SECTIONS = ("default_tier", "tuning", PROTECTION, "subject_limits", "template", "tier", "dependency")
@@ -23,7 +30,10 @@ def copy_configuration(
     for (kind, name), fields in state.items():
         said = _said(fields)
         if kind in ("environment", "dependency"):
-            said[PROTECTION] = protection_in(fields) or "off"
+            # With every value: an older row lacks some, and a new one would get others.
+            protection = protection_in(fields)
+            shape = POD if kind == "environment" else CALL
+            said[PROTECTION] = completed(protection, shape) if protection else "off"
         plan.things[kind, "" if kind == "environment" else name] = said
     if with_tenants:
         plan.sections.add("tenant")

@@ -9,7 +9,7 @@ from typing import Any
 from controlplane.editing.plans.csv_reading import COLUMNS, QUOTA_COLUMNS, guard
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import columns_of_edit
-from controlplane.policies.protection import protection_in
+from controlplane.policies.protection import CALL, completed, protection_in
 from controlplane.policies.state import State, read_state
 
 #: Text that needs no quotes in YAML.
@@ -58,8 +58,9 @@ def _thing(kind: str, name: str, fields: Fields) -> Iterator[str]:
     if breaker := _below("breaker", fields):
         yield f"    breaker: {_flow(breaker)}\n"
     if kind == "dependency":
-        # Off is said, because a new dependency would get the preset of its kind.
-        yield f"    protection: {_scalar(protection_in(fields) or 'off')}\n"
+        protection = protection_in(fields)
+        # With every value: an older row lacks some, and a new one would get others.
+        yield f"    protection: {_scalar(completed(protection, CALL) if protection else 'off')}\n"
     if kind != "template":
         yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")
 

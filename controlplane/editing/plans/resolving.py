@@ -35,7 +35,6 @@ from controlplane.policies.protection import (
     protection_in,
     without_protection,
 )
-from controlplane.policies.protection_presets import merged_changes, preset_of_kind
 from controlplane.policies.runbook_texts import is_runbook
 from controlplane.policies.state import State, Thing, names_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
@@ -163,9 +162,6 @@ class _Resolving:
         if "runbook" in given:
             given = given | {"runbook": given["runbook"] or None}
         patch: Any = given.get(PROTECTION, {})
-        if now is None:
-            timeout_ms: int = given.get("timeout_ms") or base["timeout_ms"]
-            patch = merged_changes(preset_of_kind(base["kind"], timeout_ms=timeout_ms), patch)
         protection = self._protection("dependency", name, base, patch, CALL, complete=self.prune)
         given, base = _unprotected(given), without_protection(base)
         fields = self._with_limits("dependency", name, given, base, lambda limit: VENDOR_DEFAULTS)
@@ -195,9 +191,9 @@ class _Resolving:
     ) -> Fields:
         """Return the flat protection. If the file is complete, what it leaves out is off."""
         problems = Problems()
-        present = {} if complete else protection_in(base)
+        had = protection_in(base)
         now_us = int(self.now.timestamp() * 1_000_000)
-        after = changed(problems, present, patch, shape, now_us=now_us)
+        after = changed(problems, {} if complete else had, patch, shape, now_us=now_us, had=had)
         for field, found in problems.errors.items():
             self._error(kind, name, field, " ".join(found))
         return flat_protection(after)
@@ -338,7 +334,7 @@ def _given(thing: Thing, fields: Fields, now: Fields | None) -> Fields:
     elif kind == "tenant":
         given["parent"] = fields.get("parent", "")
     for limit, columns in limits_in(PREFIX[kind], fields).items():
-        edit = {"dependency": "", "service": "", **columns_of_edit(columns)}
+        edit = {"dependency": "", **columns_of_edit(columns)}
         full = edit if columns.get("template") else full_columns(edit)
         given |= {f"{PREFIX[kind]}.{limit}.{name}": value for name, value in full.items() if name != "own"}
     return given
