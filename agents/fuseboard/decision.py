@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 from msgspec import Struct
 
 from fuseboard.contract.policy import Limit
-from fuseboard.contract.words import Algorithm, BreakerState, Mode, Reason
+from fuseboard.contract.words import Algorithm, BreakerState, Mode, Period, Reason
 
 
 class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
@@ -27,6 +27,9 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
     measure: str = "calls"
     #: It counts, but never refuses.
     shadow: bool = False
+    #: Of a calendar limit.
+    period: Period | None = None
+    time_zone: str = "UTC"
 
     @classmethod
     def of(cls, limit: Limit) -> Self:
@@ -38,6 +41,8 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
             algorithm=limit.algorithm,
             measure=limit.measure,
             shadow=limit.shadow,
+            period=limit.period,
+            time_zone=limit.time_zone,
         )
 
     def __str__(self) -> str:

@@ -11,13 +11,14 @@ import json
 import random
 from functools import lru_cache
 from math import ceil
-from time import time
 from urllib.parse import quote
 
 from fuseboard.calling.trace import trace_id
 from fuseboard.contract.refusal_token import HEADER, URN
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import Decision, LimitStatus
+from fuseboard.integrations.legacy_headers import CALLS, legacy_headers
+from fuseboard.integrations.refusal_words import spent_words
 
 #: Names in lower case.
 Headers = list[tuple[str, str]]
@@ -33,8 +34,9 @@ _CALLERS_OWN = {Reason.QUOTA, Reason.CONCURRENCY, Reason.BUDGET_SPENT}
 #: Characters that a header string may contain unescaped, besides letters and digits.
 _PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 
-#: Callers that are refused together are spread over this much, so that they do not return together.
-_RETRY_JITTER = 0.1
+#: Callers that are refused together are spread over this part of their wait, so that they do not return
+#: together, and over a minute at most (with the second that rounding adds).
+_RETRY_JITTER, _MOST_JITTER_S = 0.1, 59.0
 
 
 def status_of(decision: Decision) -> int:
@@ -43,23 +45,22 @@ def status_of(decision: Decision) -> int:
     return 429 if decision.reason in _CALLERS_OWN else 503
 
 
-def limit_headers(decision: Decision, *, legacy: bool = False) -> Headers:
+def limit_headers(decision: Decision, *, legacy: bool = False, wait_s: int = 0) -> Headers:
     """``RateLimit-Policy`` for every checked limit, ``RateLimit`` for those with a known remainder.
 
-    ``legacy`` adds ``X-RateLimit-*`` for the limit that is nearest to its end. Its ``Reset`` is Unix
-    time, as most clients expect it; ``t`` of ``RateLimit`` is in seconds from now. Shadow limits never
-    refuse, so they are not listed.
+    ``legacy`` adds ``X-RateLimit-*`` for the limit of requests that is nearest to its end. Its ``Reset`` is
+    Unix time, as most clients expect it, and agrees with ``wait_s``, the ``Retry-After`` of a refusal; ``t``
+    of ``RateLimit`` is in seconds from now. Shadow limits never refuse, so they are not listed.
     """
     limits = [limit for limit in decision.limits if not limit.shadow]
     if not limits:
         return []
-    policies = [_policy(limit.name, limit.limit, limit.window_ms, limit.algorithm) for limit in limits]
-    headers = [("ratelimit-policy", ", ".join(policies))]
+    headers = [("ratelimit-policy", ", ".join([_policy_of(limit) for limit in limits]))]
     known = [limit for limit in limits if limit.remaining is not None]
     if known:
         headers.append(("ratelimit", ", ".join([_state(limit, decision) for limit in known])))
-        if legacy:
-            headers += _legacy(known, decision)
+    if legacy:
+        headers += legacy_headers(decision, wait_s)
     return headers
 
 
@@ -71,7 +72,7 @@ def header_pairs(decision: Decision, *, legacy: bool = False) -> list[tuple[byte
         limit = limits[0]
         if limit.shadow:
             return []
-        policy, left = _pairs_of_one(limit.name, limit.limit, limit.window_ms, limit.algorithm)
+        policy, left = _pairs_of_one(limit.name, limit.limit, limit.window_ms, limit.algorithm, limit.measure)
         if limit.remaining is None:
             return [policy]
         return [policy, (b"ratelimit", b"%b%d" % (left, max(0, limit.remaining)))]
@@ -85,9 +86,10 @@ def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
 def refusal(decision: Decision, *, legacy: bool = False) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the response to a refused request."""
     status = status_of(decision)
-    headers = limit_headers(decision, legacy=legacy)
     token = decision.refusal_token()
     details = problem(decision)
+    wait_s = details.get("retry_after", 0)
+    headers = limit_headers(decision, legacy=legacy, wait_s=wait_s if isinstance(wait_s, int) else 0)
     if trace := trace_id():
         details["trace_id"] = trace
     if token:
@@ -108,14 +110,16 @@ def problem(decision: Decision) -> dict[str, object]:
     """The problem details of a refusal, as a JSON object. ``retry_after`` is in seconds, like the header."""
     status = status_of(decision)
     details: dict[str, object] = {"status": status, "reason": str(decision.reason or "")}
+    wait_s = 0
     if decision.retry_after_ms and status != 403:
-        seconds = decision.retry_after_ms / 1000 * (1 + random.uniform(0, _RETRY_JITTER))
-        details["retry_after"] = ceil(seconds)
+        least_s = decision.retry_after_ms / 1000
+        wait_s = ceil(least_s + random.uniform(0, min(least_s * _RETRY_JITTER, _MOST_JITTER_S)))
+        details["retry_after"] = wait_s
     if status == 429:
         return details | {
             "type": QUOTA_EXCEEDED,
             "title": "Too many requests",
-            "detail": f"The limit {decision.rule!r} is spent.",
+            "detail": spent_words(decision, wait_s),
             "violated-policies": [decision.rule],
         }
     if status == 403:
@@ -139,21 +143,28 @@ def _quoted(name: str) -> str:
     return f'"{quote(name, safe=_PLAIN)}"'
 
 
+def _policy_of(limit: LimitStatus) -> str:
+    return _policy(limit.name, limit.limit, limit.window_ms, limit.algorithm, limit.measure)
+
+
 @lru_cache(maxsize=1024)
-def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm) -> str:
+def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm, measure: str) -> str:
     text = f"{_quoted(name)};q={limit}"
     if algorithm is Algorithm.CONCURRENCY:
         return f'{text};qu="concurrent-requests"'
+    if measure != CALLS:
+        # Without a unit, a quota counts requests.
+        text = f"{text};qu={_quoted(measure)}"
     # Only whole seconds are possible. A window of 1.5 s is left out rather than rounded.
     return f"{text};w={window_ms // 1000}" if window_ms % 1000 == 0 else text
 
 
 @lru_cache(maxsize=1024)
 def _pairs_of_one(
-    name: str, limit: int, window_ms: int, algorithm: Algorithm
+    name: str, limit: int, window_ms: int, algorithm: Algorithm, measure: str
 ) -> tuple[tuple[bytes, bytes], bytes]:
     """The header of the policy, and the beginning of the header of its state."""
-    policy = _policy(name, limit, window_ms, algorithm).encode()
+    policy = _policy(name, limit, window_ms, algorithm, measure).encode()
     return (b"ratelimit-policy", policy), f"{_quoted(name)};r=".encode()
 
 
@@ -161,19 +172,3 @@ def _state(limit: LimitStatus, decision: Decision) -> str:
     waits = limit.name == decision.rule and decision.retry_after_ms
     wait = f";t={ceil(decision.retry_after_ms / 1000)}" if waits else ""
     return f"{_quoted(limit.name)};r={max(0, limit.remaining or 0)}{wait}"
-
-
-def _legacy(known: list[LimitStatus], decision: Decision) -> Headers:
-    """The headers that were usual before the draft. ``Reset`` is Unix time, when it is known."""
-    tightest = min(known, key=lambda limit: (limit.name != decision.rule, _part_left(limit)))
-    headers = [
-        ("x-ratelimit-limit", str(tightest.limit)),
-        ("x-ratelimit-remaining", str(max(0, tightest.remaining or 0))),
-    ]
-    if tightest.name == decision.rule and decision.retry_after_ms:
-        headers.append(("x-ratelimit-reset", str(ceil(time() + decision.retry_after_ms / 1000))))
-    return headers
-
-
-def _part_left(limit: LimitStatus) -> float:
-    return (limit.remaining or 0) / limit.limit if limit.limit else 0.0
