@@ -18,11 +18,12 @@ from tests.agents.servers import POLICY
 from tests.waiting import eventually
 
 pytest.importorskip("fastapi")
-from fastapi import Depends, FastAPI, Header, HTTPException
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException
 from fastapi.responses import JSONResponse
+from starlette.requests import HTTPConnection
 
 from fuseboard.integrations.asgi import FuseboardMiddleware
-from fuseboard.integrations.fastapi import answer_refused, limited
+from fuseboard.integrations.fastapi import answer_refused, limited, subject_of
 
 REQUESTS = Limit(name="requests", limit=5, window_ms=60_000, algorithm=Algorithm.SLIDING_WINDOW)
 OPEN = Limit(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)
@@ -173,3 +174,62 @@ async def test_slots_of_a_request_are_free_when_it_has_ended(agent: Agent, addre
     assert (held.status_code, held.json()["detail"]["reason"]) == (429, "concurrency")
     agent.finish(decision)
     assert (await agent.admit_request("slots", subject=Subject(user="ada"), wait_s=5)).allowed
+
+
+class TestNames:
+    """The endpoint of a route has one name, wherever the route is included or mounted."""
+
+    @pytest.fixture
+    def app(self) -> FastAPI:
+        def name(connection: HTTPConnection) -> str:
+            return subject_of(connection).endpoint
+
+        def make() -> FastAPI:
+            inner, outer, app = APIRouter(prefix="/in"), APIRouter(prefix="/mid"), FastAPI()
+            inner.get("/x/{id}")(name)
+            outer.include_router(inner, prefix="/more")
+            app.include_router(outer, prefix="/top")
+            app.get("/orders/{id}")(name)
+            app.get("/files/{path:path}")(name)
+            return app
+
+        app = make()
+        app.mount("/shop", make())
+        app.mount("/of/{tenant}", make())
+        return app
+
+    @pytest.mark.parametrize(
+        ("path", "name"),
+        [
+            ("/orders/1", "GET /orders/{id}"),
+            ("/files/a/b", "GET /files/{path:path}"),
+            ("/top/mid/more/in/x/1", "GET /top/mid/more/in/x/{id}"),
+            ("/shop/orders/1", "GET /shop/orders/{id}"),
+            ("/shop/top/mid/more/in/x/1", "GET /shop/top/mid/more/in/x/{id}"),
+            ("/of/acme/orders/1", "GET /of/{tenant}/orders/{id}"),
+            ("/of/orders/orders/orders", "GET /of/{tenant}/orders/{id}"),
+        ],
+    )
+    @pytest.mark.parametrize("root", ["", "/api"])
+    async def test_a_name_has_the_prefixes_of_routers_and_mounts(
+        self, app: FastAPI, root: str, path: str, name: str
+    ):
+        transport = httpx.ASGITransport(app, root_path=root)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            assert (await client.get(root + path)).json() == name
+
+
+async def test_the_tasks_after_an_answer_hold_no_slot(agent: Agent):
+    app, seen = FastAPI(), list[bool]()
+
+    async def later() -> None:
+        seen.append((await agent.admit_request("slots", wait_s=10)).allowed)
+
+    @app.get("/mail", dependencies=[Depends(limited(agent, tenant=lambda: "slots"))])
+    async def mail(tasks: BackgroundTasks) -> str:
+        assert not (await agent.admit_request("slots")).allowed
+        tasks.add_task(later)
+        return "sent"
+
+    assert (await get(app, "/mail")).status_code == 200
+    assert seen == [True]

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 import redis
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import request_finished
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient, Client
+from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
+from django.utils import translation
 
 from fuseboard import AgentSettings, Misconfigured, Outcome, Reason, Refused, blocking
 from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
@@ -371,3 +373,56 @@ async def test_a_failed_call_of_an_asynchronous_view_counts(guarded: blocking.Ag
     for _ in range(BREAKER.consecutive_failures):
         assert not await fail()
     await eventually(fail, "the breaker to open")
+
+
+ORIGIN = {"HTTP_ORIGIN": "https://shop.example"}
+ASKS = {"HTTP_ACCESS_CONTROL_REQUEST_METHOD": "POST"}
+
+
+class TestPreflights:
+    def test_they_cost_nothing_and_have_no_tenant(self, guarded: Any):
+        client = Client()
+        assert {client.options("/", **ORIGIN, **ASKS).status_code for _ in range(8)} == {200}
+        assert client.get("/", headers={"X-Tenant": "acme"}).headers["RateLimit"] == '"requests";r=4'
+
+    @pytest.mark.parametrize("headers", [{}, ORIGIN, ASKS])
+    def test_options_alone_is_a_request(self, guarded: Any, headers: dict[str, str]):
+        client = Client(headers={"X-Tenant": "acme"})
+        assert [client.options("/", **headers).status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+def test_work_in_close_holds_no_slot(guarded: Any):
+    freed: list[bool] = []
+
+    def ended(**what: Any) -> None:
+        freed.append(agent().admit_request("slots", wait_s=10).allowed)
+
+    request_finished.connect(ended)
+    try:
+        response = Client(headers={"X-Tenant": "slots"}).get("/streaming")
+        assert not agent().admit_request("slots").allowed
+        response.close()
+    finally:
+        request_finished.disconnect(ended)
+    assert freed == [True]
+
+
+@pytest.mark.parametrize("active", ["en", "de"])
+def test_a_route_has_one_name_whatever_language_the_thread_has(settings: Any, monkeypatch: Any, active: str):
+    # Django decides once whether it translates.
+    monkeypatch.setattr(translation, "_trans", type(translation._trans)())
+    settings.USE_I18N, settings.LANGUAGE_CODE = True, "en"
+    settings.LANGUAGES = [("en", "English"), ("de", "German")]
+    names = {
+        "/in/x/7/": "/in/x/<int:pk>/",
+        "/in/y/7/": "/in/y/(?P<pk>[0-9]+)/$",
+        "/orders/7/": "/orders/<int:pk>/",
+        "/de/orders/7/": "/de/orders/<int:pk>/",
+        "/nowhere/7": "/nowhere/7",
+    }
+    with translation.override(active):
+        for path_info, name in names.items():
+            request = RequestFactory().get(path_info)
+            request.urlconf = "tests.controlplane.languages"
+            assert subject_of(request).endpoint == f"GET {name}"
+        assert translation.get_language() == active

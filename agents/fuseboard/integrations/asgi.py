@@ -27,8 +27,9 @@ from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
+from fuseboard.integrations import preflight
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
-from fuseboard.integrations.problem import encoded, header_pairs, refusal
+from fuseboard.integrations.problem import close_code, close_reason, encoded, header_pairs, refusal
 from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
 
@@ -39,6 +40,18 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("fuseboard.asgi")
+
+_BEGINS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+#: A response, its file, or a connection ends here, unless more of the body follows.
+_ENDS = frozenset(
+    {
+        "http.response.body",
+        "http.response.pathsend",
+        "http.response.zerocopysend",
+        "websocket.close",
+        "websocket.http.response.body",
+    }
+)
 
 #: In the scope of a request that was counted, and could have been shed, already.
 ENTERED = "fuseboard.entered"
@@ -57,15 +70,16 @@ def subject_of(scope: Scope) -> Subject:
 
 
 class FuseboardMiddleware:
-    """Decides HTTP requests; WebSockets pass through.
+    """Decides HTTP requests, and with ``websockets`` the handshakes of WebSockets too.
 
     ``tenant`` returns the tenant of a request. An empty or invalid name is limited like an unknown
     tenant. ``None`` is a caller without a tenant: with a ``subject``, the limits of its address or key
     decide; without one, nothing does (health checks). ``subject`` says who asks, below the tenant, like
     ``subject_of``. ``cost`` and ``costs`` return what the request costs. What these functions raise is
     the application's error. If a request would be refused, it waits, provided that the refusal ends
-    within ``wait_s`` seconds; it spends nothing meanwhile. The agent starts and stops with the lifespan
-    of the application, unless it is running already.
+    within ``wait_s`` seconds; it spends nothing meanwhile. A CORS preflight costs nothing, and can be
+    shed. What a request holds is free when its answer is complete, or its WebSocket closed. The agent
+    starts and stops with the lifespan of the application, unless it is running already.
     """
 
     def __init__(
@@ -78,6 +92,7 @@ class FuseboardMiddleware:
         costs: Callable[[Scope], Mapping[str, int]] | None = None,
         legacy_headers: bool = False,
         wait_s: float | None = None,
+        websockets: bool = False,
     ) -> None:
         check_wait(wait_s)
         self._app = app
@@ -88,29 +103,38 @@ class FuseboardMiddleware:
         self._costs = costs
         self._legacy = legacy_headers
         self._wait_s = wait_s
+        self._websockets = websockets
         #: Requests that passed because the agent could not decide.
         self.failed_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # In one piece: every further coroutine is a part of what the middleware costs each request.
-        if scope["type"] != "http":
+        kind = scope["type"]
+        if kind != "http" and not (self._websockets and kind == "websocket"):
             await self._pass(scope, receive, send)
             return
         visit: Visit | None = None
         token = enter_request(partial(_traceparent, scope))
         try:
-            tenant = self._tenant(scope)
-            subject = (self._subject(scope) if self._subject is not None else None) or NOBODY
+            free = kind == "http" and preflight.in_scope(scope)
+            if free:
+                tenant, subject = None, subject_of(scope)
+            else:
+                tenant = self._tenant(scope)
+                subject = (self._subject(scope) if self._subject is not None else None) or NOBODY
             if tenant is None and subject == NOBODY:
-                await self._serve(scope, receive, send, [], None)
+                await self._serve(scope, receive, send, None, None)
                 return
             entered = self._agent.enter_request(
-                tenant, subject, scope.get("method", ""), scope.get("path", "")
+                tenant, subject, scope.get("method", "GET"), scope.get("path", "")
             )
             if isinstance(entered, Decision):
                 await self._refuse(scope, send, entered)
                 return
             visit = entered
+            if free:
+                await self._serve(scope, receive, send, None, visit)
+                return
             # ``fuseboard.integrations.fastapi.limited`` must not count the request again.
             scope[ENTERED] = True
             cost = self._cost(scope) if self._cost is not None else 1
@@ -122,18 +146,10 @@ class FuseboardMiddleware:
                 )
             except Misconfigured:
                 self._note_failed_open()
-            if decision is None:
-                await self._serve(scope, receive, send, [], visit)
-            elif not decision.allowed:
+            if decision is not None and not decision.allowed:
                 await self._refuse(scope, send, decision)
             else:
-                try:
-                    extra = header_pairs(decision, legacy=self._legacy)
-                    await self._serve(scope, receive, send, extra, visit)
-                finally:
-                    # A leased call holds no slots.
-                    if not decision.leased:
-                        self._agent.finish(decision)
+                await self._serve(scope, receive, send, decision, visit)
         finally:
             if visit is not None:
                 visit.leave()
@@ -142,40 +158,33 @@ class FuseboardMiddleware:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _Lifespan(self._app, self._agent).run(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._serve(scope, receive, send, None, None)
         else:
             await self._app(scope, receive, send)
 
     async def _serve(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        extra: list[tuple[bytes, bytes]],
-        visit: Visit | None,
+        self, scope: Scope, receive: Receive, send: Send, decision: Decision | None, visit: Visit | None
     ) -> None:
-        started = False
-
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            nonlocal started
-            if not started and message["type"] == "http.response.start":
-                started = True
-                if visit is not None:
-                    # Here, not at the end: how long a stream lasts says nothing about the pod.
-                    visit.answered(message["status"])
-                if extra:
-                    message = {**message, "headers": [*message.get("headers", ()), *extra]}
-            return send(message)
-
+        answer = _Answer(send, self._agent, decision, visit)
+        if decision is not None:
+            answer.extra = header_pairs(decision, legacy=self._legacy)
         try:
-            await self._app(scope, receive, send_with_headers)
+            await self._app(scope, receive, answer.send)
         except Exception as error:
             refused = refusal_of(error)
-            if refused is not None and not started:
+            if refused is not None and not answer.started:
                 await self._refuse(scope, send, refused.decision)
+                return
+            if refused is not None and scope["type"] == "websocket":
+                if not answer.complete:
+                    await send(closing(refused.decision))
                 return
             if refused is None and visit is not None:
                 visit.answered(500)
             raise
+        finally:
+            answer.finish()
 
     def _note_failed_open(self) -> None:
         """Not started, or an invalid cost. Refusing all requests would be worse than no limit."""
@@ -185,8 +194,74 @@ class FuseboardMiddleware:
 
     async def _refuse(self, scope: Scope, send: Send, decision: Decision) -> None:
         status, headers, body = refusal(decision, legacy=self._legacy)
-        await send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        kind = "http.response"
+        if scope["type"] == "websocket":
+            if not can_deny(scope):
+                await send(closing(decision))
+                return
+            kind = "websocket.http.response"
+        await send({"type": f"{kind}.start", "status": status, "headers": encoded(headers)})
+        await send({"type": f"{kind}.body", "body": b"" if scope.get("method") == "HEAD" else body})
+
+
+class _Answer:
+    """The answer to one request. What the request holds is free when the answer is complete.
+
+    Work after that, such as the background tasks of Starlette, holds nothing. A WebSocket holds its slots
+    until it is closed, but is a request to the protection of the pod only until it is accepted.
+    """
+
+    __slots__ = ("_agent", "_decision", "_send", "_visit", "complete", "extra", "started")
+
+    def __init__(self, send: Send, agent: Agent, decision: Decision | None, visit: Visit | None) -> None:
+        self._send, self._agent, self._decision, self._visit = send, agent, decision, visit
+        self.extra: list[tuple[bytes, bytes]] = []
+        self.started = self.complete = False
+
+    def send(self, message: Message) -> Awaitable[None]:
+        kind = message["type"]
+        if not self.started and kind in _BEGINS:
+            self.started = True
+            if self._visit is not None:
+                # Here, not at the end: how long a stream lasts says nothing about the pod.
+                self._visit.answered(message.get("status", 101))
+                if kind == "websocket.accept":
+                    self._visit.leave()
+            if self.extra:
+                message = {**message, "headers": [*message.get("headers", ()), *self.extra]}
+        elif kind in _ENDS and not message.get("more_body"):
+            self.complete = True
+            if self._decision is not None or self._visit is not None:
+                return self._send_last(message)
+        return self._send(message)
+
+    async def _send_last(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        finally:
+            self.finish()
+
+    def finish(self) -> None:
+        decision, self._decision = self._decision, None
+        # A leased call holds no slots.
+        if decision is not None and not decision.leased:
+            self._agent.finish(decision)
+        if self._visit is not None:
+            self._visit.leave()
+
+
+def can_deny(scope: Scope) -> bool:
+    """Whether the server can answer the handshake of a WebSocket with a response."""
+    return "websocket.http.response" in (scope.get("extensions") or {})
+
+
+def closing(decision: Decision) -> Message:
+    """Closes a WebSocket because of a refusal: 1013 (try again later), or 1008 (policy violation)."""
+    return {
+        "type": "websocket.close",
+        "code": close_code(decision),
+        "reason": close_reason(decision),
+    }
 
 
 def _traceparent(scope: Scope) -> str:

@@ -52,6 +52,7 @@ from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
+from fuseboard.integrations import preflight
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
 from fuseboard.protection.pod import Visit
@@ -144,7 +145,8 @@ class FuseboardMiddleware:
                 if (shed := self._enter(request, question, served)) is not None:
                     return self._refused(shed)
                 try:
-                    served.decision = self._agent.admit_request(**question)
+                    if "free" not in question:
+                        served.decision = self._agent.admit_request(**question)
                 except Misconfigured:
                     self._note_failure()
                 if (refused := served.refusal) is not None:
@@ -170,7 +172,8 @@ class FuseboardMiddleware:
                 if (shed := self._enter(request, question, served)) is not None:
                     return self._refused(shed)
                 try:
-                    served.decision = await self._agent.aadmit_request(**question)
+                    if "free" not in question:
+                        served.decision = await self._agent.aadmit_request(**question)
                 except Misconfigured:
                     self._note_failure()
                 if (refused := served.refusal) is not None:
@@ -194,6 +197,8 @@ class FuseboardMiddleware:
         return response
 
     def _question(self, request: HttpRequest) -> Question | None:
+        if preflight.in_environ(request.META):
+            return {"tenant": None, "subject": subject_of(request), "free": True}
         tenant = self._tenant(request)
         subject = self._subject(request) if self._subject is not None else None
         if tenant is None and (subject is None or subject == NOBODY):
@@ -226,9 +231,9 @@ class FuseboardMiddleware:
 
             def close_and_finish() -> None:
                 try:
-                    close()
-                finally:
                     served.finish()
+                finally:
+                    close()
 
             response.close = close_and_finish  # type: ignore[method-assign] # the server calls it at the end
         else:

@@ -8,7 +8,7 @@
 
 ``current_tenant`` is a dependency like any other: it may take headers, tokens and other dependencies.
 ``FuseboardMiddleware`` decides earlier, and for all routes. Use this when the tenant is known only
-after authentication, or when routes differ in cost.
+after authentication, or when routes differ in cost. On a WebSocket route it decides the handshake.
 """
 
 import json
@@ -16,15 +16,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from fastapi import Depends, HTTPException, Request, Response
+from fastapi import BackgroundTasks, Depends, HTTPException, Response, WebSocket, WebSocketException
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
+from starlette.websockets import WebSocketState
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
+from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
-from fuseboard.integrations.asgi import ENTERED
-from fuseboard.integrations.problem import limit_headers, refusal
+from fuseboard.integrations.asgi import ENTERED, can_deny
+from fuseboard.integrations.problem import close_code, close_reason, limit_headers, refusal
+from fuseboard.protection.pod import Visit
 from fuseboard.subject import NOBODY, Subject
 
 Dependency = Callable[..., Any]
@@ -41,11 +46,42 @@ class LimitReached(Refused, HTTPException):
         self.decision = decision
 
 
-def subject_of(request: Request) -> Subject:
-    """Who asks: the address of the peer, the method and the template of the route."""
-    route = request.scope.get("route")
-    path = getattr(route, "path", request.url.path)
-    return Subject(ip=request.client.host if request.client else "", endpoint=f"{request.method} {path}")
+class ConnectionRefused(Refused, WebSocketException):
+    """A WebSocket was refused, where no response is possible: it is closed with a code and a reason."""
+
+    def __init__(self, decision: Decision) -> None:
+        WebSocketException.__init__(self, close_code(decision), close_reason(decision))
+        self.decision = decision
+
+
+def subject_of(connection: HTTPConnection) -> Subject:
+    """Who asks: the address of the peer, the method and the template of the route.
+
+    The template has the prefixes of routers and mounts, and not the root path of the server. The handshake
+    of a WebSocket is a GET.
+    """
+    scope = connection.scope
+    return Subject(
+        ip=connection.client.host if connection.client else "",
+        endpoint=endpoint_of(scope.get("method", "GET"), _template_of(scope)),
+    )
+
+
+def _template_of(scope: Scope) -> str:
+    # Newer versions do not copy the routes of an included router: they have the whole path here.
+    context = (scope.get("fastapi") or {}).get("effective_route_context")
+    route = getattr(context, "path", None) or getattr(scope.get("route"), "path", None)
+    if route is None:
+        return str(scope["path"])
+    mount = ""
+    if "app_root_path" in scope:
+        mount = scope.get("root_path", "").removeprefix(scope["app_root_path"])
+        for name, value in scope.get("path_params", {}).items():
+            # The parameters of mounts are known by their values only.
+            before, found, after = mount.rpartition(f"/{value}")
+            if found and f"{{{name}" not in route and (not after or after.startswith("/")):
+                mount = f"{before}/{{{name}}}{after}"
+    return f"{mount}{route}"
 
 
 def _one() -> int:
@@ -66,7 +102,10 @@ def limited(
     legacy_headers: bool = False,
     wait_s: float | None = None,
 ) -> Callable[..., AsyncIterator[Decision | None]]:
-    """A dependency that decides the request. It ends when the response has been sent.
+    """A dependency that decides the request, or the handshake of a WebSocket.
+
+    What it holds is free when the response has been sent, before its background tasks run, unless the route
+    returns a ``Response`` with tasks of its own; or when the WebSocket is closed.
 
     ``tenant``, ``cost``, ``costs`` and ``subject`` are dependencies: they return what
     ``Agent.admit_request`` takes. A tenant of ``None`` is decided by the limits of its address or key.
@@ -80,8 +119,9 @@ def limited(
     check_wait(wait_s)
 
     async def decide(
-        request: Request,
+        connection: HTTPConnection,
         response: Response,
+        after: BackgroundTasks,
         whose: Annotated[str | None, Depends(tenant)],
         calls: Annotated[int, Depends(cost)],
         estimates: Annotated[Mapping[str, int] | None, Depends(costs)],
@@ -90,58 +130,99 @@ def limited(
         if whose is None and (who is None or who == NOBODY):
             yield None
             return
-        with _visiting(agent, request, whose, who or NOBODY):
+        with _visiting(agent, connection, whose, who or NOBODY) as held:
             decision = await agent.admit_request(
                 whose, calls, costs=estimates, subject=who or NOBODY, wait_s=wait_s
             )
             if not decision.allowed:
-                raise LimitReached(decision)
+                raise _refused(connection, decision)
+            held.decision = decision
             for name, value in limit_headers(decision, legacy=legacy_headers):
                 response.headers[name] = value
-            try:
-                yield decision
-            finally:
-                agent.finish(decision)
+            if connection.scope["type"] == "websocket":
+                held.accepted()
+            # The first of the tasks, so that work after the answer holds nothing.
+            after.add_task(held.answered)
+            yield decision
 
     return decide
 
 
+def _refused(connection: HTTPConnection, decision: Decision) -> Refused:
+    answers = connection.scope["type"] == "http" or can_deny(connection.scope)
+    return LimitReached(decision) if answers else ConnectionRefused(decision)
+
+
+class _Held:
+    """What a request holds until its answer is complete, or its WebSocket closed."""
+
+    def __init__(self, agent: Agent, visit: Visit | None) -> None:
+        self._agent, self.visit = agent, visit
+        self.decision: Decision | None = None
+
+    def accepted(self) -> None:
+        """A WebSocket keeps its slots, and is no request in progress any more."""
+        if self.visit is not None:
+            self.visit.answered(101)
+            self.visit.leave()
+
+    async def answered(self) -> None:
+        """A coroutine, because the tasks of FastAPI run other functions in threads."""
+        if self.visit is not None:
+            self.visit.answered(200)
+        self.finish()
+
+    def finish(self) -> None:
+        decision, self.decision = self.decision, None
+        if decision is not None:
+            self._agent.finish(decision)
+        if self.visit is not None:
+            self.visit.leave()
+
+
 @contextmanager
-def _visiting(agent: Agent, request: Request, tenant: str | None, subject: Subject) -> Iterator[None]:
+def _visiting(
+    agent: Agent, connection: HTTPConnection, tenant: str | None, subject: Subject
+) -> Iterator[_Held]:
     """Count the request, or shed it, unless the middleware or another dependency has done it."""
-    visit = None
-    if ENTERED not in request.scope:
-        request.scope[ENTERED] = True
-        visit = agent.enter_request(tenant, subject, request.method, request.url.path)
+    scope, visit = connection.scope, None
+    if ENTERED not in scope:
+        scope[ENTERED] = True
+        visit = agent.enter_request(tenant, subject, scope.get("method", "GET"), scope["path"])
     if isinstance(visit, Decision):
-        raise LimitReached(visit)
-    if visit is None:
-        yield
-        return
+        raise _refused(connection, visit)
+    held = _Held(agent, visit)
     try:
-        yield
-        visit.answered(200)
-    except LimitReached:
+        yield held
+        if visit is not None:
+            visit.answered(200)
+    except (LimitReached, ConnectionRefused):
         raise  # not an answer of the application
-    except HTTPException as error:
-        visit.answered(error.status_code)
-        raise
     except Exception as error:
-        if refusal_of(error) is None:
-            visit.answered(500)
+        refused = refusal_of(error)
+        if scope["type"] == "websocket" and refused is not None:
+            raise ConnectionRefused(refused.decision) from error
+        if visit is not None and refused is None:
+            visit.answered(error.status_code if isinstance(error, HTTPException) else 500)
         raise
     finally:
-        visit.leave()
+        held.finish()
 
 
-async def answer_refused(request: Request, refused: Exception) -> Response:
+async def answer_refused(connection: HTTPConnection, refused: Exception) -> Response | None:
     """Exception handler: problem+json for a refused request, or for a refused call that it made.
 
     Add it for the errors of a vendor's client too (``anthropic.APIConnectionError``): these clients wrap
-    what their transport raises. An error without a refusal inside is raised again.
+    what their transport raises. An error without a refusal inside is raised again. A WebSocket that is
+    accepted, or a server that cannot answer its handshake, gets a closing frame.
     """
     found = refusal_of(refused)
     if found is None:
         raise refused
+    if isinstance(connection, WebSocket) and not (
+        connection.application_state is WebSocketState.CONNECTING and can_deny(connection.scope)
+    ):
+        await connection.close(close_code(found.decision), close_reason(found.decision))
+        return None
     status, headers, body = refusal(found.decision)
     return Response(body, status, headers=dict(headers))

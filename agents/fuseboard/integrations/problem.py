@@ -137,6 +137,16 @@ def problem(decision: Decision) -> dict[str, object]:
     return details | ({"violated-policies": [decision.rule]} if by_limit else {})
 
 
+def close_code(decision: Decision) -> int:
+    """The code that closes a WebSocket: try again later, or policy violation."""
+    return 1013 if decision.retry_after_ms and status_of(decision) != 403 else 1008
+
+
+def close_reason(decision: Decision) -> str:
+    """The detail of the problem, in the 123 bytes that a closing frame has room for."""
+    return str(problem(decision)["detail"]).encode()[:123].decode(errors="ignore")
+
+
 @lru_cache(maxsize=1024)
 def _quoted(name: str) -> str:
     """A header string. The tenant in the name of an inherited quota may contain any character."""

@@ -23,6 +23,7 @@ from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.contract.words import Algorithm
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
+from fuseboard.integrations import preflight
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
 from fuseboard.protection.pod import Visit
@@ -78,20 +79,28 @@ class FuseboardMiddleware:
             leave_request(token)
 
     def _decided(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        tenant = self._tenant(environ)
-        subject = (self._subject(environ) if self._subject is not None else None) or NOBODY
+        free = preflight.in_environ(environ)
+        if free:
+            tenant, subject = None, subject_of(environ)
+        else:
+            tenant = self._tenant(environ)
+            subject = (self._subject(environ) if self._subject is not None else None) or NOBODY
         if tenant is None and subject == NOBODY:
             return self._serve(environ, start_response, [], None)
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
         visit = self._agent.enter_request(tenant, subject, environ["REQUEST_METHOD"], path)
         if isinstance(visit, Decision):
             return self._refuse(environ, start_response, visit)
-        if visit is None:
-            return self._handle(environ, start_response, tenant, subject, None)
         try:
-            body = self._handle(environ, start_response, tenant, subject, visit)
+            if free:
+                body = self._serve(environ, start_response, [], visit)
+            else:
+                body = self._handle(environ, start_response, tenant, subject, visit)
+            if visit is None:
+                return body
         except BaseException:
-            visit.leave()
+            if visit is not None:
+                visit.leave()
             raise
         return _Body(body, visit.leave, failed=lambda: visit.answered(500))
 
@@ -190,7 +199,8 @@ def _application(answer: Callable[[], Answer]) -> App:
 
 
 class _Body:
-    """A response body. The request ends when the body ends.
+    """A response body. What the request holds is free when the body ends, before the application's own
+    ``close``: work after the answer holds nothing.
 
     An application that is a generator runs, and fails, only while its body is read: ``failed``.
     """
@@ -211,8 +221,8 @@ class _Body:
     def close(self) -> None:
         """The server calls it exactly once, whatever happened (PEP 3333)."""
         try:
+            self._ended()
+        finally:
             close = getattr(self._body, "close", None)
             if close is not None:
                 close()
-        finally:
-            self._ended()
