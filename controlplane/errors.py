@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from fuseboard.contract.portable import Portable
 
-class EditError(Exception):
+
+class EditError(Portable, Exception):
     """The edit was refused; nothing changed."""
 
 

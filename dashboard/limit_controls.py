@@ -13,7 +13,9 @@ from dashboard.limit_forms import form_value
 from dashboard.setting_controls import YES_NO, Control
 from fuseboard.contract.limit_fields import (
     BY_NAME,
+    CALLERS,
     FIELDS,
+    QUOTAS,
     Choice,
     Choices,
     Flag,
@@ -28,6 +30,10 @@ from fuseboard.contract.limit_fields import (
 FIRST = ("limit", "window_s", "burst", "algorithm", "failure_policy", "shadow")
 
 
+#: Kind -> whose limits it has, as in ``limit_fields``.
+_WHOSE = {"tier": QUOTAS, "tenant": QUOTAS, "environment": CALLERS}
+
+
 def limit_controls(
     control: Callable[..., Control],
     kind: str,
@@ -40,7 +46,7 @@ def limit_controls(
     found = [
         _limit_control(control, f"{name}.{each.name}", each, columns.get(each.name), choices)
         for each in described
-        if not each.quotas_only or kind in ("tier", "tenant")
+        if each.only in ("", _WHOSE.get(kind))
     ]
     if kind == "tenant":
         hint = "empty: no end"

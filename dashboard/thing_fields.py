@@ -18,7 +18,7 @@ LIMIT_WORD = {
     "tier": "quota",
     "tenant": "quota",
     "dependency": "vendor limit",
-    "environment": "limit of callers without a tenant",
+    "environment": "limit of callers",
 }
 #: Kind -> the columns that the form of a new limit starts with.
 NEW: dict[str, Fields] = {

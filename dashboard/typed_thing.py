@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.editing.plans.resolving import PREFIX
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.limits import OPTIONAL, full_columns
+from controlplane.policies.limits import OPTIONAL, columns_for, full_columns
 from controlplane.policies.merge import RATE
 from controlplane.policies.protection import PROTECTION
 from controlplane.policies.protection_presets import (
@@ -27,6 +27,7 @@ from dashboard.thing_fields import LIMIT_WORD, NEW, NEW_TIMEOUT_MS, NO_PROTECTIO
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
+    QUOTAS,
     Choices,
     Flag,
     LimitField,
@@ -200,7 +201,7 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
 
 
 def _every_column(columns: Fields) -> dict[str, Any]:
-    return {name: value for name, value in full_columns(columns).items() if name in BY_NAME}
+    return {name: value for name, value in full_columns(columns).items() if name in columns_for(QUOTAS)}
 
 
 def _moment(text: str) -> str:

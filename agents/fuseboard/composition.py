@@ -35,6 +35,7 @@ def compose_admission(
     server: str,
     environment: str,
     on_change: Callable[[], None],
+    service: str = "",
     signer: Signer | None = None,
 ) -> Admission:
     """Make everything that takes part in a decision. ``on_change``: the mode or a breaker has changed."""
@@ -67,7 +68,7 @@ def compose_admission(
         health=health,
         batcher=batcher,
         local=redis_fallback.limits,
-        domains=RequestDomains(environment, settlements, together=store.together),
+        domains=RequestDomains(environment, settlements, service=service, together=store.together),
         settlements=settlements,
         leases=leases,
         decisions=decisions,

@@ -10,27 +10,53 @@
     +-- Misconfigured      wrong use or settings; the message says what to do
 """
 
+from typing import Any
+
 from msgspec.structs import replace
 
+from fuseboard.contract.portable import Portable
 from fuseboard.decision import Decision
 
 
-class FuseboardError(Exception):
-    """Base class of everything the agent raises on purpose."""
+class FuseboardError(Portable, Exception):
+    """Base class of everything the agent raises on purpose. Any other process can load it."""
+
+
+#: Where the clients of HTTP keep the request of an exception.
+_REQUESTS = ("request", "_request")
 
 
 class Refused(FuseboardError):
     """A guarded call was refused. Nothing was sent and nothing was spent."""
 
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision.explain())
-        self.decision = decision
-        #: The call had a slot of its bulkhead when a shared limit refused it. For the agent alone.
-        self.had_slot = False
+    #: The call had a slot of its bulkhead when a shared limit refused it. For the agent alone.
+    had_slot = False
 
-    def __reduce__(self) -> tuple[type, tuple[Decision]]:
-        # Job engines store the exception of a job: the key that signs refusals must not be in it.
-        return type(self), (replace(self.decision, signer=None, charges=()),)
+    def __init__(self, decision: Decision | str) -> None:
+        # A result store that writes JSON has only the text of the exception, and calls the class with it.
+        if not isinstance(decision, Decision):
+            super().__init__(decision)
+            decision = Decision(allowed=False, message=decision)
+        else:
+            super().__init__(decision.explain())
+        self.decision = decision
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if type(self) is Refused:
+            # A process with release 0.1 can load this form.
+            return Refused, (_unsigned(self.decision),), self._portable(self.__dict__)
+        return super().__reduce__()
+
+    def _portable(self, state: Any) -> Any:
+        # Job engines store the exception of a job. The key that signs refusals must not be in it, and neither
+        # must the request of a transport, which has the key of the vendor in a header.
+        if isinstance(state, tuple):
+            return tuple(_unsigned(one) for one in state)
+        return {name: None if name in _REQUESTS else _unsigned(one) for name, one in state.items()}
+
+
+def _unsigned(value: Any) -> Any:
+    return replace(value, signer=None, charges=()) if isinstance(value, Decision) else value
 
 
 class Misconfigured(FuseboardError):
@@ -41,25 +67,35 @@ class LockTaken(FuseboardError):
     """Another process has the lock. Nothing was done."""
 
     def __init__(self, name: str, retry_after_s: float) -> None:
-        super().__init__(
-            f"the lock {name!r} is taken, for at most {retry_after_s:.1f} s if its process is dead: try later"
-        )
+        super().__init__(name, retry_after_s)
         self.name = name
         #: When the lock ends if nothing renews it.
         self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return (
+            f"the lock {self.name!r} is taken, for at most {self.retry_after_s:.1f} s if its process is dead:"
+            " try later"
+        )
 
 
 class LockLost(FuseboardError):
     """The lock is no longer this process's. Another one may have it: stop, and write nothing more."""
 
     def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"the lock {name!r} is lost: {why}; check what the block has written")
-        self.name = name
+        super().__init__(name, why)
+        self.name, self.why = name, why
+
+    def __str__(self) -> str:
+        return f"the lock {self.name!r} is lost: {self.why}; check what the block has written"
 
 
 class StoreUnavailable(FuseboardError):
     """Redis cannot be asked. It is unknown whether the question arrived."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"Redis cannot be asked ({why}): try again later, or do without")
+        super().__init__(why)
         self.why = why
+
+    def __str__(self) -> str:
+        return f"Redis cannot be asked ({self.why}): try again later, or do without"

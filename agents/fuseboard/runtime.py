@@ -75,6 +75,7 @@ class Runtime:
             store=open_store(settings.redis_url),
             server=settings.server,
             environment=settings.environment,
+            service=settings.service,
             on_change=self._changed,
             signer=self.refusal_tokens,
         )

@@ -19,6 +19,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.metric_catalogue import edits as catalogue
 from controlplane.postgres import notify
+from fuseboard.contract.portable import Portable
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ _MOST_LOGGED = 1_000
 _logged: dict[str, float] = {}
 
 
-class TokenEnded(Exception):
+class TokenEnded(Portable, Exception):
     """The owner of the token may not use Fuseboard any more."""
 
     def __init__(self, why: str, selector: str = "") -> None:

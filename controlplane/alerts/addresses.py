@@ -8,6 +8,8 @@ out, after the special-purpose registries of IANA (RFC 6890).
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
+from fuseboard.contract.portable import Portable
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -47,7 +49,7 @@ _REFUSED_V6 = tuple(
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
-class AddressRefused(Exception):
+class AddressRefused(Portable, Exception):
     """A webhook must not connect there."""
 
     def __init__(self, host: str, address: str) -> None:

@@ -16,6 +16,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from controlplane.audit.models import ChainHead, Entry
+from fuseboard.contract.portable import Portable
 
 FIRST = "0" * 64
 
@@ -116,7 +117,7 @@ def _check_end(last: Head, head: ChainHead | None, kept: Kept) -> None:
         raise _BrokenError(last.environment, last.sequence, None, "differs from the head of the chain")
 
 
-class _BrokenError(Exception):
+class _BrokenError(Portable, Exception):
     def __init__(self, environment: str, sequence: int, entry: int | None, why: str) -> None:
         super().__init__(why)
         self.broken = Broken(environment, sequence, entry, why)

@@ -15,6 +15,7 @@ from django.db.models.functions import Now
 from controlplane.audit.models import ChainHead, Entry
 from controlplane.audit_export.models import Export
 from controlplane.metric_catalogue import alerts as catalogue
+from fuseboard.contract.portable import Portable
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +30,7 @@ Positions = dict[str, list[int | str]]
 Write = Callable[[list[Entry]], None]
 
 
-class NotExported(Exception):
+class NotExported(Portable, Exception):
     """The target did not accept the entries. The message has no secrets.
 
     ``refused``: the target works, but not with these entries. Entries of other environments do not wait.

@@ -60,7 +60,7 @@ def lines(state: State) -> Iterator[Line]:
         do="Add a subject limit by IP address for logins and public routes.",
         doc="integration.md#5-callers-without-a-tenant",
     )
-    number = sum(not row.shadow for row in state.subject_limits)
+    number = sum(not row.shadow and not row.service for row in state.subject_limits)
     yield item.ok(f"{number} limits") if number else item.missing("No subject limit refuses.")
     yield _without_redis(state)
     yield _refused(state)

@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane.errors import NotFound
-from controlplane.policies.limits import OPTIONAL, LimitColumns, QuotaColumns
+from controlplane.policies.limits import LimitColumns, columns_for
 from controlplane.policies.models import (
     BREAKER_RANGES,
     Dependency,
@@ -25,7 +25,7 @@ from controlplane.policies.models import (
 )
 from controlplane.policies.protection import call_protection, pod_protection
 from fuseboard.contract import policy as contract
-from fuseboard.contract.limit_fields import FIELDS, NUMBERS, Choice, Choices, LimitField, Patterns
+from fuseboard.contract.limit_fields import FIELDS, QUOTAS, Choice, Choices, LimitField, Patterns
 from fuseboard.contract.words import OverrideMode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ def limit_of(row: LimitColumns) -> contract.Limit:
     values = {
         field.name: _on_the_wire(field, getattr(row, field.name))
         for field in FIELDS
-        if not field.quotas_only or isinstance(row, QuotaColumns)
+        if field.only in ("", row.whose)
     }
     return contract.Limit(name=row.name, window_ms=values.pop("window_s") * 1000, **values)
 
@@ -61,12 +61,13 @@ def policy_of(environment: Environment) -> contract.Policy:
     tiers = list(Tier.objects.filter(environment=environment).order_by("name"))
     quotas = _by_owner(TierQuota.objects.filter(tier__environment=environment).order_by("name"), "tier_id")
     names = {tier.pk: tier.name for tier in tiers}
+    rows = SubjectLimit.objects.filter(environment=environment).order_by("name")
+    of_callers = [limit_of(row) for row in rows]
     return contract.Policy(
         environment=environment.slug,
         default_tier=names.get(environment.default_tier_id, ""),
-        subject_limits=tuple(
-            limit_of(row) for row in SubjectLimit.objects.filter(environment=environment).order_by("name")
-        ),
+        subject_limits=tuple([limit for limit in of_callers if not limit.service]),
+        service_limits=tuple([limit for limit in of_callers if limit.service]),
         tiers=tuple(
             contract.Tier(
                 name=tier.name,
@@ -204,7 +205,7 @@ def _quotas_of(tenants: list[int]) -> dict[int, list[contract.Limit]]:
     if not tenants:
         return found
     made: dict[tuple[Any, ...], contract.Limit] = {}
-    names = ("name", *NUMBERS, *OPTIONAL)
+    names = ("name", *columns_for(QUOTAS))
     rows = TenantQuota.objects.filter(tenant_id__in=tenants).order_by("name")
     for tenant, *values in rows.values_list("tenant_id", *names).iterator(10_000):
         key = tuple(tuple(value) if isinstance(value, list) else value for value in values)

@@ -108,6 +108,14 @@ WORDS: dict[str, Words] = {
         help="For reserved limits: percent that pods may spend without Redis; -1 for the fleet default.",
         usual="the fleet default",
     ),
+    "service": Words(
+        label="Service",
+        help=(
+            "Count all requests to this service together, with and without a tenant; * for every service."
+            " Empty for a limit that counts callers by per."
+        ),
+        hint="Counts all callers together; * for every service. Empty: each caller counts separately.",
+    ),
 }
 
 #: The fields that the form of a template shows, in order.
@@ -137,6 +145,10 @@ class LimitOptions(LimitValues, total=False):
     #: The template that the limit follows from now on in everything that is not given with it.
     #: Left out, a limit keeps its template and overrides it with what is given. Empty to stop following.
     template: str | None
+
+
+class SubjectLimitOptions(LimitOptions, total=False):
+    service: str | None
 
 
 class QuotaOptions(LimitOptions, total=False):

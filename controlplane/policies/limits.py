@@ -9,7 +9,15 @@ from django.db.models import BigIntegerField, F, Q, Value
 from django.db.models.functions import Cast, Greatest
 from django.db.models.lookups import LessThanOrEqual
 
-from fuseboard.contract.limit_fields import FIELDS, MAX_ENDPOINT, MAX_ENDPOINTS, NUMBERS, Number
+from fuseboard.contract.limit_fields import (
+    FIELDS,
+    MAX_ENDPOINT,
+    MAX_ENDPOINTS,
+    NUMBERS,
+    QUOTAS,
+    Number,
+    fields_of,
+)
 from fuseboard.contract.words import Algorithm, Dimension, FailurePolicy, Period
 
 #: Calls times seconds of a token bucket. Beyond this, its microseconds are no longer exact.
@@ -58,6 +66,9 @@ class LimitColumns(models.Model):
     lease_above = models.IntegerField(default=0)
     #: For ``reserved`` limits: the part that pods spend without Redis; -1 for the fleet default.
     reserved_percent = models.IntegerField(default=-1, db_default=-1)
+
+    #: Whose limits these are, as in ``limit_fields``: they also have the fields of these.
+    whose: ClassVar[str] = ""
 
     class Meta:
         abstract = True
@@ -134,6 +145,8 @@ class QuotaColumns(FollowingColumns):
     #: Name of the dependency it is counted for; empty for requests to the service itself.
     dependency = models.CharField(max_length=64, blank=True, default="")
 
+    whose: ClassVar[str] = QUOTAS
+
     class Meta(FollowingColumns.Meta):
         abstract = True
 
@@ -162,16 +175,19 @@ SUBJECT_DEFAULTS: dict[str, Any] = {"failure_policy": FailurePolicy.LOCAL_SHARE}
 ALONE: dict[str, Any] = {"template": "", "own": []}
 
 #: The columns of a template. Each limit states for itself whose calls it counts.
-VALUES = tuple(field.name for field in FIELDS if not field.quotas_only)
+VALUES = tuple(field.name for field in FIELDS if not field.only)
+
+
+def columns_for(whose: str) -> tuple[str, ...]:
+    """Return the columns of the limits of ``whose``, as in ``limit_fields``."""
+    return tuple([field.name for field in fields_of(whose)])
 
 
 def columns_of(row: LimitColumns) -> dict[str, Any]:
     """Return the columns of a row without name and owner. Rare columns are left out at their default."""
     columns = {name: getattr(row, name) for name in ("algorithm", "limit", "window_s", "burst")}
     columns |= {"failure_policy": row.failure_policy, "shadow": row.shadow}
-    rare = set(OPTIONAL) - columns.keys()
-    if not isinstance(row, QuotaColumns):
-        rare.discard("dependency")
+    rare = set(OPTIONAL).intersection(columns_for(row.whose)) - columns.keys()
     columns |= {name: value for name in sorted(rare) if (value := getattr(row, name)) != OPTIONAL[name]}
     if template := getattr(row, "template", ""):
         columns |= {"template": template, "own": list(row.own)}  # type: ignore[attr-defined]

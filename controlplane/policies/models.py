@@ -8,6 +8,7 @@ from controlplane.policies.drafts import Draft as Draft
 from controlplane.policies.limits import FollowingColumns, LimitColumns, QuotaColumns
 from controlplane.policies.revision_rows import Change as Change
 from controlplane.policies.revision_rows import Revision as Revision
+from fuseboard.contract.limit_fields import CALLERS
 from fuseboard.contract.policy import MAX_WAIT_MS
 from fuseboard.contract.words import is_slug, is_subject
 
@@ -350,15 +351,24 @@ class VendorLimit(FollowingColumns):
 
 
 class SubjectLimit(FollowingColumns):
-    """A limit on requests without a tenant, by address, API key, user or endpoint."""
+    """A limit on requests without a tenant, by address, API key, user or endpoint; or on all requests to a
+    service, whoever makes them.
+    """
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="subject_limits")
+    #: The service whose requests it counts, ``*`` for every service; empty for a limit that counts ``per``.
+    service = models.CharField(max_length=64, blank=True, default="", db_default="")
+
+    whose = CALLERS
 
     class Meta(FollowingColumns.Meta):
         constraints = (
             *FollowingColumns.Meta.constraints,
             models.UniqueConstraint(fields=["environment", "name"], name="subject_limit_once"),
-            models.CheckConstraint(condition=Q(per__len__gte=1), name="subject_limit_counts_by_something"),
+            models.CheckConstraint(
+                condition=Q(per__len__gte=1, service="") | (Q(per__len=0) & ~Q(service="")),
+                name="subject_limit_counts_callers_or_all",
+            ),
         )
 
     def __str__(self) -> str:

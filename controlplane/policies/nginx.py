@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.state import State, read_state
+from fuseboard.contract.policy import EVERY_SERVICE
 from fuseboard.contract.words import Algorithm, Dimension
 
 MAX_GATEWAYS = 1_000
@@ -48,6 +49,8 @@ class _Classes:
     #: Tenant -> class, for tenants whose class differs from the default tier's.
     tenants: dict[str, str] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
+    #: Limits of all callers: service (``*`` for every service), name and bucket.
+    of_all_callers: list[tuple[str, str, Bucket]] = field(default_factory=list)
 
 
 def export_nginx(environment: str, *, header: str = "X-Tenant", gateways: int = 1) -> Iterator[str]:
@@ -69,6 +72,7 @@ def _classes(environment: str, state: State, gateways: int) -> _Classes:
     found.buckets[_NOBODY] = _buckets(
         found, "without tenant", {name: {**of, "per": []} for name, of in nobody.items()}
     )
+    _add_all_callers(found, limits_in("subject_limits", own))
     wanted: dict[str, tuple[str, Buckets]] = {}
     for (kind, key), fields in state.items():
         if kind != "tenant":
@@ -83,6 +87,17 @@ def _classes(environment: str, state: State, gateways: int) -> _Classes:
             found.tenants[key] = tier
     _add_own(found, wanted, own["default_tier"])
     return found
+
+
+def _add_all_callers(found: _Classes, limits: dict[str, Fields]) -> None:
+    for name, columns in sorted(limits.items()):
+        if not columns.get("service"):
+            continue
+        refuses_all = columns["limit"] == 0
+        if why := _uncounted(columns) or ("refuses every request: close the server" if refuses_all else ""):
+            found.left_out.add(f"all callers, {name}: {why}")
+        else:
+            found.of_all_callers.append((columns["service"], name, _bucket(columns, found.gateways)))
 
 
 def _add_own(found: _Classes, wanted: dict[str, tuple[str, Buckets]], default: str) -> None:
@@ -171,6 +186,7 @@ def _file(environment: str, revision: int, classes: _Classes, state: State, head
     if classes.buckets.get(_NOBODY):
         yield from _addresses(tuning_of(environment_of(environment)).ipv6_prefix)
     yield from _zones(classes, tenant)
+    yield from _zones_of_all_callers(classes.of_all_callers)
 
 
 def _addresses(ipv6_prefix: int) -> Iterator[str]:
@@ -212,6 +228,19 @@ def _zones(classes: _Classes, tenant: str) -> Iterator[str]:
         yield f"}}\nlimit_req_zone $fuseboard_key_{number} {zone}:{size} rate={bucket.rate};\n"
         burst = f" burst={bucket.burst} nodelay" if bucket.burst else ""
         yield f"limit_req {zone}{burst};\n"
+
+
+def _zones_of_all_callers(limits: list[tuple[str, str, Bucket]]) -> Iterator[str]:
+    """Yield one zone per limit, with one key. nginx cannot know which location is a service."""
+    for number, (service, name, bucket) in enumerate(limits, 1):
+        zone = f"zone=fuseboard_all_{number}"
+        burst = f" burst={bucket.burst} nodelay" if bucket.burst else ""
+        yield f"\n# All callers, {name}.\nlimit_req_zone all {zone}:1m rate={bucket.rate};\n"
+        if service == EVERY_SERVICE:
+            yield f"limit_req {zone}{burst};\n"
+        else:
+            yield f"# In the location of service {service}, with the other limit_req lines:\n"
+            yield f"#   limit_req {zone}{burst};\n"
 
 
 def _keys(names: Iterable[str], tenant: str) -> Iterator[str]:

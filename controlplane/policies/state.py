@@ -14,16 +14,16 @@ from controlplane.policies.fields import (
     template_fields,
     tier_fields,
 )
-from controlplane.policies.limits import ALONE, OPTIONAL
+from controlplane.policies.limits import ALONE, columns_for
 from controlplane.policies.models import Dependency, Template, Tenant, TenantQuota, Tier
-from fuseboard.contract.limit_fields import NUMBERS
+from fuseboard.contract.limit_fields import QUOTAS
 
 #: Kind and name.
 Thing = tuple[str, str]
 State = dict[Thing, Fields]
 
 #: ``returns_to`` comes last, because it is a document and few rows have it.
-_COLUMNS = ("name", *NUMBERS, *OPTIONAL, *ALONE, "expires_at", "returns_to")
+_COLUMNS = ("name", *columns_for(QUOTAS), *ALONE, "expires_at", "returns_to")
 
 #: With more names than this, all tenants are read, which is cheaper than a long list of names.
 _FEW = 5_000

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from controlplane.policies.document import environment_of, limit_of, policy_of
 from controlplane.policies.models import Tenant, TenantQuota
 from fuseboard.contract import keys
-from fuseboard.contract.policy import Limit
+from fuseboard.contract.policy import Limit, service_rule
 from fuseboard.contract.words import Algorithm
 
 _QUOTA = re.compile(
@@ -58,6 +58,8 @@ class Names:
             owner = next((one for one in self._policy.dependencies if one.name == whose), None)
             limits = owner.vendor_limits if owner is not None else ()
             return Named(dependency=whose, rule=name, limit=_find(limits, name))
+        if kind == "i" and whose == keys.ALL_CALLERS:
+            return Named(rule=service_rule(name), limit=_find(self._policy.service_limits, name))
         if kind == "i":
             return Named(rule=name, divided=True, limit=_find(self._policy.subject_limits, name))
         return None

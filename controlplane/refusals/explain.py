@@ -21,6 +21,7 @@ from controlplane.refusals.words import (
     wait_words,
     window_words,
 )
+from fuseboard.contract.policy import is_service_rule
 from fuseboard.contract.words import Mode, Reason
 
 #: Changes since then that are listed, newest first, and those that are looked at for each thing.
@@ -121,6 +122,8 @@ class Explanation:
             on = f" on calls to {rule.dependency}" if rule.dependency else ""
             return f'quota "{rule.limit}"{place}{on}'
         if rule.kind == "subject_limit":
+            if is_service_rule(rule.name):
+                return f'limit "{rule.limit}" of all callers'
             return f'limit "{rule.limit}" for callers without a tenant'
         if rule.kind == "vendor_limit":
             return f'vendor limit "{rule.limit}" of {rule.dependency}'

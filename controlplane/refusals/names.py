@@ -9,6 +9,7 @@ from controlplane.policies.models import Tenant
 from controlplane.policies.state import State, Thing, names_of
 from controlplane.refusals.states import States, parent_of, tier_of
 from controlplane.refusals.tokens import GenuineToken
+from fuseboard.contract.policy import service_rule
 
 #: What agents report as the rule if no limit and no dependency refused.
 CAUSES = ("suspended", "queue", "latency", "pressure", "")
@@ -113,8 +114,10 @@ def _candidates(environment: str, states: States, tenant: str) -> Iterator[Rule]
                 yield Rule(dependency, name, "quota", "quotas", name)
         for owner, name in _inherited(state, environment, tenant):
             yield Rule("", f"{owner}/{name}", "quota", "quotas", name, owner)
-        for name in limits_in("subject_limits", state.get(("environment", environment)) or {}):
-            yield Rule("", name, "subject_limit", "subject_limits", name)
+        of_callers = limits_in("subject_limits", state.get(("environment", environment)) or {})
+        for name, fields in of_callers.items():
+            said = service_rule(name) if fields.get("service") else name
+            yield Rule("", said, "subject_limit", "subject_limits", name)
         # The tenant may be unknown: then the quota is one of any tier.
         for tier in names_of(state, "tier"):
             for name in limits_in("quotas", state["tier", tier]):

@@ -8,6 +8,7 @@ from django.conf import settings
 
 from controlplane.refusals.keys import ACCEPTED_DAYS, DAY_S, keys_of
 from controlplane.refusals.models import RefusalService
+from fuseboard.contract.portable import Portable
 from fuseboard.contract.refusal_token import RefusalToken, TokenError, read_token
 
 #: Services of one environment; gateways give no keys to more.
@@ -16,7 +17,7 @@ MOST_SERVICES = 1_000
 _SKEW_MS = 300_000
 
 
-class NotOurToken(Exception):
+class NotOurToken(Portable, Exception):
     """Forged, cut, or of another installation. One answer for all of these."""
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class NotOurToken(Exception):
         )
 
 
-class ExpiredToken(Exception):
+class ExpiredToken(Portable, Exception):
     """Genuine, and older than what is explained."""
 
     def __init__(self, at: datetime) -> None:

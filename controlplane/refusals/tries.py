@@ -4,12 +4,14 @@ from hashlib import sha256
 
 from django.core.cache import cache
 
+from fuseboard.contract.portable import Portable
+
 #: Tries of one caller within a minute, over all web processes.
 MOST = 20
 FOR_S = 60
 
 
-class TooManyTries(Exception):
+class TooManyTries(Portable, Exception):
     """The caller asked about too many tokens within a minute."""
 
     def __init__(self) -> None:

@@ -58,4 +58,5 @@ def rules_alone(server: Server, *, servers: int, share: HeldShare | None) -> lis
         *(alone(d.name, limit) for d in policy.dependencies for limit in d.vendor_limits),
         *(alone(f"tier {tier.name}", limit) for tier in policy.tiers for limit in tier.quotas),
         *(alone("callers without a tenant", limit) for limit in policy.subject_limits),
+        *(alone("all callers", limit) for limit in policy.service_limits),
     ]

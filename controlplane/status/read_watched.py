@@ -43,12 +43,18 @@ _USUAL_AGAIN_S = 600.0
 #: A token that has expired is named for this time.
 _EXPIRED_FOR = timedelta(days=1)
 #: As ``fuseboard.calling.codes`` has them, which a control plane does not import: a test compares both.
-TOO_MANY = frozenset(("HTTP 429", "rate_limit_exceeded", "rate_limit_error"))
+TOO_MANY = frozenset(
+    (
+        *("HTTP 429", "rate_limit_exceeded", "rate_limit_error", "RESOURCE_EXHAUSTED"),
+        *("ThrottlingException", "Throttling", "TooManyRequestsException"),
+    )
+)
 REFUSED_ACCOUNT = frozenset(
     (
         *("HTTP 401", "HTTP 402", "HTTP 403", "insufficient_quota", "billing_hard_limit_reached"),
         *("invalid_api_key", "account_deactivated", "authentication_error", "permission_error"),
-        "billing_error",
+        *("billing_error", "billing_not_active"),
+        *("UNAUTHENTICATED", "PERMISSION_DENIED", "AccessDeniedException"),
     )
 )
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from controlplane.fleet.call_figures import SlotFigures
 from controlplane.fleet.live import RuleFigures
+from controlplane.policies.limits import columns_for
 from controlplane.policies.models import Tenant
 from controlplane.status.facts import Facts
 from dashboard.rate_words import rate_words
-from fuseboard.contract.limit_fields import BY_NAME
+from fuseboard.contract.limit_fields import QUOTAS
 from fuseboard.contract.policy import HOT_PER_S
 
 #: A limit is near when this part of it is used.
@@ -201,7 +202,7 @@ def _limits(environment: str, tenants: set[str]) -> dict[tuple[str, str], dict[s
         return {}
     rows = Tenant.objects.filter(environment_id=environment, key__in=list(tenants), deleted=False)
     return {
-        (row.key, quota.name): {column: getattr(quota, column) for column in BY_NAME}
+        (row.key, quota.name): {column: getattr(quota, column) for column in columns_for(QUOTAS)}
         for row in rows.select_related("tier").prefetch_related("quotas", "tier__quotas")
         # The tenant's own replace those of its tier with the same name.
         for quota in (*row.tier.quotas.all(), *row.quotas.all())

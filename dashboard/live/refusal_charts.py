@@ -38,7 +38,7 @@ def _charts(found: Explanation, rule: Rule | None) -> tuple[Chart, ...]:
         own = _of_rule(f"Quota {rule.limit} of {owner}", "chart-rule", owner, rule.limit)
         return (replace(own, limit=found.then.per_s, limit_label=f"then {found.then.limit}"), of_all)
     if rule.kind == "subject_limit":
-        return (_of_rule(f"Limit {rule.limit}, all callers", "chart-rule-all", "", rule.limit),)
+        return (_of_rule(f"Limit {rule.limit}, all callers", "chart-rule-all", "", rule.name),)
     if rule.kind == "pod" and found.pod:
         return of_pod(found.pod)
     return of_tenant(tenant) if tenant else ()

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.fleet.live import TenantFigures
-from controlplane.policies.limits import QuotaColumns
+from controlplane.policies.limits import QuotaColumns, columns_for
 from controlplane.policies.models import Tenant
 from controlplane.policies.revision_rows import Change as Changed
 from controlplane.status.read_facts import change_of
@@ -19,7 +19,7 @@ from dashboard.labels import policy_words
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.overview import Live
 from dashboard.rate_words import window_words
-from fuseboard.contract.limit_fields import BY_NAME
+from fuseboard.contract.limit_fields import QUOTAS
 
 _ALGORITHMS = {
     "token_bucket": "token bucket",
@@ -117,7 +117,7 @@ def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:
             burst=quota.burst,
             failure_policy=policy_words(quota.failure_policy),
             shadow=quota.shadow,
-            columns={column: getattr(quota, column) for column in BY_NAME},
+            columns={column: getattr(quota, column) for column in columns_for(QUOTAS)},
             own=name in own,
             template=quota.template,
             differs=tuple(quota.own),

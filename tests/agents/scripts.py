@@ -3,6 +3,7 @@
 The shipped text runs with one difference: ``now`` is the last argument instead of ``TIME``.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +83,9 @@ class Store:
     batches: int = 0
     #: Text and generation of the breaker when it was last seen at rest, as a server remembers it.
     known: tuple[object, int] = (0, 0)
+    #: Whether all counters expire in virtual time, and not only calendar quotas; and when they do.
+    expiring: bool = False
+    expires_us: dict[str, int] = field(default_factory=dict)
     #: Ask whether it is the same store, as requests do; and what was seen last.
     incarnation: bool = False
     seen: object = 0
@@ -175,10 +179,17 @@ class Store:
         reply = self._run(self.report_script, list(self.GUARD), arguments)
         return Reported(CHANGES[reply[0]], *reply[1:4], *reply[5:])
 
-    def settle(self, *, amount: int = 0, at: int | None = None, tokens: tuple[str, ...] = ()) -> None:
-        """Correct the first limit."""
+    def settle(
+        self,
+        *,
+        amount: int = 0,
+        at: int | None = None,
+        tokens: tuple[str, ...] = (),
+        limit: Limit | None = None,
+    ) -> None:
+        """Correct the first limit, under this rule."""
         rules = RuleBook(1.0, self.now_us)
-        number = rules.number(self.limits[0])
+        number = rules.number(limit or self.limits[0])
         blob = msgspec.msgpack.encode(
             [rules.numbers, number, amount, self.now_us if at is None else at, tokens]
         )
@@ -201,7 +212,22 @@ class Store:
         return {key: self.client.dump(key) for key in self.client.keys("*")}
 
     def _run(self, script: Script, keys: list[str], arguments: list[object]) -> Any:
-        return run_script(self.client, script, keys, [*arguments, self.now_us])
+        calendars = [limit for limit in self.limits if self.expiring or limit.period is not None]
+        expiring = [self.limit_key(limit) for limit in calendars]
+        self._expire(expiring)
+        reply = run_script(self.client, script, keys, [*arguments, self.now_us])
+        self.expires_us = {
+            key: self.now_us + remaining_ms * 1000
+            for key in expiring
+            if (remaining_ms := int(self.client.pttl(key))) >= 0
+        }
+        return reply
+
+    def _expire(self, keys: Iterable[str]) -> None:
+        """Let keys expire in virtual time: the key of a calendar quota says when its period ends."""
+        for key in keys:
+            if key in self.expires_us:
+                self.client.pexpire(key, (self.expires_us[key] - self.now_us) // 1000)
 
 
 def run_script(client: redis.Redis, script: Script, keys: list[str], arguments: list[Any]) -> Any:

@@ -92,7 +92,7 @@ def give(
 class Server:
     """One pod: its admission, and what it would tell the control plane."""
 
-    def __init__(self, redis_url: str, name: str, configuration: Configuration) -> None:
+    def __init__(self, redis_url: str, name: str, configuration: Configuration, service: str = "") -> None:
         self.configuration = configuration
         self.counters = Counters()
         self.changes = 0
@@ -102,6 +102,7 @@ class Server:
             store=open_store(redis_url),
             server=name,
             environment="production",
+            service=service,
             on_change=self._changed,
         )
 
@@ -111,9 +112,14 @@ class Server:
 
 @asynccontextmanager
 async def running(
-    redis_url: str, name: str = "web-1", configuration: Configuration | None = None, *, connected: bool = True
+    redis_url: str,
+    name: str = "web-1",
+    configuration: Configuration | None = None,
+    *,
+    service: str = "",
+    connected: bool = True,
 ) -> AsyncIterator[Server]:
-    server = Server(redis_url, name, configuration or configured())
+    server = Server(redis_url, name, configuration or configured(), service)
     server.admission.start()
     try:
         if connected:

@@ -5,7 +5,7 @@ import json
 import pickle
 import socket
 import ssl
-from typing import Any
+from typing import Any, ClassVar
 
 import anthropic
 import httpx
@@ -17,6 +17,7 @@ import urllib3.exceptions
 
 import fuseboard
 from fuseboard.calling.classification import classify, classify_answer, known_repeatable
+from fuseboard.calling.codes import code_in
 from fuseboard.calling.outcomes import judge, outcome_of_response, outcome_of_status
 from fuseboard.calling.retry_after import asked_to_wait_ms
 from fuseboard.contract.words import Outcome, Reason
@@ -61,7 +62,7 @@ def caused(error: Exception, *causes: BaseException) -> Exception:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (200, ""), (302, ""), (408, "R"), (409, ""), (425, "R"), (429, "RT"),
+        (200, ""), (302, ""), (408, "R"), (409, ""), (425, "R"), (429, "R"),
         (500, "RTA"), (502, "RT"), (503, "RT"), (504, "RT"), (522, "RT"), (529, "RT"),
         (400, ""), (404, ""), (405, ""), (410, ""), (422, ""), (413, "D"),
         (401, "A"), (402, "A"), (403, "A"), (501, "TA"), (505, "TA"), (511, "TA"),
@@ -86,14 +87,15 @@ def test_a_time_to_come_back_cools_the_fleet_where_the_vendor_is_short(status: i
         (302, Outcome.OK),
         (400, Outcome.NEUTRAL),
         (408, Outcome.NEUTRAL),
-        (429, Outcome.FAILURE),
+        (429, Outcome.NEUTRAL),
         (500, Outcome.FAILURE),
         (511, Outcome.FAILURE),
     ],
 )
-def test_the_breaker_counts_each_status_as_before(status: int, outcome: Outcome):
+def test_the_breaker_counts_each_status(status: int, outcome: Outcome):
     assert outcome_of_status(status) is outcome
-    assert outcome_of_response(status, {}) == (outcome, 0)
+    # After a 429 without a time, the fleet waits for a second, and asks again whether there is room.
+    assert outcome_of_response(status, {}) == (outcome, 1000 if status == 429 else 0)
 
 
 def test_a_vendor_says_whether_to_repeat_a_request():
@@ -277,12 +279,12 @@ def of_anthropic(
 
 
 OPENAI: list[tuple[Exception, str]] = [
-    (of_openai(429, "rate_limit_exceeded"), "RT"),
+    (of_openai(429, "rate_limit_exceeded"), "R"),
     (of_openai(429, "rate_limit_exceeded", retry_after="20"), "RC"),
     (of_openai(429, "insufficient_quota", "insufficient_quota", retry_after="3600"), "A"),
     (of_openai(429, None, "insufficient_quota", retry_after="3600"), "A"),
     (of_openai(429, "billing_hard_limit_reached"), "A"),
-    (of_openai(429, "something_new"), "RT"),
+    (of_openai(429, "something_new"), "R"),
     (of_openai(401, "invalid_api_key", "invalid_request_error"), "A"),
     (of_openai(401, None, "invalid_request_error"), "A"),
     (of_openai(403, "account_deactivated"), "A"),
@@ -299,10 +301,12 @@ OPENAI: list[tuple[Exception, str]] = [
     (of_openai(503, "server_error", retry_after="7"), "RTAC"),
     (of_openai(503, "engine_overloaded"), "RT"),
     (of_openai(504, "timeout"), "RT"),
+    (of_openai(400, "model_overloaded"), "RT"),
+    (openai.APIError("in a stream", SENT, body={"code": "model_overloaded"}), "RT"),
     (openai.APIConnectionError(request=SENT), "RT"),
     (openai.APITimeoutError(request=SENT), "RT"),
     (openai.APIError("in a stream", SENT, body={"code": "server_error", "type": "server_error"}), "RTA"),
-    (openai.APIError("in a stream", SENT, body={"code": "rate_limit_exceeded"}), "RT"),
+    (openai.APIError("in a stream", SENT, body={"code": "rate_limit_exceeded"}), "R"),
     (openai.APIError("in a stream", SENT, body={"code": None, "type": "invalid_request_error"}), ""),
     (openai.APIError("in a stream", SENT, body={"code": "context_length_exceeded"}), "D"),
     (openai.APIResponseValidationError(answer(200), None), "A"),
@@ -312,7 +316,7 @@ OPENAI: list[tuple[Exception, str]] = [
 ]
 
 ANTHROPIC: list[tuple[Exception, str]] = [
-    (of_anthropic(429, "rate_limit_error"), "RT"),
+    (of_anthropic(429, "rate_limit_error"), "R"),
     (of_anthropic(429, "rate_limit_error", retry_after="20"), "RC"),
     (of_anthropic(500, "api_error"), "RTA"),
     (of_anthropic(529, "overloaded_error"), "RT"),
@@ -349,6 +353,74 @@ def test_each_error_of_openai_is_in_the_table(error: Exception, expected: str):
 @pytest.mark.parametrize(("error", "expected"), ANTHROPIC, ids=lambda value: repr(value)[:60])
 def test_each_error_of_anthropic_is_in_the_table(error: Exception, expected: str):
     assert flags(error) == expected
+
+
+TOO_LARGE = "Request too large for gpt-5 on tokens per min (TPM): Limit 30000, Requested 30601."
+BUSY = "Rate limit reached for gpt-5 on tokens per min (TPM): Limit 30000, Used 29900, Requested 601."
+NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected"),
+    [
+        # No attempt fits. The calls of others do.
+        ((429, {"retry-after": "1"}, "rate_limit_exceeded", TOO_LARGE), "D"),
+        ((429, {"x-should-retry": "true"}, "tokens", TOO_LARGE), "D"),
+        ((429, {}, "", "Limit 30000, Requested 30601"), "D"),
+        ((429, {"retry-after": "1"}, "rate_limit_exceeded", BUSY), "RC"),
+        ((429, {"retry-after": "1"}, "", "Limit 30000, Requested 601"), "RC"),
+        # The account cannot be used: no pause that the fleet takes from the vendor.
+        ((429, {"retry-after": "86400"}, "", ""), "A"),
+        ((429, {"retry-after": "86400"}, "rate_limit_exceeded", "the monthly limit"), "A"),
+        ((429, {"retry-after-ms": "7200000"}, "", ""), "A"),
+        ((429, {"retry-after": "60"}, "rate_limit_error", "You have reached your spend limit."), "A"),
+        ((429, {}, "billing_hard_limit_reached", ""), "A"),
+        ((400, {}, "invalid_request_error", NO_CREDIT), "A"),
+        ((400, {}, "billing_not_active", ""), "A"),
+        # An hour is obeyed. A time of centuries is a mistake.
+        ((429, {"retry-after": "3600"}, "", ""), "RC"),
+        ((429, {"retry-after": "1764000000000"}, "", ""), "RC"),
+        # Others say the same in their own words.
+        ((429, {}, "RESOURCE_EXHAUSTED", ""), "R"),
+        ((400, {}, "ThrottlingException", ""), "R"),
+        ((503, {}, "UNAVAILABLE", ""), "RT"),
+        ((400, {}, "ValidationException", ""), ""),
+    ],
+)  # fmt: skip
+def test_codes_and_texts_of_vendors(answered: tuple[int, dict[str, str], str, str], expected: str):
+    assert flags_of(classify_answer(*answered)) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        ({"error": {"code": "rate_limit_exceeded", "message": TOO_LARGE}}, "request_too_large"),
+        ({"error": {"type": "invalid_request_error", "message": NO_CREDIT}}, "billing_error"),
+        ({"error": {"code": "insufficient_quota", "message": TOO_LARGE}}, "insufficient_quota"),
+        ({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "..."}}, "RESOURCE_EXHAUSTED"),
+        ({"__type": "ThrottlingException", "message": "Too many requests"}, "ThrottlingException"),
+        ({"error": "invalid_grant"}, ""),
+        ({"message": 7}, ""),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_the_code_in_a_body(document: object, code: str):
+    assert code_in(document) == code
+
+
+def test_clients_of_google_and_aws_have_their_answer_elsewhere():
+    class OfGoogle(Exception):
+        code, status, message = 429, "RESOURCE_EXHAUSTED", "quota"
+
+    class OfAws(Exception):
+        response: ClassVar = {
+            "Error": {"Code": "ThrottlingException"},
+            "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {"retry-after": "2"}},
+        }
+
+    OfGoogle.__module__, OfAws.__module__ = "google.genai.errors", "botocore.exceptions"
+    assert flags(OfGoogle()) == "R"
+    assert flags(OfAws()) == "RC"
 
 
 def test_no_money_left_neither_trips_nor_cools_the_fleet():

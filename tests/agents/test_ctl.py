@@ -14,7 +14,7 @@ from fuseboard.cli import main
 from fuseboard.cli.ctl import client as ctl_client
 from fuseboard.cli.ctl.breakers import duration
 from fuseboard.cli.ctl.exit_codes import Exit
-from fuseboard.contract.limit_fields import FIELDS, LimitField
+from fuseboard.contract.limit_fields import QUOTAS, LimitField, fields_of
 
 TOKEN = "fb_0123456789abcdef_" + "5" * 64
 WHY = ["--reason", "vendor is down"]
@@ -307,8 +307,8 @@ def test_a_quota_is_set_with_any_field_of_a_limit(api: Api, capsys: pytest.Captu
     assert "warn_percent 80" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_every_field_of_a_limit_is_an_option(field: LimitField) -> None:
+@pytest.mark.parametrize("field", fields_of(QUOTAS), ids=lambda field: field.name)
+def test_every_field_of_a_quota_is_an_option(field: LimitField) -> None:
     option = f"--{field.name.replace('_', '-')}"
     assert option in complete("ctl quota set acme requests --")
-    assert (option in complete("ctl template set standard --")) != field.quotas_only
+    assert (option in complete("ctl template set standard --")) != bool(field.only)

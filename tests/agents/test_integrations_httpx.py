@@ -135,7 +135,7 @@ async def client(agent: FakeAgent) -> AsyncIterator[httpx.AsyncClient]:
         (status(301), Outcome.OK),
         (status(400), Outcome.NEUTRAL),
         (status(404), Outcome.NEUTRAL),
-        (status(429), Outcome.FAILURE),
+        (status(429), Outcome.NEUTRAL),
         (status(500), Outcome.FAILURE),
         (status(503), Outcome.FAILURE),
     ],
@@ -235,7 +235,7 @@ def test_an_exception_is_judged_by_whose_fault_it_is(error: BaseException, outco
 
 @pytest.mark.parametrize(
     ("code", "outcome"),
-    [(422, Outcome.NEUTRAL), (429, Outcome.FAILURE), (502, Outcome.FAILURE), (302, Outcome.OK)],
+    [(422, Outcome.NEUTRAL), (429, Outcome.NEUTRAL), (502, Outcome.FAILURE), (302, Outcome.OK)],
 )
 def test_an_exception_with_a_status_is_judged_by_it(code: int, outcome: Outcome):
     request = httpx.Request("GET", "http://vendor")
@@ -262,9 +262,10 @@ def asking_for_quiet(code: int, retry_after: str) -> Answer:
     [
         (429, "7", (Outcome.NEUTRAL, 7000)),
         (503, "7", (Outcome.FAILURE, 7000)),
-        (429, "86400", (Outcome.NEUTRAL, 3_600_000)),
+        (503, "86400", (Outcome.FAILURE, 3_600_000)),
+        (429, "86400", (Outcome.NEUTRAL, 0)),
         (429, "Fri, 31 Dec 9999 23:59:59 GMT", (Outcome.NEUTRAL, 3_600_000)),
-        (429, "soon", (Outcome.FAILURE, 0)),
+        (429, "soon", (Outcome.NEUTRAL, 1000)),
         (500, "7", (Outcome.FAILURE, 0)),
     ],
 )

@@ -93,6 +93,16 @@ def test_a_success_between_ends_the_row_of_failures(store: Store):
     assert store.breaker().state == "closed"
 
 
+def test_a_slow_success_neither_ends_the_row_of_failures_nor_adds_to_it(store: Store):
+    generation = store.admit().generation
+    store.report(generation, failure=2, server="a")
+    store.report(generation, slow=1, server="b")
+    store.report(generation, failure=2, slow=1, tail=2, server="a")
+    assert store.breaker().state == "closed"
+    assert store.report(generation, failure=1, server="b").change == "tripped"
+    assert store.breaker().cause == "consecutive"
+
+
 def test_a_ratio_needs_enough_calls(store: Store):
     generation = store.admit().generation
     for _ in range(4):

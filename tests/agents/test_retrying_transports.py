@@ -69,16 +69,18 @@ def test_a_deadline_bounds_all_attempts(vendor: Vendor, send: Send):
     assert len(vendor.seen) == 1
 
 
-def test_an_account_without_money_does_not_stop_the_fleet(vendor: Vendor, settings: AgentSettings):
-    with blocking.Agent(settings=settings) as agent:
-        for library, ours in ASYNC.values():
+def test_an_account_without_money_stops_the_pod_that_heard_it(vendor: Vendor, settings: AgentSettings):
+    for library, ours in ASYNC.values():
+        with blocking.Agent(settings=settings) as agent:
             vendor.fails(429, body={"error": {"code": "insufficient_quota"}}, retry_after="3600")
             transport = ours.BlockingGuardedTransport(agent, dependency="api")
             with library.Client(transport=transport) as client:
                 with client.stream("GET", vendor.url) as answer:
                     assert json.loads(answer.read())["error"]["code"] == "insufficient_quota"
-                # A cooldown would refuse this one.
-                assert client.get(vendor.url).status_code == 200
+                with pytest.raises(fuseboard.Refused) as caught:
+                    client.get(vendor.url)
+                assert caught.value.decision.reason is fuseboard.Reason.COOLING_DOWN
+                assert caught.value.decision.retry_after_ms <= 60_000
 
 
 def test_clients_of_model_vendors_use_the_transport(vendor: Vendor, settings: AgentSettings):

@@ -258,6 +258,25 @@ BY_RULE_REQUEST = msgspec.structs.replace(
     ),
 )
 
+#: Limits of all callers, of every service and of one.
+SERVICE_POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free"),),
+    service_limits=(
+        Limit(name="flood", limit=10_000, window_ms=60_000, burst=1_000, service="*"),
+        Limit(
+            name="uploads",
+            limit=100,
+            window_ms=1_000,
+            algorithm=Algorithm.SLIDING_WINDOW,
+            failure_policy=FailurePolicy.LOCAL_SHARE,
+            endpoints=("POST /uploads",),
+            service="web",
+        ),
+    ),
+)
+
 # What protects a pod. No value is a default.
 PROTECTING_POLICY = Policy(
     environment="production",
@@ -401,6 +420,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,
+    "policy.service_limits.json": SERVICE_POLICY,
     "policy.5.json": SHARING_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),

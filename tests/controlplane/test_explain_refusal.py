@@ -50,6 +50,16 @@ def explained(text, now, **more):
     return explain(text, {"production"}, now, **more)
 
 
+@pytest.mark.parametrize("tenant", ["acme", ""])
+def test_a_limit_of_all_callers_is_named_whoever_was_refused(now, ada, tenant):
+    edits.set_subject_limit(**WHY, actor=ada, name="flood", limit=100, window_s=60, service="*")
+    edits.set_subject_limit(**WHY, actor=ada, name="requests", limit=5, window_s=60, per=["ip"])
+    found = explained(token(now, rule="*/flood", tenant=tenant), now)
+    assert (found.rule.kind, found.rule.limit) == ("subject_limit", "flood")
+    assert found.headline == 'Refused by limit "flood" of all callers: the quota was spent.'
+    assert found.then.limit
+
+
 def test_a_quota_of_the_tier_is_named_with_its_limit_then_and_the_same_now(now):
     found = explained(token(now), now)
     assert (found.environment, found.service, found.tenant.name) == ("production", "shop", "acme")

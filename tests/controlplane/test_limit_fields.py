@@ -9,15 +9,24 @@ import pytest
 from controlplane.api.api import api
 from controlplane.editing import edits
 from controlplane.editing.plans import apply_plan, difference, export_csv, export_plan, read_plan
-from controlplane.policies.document import tenant_records
-from controlplane.policies.limit_fields import IN_TEMPLATE_FORM, WORDS, QuotaOptions, documentation
+from controlplane.errors import InvalidEdit
+from controlplane.policies.document import environment_of, policy_of, tenant_records
+from controlplane.policies.limit_fields import (
+    IN_TEMPLATE_FORM,
+    WORDS,
+    QuotaOptions,
+    SubjectLimitOptions,
+    documentation,
+)
 from controlplane.policies.limits import VALUES, QuotaColumns
 from dashboard.limit_forms import TemplateForm, form_value
 from dashboard.typed_thing import typed_in
 from fuseboard.contract.limit_fields import (
     BY_NAME,
+    CALLERS,
     FIELDS,
     NUMBERS,
+    QUOTAS,
     Choice,
     Choices,
     Flag,
@@ -25,12 +34,14 @@ from fuseboard.contract.limit_fields import (
     Name,
     Number,
     TimeZone,
+    fields_of,
 )
 from fuseboard.contract.policy import Limit
 from tests.controlplane.calling import API
 
 LIMITS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
-each_field = pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+#: Of quotas. The limits of callers have one more.
+each_field = pytest.mark.parametrize("field", fields_of(QUOTAS), ids=lambda field: field.name)
 
 
 def value_of(field: LimitField) -> Any:
@@ -112,7 +123,8 @@ def test_pods_accept_exactly_the_range_of_a_number(field: Number) -> None:
 
 
 def test_edits_accept_every_field_by_its_name() -> None:
-    assert QuotaOptions.__annotations__.keys() - {"template"} == BY_NAME.keys()
+    for whose, options in ((QUOTAS, QuotaOptions), (CALLERS, SubjectLimitOptions)):
+        assert options.__annotations__.keys() - {"template"} == {field.name for field in fields_of(whose)}
     assert WORDS.keys() == BY_NAME.keys()
 
 
@@ -151,7 +163,7 @@ def test_the_api_takes_the_field_and_returns_it(call: Any, field: LimitField) ->
     [quota] = call("viewer", "GET", f"{API}/tenants/acme").json()["quotas"]
     assert quota[field.name] == value_of(field)
     described = api.get_openapi_schema()["components"]["schemas"]
-    for schema in ("TenantQuotaIn", "TenantQuotaOut", *(() if field.quotas_only else ("TemplateIn",))):
+    for schema in ("TenantQuotaIn", "TenantQuotaOut", *(() if field.only else ("TemplateIn",))):
         assert described[schema]["properties"][field.name]["description"] == WORDS[field.name].help
 
 
@@ -168,8 +180,64 @@ def test_a_form_that_shows_the_field_returns_its_value(field: LimitField) -> Non
     assert bound.columns() == ({field.name: value} if field in IN_TEMPLATE_FORM else {})
 
 
-def test_templates_have_every_field_but_those_of_quotas() -> None:
-    assert list(VALUES) == [field.name for field in FIELDS if field.name != "dependency"]
+class TestLimitOfAllCallers:
+    def test_pods_files_the_api_and_the_form_have_the_service(
+        self, production: str, ada: Any, call: Any
+    ) -> None:
+        body = {"limit": 5, "window_s": 60, "service": "web", "reason": "for a test"}
+        assert call("admin", "PUT", f"{API}/subject-limits/flood", body).status_code == 200
+        [shown] = call("viewer", "GET", f"{API}/subject-limits").json()
+        assert (shown["service"], shown["per"]) == ("web", [])
+        policy = policy_of(environment_of(production))
+        assert not policy.subject_limits
+        [limit] = policy.service_limits
+        assert (limit.name, limit.service, limit.failure_policy) == ("flood", "web", "local_share")
+        file = "".join(export_plan(production))
+        assert "service: web" in file
+        assert not difference(production, read_plan(file))
+        common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": ada}
+        edits.remove_subject_limit(**common, name="flood")
+        apply_plan(plan=read_plan(file), expected_revision=None, **common)
+        assert policy_of(environment_of(production)).service_limits == policy.service_limits
+        typed = typed_in(
+            "environment",
+            {"limit.flood.service": "*"},
+            {f"subject_limits.flood.{k}": v for k, v in shown.items()},
+        )
+        assert typed.fields["subject_limits"]["flood"]["service"] == "*"
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({}, "name a service"),
+            ({"per": []}, "name a service"),
+            ({"service": "*", "per": ["ip"]}, "share one counter"),
+            ({"service": "no name!"}, "letters"),
+        ],
+    )
+    def test_a_limit_counts_each_caller_or_all_of_a_service(
+        self, production: str, ada: Any, given: dict[str, Any], said: str
+    ) -> None:
+        values = {"limit": 5, "window_s": 60, **given}
+        with pytest.raises(InvalidEdit, match=said):
+            edits.set_subject_limit(
+                environment=production, name="flood", reason="for a test", actor=ada, **values
+            )
+        flat = ", ".join(f"{name}: {value}" for name, value in values.items() if value != "*")
+        flat += ', service: "*"' if values.get("service") == "*" else ""
+        file = f"subject_limits:\n  flood: {{{flat}}}\n"
+
+        def apply() -> int:
+            plan = read_plan(file)
+            common: dict[str, Any] = {"reason": "for a test", "actor": ada, "expected_revision": None}
+            return apply_plan(plan=plan, environment=production, **common)
+
+        with pytest.raises(InvalidEdit, match=said):
+            apply()
+
+
+def test_templates_have_every_field_but_those_that_only_some_limits_have() -> None:
+    assert list(VALUES) == [field.name for field in FIELDS if field.name not in ("dependency", "service")]
     assert VALUES[:3] == NUMBERS
 
 

@@ -40,11 +40,15 @@ class Nginx:
             found = next((to for key, to in patterns if re.search(key, asked.encode())), entries["default"])
         return self.value(found, request) if found.startswith("$") else found
 
+    def key(self, text: str, request: dict[str, str]) -> str:
+        return self.value(text, request) if text.startswith("$") else text
+
     def limits(self, tenant: str) -> set[tuple[str, int, str]]:
         """Rate, burst and key of every zone that counts a request of this tenant."""
         request = {"$http_x_tenant": tenant, "$binary_remote_addr": "an address"}
-        counted = {zone: self.value(key, request) for zone, (key, _) in self.zones.items()}
-        return {(self.zones[zone][1], self.used[zone], key) for zone, key in counted.items() if key}
+        counted = {zone: self.key(key, request) for zone, (key, _) in self.zones.items()}
+        used = {zone: key for zone, key in counted.items() if key and zone in self.used}
+        return {(self.zones[zone][1], self.used[zone], key) for zone, key in used.items()}
 
     def refused(self, tenant: str) -> str:
         return self.value("$fuseboard_refused", {"$http_x_tenant": tenant})
@@ -78,7 +82,7 @@ def read(text: str) -> Nginx:
             _directive(found, *words)
             words = []
     assert (words, block) == ([], None)
-    assert found.used.keys() == found.zones.keys()
+    assert found.used.keys() <= found.zones.keys()
     return found
 
 
@@ -154,6 +158,19 @@ def test_callers_without_a_tenant_are_counted_by_their_address(edit: Any) -> Non
     nginx = made()
     assert nginx.limits("") == {("30r/s", 29, "an address")}
     assert nginx.limits("acme") == {("1000r/m", 99, "acme")}
+
+
+def test_all_callers_share_one_zone(edit: Any) -> None:
+    edit("set_subject_limit", name="flood", limit=6_000, window_s=60, burst=200, service="*")
+    edit("set_subject_limit", name="uploads", limit=600, window_s=60, service="web")
+    edit("set_subject_limit", name="closed", limit=0, window_s=60, service="*")
+    nginx, text = made(), "".join(export_nginx("production"))
+    assert nginx.limits("") == {("100r/s", 199, "all")}
+    assert nginx.limits("acme") == {("100r/s", 199, "all"), ("1000r/m", 99, "acme")}
+    # A location is not known here: its zone is there, and the line to put into it.
+    assert "#   limit_req zone=fuseboard_all_2;\n" in text
+    assert nginx.zones["fuseboard_all_2"] == ("all", "10r/s")
+    assert "# Left out: all callers, closed: refuses every request" in text
 
 
 def test_gateways_share_the_limits(edit: Any) -> None:

@@ -16,6 +16,7 @@ STAY: dict[str, str] = {
     "agents/fuseboard/cli/ctl/limit_templates.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/cli/ctl/tenants.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
+    "agents/fuseboard/lua/parts/fair_split.lua": "only slots ignore the cost of a call",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "controlplane/api/schemas/examples.py": "examples",
     "controlplane/demo/seed.py": "a budget has a calendar period, which only fixed windows have",

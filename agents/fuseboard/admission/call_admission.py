@@ -296,6 +296,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             gate.record(outcome, permit.generation, probe)
         if cooldown_ms:
             gate.cool_down(cooldown_ms, permit.generation)
+        if permit.account_refused:
+            gate.stop_here()
         bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
         urgent = bad or bool(probe or cooldown_ms)
         if urgent or not gate.scheduled:

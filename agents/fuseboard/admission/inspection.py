@@ -12,6 +12,7 @@ from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.lanes import CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.batching.domains import ALL_CALLERS, LimitDomain
 from fuseboard.batching.redis_question import Answer, Domain
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Snapshot
@@ -57,14 +58,27 @@ class Inspection(Struct, frozen=True):
         if not tenant:
             return await self._without_tenant(snapshot, costs, subject)
         rules = snapshot.quotas_of(tenant)
-        domain, demand = self.requests.domains.of_tenant(tenant, rules, costs, subject)
+        domains = self.requests.domains
+        domain, demand = domains.of_tenant(snapshot.policy, tenant, rules, costs, subject)
         lane = RequestLane(snapshot, domain, demand, tenant)
         if rules.suspended:
             decision = self._refuse(lane, Refusal(Reason.SUSPENDED, "suspended"))
         else:
             unused = keys.tenant_quota(self.calls.environment, rules.root or tenant, _UNUSED)
             decision = await self._expect(lane, unused)
-        return Expected(decision, _charged(demand))
+        every = None if domains.decides_together else domains.of_all_callers(snapshot.policy, costs, subject)
+        if every is None or rules.suspended:
+            return Expected(decision, _charged(demand))
+        beside = await self._expect_all_callers(snapshot, *every)
+        limits = decision.limits + beside.limits
+        first = replace(beside, tenant=tenant) if decision.allowed and not beside.allowed else decision
+        return Expected(replace(first, limits=limits), _charged(demand) | _charged(every[1]))
+
+    async def _expect_all_callers(
+        self, snapshot: Snapshot, domain: LimitDomain, demand: StandingDemand
+    ) -> Decision:
+        unused = keys.service_limit(self.calls.environment, _UNUSED)
+        return await self._expect(RequestLane(snapshot, domain, demand), unused)
 
     async def call(self, dependency: str, costs: Costs, tenant: str = "") -> Expected:
         """One call to a dependency, on behalf of ``tenant`` if there is one."""
@@ -97,8 +111,12 @@ class Inspection(Struct, frozen=True):
         charged: dict[str, int] = {}
         statuses: tuple[LimitStatus, ...] = ()
         for domain, demand in self.requests.domains.of_subject(snapshot, costs, subject):
-            unused = keys.subject_limit(self.calls.environment, domain.name.removeprefix("i:"), _UNUSED)
-            decision = await self._expect(RequestLane(snapshot, domain, demand), unused)
+            if domain.name == ALL_CALLERS:
+                decision = await self._expect_all_callers(snapshot, domain, demand)
+            else:
+                name = domain.name.removeprefix("i:")
+                unused = keys.subject_limit(self.calls.environment, name, _UNUSED)
+                decision = await self._expect(RequestLane(snapshot, domain, demand), unused)
             charged |= _charged(demand)
             statuses += decision.limits
             if refused is None and not decision.allowed:

@@ -71,7 +71,7 @@ class CallLane:
 class RequestLane:
     """The requests of one tenant, or of one subject when ``tenant`` is empty."""
 
-    __slots__ = ("changes", "demand", "domain", "known", "snapshot", "suspended", "tenant", "waits")
+    __slots__ = ("beside", "changes", "demand", "domain", "known", "snapshot", "suspended", "tenant", "waits")
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class RequestLane:
         suspended: bool = False,
         waits: bool = False,
         changes: int = 0,
+        beside: "RequestLane | None" = None,
     ) -> None:
         self.snapshot = snapshot
         self.domain = domain
@@ -95,3 +96,5 @@ class RequestLane:
         #: Its requests wait for a refusal that ends soon, unless the caller says otherwise.
         self.waits = waits
         self.changes = changes
+        #: The limits of all callers, where another question decides them: on a Cluster.
+        self.beside = beside

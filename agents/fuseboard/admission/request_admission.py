@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import MAX_LANES, RequestLane
@@ -47,9 +48,14 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         if tenant:
             if not self.configuration.snapshot.quotas_of(tenant).met:
                 await self.configuration.meet(tenant)
-            return await self.decide(self.lane(tenant, costs, subject))
-        decision = await self._of_nobody(self.configuration.snapshot, costs, subject)
-        self.counters.request("-", decision.allowed, decision.reason)
+            lane = self.lane(tenant, costs, subject)
+            if lane.beside is not None:
+                return await self._decide_beside(lane, lane.beside)
+            return await self.decide(lane)
+        snapshot = self.configuration.snapshot
+        decision = await self._of_nobody(snapshot, costs, subject)
+        rules = self.domains.names_of_all_callers(snapshot.policy, costs, subject)
+        self.counters.request("-", decision.allowed, decision.reason, rules, decision.rule)
         return decision
 
     def plain_lane(self, tenant: str) -> RequestLane | None:
@@ -61,12 +67,12 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             if len(self.lanes) >= MAX_LANES:
                 self.lanes.clear()
             lane = self.lanes[tenant] = self.lane(tenant, ONE_CALL, NOBODY)
-        return lane
+        return lane if lane.beside is None else None
 
     def lane(self, tenant: str, costs: Costs, subject: Subject) -> RequestLane:
         snapshot = self.configuration.snapshot
         rules = snapshot.quotas_of(tenant)
-        domain, demand = self.domains.of_tenant(tenant, rules, costs, subject)
+        domain, demand = self.domains.of_tenant(snapshot.policy, tenant, rules, costs, subject)
         if demand.tally is UNCOUNTED:
             demand.tally = self.counters.tally(tenant, demand.rules)
             demand.above = tuple(self.counters.tally_above(*owned) for owned in demand.inherited.items())
@@ -79,7 +85,38 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             suspended=rules.suspended,
             waits=rules.wait_ms > 0,
             changes=self.configuration.changes,
+            beside=self._beside(snapshot, costs, subject),
         )
+
+    def _beside(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> RequestLane | None:
+        if self.domains.decides_together:
+            return None
+        every = self.domains.of_all_callers(snapshot.policy, costs, subject)
+        return None if every is None else RequestLane(snapshot, *every)
+
+    async def _decide_beside(self, lane: RequestLane, beside: RequestLane) -> Decision:
+        """Ask for the limits of all callers first, then for the tenant's. Both must allow the request."""
+        known = self._decide_by_what_is_known(lane)
+        if known is not None and not known.allowed:
+            self._count(lane, known)
+            return known
+        first = await self.decide(beside)
+        if not first.allowed:
+            decision = replace(first, tenant=lane.tenant)
+            self._count(lane, decision)
+            return decision
+        allowed = False
+        try:
+            decision = await self.decide(lane)
+            allowed = decision.allowed
+        finally:  # also when the caller is cancelled
+            if not allowed:
+                for charge in first.charges:
+                    self.give_back(charge)
+        if not allowed:
+            return decision
+        both, limits = first.charges + decision.charges, decision.limits + first.limits
+        return replace(decision, charges=both, limits=limits)
 
     async def decide(self, lane: RequestLane) -> Decision:
         """Decide one request, and count it when it belongs to a tenant.
@@ -174,8 +211,6 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
 
     def _supply(self, lane: RequestLane) -> Supply:
         demand, tenant = lane.demand, lane.tenant
-        if demand.tally is UNCOUNTED:
-            demand.tally = self.counters.tally("-", ())
 
         def sign(answer: Answer) -> Decision:
             charge = Charge(lane.domain.name, demand, answer.at_us, "")
@@ -183,14 +218,17 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             snapshot = self.configuration.snapshot
             return self.decisions.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
 
+        # Requests without a tenant are counted when they are decided.
+        tallies = (demand.tally, *demand.above) if tenant else ()
+
         def count(calls: int, hot: bool) -> None:
-            for tally in (demand.tally, *demand.above):
+            for tally in tallies:
                 tally.allow_leased(calls, hot=hot)
             if not lane.known:
                 self.counters.unknown_tenant(calls)
 
         supply = demand.supply = Supply(lane.domain, demand, sign, count)
-        if tenant and demand.plain:
+        if tenant and demand.plain and lane.beside is None:
             supply.name = tenant
         return supply
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from msgspec import Struct
 
 from fuseboard.agent_api.arguments import check_name
-from fuseboard.calling.classification import classify, needs_a_person, refusal_of
+from fuseboard.calling.classification import classify, examine, needs_a_person, refusal_of
 from fuseboard.calling.retries import CallTotals, Retries
 from fuseboard.contract.words import Reason
 from fuseboard.errors import Misconfigured
@@ -233,4 +233,5 @@ def _may_fall_back(error: Exception, *, takes_more: bool) -> bool:
 def _reason(error: Exception) -> str:
     if (refusal := refusal_of(error)) is not None and refusal.decision.reason is not None:
         return str(refusal.decision.reason)
-    return classify(error).code or type(error).__name__
+    found = examine(error)
+    return found.verdict.code or type(found.error).__name__

@@ -7,11 +7,12 @@ from msgspec import Struct
 
 from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.backlog.options import LONGEST_DELAY_S
+from fuseboard.contract.portable import Portable
 from fuseboard.decision import Permit
 from fuseboard.errors import FuseboardError
 
 
-class TryAgain(Exception):
+class TryAgain(Portable, Exception):
     """A handler raises it to run the job again after ``after_s`` seconds, if the job has tries left.
 
     Raised ``from`` another error, that error is reported to the breaker. Otherwise nothing is.
@@ -19,8 +20,11 @@ class TryAgain(Exception):
 
     def __init__(self, after_s: float) -> None:
         check_seconds("after_s", after_s, 0.0, LONGEST_DELAY_S)
-        super().__init__(f"try again in {after_s:g} s")
+        super().__init__(after_s)
         self.after_s = after_s
+
+    def __str__(self) -> str:
+        return f"try again in {self.after_s:g} s"
 
 
 class Undeliverable(Exception):

@@ -14,6 +14,7 @@ from fuseboard.backlog.jobs import Job, JobLost, TryAgain, Undeliverable
 from fuseboard.backlog.options import DAY_S, MOST_RESULT, Options, to_bytes
 from fuseboard.backlog.questions import DEAD, DONE, NOT_OURS, RELEASE, RETRY, Questions
 from fuseboard.backlog.renewal import Renewal
+from fuseboard.calling.exception_paths import paths
 from fuseboard.cancellation import stop_tasks
 from fuseboard.contract.words import Outcome
 from fuseboard.errors import Misconfigured, StoreUnavailable
@@ -134,31 +135,41 @@ class Workers:
             else:
                 await self._end(job, DONE, result=result)
             return
-        if isinstance(error, asyncio.CancelledError | JobLost):
+        # A handler that uses a ``TaskGroup`` raises a group of what its tasks raised.
+        members = [path[0] for path in paths(error)]
+        if all(isinstance(member, asyncio.CancelledError | JobLost) for member in members):
             # Nothing is known about the dependency.
             agent.report(job.permit, Outcome.NEUTRAL)
             if job.cancelled:
                 await self._end(job, RETRY)
-            elif not job.lost and isinstance(error, JobLost):
+            elif not job.lost and any(isinstance(member, JobLost) for member in members):
                 await self._end(job, RELEASE)
             elif not job.lost:
                 # The handler cancelled itself. That costs a try, or such a job would run for ever.
                 await self._end(job, RETRY, delay_s=_pause_s(job.attempt), cause=_kind(error))
             return
-        self._report_error(job, error)
-        if isinstance(error, Undeliverable):
-            cause = f"Undeliverable: {error}".encode(errors="replace").decode()
-            await self._end(job, DEAD, cause=cause)
-            return
-        delay_s = error.after_s if isinstance(error, TryAgain) else _pause_s(job.attempt)
+        self._report_error(job, error, members)
+        for member in members:
+            if isinstance(member, Undeliverable):
+                cause = f"Undeliverable: {member}".encode(errors="replace").decode()
+                await self._end(job, DEAD, cause=cause)
+                return
+        waits = [member.after_s for member in members if isinstance(member, TryAgain)]
+        delay_s = max(waits) if waits else _pause_s(job.attempt)
         # Only the kind: a message may contain what the payload contains.
         await self._end(job, RETRY, delay_s=delay_s, cause=_kind(error))
 
-    def _report_error(self, job: Job, error: BaseException) -> None:
-        if not isinstance(error, TryAgain | Undeliverable):
+    def _report_error(self, job: Job, error: BaseException, members: list[BaseException]) -> None:
+        """What the handler raised on purpose says nothing, but its cause does."""
+        meant = [member for member in members if isinstance(member, TryAgain | Undeliverable)]
+        if not meant:
             self._agent.report_error(job.permit, error)
-        elif error.__cause__ is not None:
-            self._agent.report_error(job.permit, error.__cause__)
+            return
+        said = [member for member in members if member not in meant]
+        said += [member.__cause__ for member in meant if member.__cause__ is not None]
+        if said:
+            error = said[0] if len(said) == 1 else BaseExceptionGroup("a job", said)
+            self._agent.report_error(job.permit, error)
         else:
             self._agent.report(job.permit, Outcome.NEUTRAL)
 
@@ -238,4 +249,4 @@ def _pause_s(attempt: int) -> float:
 
 
 def _kind(error: BaseException) -> str:
-    return type(error).__name__
+    return type(paths(error)[0][0]).__name__

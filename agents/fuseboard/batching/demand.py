@@ -86,7 +86,8 @@ class Demand:
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         self.refs = refs
         self.keys = tuple([ref.key for ref in refs])
-        self.costs = costs
+        #: A call occupies one slot, whatever it costs.
+        self.costs = tuple([1 if ref.is_slot else cost for ref, cost in zip(refs, costs, strict=True)])
         #: 0 to 100. When a limit is scarce, higher is served first.
         self.priority = priority
         #: How many calls one caller asks for; 0 when every caller asks for one.
@@ -149,7 +150,7 @@ def most_at_once(limit: Limit) -> int:
 
 def most_in_redis(limit: Limit) -> int:
     """The largest cost that Redis can ever admit: pods spend the reserved part."""
-    if limit.shadow:
+    if limit.shadow or is_slot(limit):
         return FOR_EVER
     if limit.algorithm is Algorithm.TOKEN_BUCKET:
         return max(1, limit.burst - reserved_burst(limit))

@@ -1,7 +1,9 @@
 """The domains of requests: a tenant, or an address or key that belongs to no tenant."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
@@ -11,7 +13,7 @@ from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.endpoints import matches
-from fuseboard.contract.policy import Limit
+from fuseboard.contract.policy import EVERY_SERVICE, Limit, Policy, service_rule
 from fuseboard.contract.words import Reason
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 
@@ -19,6 +21,9 @@ from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
 #: each; the oldest are dropped first.
 MAX_KEPT = 20_000
 MAX_DEMANDS = 2_000
+
+#: The name of the domain of all callers, where it is a separate one.
+ALL_CALLERS = "s:"
 
 
 class LimitDomain:
@@ -95,19 +100,25 @@ class RequestDomains:
     """Demands by tenant or subject, made on first use and again when a rule changes.
 
     When one question may contain keys of different hash tags (``Store.together``), all tenants and
-    subjects are one domain: all callers of one tick share one question.
+    subjects are one domain: all callers of one tick share one question, which also decides the limits of
+    all callers. Otherwise these are a separate domain, ``of_all_callers``.
     """
 
-    def __init__(self, environment: str, settlements: Settlements, *, together: bool) -> None:
+    def __init__(
+        self, environment: str, settlements: Settlements, *, together: bool, service: str = ""
+    ) -> None:
         self._environment = environment
+        self._service = service
         self._settlements = settlements
         self._everybody: LimitDomain | None = None
         if together:
             self._everybody = LimitDomain("requests", settlements, keys.incarnation(environment))
         self._asked: OrderedDict[str, SubjectDemands] = OrderedDict()
+        self._policy: Policy | None = None
+        self._service_refs: tuple[LimitRef, ...] = ()
 
     def of_tenant(
-        self, tenant: str, rules: TenantRules, costs: Costs, subject: Subject
+        self, policy: Policy, tenant: str, rules: TenantRules, costs: Costs, subject: Subject
     ) -> tuple[LimitDomain, StandingDemand]:
         asked = self._get(f"t:{tenant}", rules)
 
@@ -115,11 +126,13 @@ class RequestDomains:
             bound = [quota for quota in rules.of(tenant) if binds(quota.limit, costs, subject)]
             root = rules.root or tenant
             refs = [LimitRef(quota.limit, self._key(quota, root, subject)) for quota in bound]
-            demand = demand_of(refs, costs, rules.priority)
+            shared = self._shared_by_all(policy, costs, subject)
+            demand = demand_of([*refs, *(shared if self._everybody else ())], costs, rules.priority)
             names: dict[str, tuple[str, ...]] = {}
             for quota in bound:
                 names[quota.tenant] = (*names.get(quota.tenant, ()), quota.name)
-            demand.rules, demand.inherited = names.pop(tenant, ()), names
+            counted = (ref.limit.name for ref in shared)
+            demand.rules, demand.inherited = (*names.pop(tenant, ()), *counted), names
             return demand
 
         return asked.domain, asked.demand(costs, subject, make)
@@ -133,26 +146,72 @@ class RequestDomains:
     def of_subject(
         self, snapshot: Snapshot, costs: Costs, subject: Subject
     ) -> list[tuple[LimitDomain, StandingDemand]]:
-        """One domain per combination of values that a limit counts by."""
+        """One domain per combination of values that a limit counts by, and one of the limits of all callers
+        unless the first one decides them too.
+        """
         found = []
+        shared = self._shared_by_all(snapshot.policy, costs, subject) if self._everybody else []
         by_values: dict[tuple[str, ...], list[Limit]] = {}
         for limit in snapshot.policy.subject_limits:
             if not binds(limit, costs, subject):
                 continue
             values = tuple(f"{dimension}={subject.value(dimension)}" for dimension in limit.per)
             by_values.setdefault(values, []).append(limit)
+        if not by_values:
+            every = self.of_all_callers(snapshot.policy, costs, subject)
+            return [every] if every is not None else []
         for values, limits in by_values.items():
             name = keys.values_digest(values)
             asked = self._get(f"i:{name}", snapshot.policy)
 
-            def make(limits: list[Limit] = limits, name: str = name) -> StandingDemand:
+            also, shared = shared, []
+
+            def make(
+                limits: list[Limit] = limits, name: str = name, also: list[LimitRef] = also
+            ) -> StandingDemand:
                 key = keys.subject_limit
-                return demand_of(
-                    [LimitRef(limit, key(self._environment, name, limit.name)) for limit in limits], costs
-                )
+                refs = [LimitRef(limit, key(self._environment, name, limit.name)) for limit in limits]
+                return demand_of([*refs, *also], costs)
 
             found.append((asked.domain, asked.demand(costs, subject, make)))
+        if not self._everybody and (every := self.of_all_callers(snapshot.policy, costs, subject)):
+            found.append(every)
         return found
+
+    def of_all_callers(
+        self, policy: Policy, costs: Costs, subject: Subject
+    ) -> tuple[LimitDomain, StandingDemand] | None:
+        """The limits of all callers as a demand; ``None`` when none applies."""
+        if not policy.service_limits:
+            return None
+        asked = self._get(ALL_CALLERS, policy)
+        endpoint = Subject(endpoint=subject.endpoint) if subject.endpoint else NOBODY
+        demand = asked.demand(
+            costs, endpoint, lambda: demand_of(self._shared_by_all(policy, costs, endpoint), costs)
+        )
+        return (asked.domain, demand) if demand.refs else None
+
+    @property
+    def decides_together(self) -> bool:
+        """Whether one question decides a tenant's quotas and the limits of all callers."""
+        return self._everybody is not None
+
+    def names_of_all_callers(self, policy: Policy, costs: Costs, subject: Subject) -> tuple[str, ...]:
+        return tuple([ref.limit.name for ref in self._shared_by_all(policy, costs, subject)])
+
+    def _shared_by_all(self, policy: Policy, costs: Costs, subject: Subject) -> list[LimitRef]:
+        """The limits of all callers that apply: the same objects for every tenant."""
+        if not policy.service_limits:
+            return []
+        if policy is not self._policy:
+            self._policy, self._service_refs = policy, tuple(self._refs_of(policy.service_limits))
+        return [ref for ref in self._service_refs if binds(ref.limit, costs, subject)]
+
+    def _refs_of(self, limits: Iterable[Limit]) -> Iterable[LimitRef]:
+        for limit in limits:
+            if limit.service in (EVERY_SERVICE, self._service):
+                key = keys.service_limit(self._environment, limit.name)
+                yield LimitRef(replace(limit, name=service_rule(limit.name)), key)
 
     def _get(self, name: str, under: object) -> SubjectDemands:
         asked = self._asked.get(name)

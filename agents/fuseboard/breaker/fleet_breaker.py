@@ -37,6 +37,8 @@ from fuseboard.subject import NOBODY, Costs
 #: A refusal because all probe permits are taken is remembered for at most this time: one may become free at
 #: any moment.
 PROBE_BUSY_MEMORY_S = 0.1
+#: A pod whose account is not served calls the vendor again after this time. Another pod may have another key.
+ACCOUNT_STOP_S = 60.0
 
 _STATE_OF_VERDICT = {
     ADMITS: BreakerState.CLOSED,
@@ -308,6 +310,12 @@ class FleetBreaker:
             self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
         pending = self.pending.setdefault(generation, PendingReport())
         pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
+
+    def stop_here(self) -> None:
+        """The vendor does not serve the account of this pod: stop its calls, but not those of other pods."""
+        until = monotonic() + ACCOUNT_STOP_S
+        if self.denial is None or self.denial.until < until:
+            self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
 
     def reported(self, reply: list[int], decided_at: float) -> None:
         """Take in the reply of ``report.lua``, which decided at that time (monotonic seconds)."""

@@ -97,7 +97,8 @@ class LocalBreaker:
             self.consecutive = 0
             self._unfolded += 1
             return
-        self.consecutive = self.consecutive + 1 if outcome is Outcome.FAILURE else 0
+        # A slow success neither adds to the row of failures nor ends it.
+        self.consecutive += outcome is Outcome.FAILURE
         self.fold(policy)
         self._count(policy, 1, int(outcome is Outcome.FAILURE), int(outcome is Outcome.SLOW))
         calls, failures, slow = self._judged(policy)

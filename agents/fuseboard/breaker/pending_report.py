@@ -31,4 +31,3 @@ class PendingReport(Struct):
             self.tail += 1
         elif outcome is Outcome.SLOW:
             self.slow += 1
-            self.tail = 0

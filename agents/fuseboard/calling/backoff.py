@@ -17,7 +17,8 @@ def wait_s(retry: Retry, verdict: Verdict, attempt: int, before_s: float, random
 
     At least what the vendor asked for, and a little more, so that not all pods come back at once.
     """
-    drawn = 0.0 if verdict.status == 408 else _drawn_s(retry, verdict, attempt, before_s, random)
+    at_once = verdict.status == 408 or verdict.code == "timeout"
+    drawn = 0.0 if at_once else _drawn_s(retry, verdict, attempt, before_s, random)
     asked_ms = verdict.cooldown_ms
     if not asked_ms and verdict.status == 429:
         asked_ms = retry.default_retry_after_ms

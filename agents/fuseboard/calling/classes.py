@@ -56,6 +56,14 @@ CLASSES: dict[tuple[str, str], str] = {
         maybe_sent="ProtocolError ReadTimeoutError",
     ),
     **_rows(
+        ("aiohttp",),
+        not_sent="ClientConnectorError ConnectionTimeoutError",
+        maybe_sent="ClientConnectionError ClientPayloadError HttpProcessingError",
+        alert="ClientConnectorCertificateError ServerFingerprintMismatch InvalidURL NonHttpUrlClientError"
+        " TooManyRedirects",
+        own_use="WSMessageTypeError",
+    ),
+    **_rows(
         ("openai",),
         maybe_sent="APIConnectionError",
         ours="WebSocketQueueFullError",

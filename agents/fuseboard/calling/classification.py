@@ -7,21 +7,22 @@ failure of the vendor that is not repeated, and that a person should see.
 Classes are found by package and name, so that no client library is imported.
 """
 
-import contextlib
+import asyncio
 import socket
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fuseboard.calling.classes import CLASSES, LOCAL
-from fuseboard.calling.codes import NEVER_AGAIN, status_of_code
-from fuseboard.calling.retry_after import asked_to_wait_ms
+from fuseboard.calling.codes import NEVER_AGAIN, NEVER_FITS, known_code, status_of_code
+from fuseboard.calling.exception_paths import Path, attribute, names, paths
+from fuseboard.calling.retry_after import asked_to_wait_ms, asks_for_hours
 from fuseboard.errors import FuseboardError, Refused
 
-#: How many causes of an exception are looked at.
-MAX_DEPTH = 5
+#: Members of a group that are looked at.
+MOST_MEMBERS = 1000
 
 #: Methods that may be repeated, whatever became of the first request (RFC 9110, 9.2.2).
 IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
@@ -65,7 +66,8 @@ _STATUSES: dict[int, Verdict] = {
     408: _AGAIN,
     413: Verdict(degradable=True),
     425: _AGAIN,
-    429: _AGAIN_TRIPS,
+    # Evidence about a limit, never about the vendor.
+    429: _AGAIN,
     500: Verdict(retryable=True, trips=True, alertable=True),
     502: _AGAIN_TRIPS,
     503: _AGAIN_TRIPS,
@@ -78,17 +80,74 @@ _STATUSES: dict[int, Verdict] = {
 _COOLING = frozenset({425, 429, 503, 529})
 #: A person must act first, whatever a header says.
 _ACCOUNT = frozenset({401, 402, 403})
-#: Libraries whose errors have what they wrap as an argument.
-_WRAPPING = frozenset({"requests", "urllib3", "httpcore", "httpcore2"})
 #: How the names of timeouts end, in all libraries.
 _TIMEOUTS = ("Timeout", "TimeoutError", "TimeoutException")
 
 
 def classify(error: BaseException) -> Verdict:
-    """What a call that raised ``error`` says. Never raises."""
-    if not isinstance(error, Exception):
+    """What a call that raised ``error`` says. Never raises.
+
+    An exception group says what its members say together: a failure of one is a failure, and another attempt
+    may succeed only if it may for each of them.
+    """
+    return examine(error).verdict
+
+
+class Finding(NamedTuple):
+    verdict: Verdict
+    #: What decided it: the exception, or the member of a group that says most.
+    error: BaseException
+    #: An answer did not come in time, whatever the library, and whatever wraps the error.
+    timeout: bool
+
+
+def examine(
+    error: BaseException, neutral: tuple[type[BaseException], ...] = (), *, hurried: bool = False
+) -> Finding:
+    """``classify``, with what decided it.
+
+    Exceptions that are ``neutral`` say nothing. Neither do timeouts of a call that had too little time
+    (``hurried``).
+    """
+    if isinstance(error, neutral):
+        return Finding(NOTHING, error, False)
+    found = []
+    for path in paths(error)[:MOST_MEMBERS]:
+        timeout = any(name.endswith(_TIMEOUTS) for link in path for _, name in names(link))
+        left_out = isinstance(path[0], neutral) or (hurried and timeout)
+        found.append(Finding(NOTHING if left_out else _classify_path(path), path[0], timeout))
+    worst = max(found, key=lambda one: _weight(one.verdict))
+    if len(found) == 1 or worst.verdict is NOTHING:
+        return worst
+    verdicts = [one.verdict for one in found]
+    together = replace(
+        worst.verdict,
+        retryable=all(one.retryable for one in verdicts),
+        trips=any(one.trips for one in verdicts),
+        alertable=any(one.alertable for one in verdicts),
+        degradable=any(one.degradable for one in verdicts)
+        and all(one.degradable or one.retryable for one in verdicts),
+        ours=any(one.ours for one in verdicts),
+        cooldown_ms=max(one.cooldown_ms for one in verdicts),
+        sent=any(one.sent for one in verdicts),
+    )
+    return worst._replace(verdict=together)
+
+
+def _weight(verdict: Verdict) -> tuple[bool, ...]:
+    """Of the members of a group, the heaviest gives its code and its name."""
+    return (
+        needs_a_person(verdict),
+        verdict.trips,
+        verdict.alertable,
+        verdict.cooldown_ms > 0,
+        verdict is not NOTHING,
+    )
+
+
+def _classify_path(links: Path) -> Verdict:
+    if not isinstance(links[0], Exception):
         return NOTHING  # cancelled, or the process ends
-    links = tuple(_links(error))
     # A client library may wrap the refusal that its transport raised.
     if any(isinstance(link, FuseboardError) for link in links):
         return NOTHING
@@ -99,7 +158,7 @@ def classify(error: BaseException) -> Verdict:
     for link in links:
         verdict = _by_answer(link)
         # A good answer inside an error is what the error is about: it could not be used.
-        if verdict is not None and (link is error or verdict.status >= 400 or verdict.code):
+        if verdict is not None and (link is links[0] or verdict.status >= 400 or verdict.code):
             return verdict
     if not any(kinds):
         return UNKNOWN
@@ -108,25 +167,28 @@ def classify(error: BaseException) -> Verdict:
 
 def classify_answer(status: int, headers: Mapping[str, str], code: str = "", message: str = "") -> Verdict:
     """What an HTTP answer says, with the code that its body has, if that is known."""
+    code = known_code((code,), message)
+    if status == 429 and code not in NEVER_AGAIN and code != NEVER_FITS and asks_for_hours(headers):
+        # No limit of a minute: what the account may use of a day or a month is spent.
+        code = "insufficient_quota"
     stands_for = status_of_code(code, message, has_status=status >= 400)
     verdict = _STATUSES.get(stands_for or status)
     if verdict is None:
         verdict = _TRIPS if (stands_for or status) >= 500 else Verdict()
     known = code if stands_for is not None else ""
     if code in NEVER_AGAIN:
-        return replace(verdict, retryable=False, trips=False, code=code, status=status)
+        known_status = status if status >= 400 else stands_for
+        return replace(verdict, retryable=False, trips=False, code=code, status=known_status or 401)
     if stands_for == 0:
         return Verdict(code=known, status=status, degradable=code == "context_length_exceeded")
     cools = verdict.retryable and bool({status, stands_for} & _COOLING)
     cooldown_ms = asked_to_wait_ms(headers) if cools else 0
     retryable = verdict.retryable
     if status >= 400 and (word := (headers.get("x-should-retry") or "").strip().lower()) in ("true", "false"):
-        retryable = word == "true" and (stands_for or status) not in _ACCOUNT
+        retryable = word == "true" and (stands_for or status) not in _ACCOUNT and code != NEVER_FITS
     return replace(
         verdict,
         retryable=retryable,
-        # The whole fleet obeys a 429 with a time to come back, so that 429 is no evidence against the vendor.
-        trips=verdict.trips and not (cooldown_ms and (stands_for or status) == 429),
         degradable=verdict.degradable or (bool(known) and stands_for == 413),
         cooldown_ms=cooldown_ms,
         code=known,
@@ -135,8 +197,19 @@ def classify_answer(status: int, headers: Mapping[str, str], code: str = "", mes
 
 
 def refusal_of(error: BaseException) -> Refused | None:
-    """The refusal that ``error`` is, or that caused it: a client library wraps what its transport raises."""
-    return next((link for link in _links(error) if isinstance(link, Refused)), None)
+    """The refusal that ``error`` is, or that caused it: a client library wraps what its transport raises.
+
+    A group is a refusal when all its members are, apart from cancelled ones. The one that lasts longest
+    counts. A defect beside a refusal is not hidden.
+    """
+    found: list[Refused] = []
+    for path in paths(error):
+        refusal = next((link for link in path if isinstance(link, Refused)), None)
+        if refusal is not None:
+            found.append(refusal)
+        elif not isinstance(path[0], asyncio.CancelledError):
+            return None
+    return max(found, key=lambda one: one.decision.retry_after_ms, default=None)
 
 
 def needs_a_person(verdict: Verdict) -> bool:
@@ -144,49 +217,25 @@ def needs_a_person(verdict: Verdict) -> bool:
     return verdict.status in _ACCOUNT or verdict.code in NEVER_AGAIN
 
 
-def is_timeout(error: BaseException) -> bool:
-    """Whether an answer did not come in time, whatever the library, and whatever wraps the error."""
-    return any(name.endswith(_TIMEOUTS) for link in _links(error) for _, name in _names(link))
-
-
 def known_repeatable(request: object) -> bool | None:
     """Whether a request of httpx, httpx2 or requests may be repeated; ``None`` if it does not say so."""
-    if str(_of(request, "method")).upper() in IDEMPOTENT_METHODS:
+    if str(attribute(request, "method")).upper() in IDEMPOTENT_METHODS:
         return True
-    headers = _of(request, "headers")
+    headers = attribute(request, "headers")
     if isinstance(headers, Mapping) and any(str(name).lower() == "idempotency-key" for name in headers):
         return True
-    return None
-
-
-def _links(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what caused it, from the outermost to the innermost."""
-    link: BaseException | None = error
-    for _ in range(MAX_DEPTH):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__ or _inner(link)
-
-
-def _inner(error: BaseException) -> BaseException | None:
-    """What these libraries wrap without naming it as the cause."""
-    package = type(error).__module__.partition(".")[0]
-    if package == "urllib3":
-        reason = _of(error, "reason")
-        if isinstance(reason, BaseException):
-            return reason
-    if package in _WRAPPING:
-        return next((one for one in error.args if isinstance(one, BaseException)), None)
     return None
 
 
 def _by_answer(error: BaseException) -> Verdict | None:
     """By the answer that the error carries; ``None`` without one."""
     status, code, message = _status_of(error), "", ""
-    names = {package for package, _ in _names(error)}
-    if names & {"openai", "anthropic"}:
-        if any(name == "APIResponseValidationError" for _, name in _names(error)):
+    classes = set(names(error))
+    packages = {package for package, _ in classes}
+    if "aiohttp" in packages and _is_unreadable(error, classes, status):
+        return None
+    if packages & {"openai", "anthropic", "google", "botocore"}:
+        if any(name == "APIResponseValidationError" for _, name in classes):
             return Verdict(alertable=True, status=status or 0)
         code, message = _code_of(error)
     if status is None and status_of_code(code, message, has_status=False) is None:
@@ -196,50 +245,62 @@ def _by_answer(error: BaseException) -> Verdict | None:
 
 def _code_of(error: BaseException) -> tuple[str, str]:
     """The vendor's code, or its type where the code is not known, and its message."""
-    message = str(_of(error, "message") or error)
-    words = [_of(error, name) for name in ("code", "type")]
-    found = [word for word in words if isinstance(word, str) and word]
-    for word in found:
-        if status_of_code(word, message, has_status=False) is not None:
-            return word, message
-    return (found[0] if found else ""), message
+    message = str(attribute(error, "message") or error)
+    words = [attribute(error, name) for name in ("code", "type", "status")]
+    # botocore keeps the answer as a dictionary.
+    answer = attribute(error, "response")
+    if isinstance(answer, Mapping) and isinstance(inner := answer.get("Error"), Mapping):
+        words.append(inner.get("Code"))
+    return known_code(words, message), message
+
+
+def _is_unreadable(error: BaseException, classes: set[tuple[str, str]], status: int | None) -> bool:
+    """aiohttp has a status in errors that are about something else.
+
+    A good answer was not what the caller expected, or the answer is not HTTP: then 400 is aiohttp's own.
+    """
+    if ("aiohttp", "ContentTypeError") in classes:
+        return status is not None and status < 400
+    return error.__cause__ is not None and ("aiohttp", "HttpProcessingError") in names(error.__cause__)
 
 
 def _kind_of(error: BaseException) -> str | None:
     if isinstance(error, socket.gaierror):
         # The resolver did not answer. A name that does not exist is a mistake.
         return "not_sent" if error.errno == socket.EAI_AGAIN else "alert"
-    for name in _names(error):
+    for name in names(error):
         if (kind := CLASSES.get(name)) is not None:
             return kind
     return None
 
 
-def _names(error: BaseException) -> Iterator[tuple[str, str]]:
-    """Package and name of the error's class and of those it is derived from."""
-    for one in type(error).__mro__:
-        yield one.__module__.partition(".")[0], one.__name__
-
-
 def _status_of(error: BaseException) -> int | None:
-    for owner in (_of(error, "response"), error):
-        for name in ("status_code", "status"):
-            status = _of(owner, name)
-            if isinstance(status, int) and 100 <= status <= 599:
+    answer = attribute(error, "response")
+    if (status := _status(_metadata(answer).get("HTTPStatusCode"))) is not None:
+        return status
+    of_google = any(package == "google" for package, _ in names(error))
+    fields = ("status_code", "status", "code") if of_google else ("status_code", "status")
+    for owner in (answer, error):
+        for name in fields:
+            if (status := _status(attribute(owner, name))) is not None:
                 return status
     return None
 
 
+def _metadata(answer: object) -> Mapping[str, object]:
+    """botocore keeps an answer as a dictionary."""
+    about = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
+    return about if isinstance(about, Mapping) else {}
+
+
+def _status(value: object) -> int | None:
+    return int(value) if isinstance(value, int) and 100 <= value <= 599 else None
+
+
 def _headers_of(error: BaseException) -> dict[str, str]:
-    for owner in (_of(error, "response"), error):
-        headers = _of(owner, "headers")
+    answer = attribute(error, "response")
+    found = (_metadata(answer).get("HTTPHeaders"), attribute(answer, "headers"), attribute(error, "headers"))
+    for headers in found:
         if isinstance(headers, Mapping):
             return {str(name).lower(): str(value) for name, value in headers.items()}
     return {}
-
-
-def _of(owner: object, name: str) -> Any:
-    """An attribute, or ``None``. httpx raises ``RuntimeError`` for the request of an error without one."""
-    with contextlib.suppress(Exception):
-        return getattr(owner, name, None)
-    return None

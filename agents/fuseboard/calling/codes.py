@@ -1,12 +1,25 @@
-"""The error codes of model vendors, and the HTTP status that each stands for.
+"""The error codes of vendors, and the HTTP status that each stands for.
 
-A stream reports an error after its status of 200, so that the status alone would be read as a success.
+A stream reports an error after its status of 200, so that the status alone would be read as a success. Some
+errors are named only by their message.
 """
 
-#: No attempt succeeds until a person acts. OpenAI sends ``insufficient_quota`` as a 429, with a time.
+import re
+from collections.abc import Iterable
+
+#: The account cannot be used until a person acts. OpenAI sends ``insufficient_quota`` as a 429, with a time.
 NEVER_AGAIN = frozenset(
-    {"insufficient_quota", "billing_hard_limit_reached", "invalid_api_key", "account_deactivated"}
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "billing_error",
+        "invalid_api_key",
+        "account_deactivated",
+    }
 )
+#: No attempt fits: the request alone is larger than the limit.
+NEVER_FITS = "request_too_large"
 
 #: 0: a mistake in this request alone.
 _STATUS: dict[str, int] = {
@@ -16,6 +29,7 @@ _STATUS: dict[str, int] = {
     "timeout": 504,
     "overloaded": 529,
     "engine_overloaded": 529,
+    "model_overloaded": 529,
     "vector_store_timeout": 504,
     **dict.fromkeys(NEVER_AGAIN, 401),
     "context_length_exceeded": 0,
@@ -31,12 +45,53 @@ _STATUS: dict[str, int] = {
     "permission_error": 403,
     "billing_error": 402,
     "not_found_error": 0,
-    "request_too_large": 413,
+    NEVER_FITS: 413,
     "conflict_error": 409,
+    # Google
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+    "INTERNAL": 500,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "INVALID_ARGUMENT": 0,
+    "NOT_FOUND": 0,
+    # AWS
+    "ThrottlingException": 429,
+    "Throttling": 429,
+    "TooManyRequestsException": 429,
+    "ServiceUnavailableException": 503,
+    "InternalServerException": 500,
+    "ModelTimeoutException": 504,
+    "AccessDeniedException": 403,
+    "ValidationException": 0,
 }
 
 #: Anthropic has no code of its own for a prompt that is too long.
 _TOO_LONG = "prompt is too long"
+#: OpenAI and others answer such a request with a 429, again at each attempt. With "Used", it fits later.
+_TOO_LARGE = re.compile(r"request too large|limit:? ([0-9]+),? requested:? ([0-9]+)", re.ASCII)
+#: Vendors answer these with 400 or 429, and with a code that has other meanings.
+_NO_MONEY = (
+    "credit balance is too low",
+    "spend limit",
+    "spending limit",
+    "specified api usage limits",
+    "insufficient balance",
+)
+
+
+def known_code(words: Iterable[object], message: str = "") -> str:
+    """The code that these words and this message stand for, else the first word; empty for none."""
+    said = message.lower()
+    if any(phrase in said for phrase in _NO_MONEY):
+        return "billing_error"
+    found = [word for word in words if isinstance(word, str) and word]
+    if not NEVER_AGAIN.intersection(found) and (large := _TOO_LARGE.search(said)):
+        limit, requested = large.groups()
+        if limit is None or int(requested) > int(limit):
+            return NEVER_FITS
+    return next((word for word in found if word in _STATUS), found[0] if found else "")
 
 
 def status_of_code(code: str, message: str = "", *, has_status: bool) -> int | None:
@@ -52,13 +107,15 @@ def status_of_code(code: str, message: str = "", *, has_status: bool) -> int | N
 
 
 def code_in(document: object) -> str:
-    """The code in the body of an error, as both vendors write it; empty when there is none."""
-    error = document.get("error") if isinstance(document, dict) else None
+    """The code in the body of an error, as vendors write it; empty when there is none."""
+    if not isinstance(document, dict):
+        return ""
+    error = document.get("error", document)
     if not isinstance(error, dict):
         return ""
-    words = [error.get(name) for name in ("code", "type")]
-    found = [word for word in words if isinstance(word, str) and word]
-    return next((word for word in found if word in _STATUS), found[0] if found else "")
+    message = error.get("message")
+    words = [error.get(name) for name in ("code", "type", "status", "__type")]
+    return known_code(words, message if isinstance(message, str) else "")
 
 
 def code_in_part(body: bytes) -> str:

@@ -1,17 +1,25 @@
 """What kind of failure a call ended with, in a word that is safe to display: no message, no address."""
 
-from fuseboard.calling.classification import Verdict, classify, is_timeout
+from fuseboard.calling.classification import Finding, Verdict, examine, needs_a_person
 from fuseboard.calling.trace import trace_id
 from fuseboard.contract.failures import KIND_LETTERS, UNKNOWN_KIND, is_kind
 from fuseboard.decision import Permit
 
+#: A 429 without a time stops the calls of the fleet for this time. Each further 429 does so again, until the
+#: limit of the vendor has room.
+ROOM_AGAIN_MS = 1000
+
 
 def kind_of_error(error: BaseException) -> str:
     """The vendor's code, ``HTTP 503``, ``timeout``, or the class of the exception."""
-    verdict = classify(error)
-    if verdict.code or verdict.status:
-        return kind_of_answer(verdict)
-    return "timeout" if is_timeout(error) else _safe(type(error).__name__)
+    return kind_of(examine(error))
+
+
+def kind_of(found: Finding) -> str:
+    """The same. In a group, the kind of the member that says most."""
+    if found.verdict.code or found.verdict.status:
+        return kind_of_answer(found.verdict)
+    return "timeout" if found.timeout else _safe(type(found.error).__name__)
 
 
 def kind_of_answer(verdict: Verdict) -> str:
@@ -21,9 +29,16 @@ def kind_of_answer(verdict: Verdict) -> str:
 def is_noted(verdict: Verdict) -> bool:
     """Whether people should see an answer that is no failure of the dependency.
 
-    The fleet waits after a 429 with a time, and a person must act on a 401: neither opens a breaker.
+    The fleet waits after a 429, and a person must act on a 401: neither opens a breaker.
     """
-    return verdict.cooldown_ms > 0 or verdict.alertable
+    return cooldown_of(verdict) > 0 or verdict.alertable
+
+
+def cooldown_of(verdict: Verdict) -> int:
+    """For how many milliseconds the fleet stops calling: as the vendor asked, or shortly after a 429."""
+    if verdict.cooldown_ms or verdict.status != 429 or needs_a_person(verdict):
+        return verdict.cooldown_ms
+    return ROOM_AGAIN_MS
 
 
 def note_failure(permit: Permit, kind: str) -> None:

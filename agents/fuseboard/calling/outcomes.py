@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from fuseboard.calling.classification import Verdict, classify, classify_answer, is_timeout
-from fuseboard.calling.failures import is_noted, kind_of_error, note_failure
+from fuseboard.calling.classification import Verdict, classify, classify_answer, examine
+from fuseboard.calling.codes import NEVER_AGAIN
+from fuseboard.calling.failures import cooldown_of, is_noted, kind_of, note_failure
 from fuseboard.calling.retry_after import MAX_COOLDOWN_MS, retry_after_ms
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
@@ -21,18 +22,17 @@ __all__ = [
 
 
 def outcome_of_status(status: int) -> Outcome:
-    """429 and 5xx are the dependency's failures; other 4xx are the caller's own mistakes."""
+    """5xx are the dependency's failures; 4xx are the caller's own mistakes, or say that a limit is spent."""
     return outcome_of(classify_answer(status, {}))
 
 
 def outcome_of_response(status: int, headers: Mapping[str, str]) -> tuple[Outcome, int]:
     """The outcome of a response, and for how many milliseconds the sender asked not to be called.
 
-    The whole fleet obeys a 429 with a time to come back, so that 429 is no evidence against the vendor.
-    A 429 without a time is a failure, and so is every 503.
+    The whole fleet waits after a 429, so that is no evidence against the vendor. Every 503 is a failure.
     """
     verdict = classify_answer(status, headers)
-    return outcome_of(verdict), verdict.cooldown_ms
+    return outcome_of(verdict), cooldown_of(verdict)
 
 
 def outcome_of_exception(error: BaseException) -> Outcome:
@@ -47,25 +47,29 @@ def judge(error: BaseException) -> tuple[Outcome, int]:
     Fuseboard, and a request that could not be built or that the vendor calls wrong. An exception with a
     status (those of httpx, requests, aiohttp and most vendors' clients have one) is judged by the
     vendor's code, where it has one, or by its status and its ``Retry-After``. Everything else is a
-    failure: timeouts, lost connections, answers that do not parse.
+    failure: timeouts, lost connections, answers that do not parse. An exception group is a failure if one
+    of its members is.
     """
     verdict = classify(error)
-    return outcome_of(verdict), verdict.cooldown_ms
+    return outcome_of(verdict), cooldown_of(verdict)
 
 
-def judge_permitted(permit: Permit, error: BaseException) -> tuple[Outcome, int]:
+def judge_permitted(
+    permit: Permit, error: BaseException, neutral: tuple[type[BaseException], ...] = ()
+) -> tuple[Outcome, int]:
     """``judge``, for a call that a deadline may have given too little time. The permit keeps how it failed.
 
     A usual call takes longer than such a timeout, which says nothing about the dependency: an overloaded pod
-    must not open the breaker of the fleet.
+    must not open the breaker of the fleet. Exceptions that are ``neutral`` say nothing either.
     """
-    if permit.hurried and is_timeout(error):
-        return Outcome.NEUTRAL, 0
-    verdict = classify(error)
-    outcome, cooldown_ms = outcome_of(verdict), verdict.cooldown_ms
+    found = examine(error, neutral, hurried=permit.hurried)
+    verdict = found.verdict
+    outcome = outcome_of(verdict)
     if outcome is Outcome.FAILURE or (verdict.status and is_noted(verdict)):
-        note_failure(permit, kind_of_error(error))
-    return outcome, cooldown_ms
+        note_failure(permit, kind_of(found))
+    if verdict.code in NEVER_AGAIN:
+        permit.account_refused = True
+    return outcome, cooldown_of(verdict)
 
 
 def outcome_of(verdict: Verdict) -> Outcome:

@@ -11,8 +11,9 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from fuseboard.calling.backoff import wait_s
-from fuseboard.calling.classification import NOTHING, Verdict, classify
+from fuseboard.calling.classification import NOTHING, Verdict, classify, examine
 from fuseboard.calling.codes import NEVER_AGAIN
+from fuseboard.calling.exception_paths import paths
 from fuseboard.calling.observer import Observer
 from fuseboard.calling.pauses import most_attempts
 from fuseboard.calling.retries import NEWEST, Retries
@@ -149,8 +150,8 @@ class RetriedCall:
 
     def failed(self, error: Exception) -> bool:
         """Whether to make another attempt, after ``next_wait_s``. If not, a note on the error says why."""
-        verdict = classify(error)
-        again = self._again(verdict, type(error).__name__, error)
+        found = examine(error)
+        again = self._again(found.verdict, type(found.error).__name__, error)
         self._note(error)
         # An error refers to the frames that it passed. If one of them refers to this call, and this to the
         # error, only the garbage collector frees them.
@@ -167,7 +168,7 @@ class RetriedCall:
         now = retries.clock()
         with retries.lock:
             troubled = part.failed_before
-            if verdict is not NOTHING and not isinstance(error, self._neutral):
+            if verdict is not NOTHING and not self._says_nothing(error):
                 # A mistake in the request says nothing about the dependency.
                 part.failed_before = verdict.trips or verdict.retryable
                 part.errors.add(now, failed=part.failed_before)
@@ -255,15 +256,23 @@ class RetriedCall:
         self.next_wait_s = delay_s
         return None
 
+    def _says_nothing(self, error: Exception | None) -> bool:
+        neutral = self._neutral
+        return bool(error is not None and neutral and examine(error, neutral).verdict is NOTHING)
+
     def _wanted(self, verdict: Verdict, error: Exception | None) -> bool:
         on = self._on
         if on is None or error is None:
             return verdict.retryable
         if verdict is NOTHING or verdict.code in NEVER_AGAIN:
             return False
+        # Another attempt repeats what each member of a group did.
+        members = [path[0] for path in paths(error)]
+        if any(classify(member) is NOTHING for member in members):
+            return False
         if isinstance(on, type | tuple):
-            return isinstance(error, on)
-        return bool(on(error))
+            return isinstance(error, on) or all(isinstance(member, on) for member in members)
+        return all(isinstance(member, Exception) and bool(on(member)) for member in members)
 
     def _note(self, error: Exception) -> None:
         why = self.given_up

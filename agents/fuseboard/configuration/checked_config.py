@@ -18,13 +18,14 @@ from fuseboard.contract.policy import (
     encode_tenant,
     hash_of,
 )
+from fuseboard.contract.portable import Portable
 from fuseboard.contract.words import ConfigSource, is_subject
 
 #: A larger document is refused before it is parsed.
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 
 
-class ConfigError(ValueError):
+class ConfigError(Portable, ValueError):
     """An offered configuration is invalid. The message says why, for the next heartbeat."""
 
     def __init__(self, message: str, *, poisoned: bool) -> None:

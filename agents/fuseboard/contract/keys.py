@@ -151,9 +151,18 @@ def member_quota(environment: str, root: str, tenant: str, quota: str, *values: 
     return f"{key}:{values_digest(values)}" if values else key
 
 
+#: The digest of all callers. That of a subject is made from a digest, so no subject has it.
+ALL_CALLERS = subject_digest("*")
+
+
 def subject_limit(environment: str, subject: str, limit: str) -> str:
     """The domain of an address or key that belongs to no tenant."""
     return f"fb1:{environment}:{{i:{subject_digest(subject)}}}:limit:{limit}"
+
+
+def service_limit(environment: str, limit: str) -> str:
+    """The domain of all callers. Services share it, so that one script decides their limits."""
+    return f"fb1:{environment}:{{i:{ALL_CALLERS}}}:limit:{limit}"
 
 
 def lock(environment: str, name: str) -> str:

@@ -15,6 +15,10 @@ MAX_WINDOW_S = 400 * 86_400
 MAX_ENDPOINTS = 20
 MAX_ENDPOINT = 200
 
+#: Limits of tiers and tenants, and limits of callers: what only some limits have.
+QUOTAS, CALLERS = "quotas", "callers"
+_OWNERS = {QUOTAS: "quotas", CALLERS: "limits of callers"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Field:
@@ -23,8 +27,9 @@ class _Field:
     algorithms: tuple[Algorithm, ...] = ()
     #: The failure policies whose limits have it; empty for all.
     failure_policies: tuple[FailurePolicy, ...] = ()
-    #: Only quotas of tiers and tenants have it; vendors' limits, templates and the like do not.
-    quotas_only: bool = False
+    #: The limits that have it: ``quotas`` of tiers and tenants, limits of ``callers``; empty for all limits
+    #: and templates.
+    only: str = ""
 
     def applies_to(self, algorithm: str, failure_policy: str) -> bool:
         return (not self.algorithms or algorithm in self.algorithms) and (
@@ -73,6 +78,8 @@ class Name(_Field):
     """A slug, or none when the default is empty."""
 
     default: str
+    #: What stands for all of them; empty if nothing does.
+    every: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +119,7 @@ FIELDS: tuple[LimitField, ...] = (
     Name(name="measure", default="calls"),
     Choices(name="per", words=Dimension),
     Patterns(name="endpoints", most=MAX_ENDPOINTS, longest=MAX_ENDPOINT),
-    Name(name="dependency", default="", quotas_only=True),
+    Name(name="dependency", default="", only=QUOTAS),
     Number(name="warn_percent", least=0, most=100, unit="percent", default=0),
     Number(
         name="lease_above",
@@ -130,7 +137,14 @@ FIELDS: tuple[LimitField, ...] = (
         default=-1,
         failure_policies=(FailurePolicy.RESERVED,),
     ),
+    Name(name="service", default="", only=CALLERS, every="*"),
 )
+
+
+def fields_of(whose: str) -> tuple[LimitField, ...]:
+    """The fields of the limits of ``QUOTAS`` or ``CALLERS``; empty for those of all limits."""
+    return tuple(field for field in FIELDS if field.only in ("", whose))
+
 
 BY_NAME = {field.name: field for field in FIELDS}
 
@@ -153,7 +167,8 @@ def allowed_values(field: LimitField) -> str:
         case Choices():
             return f"any of {', '.join(field.words)}"
         case Name():
-            return "a name" if field.default else "a name; or empty"
+            every = f"; {field.every} for all" if field.every else ""
+            return "a name" if field.default else f"a name{every}; or empty"
         case TimeZone():
             return "a time zone, like Europe/Berlin"
         case Patterns():
@@ -163,4 +178,4 @@ def allowed_values(field: LimitField) -> str:
 def scope(field: LimitField) -> str:
     """The limits that have the field, in words; empty for all."""
     words = [*field.algorithms, *field.failure_policies]
-    return ", ".join([*words, "quotas"] if field.quotas_only else words)
+    return ", ".join([*words, _OWNERS[field.only]] if field.only else words)

@@ -32,6 +32,7 @@ from fuseboard.contract.words import (
     Period,
     Slug,
     Subject,
+    is_slug,
 )
 
 Count = Annotated[int, Meta(ge=0, le=MAX_LIMIT)]
@@ -47,6 +48,19 @@ WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
 
 #: Levels above a tenant, such as organisation and team above a user.
 MAX_PARENTS = 2
+
+#: The ``service`` of a limit that counts the requests of every service.
+EVERY_SERVICE = "*"
+
+
+def service_rule(name: str) -> str:
+    """The name of a limit of all callers in decisions and counters. No quota can have this name."""
+    return f"{EVERY_SERVICE}/{name}"
+
+
+def is_service_rule(rule: str) -> bool:
+    return rule.startswith(f"{EVERY_SERVICE}/")
+
 
 #: Leased calls are made within this time.
 LEASE_MS = 500
@@ -84,6 +98,8 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     warn_percent: Annotated[int, Meta(ge=0, le=100)] = 0
     #: ``reserved`` only: the part of it that pods spend without Redis; -1 for the fleet's default.
     reserved_percent: Annotated[int, Meta(ge=-1, le=100)] = -1
+    #: In ``Policy.service_limits``: the service whose requests it counts; ``*`` for every service.
+    service: Annotated[str, Meta(max_length=64)] = ""
 
 
 #: Decisions per second across the fleet above which a key is hot, unless the limit sets a threshold.
@@ -218,6 +234,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     default_tier: Slug
     #: Limits of requests without a tenant, by address or key: ``per`` must name one.
     subject_limits: tuple[Limit, ...] = ()
+    #: Limits of all requests to a service, with and without a tenant: all callers share one counter.
+    service_limits: tuple[Limit, ...] = ()
     tiers: tuple[Tier, ...]
     dependencies: tuple[Dependency, ...] = ()
     tuning: Tuning = msgspec.field(default_factory=Tuning)
@@ -267,6 +285,12 @@ def decode_policy(document: bytes | msgspec.Raw) -> Policy:
     for limit in policy.subject_limits:
         if not limit.per:
             raise PolicyError(f"subject_limits.{limit.name}.per: say what to count by")
+    _check_limits("service_limits", policy.service_limits)
+    for limit in policy.service_limits:
+        if limit.per:
+            raise PolicyError(f"service_limits.{limit.name}.per: all callers share one counter; leave it out")
+        if limit.service != EVERY_SERVICE and not is_slug(limit.service):
+            raise PolicyError(f"service_limits.{limit.name}.service: name a service, or * for every service")
     for dependency in policy.dependencies:
         _check_limits(f"dependencies.{dependency.name}.vendor_limits", dependency.vendor_limits)
     _check_protection(policy)

@@ -81,6 +81,7 @@ def settled(policy: Policy) -> Policy:
     return _replaced(
         policy,
         subject_limits=all_of(policy.subject_limits),
+        service_limits=all_of(policy.service_limits),
         tiers=tuple(_replaced(tier, quotas=all_of(tier.quotas)) for tier in policy.tiers),
         dependencies=tuple(
             _replaced(dependency, vendor_limits=all_of(dependency.vendor_limits))

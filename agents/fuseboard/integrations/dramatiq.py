@@ -26,6 +26,7 @@ from dramatiq.errors import Retry
 from dramatiq.middleware import Middleware, MiddlewareError
 
 from fuseboard import blocking
+from fuseboard.contract.portable import Portable
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.integrations.task_admission import SHORT_WAIT_S, Refusals, chosen, pause_s, report_end
@@ -34,7 +35,7 @@ from fuseboard.integrations.task_admission import SHORT_WAIT_S, Refusals, chosen
 OPTION = "fuseboard_refusals"
 
 
-class MessageRefused(MiddlewareError, Retry):
+class MessageRefused(Portable, MiddlewareError, Retry):
     """The dependency does not admit the message now. ``delay`` in ms; ``None`` when it was refused too often.
 
     ``retry_when`` of an actor gets this exception: return ``exception.delay is not None`` for it.
@@ -42,6 +43,8 @@ class MessageRefused(MiddlewareError, Retry):
 
     def __init__(self, decision: Decision, delay: int | None) -> None:
         super().__init__(decision.explain(), delay)
+        # Not the decision: the key that signs refusals must not leave the process.
+        self.args = (decision.explain(), delay)
         self.reason = str(decision.reason)
         self.dependency = decision.dependency
 

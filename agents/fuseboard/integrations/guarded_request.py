@@ -13,7 +13,8 @@ from fuseboard.agent import Agent
 from fuseboard.agent_api.options import CallOptions, TransportOptions
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.classification import Verdict, classify_answer
-from fuseboard.calling.failures import is_noted, kind_of_answer, note_failure
+from fuseboard.calling.codes import NEVER_AGAIN
+from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, note_failure
 from fuseboard.calling.outcomes import outcome_of
 from fuseboard.calling.pauses import block
 from fuseboard.calling.retried_call import RetriedCall
@@ -23,6 +24,8 @@ from fuseboard.errors import Refused
 
 #: The breaker waits so long for the code in the body of an answer. After that, the status decides.
 CODE_WITHIN_S = 1.0
+#: Vendors answer an account that they do not serve with one of these. Only the body says so.
+_MAY_NAME_THE_ACCOUNT = frozenset({400, 401, 402, 403, 429})
 
 
 class Beginning(Protocol):
@@ -139,17 +142,20 @@ def slept(one: GuardedRequest) -> bool:
 
 def may_have_code(response: Any) -> bool:
     """A 429 for an account without money must not stop the fleet: only its body says so."""
-    return response.status_code == 429 and "json" in (response.headers.get("content-type") or "")
+    return response.status_code in _MAY_NAME_THE_ACCOUNT and "json" in (
+        response.headers.get("content-type") or ""
+    )
 
 
 def reported(agent: Agent | BlockingAgent, permit: Permit, response: Any, code: str) -> Verdict:
     """Report an answer that is no success. The body of a success may still break off."""
     verdict = classify_answer(response.status_code, response.headers, code)
     outcome = outcome_of(verdict)
+    permit.account_refused = verdict.code in NEVER_AGAIN
     if outcome is Outcome.FAILURE or is_noted(verdict):
         note_failure(permit, kind_of_answer(verdict))
     if outcome is not Outcome.OK:
-        agent.report(permit, outcome, cooldown_ms=verdict.cooldown_ms)
+        agent.report(permit, outcome, cooldown_ms=cooldown_of(verdict))
     return verdict
 
 

@@ -3,7 +3,8 @@
 --
 -- Invariant: all or nothing. Everything is checked before anything is written. A refused call
 -- consumes nothing, and a batch in which every call is refused leaves every readable key
--- unchanged. A batch that arrives after `not_after` charges nothing.
+-- unchanged, unless its limit has another rule now: then the key is rewritten once, with what counts.
+-- A batch that arrives after `not_after` charges nothing.
 --
 -- KEYS  with a breaker: 1 override  2 breaker  3 cooldown, then the limits, then outcomes, evidence
 --       and transitions. Without: 1 incarnation, if asked for, then the limits. Each limit once, in
@@ -32,7 +33,8 @@
 --       groups       of like calls, most important first, to the end of the array; for each:
 --         class count  groups of one class share what is scarce; the number of calls
 --         n            then n times a limit that applies: 0 for the next key of a limit, or the number
---                      of an earlier one; the number of its rule; the cost of a call in it
+--                      of an earlier one; the number of its rule; the cost of a call in it, which
+--                      concurrency ignores
 -- Returns msgpack of an array
 --   verdict      0 admits  1 half-open: granted calls are probes  2 open  3 all probe permits taken
 --                4 forced open  5 an override admits  6 too late  7 cooling down  8 slow start
@@ -50,7 +52,8 @@
 -- theoretical arrival time us + fraction/limit. Spent calls survive a change of the limit.
 -- Sliding window: a ring of size + 1 sub-buckets, the oldest counted in full, so that any window
 -- is covered. Doubles width, head, sum, counts.... Fixed window: the text `began spent`.
--- Concurrency: a ZSET of tokens by their expiry. Incarnation: `new us` or `lost us`.
+-- Concurrency: a ZSET of tokens by their expiry. Incarnation: `new us` or `lost us`. A key keeps its name
+-- when people change the algorithm, window or period of its limit: see other_rules.lua.
 --
 -- Lost data: a pod that remembers a breaker or an incarnation that is missing, or that was made
 -- again since, marks it `lost`. For one window after that, a sliding window without a key counts

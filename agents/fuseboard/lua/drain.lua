@@ -17,6 +17,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 -- insert limits
+-- insert as_stored
 
 if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then return 0 end
 local reported = cmsgpack.unpack(ARGV[4])
@@ -25,9 +26,9 @@ local limits = {}
 for i = 3, #KEYS do
     local limit = new_limit(KEYS[i], rules, 6 * reported[2 * i - 3] - 5)
     local text = redis.pcall('GET', KEYS[i])
-    read_limit(limit, type(text) == 'string' and text or false)
-    -- Outside its period a calendar quota has no count.
-    if not limit.outside then spend(limit, reported[2 * i - 2]) end
+    read_as_stored(limit, type(text) == 'string' and text or false)
+    -- Outside its period a calendar quota has no count, and slots have none of calls.
+    if not limit.outside and not limit.tokens then spend(limit, reported[2 * i - 2]) end
     limits[i - 2] = limit
 end
 for _, limit in ipairs(limits) do

@@ -2,7 +2,8 @@
 -- What was really spent? Corrects what calls were charged when they were admitted.
 --
 -- Invariant: nothing is refused, because the calls are over. A refund never gives back more than was
--- spent in its sub-bucket, and a slot is freed once.
+-- spent in its sub-bucket, and a slot is freed once. A counter that has another algorithm now keeps it: what
+-- a call cost in addition is spent there, and a refund is lost.
 --
 -- KEYS  limits, all of one domain
 -- ARGV  1 msgpack of an array: rules, as in admit.lua; then for each key
@@ -16,6 +17,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 -- insert limits
+-- insert as_stored
 
 local function refund(limit, amount, at)
     limit.spent = true
@@ -43,23 +45,18 @@ local texts = redis.call('MGET', unpack(KEYS))
 local limits, reply = {}, {}
 for i, key in ipairs(KEYS) do
     local rule, amount, at, tokens = unpack(corrections, 4 * i - 2, 4 * i + 1)
-    local again = limits[key]
+    local again, algorithm = limits[key], rules[6 * rule - 5]
     local limit = again or new_limit(key, rules, 6 * rule - 5)
     limits[key] = limit
-    if limit.algorithm == CONCURRENCY then
-        for _, token in ipairs(tokens) do redis.pcall('ZREM', key, token) end
-        read_limit(limit)
-        if limit.repaired then write_limit(limit) end
-    else
-        if not again then read_limit(limit, texts[i]) end
-        -- Outside its period a calendar quota has no count: there is nothing to correct.
-        if amount > 0 and not limit.outside then
-            spend(limit, amount)
-        elseif amount < 0 and not limit.outside then
-            refund(limit, -amount, at)
-        end
-        if limit.spent or limit.repaired then write_limit(limit) end
+    for _, token in ipairs(tokens) do redis.pcall('ZREM', key, token) end
+    if not again or limit.tokens then read_as_stored(limit, texts[i]) end
+    -- Outside its period a calendar quota has no count: there is nothing to correct.
+    if amount > 0 and not limit.tokens and not limit.outside then
+        spend(limit, amount)
+    elseif amount < 0 and limit.algorithm == algorithm and not limit.outside then
+        refund(limit, -amount, at)
     end
+    if limit.spent or limit.repaired then write_limit(limit) end
     reply[i] = math.max(0, room(limit, 1))
 end
 return reply

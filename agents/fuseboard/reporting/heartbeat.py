@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.heartbeat_size import cut_to
 from fuseboard.contract.load import CallLoad, PodLoad
+from fuseboard.contract.portable import Portable
 from fuseboard.contract.shares import HeldShare
 from fuseboard.contract.sync import (
     SYNC_PATH,
@@ -61,7 +62,7 @@ class BeatFailure(StrEnum):
     WRONG = "wrong"
 
 
-class FailedBeatError(Exception):
+class FailedBeatError(Portable, Exception):
     """The gateway refused a heartbeat, or its answer cannot be used."""
 
     def __init__(self, failure: BeatFailure, message: str, *, retry_after_s: float = 0.0) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from fuseboard.contract.policy import is_service_rule
 from fuseboard.contract.sync import RuleCounters
 
 #: Tenants with separate counts. Requests of further tenants are counted in the totals only.
@@ -119,13 +120,16 @@ class RequestTallies:
         tables = (self._of_tenants, self._below)
         tallies = [tally for table in tables for tally in table.get(tenant, {}).copy().values()]
         # Usually all rules apply to all requests; then the number need not be sent.
-        return _rule_counters(tallies, most=MOST_OF_TENANT, whole=len(tallies) == 1)
+        return _rule_counters(tallies, most=MOST_OF_TENANT, whole=len(tallies) == 1, shared=False)
 
     def rules_of_all(self) -> tuple[RuleCounters, ...]:
         return _rule_counters((tally for tally in self if not tally.below), most=MOST_OF_ALL, whole=False)
 
 
-def _rule_counters(tallies: Iterable[RequestTally], *, most: int, whole: bool) -> tuple[RuleCounters, ...]:
+def _rule_counters(
+    tallies: Iterable[RequestTally], *, most: int, whole: bool, shared: bool = True
+) -> tuple[RuleCounters, ...]:
+    """``shared``: also the limits of all callers, which are the same for every tenant."""
     asked: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     shadow: Counter[str] = Counter()
@@ -144,5 +148,5 @@ def _rule_counters(tallies: Iterable[RequestTally], *, most: int, whole: bool) -
             shadow=shadow[rule],
             leased=leased[rule],
         )
-        for rule in sorted(asked)[:most]
+        for rule in sorted(rule for rule in asked if shared or not is_service_rule(rule))[:most]
     )

@@ -178,10 +178,10 @@ class Slots:
         while self.leases and self.leases[0] <= now:
             self.leases.popleft()
         allowed = max(1, int(portion.calls + 1e-9))
-        return 0.0 if len(self.leases) + cost <= allowed else self.leases[0] - now if self.leases else 1.0
+        return 0.0 if len(self.leases) < allowed else self.leases[0] - now
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
-        self.leases.extend([now + limit.window_ms / 1000] * cost)
+        self.leases.append(now + limit.window_ms / 1000)  # whatever the call costs
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return 0  # they are freed where they were taken

@@ -10,7 +10,9 @@ from pydantic import ConfigDict, Field, create_model
 from controlplane.api.schemas.edits_in import Endpoint, ReasonIn, Slug, Text, Version
 from controlplane.policies.limit_fields import WORDS
 from fuseboard.contract.limit_fields import (
+    CALLERS,
     FIELDS,
+    QUOTAS,
     Choice,
     Choices,
     Flag,
@@ -29,31 +31,31 @@ _Literal: Any = Literal
 #: The values of one limit, for examples.
 EXAMPLE: dict[str, Any] = {
     "name": "requests",
-    **{each.name: each.default for each in FIELDS if not each.quotas_only},
+    **{each.name: each.default for each in FIELDS if not each.only},
     **{"limit": 1000, "window_s": 60, "burst": 100, "failure_policy": "local_share", "warn_percent": 80},
 }
 
 
-def with_values_in(*, quotas_only: bool) -> Callable[[type[Model]], type[Model]]:
-    """Add the values of a limit, or those that only quotas have, to a schema. All may be left out."""
+def with_values_in(*, only: str = "") -> Callable[[type[Model]], type[Model]]:
+    """Add the values of every limit, or those that ``only`` some have, to a schema. All may be left out."""
 
     def add(model: type[Model]) -> type[Model]:
-        return _with(model, {each: (_type_in(each) | None, None) for each in _fields(quotas_only)})
+        return _with(model, {each: (_type_in(each) | None, None) for each in _fields(only)})
 
     return add
 
 
-def with_values_out(*, quotas_only: bool) -> Callable[[type[Model]], type[Model]]:
+def with_values_out(*, only: str = "") -> Callable[[type[Model]], type[Model]]:
     """The same for what goes out, where none is missing."""
 
     def add(model: type[Model]) -> type[Model]:
-        return _with(model, {each: (_type_out(each), ...) for each in _fields(quotas_only)})
+        return _with(model, {each: (_type_out(each), ...) for each in _fields(only)})
 
     return add
 
 
-def _fields(quotas_only: bool) -> list[LimitField]:
-    return [each for each in FIELDS if each.quotas_only == quotas_only]
+def _fields(only: str) -> list[LimitField]:
+    return [each for each in FIELDS if each.only == only]
 
 
 def _with(model: type[Model], fields: dict[LimitField, tuple[Any, Any]]) -> type[Model]:
@@ -78,7 +80,7 @@ def _type_in(field: LimitField) -> Any:
             words = tuple(field.words)
             return Annotated[list[_Literal[words]], Field(max_length=len(words))]
         case Name():
-            return Slug if field.default else Slug | Literal[""]
+            return Slug if field.default else Slug | _Literal["", *([field.every] if field.every else [])]
         case TimeZone():
             return Text
         case Patterns():
@@ -97,7 +99,7 @@ def _type_out(field: LimitField) -> Any:
             return str
 
 
-@with_values_in(quotas_only=False)
+@with_values_in()
 class ValuesIn(ReasonIn):
     """A value that is left out stays as it is. A new limit needs ``limit`` and ``window_s``."""
 
@@ -135,7 +137,7 @@ class LimitIn(ValuesIn):
     ] = None
 
 
-@with_values_in(quotas_only=True)
+@with_values_in(only=QUOTAS)
 class QuotaIn(LimitIn):
     expected_version: Annotated[
         Version | None, Field(description="The version this edit is based on; or send If-Match.")
@@ -153,13 +155,18 @@ class TenantQuotaIn(QuotaIn):
     ] = None
 
 
+@with_values_in(only=CALLERS)
+class SubjectLimitIn(LimitIn):
+    pass
+
+
 class VendorLimitIn(LimitIn):
     expected_version: Annotated[
         Version | None, Field(description="The version this edit is based on; or send If-Match.")
     ] = None
 
 
-@with_values_out(quotas_only=False)
+@with_values_out()
 class ValuesOut(Schema):
     name: str
 
@@ -169,7 +176,12 @@ class LimitOut(ValuesOut):
     own: Annotated[list[str], Field(description="Names of the values that override the template.")]
 
 
-@with_values_out(quotas_only=True)
+@with_values_out(only=CALLERS)
+class SubjectLimitOut(LimitOut):
+    pass
+
+
+@with_values_out(only=QUOTAS)
 class QuotaOut(LimitOut):
     pass
 

@@ -24,7 +24,7 @@ from controlplane.policies.merge import RATE
 from controlplane.policies.models import Tenant
 from controlplane.policies.state import State, names_of, read_state
 from controlplane.validation import Problems
-from fuseboard.contract.limit_fields import NUMBERS
+from fuseboard.contract.limit_fields import NUMBERS, QUOTAS
 
 #: A scheduled change keeps the values of each tenant, and pages read them.
 MOST_SCHEDULED = 1_000
@@ -292,7 +292,9 @@ def _check_scaled(wanted: Wanted, change: TenantChange) -> None:
             for columns in (quotas[name], quotas[name].get("returns_to")):
                 problems = Problems()
                 if columns:
-                    check_limit_columns(problems, {column: columns[column] for column in NUMBERS}, quota=True)
+                    check_limit_columns(
+                        problems, {column: columns[column] for column in NUMBERS}, whose=QUOTAS
+                    )
                     check_together(problems, full_columns(columns), subject=False)
                 said += [
                     f"tenants.{key}.quotas.{name}.{column}: {' '.join(texts)}"

@@ -1,4 +1,4 @@
-"""Limits of callers without a tenant: by address, API key, user or endpoint."""
+"""Limits of callers without a tenant: by address, API key, user or endpoint; and limits of all callers."""
 
 from typing import Unpack
 
@@ -8,7 +8,7 @@ from controlplane.editing.rows.limit_checks import check_new_limit
 from controlplane.editing.rows.limit_rows import given_columns, put_limit, remove_limit
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, environment_fields, limit_fields
-from controlplane.policies.limit_fields import LimitOptions
+from controlplane.policies.limit_fields import SubjectLimitOptions
 from controlplane.policies.limits import SUBJECT_DEFAULTS
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems
@@ -20,10 +20,10 @@ def set_subject_limit(
     name: str,
     reason: str,
     actor: Actor,
-    **options: Unpack[LimitOptions],
+    **options: Unpack[SubjectLimitOptions],
 ) -> int:
-    """Limit requests without a tenant. A new limit needs ``per``. By default each pod applies its local
-    share while Redis is down.
+    """Limit requests without a tenant by ``per``, or all requests to a ``service`` together. By default
+    each pod applies its local share while Redis is down.
     """
     given = given_columns(options)
     check_new_limit(name, given, reason)

@@ -8,10 +8,10 @@ from typing import Any
 from controlplane.editing.plans.plan import MAX_BYTES, MAX_ROWS, Errors, Plan
 from controlplane.editing.plans.schema import Reading
 from controlplane.editing.plans.yaml_reading import MAX_SCALAR
-from fuseboard.contract.limit_fields import BY_NAME, FIELDS, LISTS, Flag, Number, Patterns
+from fuseboard.contract.limit_fields import BY_NAME, FIELDS, LISTS, QUOTAS, Flag, Number, Patterns, fields_of
 
 TENANT_COLUMNS = ("tenant", "tier", "title", "suspended", "parent")
-QUOTA_COLUMNS = ("quota", *BY_NAME, "expires_at", "template")
+QUOTA_COLUMNS = ("quota", *(field.name for field in fields_of(QUOTAS)), "expires_at", "template")
 COLUMNS = TENANT_COLUMNS + QUOTA_COLUMNS
 _WHOLE = frozenset(field.name for field in FIELDS if isinstance(field, Number))
 _FLAGS = frozenset({"suspended", *(field.name for field in FIELDS if isinstance(field, Flag))})

@@ -334,7 +334,7 @@ def _given(thing: Thing, fields: Fields, now: Fields | None) -> Fields:
     elif kind == "tenant":
         given["parent"] = fields.get("parent", "")
     for limit, columns in limits_in(PREFIX[kind], fields).items():
-        edit = {"dependency": "", **columns_of_edit(columns)}
+        edit = {"dependency": "", "service": "", **columns_of_edit(columns)}
         full = edit if columns.get("template") else full_columns(edit)
         given |= {f"{PREFIX[kind]}.{limit}.{name}": value for name, value in full.items() if name != "own"}
     return given

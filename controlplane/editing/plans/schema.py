@@ -16,7 +16,7 @@ from controlplane.policies.limits import VALUES
 from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Kind
 from controlplane.policies.protection import CALL, PROTECTION, Shape, check_patch
 from controlplane.validation import Problems
-from fuseboard.contract.limit_fields import LISTS
+from fuseboard.contract.limit_fields import CALLERS, LISTS, QUOTAS
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 from fuseboard.contract.words import is_slug, is_subject
 
@@ -71,6 +71,8 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "runbook": _optional_slug,
     },
 }
+#: Section -> whose limits it has, as in ``limit_fields``.
+_WHOSE = {"quotas": QUOTAS, "subject_limits": CALLERS}
 _LIMITS = {"template": "", "tenant": "quotas", "tier": "quotas", "dependency": "vendor_limits"}
 
 
@@ -180,12 +182,12 @@ class Reading:
         """Read the values of a template: the columns of a limit without an owner."""
         if "template" in columns:
             self.error(("template",), "A template cannot follow another template.")
-        for column, message in _limit_errors(_frozen(columns), False):
+        for column, message in _limit_errors(_frozen(columns), ""):
             self.error((column,), message)
         self.fields |= columns
 
     def _limit(self, prefix: str, name: str, columns: Mapping[str, Any]) -> None:
-        for column, message in _limit_errors(_frozen(columns), prefix == "quotas"):
+        for column, message in _limit_errors(_frozen(columns), _WHOSE.get(prefix, "")):
             self.error((prefix, name, column), message)
         for column, value in columns.items():
             given = _in_utc(value) if column == "expires_at" else value
@@ -227,7 +229,7 @@ def _hashable(value: Any) -> Any:
 
 
 @lru_cache(maxsize=4_096)
-def _limit_errors(columns: tuple[tuple[str, str, Any], ...], quota: bool) -> tuple[tuple[str, str], ...]:
+def _limit_errors(columns: tuple[tuple[str, str, Any], ...], whose: str) -> tuple[tuple[str, str], ...]:
     """Check a limit once. Most tenants of a file have the same few limits."""
     problems = Problems()
     given = {}
@@ -236,5 +238,5 @@ def _limit_errors(columns: tuple[tuple[str, str, Any], ...], quota: bool) -> tup
             problems.add(name, "Enter a list." if name in LISTS else "Enter one value.")
         else:
             given[name] = list(value) if name in LISTS else value
-    check_limit_columns(problems, given, quota=quota)
+    check_limit_columns(problems, given, whose=whose)
     return tuple((field, " ".join(found)) for field, found in problems.errors.items())

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from controlplane.policies.limits import MAX_BUCKET, VALUES, LimitColumns, QuotaColumns
+from controlplane.policies.limits import MAX_BUCKET, LimitColumns, QuotaColumns, columns_for
 from controlplane.policies.models import Dependency, SubjectLimit
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import (
-    BY_NAME,
     FIELDS,
+    QUOTAS,
     Choice,
     Choices,
     Flag,
@@ -35,10 +35,9 @@ def check_new_limit(name: object, given: Mapping[str, Any], reason: object) -> N
     problems.settle()
 
 
-def check_limit_columns(problems: Problems, given: Mapping[str, Any], *, quota: bool) -> None:
+def check_limit_columns(problems: Problems, given: Mapping[str, Any], *, whose: str) -> None:
     """Check columns of a limit in a plan: their names, and each value by itself."""
-    known = {*VALUES, "template"}
-    known = known | {"expires_at", "dependency"} if quota else known
+    known = {*columns_for(whose), "template", *(("expires_at",) if whose == QUOTAS else ())}
     for column in given.keys() - known:
         problems.add(column, f"A limit has no such field, only {', '.join(sorted(known))}.")
     # An empty one makes a temporary quota permanent.
@@ -60,8 +59,11 @@ def check_together(problems: Problems, columns: Mapping[str, Any], *, subject: b
         problems.add("period", f"A fixed window needs one of: {', '.join(Period)}.")
     if algorithm != Algorithm.FIXED_WINDOW and columns["period"]:
         problems.add("period", f"Only a fixed window has a period, and this is {kind}: leave it empty.")
-    if subject and not columns["per"]:
-        problems.add("per", f"Say what to count by: {', '.join(Dimension)}.")
+    if subject and columns["service"] and columns["per"]:
+        problems.add("per", "All callers of the service share one counter: leave this empty, or the service.")
+    if subject and not columns["service"] and not columns["per"]:
+        by = ", ".join(Dimension)
+        problems.add("per", f"Choose what to count by: {by}. To count all callers together, name a service.")
 
 
 def wrong_end(ends: datetime, now: datetime) -> str:
@@ -74,7 +76,7 @@ def wrong_end(ends: datetime, now: datetime) -> str:
 def check_row(row: LimitColumns, environment: str) -> None:
     """Raise ``InvalidEdit`` when columns contradict each other or name a dependency that does not exist."""
     problems = Problems()
-    columns = {name: getattr(row, name) for name in BY_NAME if hasattr(row, name)}
+    columns = {name: getattr(row, name) for name in columns_for(row.whose)}
     check_together(problems, columns, subject=isinstance(row, SubjectLimit))
     if isinstance(row, QuotaColumns) and row.dependency:
         known = Dependency.objects.filter(environment_id=environment, name=row.dependency)
@@ -104,7 +106,7 @@ def _check_value(problems: Problems, field: LimitField, value: Any) -> None:
             for word in value:
                 problems.choice(field.name, word, field.words)
         case Name():
-            if value or field.default:
+            if (value or field.default) and value != (field.every or None):
                 problems.slug(field.name, value)
         case TimeZone():
             if not _is_time_zone(value):

@@ -11,7 +11,8 @@ from controlplane.policies.limit_fields import LimitValues
 from controlplane.policies.limits import (
     ALONE,
     OPTIONAL,
-    QuotaColumns,
+    LimitColumns,
+    columns_for,
     columns_of,
     followed,
     full_columns,
@@ -49,12 +50,17 @@ def put_limit(
     given = dict(given) | _lists(given)
     usual = {name: value for name, value in (like or {}).items() if name in OPTIONAL}
     columns = given_over(present, given, usual=usual, template=_template(environment, present, given))
-    for column, value in full_columns(columns).items():
-        # The dependency of a vendor's limit is its owner.
-        if column != "dependency" or isinstance(row, QuotaColumns):
-            setattr(row, column, value)
+    set_columns(row, columns)
     check_row(row, environment)
     row.save()
+
+
+def set_columns(row: LimitColumns, columns: Mapping[str, Any]) -> None:
+    known = (*columns_for(row.whose), *ALONE)
+    for column, value in full_columns(columns).items():
+        # The dependency of a vendor's limit is its owner.
+        if column in known:
+            setattr(row, column, value)
 
 
 def given_over(

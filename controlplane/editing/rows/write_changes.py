@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.editing.revise import Revision
+from controlplane.editing.rows.limit_rows import set_columns
 from controlplane.editing.rows.write_tenants import write_tenants
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
@@ -114,9 +115,7 @@ def _replace_limits(model: type[LimitColumns], owner: dict[str, Any], limits: di
     kept = {row.name: row for row in rows}
     for name, fields in limits.items():
         row = kept.get(name) or model(name=name, **owner)
-        for column, value in full_columns(fields).items():
-            if column != "dependency" or hasattr(row, "tier_id"):
-                setattr(row, column, value)
+        set_columns(row, fields)
         row.save()
 
 

@@ -12,7 +12,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed, Progress, encode, in_parts
 from controlplane.policies.limits import full_columns
-from fuseboard.contract.limit_fields import FIELDS, LISTS, Flag, LimitField, Number
+from fuseboard.contract.limit_fields import LISTS, QUOTAS, Flag, LimitField, Number, fields_of
 
 _PUT = """
     INSERT INTO policies_tenant
@@ -58,7 +58,7 @@ def _sql_type(field: LimitField) -> str:
 
 _COLUMNS = {
     "name": "text",
-    **{field.name: _sql_type(field) for field in FIELDS},
+    **{field.name: _sql_type(field) for field in fields_of(QUOTAS)},
     "template": "text",
     "own": "text[]",
     "expires_at": "timestamptz",

@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "the oldest sub-bucket is forgotten",
         "admit",
-        "for step = 1, math.min(passed, size + 1) do",
-        "for step = 1, math.min(passed + 1, size + 1) do",
+        "for step = 1, math.min(index - ring[2], size + 1) do",
+        "for step = 1, math.min(index - ring[2] + 1, size + 1) do",
     ),
     Mutant(
         "the ring turns back with the clock", "admit", "ring[2] = math.max(ring[2], index)", "ring[2] = index"
@@ -47,8 +47,8 @@ MUTANTS = [
     Mutant(
         "an idle bucket saves up more than its burst",
         "admit",
-        "elseif us < now then\n        us, fraction = now, 0",
-        "elseif us < now - 100000000 then\n        us, fraction = now, 0",
+        "if us < now then us, fraction = now, 0 end\n    -- Far",
+        "if us < now - 100000000 then us, fraction = now, 0 end\n    -- Far",
     ),
     Mutant(
         "the wait is one window too long",
@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         "what was spent is forgotten when the limit changes",
         "admit",
-        "us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0",
+        "us, fraction = now + floor(spent / limit.limit), spent % limit.limit",
         "us, fraction = now, 0",
     ),
     Mutant("an unreadable limit is an empty one", "admit", "return limit.lenient and 0 or full", "return 0"),
@@ -153,8 +153,8 @@ MUTANTS = [
     Mutant(
         "a calendar quota is never given back",
         "admit",
-        "limit.count = tonumber(began) == limit.window and tonumber(spent) or 0",
-        "limit.count = tonumber(spent)",
+        "    if began == limit.window then\n        limit.count = spent",
+        "    if began then\n        limit.count = spent",
     ),
     Mutant(
         "any period will do",
@@ -192,8 +192,8 @@ MUTANTS = [
     Mutant(
         "the real cost is capped at the estimate",
         "settle",
-        "            spend(limit, amount)",
-        "            spend(limit, 0)",
+        "not limit.outside then\n        spend(limit, amount)",
+        "not limit.outside then\n        spend(limit, 0)",
     ),
     Mutant("a freed slot stays taken", "settle", "redis.pcall('ZREM', key, token)", ""),
     Mutant(
@@ -296,8 +296,8 @@ MUTANTS = [
     Mutant(
         "the window of a loss begins with each question",
         "admit",
-        "placed, limit.repaired = limit.limit, math.min(index, floor(limit.lost_since / width)), true",
-        "placed, limit.repaired = limit.limit, index, true",
+        "{ math.min(now, limit.lost_since), limit.limit }",
+        "{ now, limit.limit }",
     ),
     Mutant(
         "a loss in which everybody is refused is forgotten",
@@ -305,6 +305,90 @@ MUTANTS = [
         "if write_guard and (granted_total > 0 or lost_since) then",
         "if write_guard and granted_total > 0 then",
     ),
-    Mutant("garbage that does not add up is believed", "admit", "if sum ~= stored[3] or not", "if not"),
+    Mutant("garbage that does not add up is believed", "admit", "sum == ring[3] and", ""),
+    Mutant(
+        "the text of another rule is garbage",
+        "admit",
+        "charges = text and counted(limit, text) or { now",
+        "charges = { now",
+    ),
+    Mutant(
+        "a bucket begins again under another rule",
+        "admit",
+        "local charges = text and counted(limit, text)\n        if charges then\n            limit.us",
+        "local charges = text and {}\n        if charges then\n            limit.us",
+    ),
+    Mutant(
+        "a period begins again under another rule",
+        "admit",
+        "if charges[i] >= limit.window then",
+        "if false then",
+    ),
+    Mutant(
+        "what was spent before the period counts in it",
+        "admit",
+        "if charges[i] >= limit.window then",
+        "if true then",
+    ),
+    Mutant(
+        "a longer period forgets the shorter one",
+        "admit",
+        "(began > limit.window or ends(limit) > limit.window)",
+        "ends(limit) > now",
+    ),
+    Mutant(
+        "a shorter period forgets the longer one",
+        "admit",
+        "(began > limit.window or ends(limit) > limit.window)",
+        "began > limit.window",
+    ),
+    Mutant(
+        "what is spent in a sub-bucket counts from its start",
+        "admit",
+        "math.min(now, (index + 1) * width - 1)",
+        "math.min(now, index * width)",
+    ),
+    Mutant(
+        "what has left the old window counts in the new one",
+        "admit",
+        "local oldest = math.max(ring[2], floor(now / width)) - size",
+        "local oldest = ring[2] - size",
+    ),
+    Mutant(
+        "what has left the new window counts in it",
+        "admit",
+        "if at >= index - size then",
+        "if true then",
+    ),
+    Mutant(
+        "all that was ever spent is a debt of the bucket",
+        "admit",
+        "if limit.us - now >= most then limit.us, limit.fraction = now + most, 0 end",
+        "",
+    ),
+    Mutant(
+        "a bucket is filled while it takes over",
+        "admit",
+        "if limit.us < charges[i] then limit.us, limit.fraction = charges[i], 0 end",
+        "limit.us, limit.fraction = now, 0",
+    ),
+    Mutant(
+        "a counter is taken over again with each refusal",
+        "admit",
+        "or { now, unreadable(limit, limit.limit) }\n            limit.repaired = true",
+        "or { now, unreadable(limit, limit.limit) }",
+    ),
+    Mutant(
+        "slots cannot read what another rule counted",
+        "admit",
+        "if text and counted(limit, text) then",
+        "if false then",
+    ),
+    Mutant(
+        "a call occupies as many slots as it costs",
+        "admit",
+        "limit.algorithm == CONCURRENCY and 1 or asked[j + 2]",
+        "asked[j + 2]",
+    ),
     *REPORT_MUTANTS,
 ]

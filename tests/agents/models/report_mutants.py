@@ -37,8 +37,14 @@ REPORT_MUTANTS = [
     Mutant(
         "a success does not end a row of failures",
         "report",
-        "ring[2] = (ok + slow > 0) and tail or ring[2] + tail",
+        "ring[2] = (ok > 0) and tail or ring[2] + tail",
         "ring[2] = ring[2] + tail",
+    ),
+    Mutant(
+        "a slow success ends a row of failures",
+        "report",
+        "ring[2] = (ok > 0) and tail",
+        "ring[2] = (ok + slow > 0) and tail",
     ),
     Mutant(
         "one server can trip it for all",

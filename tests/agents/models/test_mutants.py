@@ -14,12 +14,14 @@ from fuseboard.contract.scripts import Script, read_script
 from tests.agents import (
     scripts,
     test_admit_breaker,
+    test_admit_changed_rules,
     test_admit_limits,
     test_admit_lost,
     test_admit_settling,
     test_admit_sharing,
     test_report_lua,
 )
+from tests.agents.models.changed_rules_machine import changed_rules_machine
 from tests.agents.models.machines import breaker_machine, limits_machine
 from tests.agents.models.mutant import Mutant
 from tests.agents.models.mutants import MUTANTS
@@ -39,6 +41,7 @@ HUNT = settings(
 
 EXAMPLES = (
     test_admit_limits,
+    test_admit_changed_rules,
     test_admit_lost,
     test_admit_settling,
     test_admit_sharing,
@@ -108,7 +111,11 @@ def noticed_by(
             return "an example"
     models = {"the breaker's model": lambda: breaker_machine(client, read("admit"), read("report"))}
     if script == "admit":  # the model of limits runs no other
-        models = {"the limits' model": lambda: limits_machine(client, read("admit")), **models}
+        models = {
+            "the limits' model": lambda: limits_machine(client, read("admit")),
+            "the model of changed rules": lambda: changed_rules_machine(client, read("admit")),
+            **models,
+        }
     for kind, machine in models.items():
         try:
             run_state_machine_as_test(machine(), settings=hunt)

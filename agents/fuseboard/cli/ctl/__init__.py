@@ -31,6 +31,7 @@ from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed
 from fuseboard.cli.ctl.limit_options import add_limit_options
 from fuseboard.cli.ctl.settings import CtlSettings
+from fuseboard.contract.limit_fields import QUOTAS
 
 
 def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -249,7 +250,7 @@ def _add_tenants(wanted: Commands) -> None:
     put.add_argument("tenant", nargs="?", default="")
     put.add_argument("quota")
     put.add_argument("--tier", default="", help="set a tier's quota instead of a tenant's")
-    add_limit_options(put, quota=True)
+    add_limit_options(put, of=QUOTAS)
     put.add_argument("--if-version", type=int, metavar="N", help="fail if this is not the current version")
     put.add_argument(
         "--template",
@@ -290,7 +291,7 @@ def _add_templates(wanted: Commands) -> None:
         "set a template; values that are not given stay unchanged",
         reason=True,
     )
-    add_limit_options(put, quota=False)
+    add_limit_options(put)
     put.add_argument("--title", default=None, help="the purpose of the template")
     put.add_argument("--dry-run", action="store_true", help="only print what would change")
     gone = _command(about, "remove", limit_templates.remove, "delete a template", reason=True)

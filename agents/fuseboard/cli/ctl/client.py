@@ -26,6 +26,7 @@ import msgspec
 from fuseboard.cli.ctl.documents import Problem
 from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed, code_of
 from fuseboard.cli.ctl.settings import CtlSettings
+from fuseboard.contract.portable import Portable
 from fuseboard.reporting.heartbeat import agent_version
 from fuseboard.store.tls import tls_context
 
@@ -145,7 +146,7 @@ class _NoSuchOperation(Failed):
     """The server has no operation of this name. It may be of an older version."""
 
 
-class _Again(Exception):
+class _Again(Portable, Exception):
     """No answer, or one that asks to come back later."""
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:

@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from fuseboard.contract.portable import Portable
+
 
 class Exit(IntEnum):
     """Documented in docs/api.md; scripts depend on them."""
@@ -23,7 +25,7 @@ class Exit(IntEnum):
     WAITS = 11
 
 
-class ApprovalNeeded(Exception):
+class ApprovalNeeded(Portable, Exception):
     """The edit became a change request. ``content`` is the answer of the API."""
 
     def __init__(self, content: bytes) -> None:
@@ -31,7 +33,7 @@ class ApprovalNeeded(Exception):
         super().__init__("it waits for approval")
 
 
-class Failed(Exception):
+class Failed(Portable, Exception):
     def __init__(self, code: Exit, message: str) -> None:
         self.code = code
         super().__init__(message)

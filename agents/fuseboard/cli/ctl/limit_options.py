@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from fuseboard.contract.limit_fields import (
-    FIELDS,
     Choice,
     Choices,
     Flag,
@@ -12,27 +11,25 @@ from fuseboard.contract.limit_fields import (
     Number,
     Patterns,
     allowed_values,
+    fields_of,
     scope,
 )
 
 
-def add_limit_options(parser: argparse.ArgumentParser, *, quota: bool) -> None:
-    for field in _fields(quota):
+def add_limit_options(parser: argparse.ArgumentParser, *, of: str = "") -> None:
+    """``of``: whose limits they are, as in ``limit_fields``."""
+    for field in fields_of(of):
         _add(parser, field)
 
 
-def given_values(given: argparse.Namespace, *, quota: bool) -> dict[str, Any]:
+def given_values(given: argparse.Namespace, *, of: str = "") -> dict[str, Any]:
     """Return the values of the options that were given, as the API takes them."""
-    found = {field.name: _value(field, getattr(given, field.name)) for field in _fields(quota)}
+    found = {field.name: _value(field, getattr(given, field.name)) for field in fields_of(of)}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _fields(quota: bool) -> list[LimitField]:
-    return [field for field in FIELDS if quota or not field.quotas_only]
 
 
 def _add(parser: argparse.ArgumentParser, field: LimitField) -> None:

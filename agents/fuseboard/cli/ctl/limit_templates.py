@@ -74,7 +74,7 @@ def show(client: Client, given: argparse.Namespace) -> None:
 
 def set_template(client: Client, given: argparse.Namespace) -> None:
     """Change exactly what was shown, or nothing. Options that are not given keep their values."""
-    body = given_values(given, quota=False) | {"reason": given.reason}
+    body = given_values(given) | {"reason": given.reason}
     if given.title:
         body["title"] = given.title
     known = {row.name: row for row in client.get("templates", list[Template])}

@@ -12,7 +12,7 @@ from fuseboard.cli.ctl.documents import NewRevision, Quota, Tenant, TenantPage, 
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.limit_options import given_values, option
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
-from fuseboard.contract.limit_fields import BY_NAME, NUMBERS
+from fuseboard.contract.limit_fields import BY_NAME, NUMBERS, QUOTAS
 
 
 def listing(client: Client, given: argparse.Namespace) -> None:
@@ -101,7 +101,7 @@ def _named(name: str, quotas: Sequence[Quota]) -> Quota | None:
 
 def _request_body(given: argparse.Namespace, target: _Target) -> dict[str, Any]:
     """Return the document to send. Raises ``Failed`` when an option is missing or does not fit."""
-    body = given_values(given, quota=True)
+    body = given_values(given, of=QUOTAS)
     before = target.before
     follows = given.template or (before is not None and before.template and not target.inherited)
     if not follows:

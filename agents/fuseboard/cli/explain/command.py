@@ -1,11 +1,14 @@
 """Which rules apply to a call, what is left of them, and what the next decision is."""
 
+from msgspec.structs import replace
+
 from fuseboard.agent_api.arguments import harmless
 from fuseboard.cli.explain.dry_run import inspecting
 from fuseboard.cli.explain.explain_call import explain_call
 from fuseboard.cli.explain.explanation import Explained, Explanation, explanation, waiting
 from fuseboard.cli.found_configuration import FoundConfiguration, find_configuration
 from fuseboard.configuration.snapshot import TenantRules
+from fuseboard.contract.policy import service_rule
 from fuseboard.settings import AgentSettings
 from fuseboard.store import Store, open_store
 from fuseboard.subject import Costs, Subject
@@ -19,11 +22,11 @@ async def explain(
     store = open_store(settings.redis_url)
     if dependency:
         return await explain_call(found, store, dependency, tenant, costs)
-    return await _explain_request(found, store, tenant, subject, costs)
+    return await _explain_request(found, store, settings.service, tenant, subject, costs)
 
 
 async def _explain_request(
-    found: FoundConfiguration, store: Store, tenant: str, subject: Subject, costs: Costs
+    found: FoundConfiguration, store: Store, service: str, tenant: str, subject: Subject, costs: Costs
 ) -> Explanation:
     subject = harmless(subject, found.snapshot.tuning.ipv6_prefix)
     if tenant:
@@ -33,7 +36,10 @@ async def _explain_request(
     else:
         about, facts = "a request without a tenant", ()
         limits = found.snapshot.policy.subject_limits
-    async with inspecting(found, store) as inside:
+    limits += tuple(
+        replace(limit, name=service_rule(limit.name)) for limit in found.snapshot.policy.service_limits
+    )
+    async with inspecting(found, store, service=service) as inside:
         expected = await inside.request(tenant, costs, subject)
         return explanation(found, inside, Explained(about, facts, limits, subject, costs), expected)
 

@@ -20,7 +20,9 @@ CONNECT_S = 2.0
 
 
 @asynccontextmanager
-async def inspecting(found: FoundConfiguration, store: Store) -> AsyncIterator[Inspection]:
+async def inspecting(
+    found: FoundConfiguration, store: Store, *, service: str = ""
+) -> AsyncIterator[Inspection]:
     """Decide by the configuration that was found; with Redis, if it answers within two seconds."""
     changed = asyncio.Event()
     tuning = replace(found.policy.tuning, store_deadline_us=DEADLINE_US)
@@ -32,6 +34,7 @@ async def inspecting(found: FoundConfiguration, store: Store) -> AsyncIterator[I
         store=store,
         server="fuseboard-explain",
         environment=found.environment,
+        service=service,
         on_change=changed.set,
     )
     admission.start()

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fuseboard.admission.inspection import Expected, Inspection
 from fuseboard.cli.found_configuration import FoundConfiguration
-from fuseboard.contract.policy import Limit
+from fuseboard.contract.policy import EVERY_SERVICE, Limit
 from fuseboard.contract.shares import allowed_alone, reserved_calls
 from fuseboard.contract.words import ConfigSource, FailurePolicy, Mode
 from fuseboard.decision import LimitStatus
@@ -201,4 +201,6 @@ def _why_not(limit: Limit, call: Explained) -> str:
     missing = [dimension.value for dimension in limit.per if not call.subject.value(dimension)]
     if missing:
         return f"it counts by {' and '.join(missing)}: pass --{missing[0].replace('_', '-')}"
+    if limit.service not in ("", EVERY_SERVICE):
+        return f"it is for service {limit.service}"
     return f"no pattern of {', '.join(limit.endpoints)} matches {call.subject.endpoint or 'no endpoint'}"

@@ -42,7 +42,9 @@ while asked[at] do
                 if limit.outside then return { LATE, 0, 0, now, '', {} } end
             end
         end
-        group.limits[#group.limits + 1], group.costs[#group.costs + 1] = limit, asked[j + 2]
+        group.limits[#group.limits + 1] = limit
+        -- A call occupies one slot, whatever it costs.
+        group.costs[#group.costs + 1] = limit.algorithm == CONCURRENCY and 1 or asked[j + 2]
     end
     groups[#groups + 1] = group
     at = last + 3

@@ -27,96 +27,134 @@ local function unreadable(limit, full)
     return limit.lenient and 0 or full
 end
 
--- A ring is doubles: width, head, sum, counts...
+local function spend(limit, amount)
+    limit.spent = true
+    local ring = limit.ring
+    if ring then
+        local slot = ring[2] % (limit.size + 1) + 4
+        ring[slot] = ring[slot] + amount
+        ring[3] = ring[3] + amount
+    elseif limit.count then
+        limit.count = limit.count + amount
+    else
+        local sum = limit.fraction + amount * limit.window
+        limit.us = limit.us + floor(sum / limit.limit)
+        limit.fraction = sum % limit.limit
+    end
+end
+
+-- insert other_rules
+
 local function read_ring(limit, text)
     local size = limit.size
     local width = ceil(limit.window / size)
     local index = floor(now / width)
-    local ring, sum, placed = nil, 0, index
-    if text then
-        local length = #text / 8
-        if length == floor(length) and length > 3 and length < 1000 then
-            local stored = { struct.unpack('>' .. string.rep('d', length), text) }
-            for i = 4, length do sum = sum + stored[i] end
-            -- Garbage does not add up, and neither does a count that is not a number.
-            if sum ~= stored[3] or not (sum >= 0 and sum <= LARGEST and stored[1] >= 1 and stored[2] >= 0) then
-                sum = unreadable(limit, limit.limit)
-            elseif stored[1] == width and length == size + 4 and stored[2] <= index + size then
-                ring = stored
-                ring[length + 1] = nil -- unpack also returns where it stopped
-            end
-        else
-            sum = unreadable(limit, limit.limit)
+    local ring = text and parse_ring(text)
+    if ring and ring[1] == width and #ring == size + 4 and ring[2] <= index + size then
+        for step = 1, math.min(index - ring[2], size + 1) do
+            local slot = (ring[2] + step) % (size + 1) + 4
+            ring[3] = ring[3] - ring[slot]
+            ring[slot] = 0
         end
-    elseif limit.poisoned then
-        sum = unreadable(limit, limit.limit)
-    elseif limit.lost_since and now < limit.lost_since + limit.window and not limit.lenient then
-        -- It may have been full when the store lost its data.
-        sum, placed, limit.repaired = limit.limit, math.min(index, floor(limit.lost_since / width)), true
-    end
-    if not ring then
-        -- New, unreadable, of another window, or from a clock far ahead: the known sum counts as
-        -- spent now. That can only refuse too much, and for one window.
-        limit.repaired = limit.repaired or text
-        ring = { width, placed, sum }
+        -- When the clock steps back, the ring stays where it is.
+        ring[2] = math.max(ring[2], index)
+    else
+        local charges = {}
+        if text or limit.poisoned then
+            charges = text and counted(limit, text) or { now, unreadable(limit, limit.limit) }
+            limit.repaired = true
+        elseif limit.lost_since and now < limit.lost_since + limit.window and not limit.lenient then
+            -- It may have been full when the store lost its data.
+            charges, limit.repaired = { math.min(now, limit.lost_since), limit.limit }, true
+        end
+        ring = { width, index, 0 }
         for i = 0, size do ring[i + 4] = 0 end
-        ring[placed % (size + 1) + 4] = sum
+        for i = 1, #charges, 2 do
+            local at, amount = floor(charges[i] / width), charges[i + 1]
+            if at >= index - size then
+                local slot = at % (size + 1) + 4
+                ring[slot], ring[3] = ring[slot] + amount, ring[3] + amount
+            end
+        end
     end
-    local passed = index - ring[2]
-    for step = 1, math.min(passed, size + 1) do
-        local slot = (ring[2] + step) % (size + 1) + 4
-        ring[3] = ring[3] - ring[slot]
-        ring[slot] = 0
-    end
-    -- When the clock steps back, the ring stays where it is.
-    ring[2] = math.max(ring[2], index)
     limit.ring = ring
 end
 
--- A bucket is four doubles: us, fraction, limit, window.
 local function read_bucket(limit, text)
     local us, fraction, old_limit, old_window
-    if text and #text == 32 then us, fraction, old_limit, old_window = struct.unpack('>dddd', text) end
+    if text then us, fraction, old_limit, old_window = parse_bucket(text) end
     local full = ceil(limit.size * limit.window / limit.limit)
+    -- A bucket owes at most one window, or itself if that is more.
+    local most = math.max(full, limit.window)
     if not us then
-        us, fraction = now, 0
-        if text or limit.poisoned then us = now + unreadable(limit, full) end
-    elseif not (us >= 0 and us <= LARGEST and fraction >= 0 and fraction <= old_limit and old_limit >= 1
-        and old_limit <= LARGEST and old_window >= 1 and old_window <= LARGEST) then
-        us, fraction = now + unreadable(limit, full), 0
-    elseif us < now then
-        us, fraction = now, 0
-    elseif old_limit ~= limit.limit or old_window ~= limit.window then
-        us, fraction = now + ceil((us - now) * old_limit / old_window * limit.window / limit.limit), 0
+        limit.us, limit.fraction = now, 0
+        local charges = text and counted(limit, text)
+        if charges then
+            limit.us, limit.repaired = 0, true
+            for i = 1, #charges, 2 do
+                if limit.us < charges[i] then limit.us, limit.fraction = charges[i], 0 end
+                spend(limit, charges[i + 1])
+            end
+            if limit.us - now >= most then limit.us, limit.fraction = now + most, 0 end
+        elseif text or limit.poisoned then
+            limit.us = now + unreadable(limit, full)
+        end
+        us, fraction = limit.us, limit.fraction
+    elseif us > now and (old_limit ~= limit.limit or old_window ~= limit.window) then
+        local spent = (us - now) * old_limit + fraction
+        -- Whole calls and the rest apart: their product with a window may be too large to be exact.
+        local rest = spent % old_window
+        spent = (spent - rest) / old_window * limit.window + ceil(rest * limit.window / old_window)
+        us, fraction = now + floor(spent / limit.limit), spent % limit.limit
     end
-    -- Far ahead of a full bucket: written with a clock that was ahead, or with a larger burst. After a
-    -- small step back of the clock, the bucket waits instead.
-    if us - now > 2 * full + 1000000 then limit.repaired, us, fraction = true, now + full, 0 end
+    if us < now then us, fraction = now, 0 end
+    -- Far ahead: written with a clock that was ahead, or with a larger burst. After a small step back of
+    -- the clock, the bucket waits instead.
+    if us - now > full + most + 1000000 then limit.repaired, us, fraction = true, now + most, 0 end
     limit.us, limit.fraction = us, fraction
 end
 
 local function read_period(limit, text)
     -- The pod computed the period from an estimate of this clock, which can be wrong at the edges.
     limit.outside = now < limit.window or now >= limit.size
+    limit.count = 0
     local began, spent
-    if text then began, spent = string.match(text, '^(%d+) (%d+)$') end
-    if began then
-        limit.count = tonumber(began) == limit.window and tonumber(spent) or 0
+    if text then began, spent = parse_period(text) end
+    if began == limit.window then
+        limit.count = spent
+    elseif began then
+        if began < limit.size and (began > limit.window or ends(limit) > limit.window) then
+            limit.count, limit.repaired = spent, true
+        end
     else
-        limit.count = (text or limit.poisoned) and unreadable(limit, limit.limit) or 0
+        local charges = text and counted(limit, text)
+        if charges then
+            limit.repaired = true
+            for i = 1, #charges, 2 do
+                if charges[i] >= limit.window then limit.count = limit.count + charges[i + 1] end
+            end
+        elseif text or limit.poisoned then
+            limit.count = unreadable(limit, limit.limit)
+        end
     end
 end
 
-local function read_slots(limit)
-    local taken = redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', now), '+inf')
-    if type(taken) ~= 'number' then taken = unreadable(limit, limit.limit) end
-    limit.count, limit.tokens = taken, {}
+local function read_slots(limit, text)
+    limit.count, limit.tokens = 0, {}
+    if text and counted(limit, text) then
+        limit.repaired = true
+    else
+        local taken = redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', now), '+inf')
+        limit.count = type(taken) == 'number' and taken or unreadable(limit, limit.limit)
+    end
 end
 
 local function read_limit(limit, text)
-    if limit.algorithm == CONCURRENCY then return read_slots(limit) end
-    -- MGET returns nothing for a key of another type. For a lenient limit that is the same as no key.
-    limit.poisoned = not text and not limit.lenient and redis.call('TYPE', limit.key).ok ~= 'none'
+    if limit.algorithm == CONCURRENCY then return read_slots(limit, text) end
+    -- MGET returns nothing for a key of another type. For a lenient limit that is the same as no key, and
+    -- so are slots for every limit: how many calls are in progress says nothing of a rate.
+    local kind = not text and not limit.lenient and redis.call('TYPE', limit.key).ok
+    limit.poisoned = kind and kind ~= 'none' and kind ~= 'zset'
     if limit.algorithm == SLIDING_WINDOW then
         read_ring(limit, text)
     elseif limit.algorithm == TOKEN_BUCKET then
@@ -155,22 +193,6 @@ local function wait_for(limit, cost)
     return math.max(1, ceil((spent - (limit.size - cost) * limit.window) / limit.limit))
 end
 
-local function spend(limit, amount)
-    limit.spent = true
-    local ring = limit.ring
-    if ring then
-        local slot = ring[2] % (limit.size + 1) + 4
-        ring[slot] = ring[slot] + amount
-        ring[3] = ring[3] + amount
-    elseif limit.count then
-        limit.count = limit.count + amount
-    else
-        local sum = limit.fraction + amount * limit.window
-        limit.us = limit.us + floor(sum / limit.limit)
-        limit.fraction = sum % limit.limit
-    end
-end
-
 -- A key expires when it has no effect any more.
 local function write_limit(limit)
     local ring = limit.ring
@@ -179,7 +201,7 @@ local function write_limit(limit)
         redis.call('SET', limit.key, text, 'PX', ceil(ring[1] * (limit.size + 2) / 1000))
     elseif limit.algorithm == FIXED_WINDOW then
         local text = string.format('%d', limit.window) .. ' ' .. string.format('%d', limit.count)
-        redis.call('SET', limit.key, text, 'PX', ceil((limit.size - now) / 1000) + 1000)
+        redis.call('SET', limit.key, text, 'PX', math.max(1, ceil((limit.size - now) / 1000) + 1000))
     elseif limit.algorithm == CONCURRENCY then
         if limit.repaired then redis.call('DEL', limit.key) end
         redis.call('ZREMRANGEBYSCORE', limit.key, '-inf', string.format('%d', now))
