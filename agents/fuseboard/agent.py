@@ -255,7 +255,8 @@ class Agent(PodState, ContextManagers, BacklogAgent):
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once.
 
-        Raises ``Misconfigured`` unless ``actual`` is a whole number of at least 0.
+        Only this agent can correct its decisions. What was given back, or has left the window of a limit,
+        is not given back again. Raises ``Misconfigured`` unless ``actual`` is a whole number of at least 0.
         """
         check_actual(measure, actual)
         self._run_on_loop(lambda: self._runtime.admission.settle(decision, measure, actual))
@@ -275,8 +276,8 @@ class Agent(PodState, ContextManagers, BacklogAgent):
                 permit = taken
                 self._run_on_loop(lambda: self._runtime.admission.undo(permit))
             self.report(taken, Outcome.NEUTRAL)  # frees its probe permit and its slots, here and in Redis
-            taken = replace(decision, charges=tuple(one for one in decision.charges if not one.local))
-        decision = taken
+        else:
+            decision = taken
         if decision.charges:
             self._run_on_loop(lambda: self._runtime.admission.give_back(decision))
 
@@ -328,7 +329,14 @@ class Agent(PodState, ContextManagers, BacklogAgent):
     def permit_unasked(self, dependency: str) -> Permit:
         decision = self.allow_unasked(dependency=dependency)
         timeout_s = self.timeout_s(dependency)
-        return Permit(made=decision, dependency=dependency, generation=0, reported=True, timeout_s=timeout_s)
+        return Permit(
+            made=decision,
+            dependency=dependency,
+            generation=0,
+            reported=True,
+            timeout_s=timeout_s,
+            settler=self.settle,
+        )
 
     def permit_late(self, dependency: str) -> Permit:
         """The permit of a call that the loop did not decide in time. Raises ``Refused`` with a bulkhead.

@@ -3,10 +3,11 @@
 Structs, not dataclasses: nearly every call makes one, and a frozen dataclass costs eight times as much.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, BreakerState, Mode, Period, Reason
@@ -53,17 +54,72 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.name!r} ({self.algorithm}, {self.limit} {self.measure} {window}{left})"
 
 
+class Account:
+    """What was corrected of a charge, so that each call is settled, given back and ended once.
+
+    Like calls that come together share a charge if it has no estimates, and so do the calls of a lease. Their
+    account is one: together they get back what they spent, and no more. It belongs to the loop of the agent.
+    """
+
+    __slots__ = ("_ended", "_given_back", "_settled", "calls", "lease", "owner", "uncounted")
+
+    def __init__(self, owner: object = None, uncounted: Collection[bytes] = ()) -> None:
+        #: What made the charge. Another agent cannot correct it.
+        self.owner = owner
+        #: Counters of shadow limits that had no room, and so did not count the call.
+        self.uncounted = uncounted
+        #: The calls that share it, unless they are those of a lease.
+        self.calls = 1
+        self.lease: Any = None
+        self._settled: dict[str, list[int]] = {}
+        self._given_back = self._ended = 0
+
+    def _open(self) -> int:
+        """The calls that were not given back."""
+        calls: int = self.calls if self.lease is None else self.lease.granted - self.lease.tokens
+        return calls - self._given_back
+
+    def settle(self, measure: str, actual: int) -> bool:
+        """A call cost ``actual``. ``False`` if that was said of each call."""
+        settled = self._settled.setdefault(measure, [])
+        if len(settled) >= self._open():
+            return False
+        settled.append(actual)
+        return True
+
+    def give_back(self, costs: Mapping[str, int]) -> dict[str, int] | None:
+        """A call was not made. What it has spent by now, by measure; ``None`` if none is left."""
+        left = self._open() - 1
+        if left < 0:
+            return None
+        self._given_back += 1
+        spent = dict(costs)
+        for measure, settled in self._settled.items():
+            if len(settled) > left:
+                spent[measure] = settled.pop()
+        return spent
+
+    def end(self) -> bool:
+        """A call has ended. ``False`` if all have."""
+        if self._ended >= (self.calls if self.lease is None else self.lease.granted):
+            return False
+        self._ended += 1
+        return True
+
+
 class Charge(Struct, frozen=True):
     """What an allowed call was charged, and where: to settle it when its real cost is known."""
 
     domain: str
     #: A ``fuseboard.batching.demand.Demand``, for the agent alone.
     demand: Any
-    #: Store time of the admission.
+    #: Store time of the admission; of a local charge, the monotonic clock in us.
     at_us: int
     token: str
     #: Charged to this pod's share, not in Redis.
     local: bool = False
+    #: For the agent alone.
+    account: Account = field(default_factory=Account)
 
 
 class Signer(Protocol):
@@ -101,6 +157,20 @@ class Decision(Struct, frozen=True, kw_only=True):
     message: str = ""
     #: For ``refusal_token``. For the agent alone.
     signer: Signer | None = None
+
+    def for_another_call(self) -> "Decision":
+        """The decision of another call that was decided with this one."""
+        for charge in self.charges:
+            if charge.demand.has_estimates:
+                return replace(self, charges=tuple([_own(charge) for charge in self.charges]))
+            charge.account.calls += 1
+        return self
+
+    def __reduce__(self) -> Any:
+        # A copy of another process corrects nothing, and cannot sign.
+        if self.charges or self.signer is not None:
+            return replace(self, charges=(), signer=None).__reduce__()
+        return super().__reduce__()
 
     def refusal_token(self) -> str:
         """A new token of this refusal, which the control plane explains: send it to the caller, or log it.
@@ -154,8 +224,6 @@ class Permit(Struct, kw_only=True, gc=False):
     #: The dependency's timeout; ``None`` when it is not registered. ``Agent.call`` and ``acall`` cancel the
     #: block after this time. Pass it to a blocking client.
     timeout_s: float | None = None
-    #: Measures that are corrected already.
-    settled: set[str] | None = None
     #: The caller's deadline leaves less time than a good call may take.
     hurried: bool = False
     #: What the call uses of the dependency's protection; ``None`` without one. For the agent alone.
@@ -178,11 +246,13 @@ class Permit(Struct, kw_only=True, gc=False):
 
         Raises ``Misconfigured`` unless ``actual`` is a whole number of at least 0.
         """
-        if self.settled is None:
-            self.settled = set()
-        if measure not in self.settled and self.settler is not None:
+        if self.settler is not None:
             self.settler(self.decision, measure, actual)
-            self.settled.add(measure)
+
+
+def _own(charge: Charge) -> Charge:
+    account = charge.account
+    return replace(charge, account=Account(account.owner, account.uncounted))
 
 
 def _length(milliseconds: int) -> str:

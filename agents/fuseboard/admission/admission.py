@@ -277,10 +277,13 @@ class Admission:
     # What was charged
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
-        """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with."""
+        """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once."""
         for charge in decision.charges:
-            if not charge.local:
-                self._settlements.correct(charge.domain, charge.demand, charge.at_us, measure, actual)
+            if charge.account.owner is not self._calls.decisions or measure not in charge.demand.measures:
+                continue
+            if charge.account.settle(measure, actual):
+                settlements = self.redis_fallback.limits if charge.local else self._settlements
+                settlements.correct(charge, measure, actual)
 
     def finish(self, decision: Decision) -> None:
         """The request has ended: free its slots. Its other costs stay spent."""
@@ -290,7 +293,8 @@ class Admission:
     def give_back(self, decision: Decision) -> None:
         """The request was not served: refund what it spent."""
         for charge in decision.charges:
-            self._requests.give_back(charge)
+            if charge.account.owner is self._calls.decisions:
+                self._requests.give_back(charge)
 
     def undo(self, permit: Permit) -> None:
         """The call was not made: its slot and its token of the local rate are free again."""

@@ -228,14 +228,15 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     def _decide_locally(self, lane: CallLane) -> Permit:
         gate, demand = lane.gate, lane.demand
         self.counters.decided_locally()
-        blocked = self.local.take(demand, self.health.local_part)
+        now = monotonic()
+        blocked = self.local.take(demand, self.health.local_part, now)
         if blocked is not None:
             gate.release_local_probe(gate.tally)
             usual = gate.reason_of(blocked.limit)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
             refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
             self.refuse(lane, refusal, demand.statuses(), LOCAL)
-        charge = Charge("", demand, 0, "", local=True)
+        charge = self.decisions.local_charge(demand, now)
         decision = self.decisions.allow(
             lane.snapshot, demand.statuses(), LOCAL, dependency=gate.name, charges=(charge,)
         )
@@ -306,7 +307,9 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             self.reports.send_first_success(gate)
 
     def finish(self, charge: Charge) -> None:
-        """The call has ended: free the slots it held."""
+        """The call has ended: free the slots it held, once."""
+        if charge.account.owner is not self.decisions or not charge.account.end():
+            return
         if charge.local:
             self.local.free(charge.demand)
         elif charge.demand.holds_slots:

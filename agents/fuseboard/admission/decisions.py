@@ -2,9 +2,11 @@
 
 from msgspec import Struct
 
+from fuseboard.batching.demand import Demand
+from fuseboard.batching.redis_question import Answer
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
-from fuseboard.decision import Charge, Decision, LimitStatus, Signer
+from fuseboard.decision import Account, Charge, Decision, LimitStatus, Signer
 from fuseboard.store.health import StoreHealth
 
 
@@ -26,6 +28,15 @@ class DecisionBuilder(Struct, frozen=True):
     server: str
     health: StoreHealth
     signer: Signer | None = None
+
+    def charge(self, domain: str, demand: Demand, answer: Answer) -> Charge:
+        """What ``answer`` charged in Redis."""
+        account = Account(self, answer.uncounted)
+        return Charge(domain, demand, answer.at_us, answer.token, account=account)
+
+    def local_charge(self, demand: Demand, now: float) -> Charge:
+        """What was charged to this pod's shares at a moment of the monotonic clock."""
+        return Charge("", demand, int(now * 1_000_000), "", local=True, account=Account(self))
 
     def allow(
         self,

@@ -8,7 +8,7 @@ from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode
-from fuseboard.decision import Charge, Decision
+from fuseboard.decision import Decision
 from fuseboard.subject import ONE_CALL, Costs
 
 #: Lanes kept for calls, and for requests. When there are more, all are prepared again.
@@ -47,7 +47,7 @@ class CallLane:
 
     def sign(self, answer: Answer, mode: Mode) -> Decision:
         """The decision of all callers that share ``answer``; ``mode`` is that of the answer."""
-        charge = Charge(self.gate.domain, self.demand, answer.at_us, answer.token)
+        charge = self.decisions.charge(self.gate.domain, self.demand, answer)
         return self.decisions.allow(
             self.snapshot,
             self.demand.statuses(answer.left),
@@ -58,7 +58,7 @@ class CallLane:
 
     def sign_lease(self, answer: Answer) -> Decision:
         """The one decision of all calls in a fleet lease."""
-        charge = Charge(self.gate.domain, self.demand, answer.at_us, "")
+        charge = self.decisions.charge(self.gate.domain, self.demand, answer)
         return self.decisions.allow(
             self.snapshot,
             self.demand.statuses(answer.left),

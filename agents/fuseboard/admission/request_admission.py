@@ -4,6 +4,7 @@ key.
 
 import asyncio
 import random
+from time import monotonic
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -187,13 +188,14 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         """The decision that an answer from Redis means for all callers that share it."""
         if answer.decision is None:
             answer.decision = self._decide_by_answer(lane, answer)
-        return answer.decision
+            return answer.decision
+        return answer.decision.for_another_call()
 
     def _decide_by_answer(self, lane: RequestLane, answer: Answer) -> Decision:
         demand = lane.demand
         limits = demand.statuses(answer.left)
         if answer.granted:
-            charge = Charge(lane.domain.name, demand, answer.at_us, answer.token)
+            charge = self.decisions.charge(lane.domain.name, demand, answer)
             return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
         return self.decisions.refuse(lane.snapshot, self.refusal_in(lane, answer), limits, tenant=lane.tenant)
 
@@ -213,7 +215,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         demand, tenant = lane.demand, lane.tenant
 
         def sign(answer: Answer) -> Decision:
-            charge = Charge(lane.domain.name, demand, answer.at_us, "")
+            charge = self.decisions.charge(lane.domain.name, demand, answer)
             limits = demand.statuses(answer.left)
             snapshot = self.configuration.snapshot
             return self.decisions.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
@@ -255,17 +257,24 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
 
     def give_back(self, charge: Charge) -> None:
         """The request was not served: refund what it spent."""
-        if charge.local:
-            self.local.free(charge.demand)
-        else:
-            self.settlements.give_back(charge.domain, charge.demand, charge.at_us, charge.token)
+        demand = charge.demand
+        spent = charge.account.give_back(demand.amounts())
+        if spent is None:
+            return
+        if not charge.local:
+            self.settlements.refund(charge, spent)
+            return
+        self.local.refund(charge, spent)
+        if charge.account.end():
+            self.local.free(demand)
 
     def _decide_locally(self, lane: RequestLane) -> Decision:
         demand = lane.demand
         self.counters.decided_locally()
-        blocked = self.local.take(demand, self.health.local_part)
+        now = monotonic()
+        blocked = self.local.take(demand, self.health.local_part, now)
         if blocked is None:
-            charge, limits = Charge("", demand, 0, "", local=True), demand.statuses()
+            charge, limits = self.decisions.local_charge(demand, now), demand.statuses()
             return self.decisions.allow(lane.snapshot, limits, LOCAL, tenant=lane.tenant, charges=(charge,))
         usual = lane.domain.reason_of(blocked.limit)
         reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual

@@ -20,6 +20,9 @@ MAX_WAIT_S = 3600.0
 
 MAX_ENDPOINT = 2000
 
+#: The most that one call may have cost of a measure.
+MAX_ACTUAL = 10**12
+
 TIERS = tuple(tier.value for tier in CallTier)
 
 REQUEST_NAMES, CALL_NAMES = frozenset(RequestOptions.__annotations__), frozenset(CallOptions.__annotations__)
@@ -77,8 +80,11 @@ def check_costs(costs: Mapping[str, int]) -> None:
 
 def check_actual(measure: object, actual: object) -> None:
     check_name("a measure", measure)
-    if type(actual) is not int or actual < 0:
-        raise Misconfigured(f"the actual {measure} must be a whole number of at least 0, not {actual!r}")
+    if type(actual) is not int or not 0 <= actual <= MAX_ACTUAL:
+        raise Misconfigured(
+            f"the actual {measure} must be a whole number of at least 0, and at most {MAX_ACTUAL:,},"
+            f" not {_shown(actual)}"
+        )
 
 
 def check_wait(wait_s: object) -> None:

@@ -25,7 +25,7 @@ from fuseboard.contract.scripts import (
     Script,
 )
 from fuseboard.contract.words import BreakerState
-from fuseboard.decision import Charge, Permit
+from fuseboard.decision import Account, Charge, Permit
 from fuseboard.errors import StoreUnavailable
 from fuseboard.store.pipelined_connection import settles
 from fuseboard.store.store import NotServedError, Reply, Store, Word
@@ -244,7 +244,7 @@ class Questions:
             calls.configuration.snapshot,
             demand.statuses(),
             dependency=self.dependency,
-            charges=(Charge(gate.domain, demand, head.now_us, row.token),),
+            charges=(Charge(gate.domain, demand, head.now_us, row.token, account=Account(calls.decisions)),),
         )
         permit = Permit(
             made=decision,

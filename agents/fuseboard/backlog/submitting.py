@@ -137,7 +137,7 @@ class Submitting:
             limit = demand.refs[answer.blocked - 1].limit
             reason = refusal_reason(limit, Reason.QUOTA)
             self._refuse(reason, rule=limit.name, tenant=tenant, wait_s=answer.wait_s)
-        return Charge(self._quotas.name, demand, answer.at_us, answer.token)
+        return self._calls.decisions.charge(self._quotas.name, demand, answer)
 
     def _demand(self, tenant: str, rules: TenantRules, costs: Costs) -> StandingDemand:
         name = self._questions.dependency

@@ -75,9 +75,11 @@ class Demand:
         "bulk",
         "costs",
         "denial",
+        "has_estimates",
         "holds_slots",
         "keys",
         "left",
+        "measures",
         "priority",
         "refs",
         "tally",
@@ -86,6 +88,7 @@ class Demand:
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         self.refs = refs
         self.keys = tuple([ref.key for ref in refs])
+        self.measures = tuple([ref.limit.measure for ref in refs])
         #: A call occupies one slot, whatever it costs.
         self.costs = tuple([1 if ref.is_slot else cost for ref, cost in zip(refs, costs, strict=True)])
         #: 0 to 100. When a limit is scarce, higher is served first.
@@ -96,6 +99,8 @@ class Demand:
         self.holds_slots = any(ref.is_slot for ref in refs)
         #: The last refusal, while it still applies: Redis need not be asked before it ends.
         self.denial: Denial | None = None
+        #: Other costs than calls: what callers say is an estimate.
+        self.has_estimates = any(measure != "calls" for measure in self.measures)
         #: What was left of each limit when Redis last answered; empty when that is unknown.
         self.left: tuple[int, ...] = ()
         #: Where its requests are counted, with the names of the limits that apply.
@@ -121,6 +126,14 @@ class Demand:
             seen.append(number)
             places.append(number or numbers.setdefault(key, len(numbers) + 1))
         return tuple(seen), tuple(places)
+
+    def amounts(self) -> dict[str, int]:
+        """What a call spends, by measure."""
+        return {
+            ref.limit.measure: cost
+            for ref, cost in zip(self.refs, self.costs, strict=True)
+            if not ref.is_slot
+        }
 
     def text(self, places: tuple[int, ...], part: float, now_us: int) -> GroupText:
         """Its text in a question. ``places`` are 0 for a counter that is new in the question, or its
@@ -199,6 +212,13 @@ def period_end(limit: Limit, now_us: int) -> int:
     if limit.period is None:
         return FOR_EVER
     return period_around(now_us, limit.period, limit.time_zone)[1]
+
+
+def settling_span_us(limit: Limit) -> int:
+    """Refunds of calls that were admitted within the same span of store time may be added up."""
+    if limit.algorithm is not Algorithm.SLIDING_WINDOW:
+        return 100_000
+    return -(-rule_of(limit, 1.0, 0)[2] // RING_SIZE)
 
 
 def may_be_leased_early(limit: Limit) -> bool:

@@ -35,11 +35,16 @@ def distribute_scarce(question: Question, reply: Reply, decided: float, *, remem
     """
     number, figures = 0, reply.figures
     left = figures[3 * len(question.groups) :: 3]
+    over = figures[3 * len(question.groups) + 1 :: 3]
+    over = over if any(over) else []
     for position, (demand, callers) in enumerate(question.groups.items()):
         granted, blocked, wait_us = figures[3 * position : 3 * position + 3]
         places = question.places[position]
         of_these = demand.left = tuple([left[place - 1] for place in places])
-        number = _grant(question, demand, callers, Answer(reply, True, of_these), granted, number)
+        yes = Answer(reply, True, of_these)
+        if over:
+            yes.uncounted = [key for key, place in zip(demand.keys, places, strict=True) if over[place - 1]]
+        number = _grant(question, demand, callers, yes, granted, number)
         if demand.bulk:
             granted = int(granted > 0)
         if granted < len(callers):

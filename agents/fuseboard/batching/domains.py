@@ -65,7 +65,7 @@ class LimitDomain:
         return refusal_reason(limit, Reason.QUOTA)
 
     def unused(self, demand: Demand, answer: Answer) -> None:
-        self._settlements.give_back(self.name, demand, answer.at_us, answer.token, answer.calls)
+        self._settlements.give_back(self.name, demand, answer)
 
 
 class SubjectDemands:

@@ -265,14 +265,16 @@ class Leases:
             return
         self._end(supply)
         self._supplies.add(supply)
-        supply.lease = Lease(supply, answer, begun, length_s, supply.sign(answer))
+        lease = supply.lease = Lease(supply, answer, begun, length_s, supply.sign(answer))
+        for charge in lease.decision.charges:
+            charge.account.lease = lease
         if supply.name:
-            self._at_hand[supply.name] = supply.lease
+            self._at_hand[supply.name] = lease
         loop = asyncio.get_running_loop()
         due = loop.time() + length_s * RENEW_AFTER
         # Rounded down: a lease that is renewed late may be spent before.
         due -= due % (length_s * TOGETHER)
-        supply.timer = loop.call_at(due, self._look, supply, supply.lease)
+        supply.timer = loop.call_at(due, self._look, supply, lease)
 
     def _amount(self, supply: Supply, length_s: float) -> int:
         """The calls that are expected; at most this pod's part of what may be held."""
@@ -334,7 +336,8 @@ class Leases:
             del self._at_hand[supply.name]
         self._count(supply, lease)
         if lease.tokens > 0:
-            lease.answer.calls, lease.tokens = lease.tokens, 0
+            lease.answer.calls = lease.tokens
+            lease.granted, lease.tokens = lease.granted - lease.tokens, 0
             supply.domain.unused(supply.demand, lease.answer)
 
     @staticmethod

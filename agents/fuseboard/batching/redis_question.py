@@ -1,6 +1,7 @@
 """One question to Redis about one domain, and the answers to its callers."""
 
 import asyncio
+from collections.abc import Collection
 from copy import copy
 from time import monotonic
 from typing import Protocol
@@ -55,6 +56,7 @@ class Answer:
         "retry_at",
         "signer",
         "token",
+        "uncounted",
         "verdict",
     )
 
@@ -74,6 +76,8 @@ class Answer:
         self.retry_at = retry_at
         #: The token of a probe, or of a call that holds a slot.
         self.token = ""
+        #: Counters of shadow limits that had no room for all its calls, and so did not count some of them.
+        self.uncounted: Collection[bytes] = ()
         #: How many calls it grants.
         self.calls = 1
         #: The decision of the first caller. All callers that share the answer share it too.
@@ -88,10 +92,12 @@ class Answer:
         return max(0.000_001, self.retry_at - monotonic()) if self.retry_at else 0.0
 
     def decide(self) -> Decision:
+        """The decision of one caller."""
         if self.decision is None:
             assert self.signer is not None  # noqa: S101 - the caller has set it
             self.decision = self.signer.sign(self, self.mode)
-        return self.decision
+            return self.decision
+        return self.decision.for_another_call()
 
     def with_token(self, token: str) -> "Answer":
         """The same answer for the one caller that holds this token."""

@@ -1,14 +1,17 @@
 """Corrections of earlier charges: refunds, actual costs, and freed slots."""
 
 import asyncio
+from collections.abc import Mapping
 
 from msgspec import Struct
 
-from fuseboard.batching.demand import Demand, LimitRef, RuleBook
+from fuseboard.batching.demand import Demand, LimitRef, RuleBook, settling_span_us
 from fuseboard.batching.encoding import msgpack_encode
+from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import SETTLE
+from fuseboard.decision import Charge
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import ConnectionLostError, Reply, Store
 
@@ -40,10 +43,17 @@ class Settlements:
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def give_back(self, domain: str, demand: Demand, at_us: int, token: str, calls: int = 1) -> None:
-        """These calls were not made: refund what they spent."""
+    def give_back(self, domain: str, demand: Demand, answer: Answer) -> None:
+        """The calls that ``answer`` grants were not made: refund what they spent."""
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
-            self._add(domain, ref, at_us, -cost * calls, token)
+            amount = 0 if ref.key in answer.uncounted else -cost * answer.calls
+            self._add(domain, ref, answer.at_us, amount, answer.token)
+
+    def refund(self, charge: Charge, spent: Mapping[str, int]) -> None:
+        """One call was not made: refund what it has spent by now, by measure."""
+        for ref in charge.demand.refs:
+            amount = 0 if ref.is_slot or ref.key in charge.account.uncounted else -spent[ref.limit.measure]
+            self._add(charge.domain, ref, charge.at_us, amount, charge.token)
 
     def free(self, domain: str, demand: Demand, token: str) -> None:
         """The call has ended: free its slots. What it spent stays spent."""
@@ -51,17 +61,20 @@ class Settlements:
             if ref.is_slot:
                 self._add(domain, ref, 0, 0, token)
 
-    def correct(self, domain: str, demand: Demand, at_us: int, measure: str, actual: int) -> None:
+    def correct(self, charge: Charge, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever the estimate was."""
+        demand = charge.demand
         for ref, estimate in zip(demand.refs, demand.costs, strict=True):
-            if ref.limit.measure == measure and actual != estimate and not ref.is_slot:
-                self._add(domain, ref, at_us, actual - estimate, "")
+            counts = ref.limit.measure == measure and ref.key not in charge.account.uncounted
+            if counts and actual != estimate and not ref.is_slot:
+                self._add(charge.domain, ref, charge.at_us, actual - estimate, "")
 
     def _add(self, domain: str, ref: LimitRef, at_us: int, amount: int, token: str) -> None:
-        if self._count >= MAX_WAITING:
+        if self._count >= MAX_WAITING or (not amount and not ref.is_slot):
             return
-        # A refund belongs to the bucket that was charged. Those of the same tenth of a second are added up.
-        key = (ref.key, at_us // 100_000 * 100_000 if amount < 0 else 0)
+        # A refund belongs to the bucket that was charged.
+        span_us = settling_span_us(ref.limit)
+        key = (ref.key, at_us // span_us * span_us if amount < 0 else 0)
         corrections = self._waiting.setdefault(domain, {})
         correction = corrections.get(key)
         if correction is None:

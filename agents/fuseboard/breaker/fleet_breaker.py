@@ -261,7 +261,7 @@ class FleetBreaker:
         return refusal_reason(limit, Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT)
 
     def unused(self, demand: Demand, answer: Answer) -> None:
-        self._settlements.give_back(self.domain, demand, answer.at_us, answer.token, answer.calls)
+        self._settlements.give_back(self.domain, demand, answer)
         if answer.verdict == PROBES:
             pending = self.pending.setdefault(answer.generation, PendingReport())
             pending.probes.append((answer.token, 0))

@@ -2,7 +2,7 @@
 -- What was really spent? Corrects what calls were charged when they were admitted.
 --
 -- Invariant: nothing is refused, because the calls are over. A refund never gives back more than was
--- spent in its sub-bucket, and a slot is freed once. A counter that has another algorithm now keeps it: what
+-- spent in its sub-bucket, nothing when the call has left the window, and a slot is freed once. A counter that has another algorithm now keeps it: what
 -- a call cost in addition is spent there, and a refund is lost.
 --
 -- KEYS  limits, all of one domain
@@ -31,10 +31,21 @@ local function refund(limit, amount, at)
         ring[slot], ring[3] = ring[slot] - given, ring[3] - given
     elseif limit.count then
         if at >= limit.window then limit.count = math.max(0, limit.count - amount) end
-    else
+    elseif now < at + limit.window * math.max(1, limit.size / limit.limit) then
         local sum = (limit.us - now) * limit.limit + limit.fraction - amount * limit.window
         sum = math.max(0, sum)
         limit.us, limit.fraction = now + math.floor(sum / limit.limit), sum % limit.limit
+    end
+end
+
+-- However much a call cost, the counter stays readable, and what was spent before stays spent.
+local function charge(limit, amount)
+    if limit.ring or limit.count then
+        spend(limit, math.min(amount, LARGEST - (limit.ring and limit.ring[3] or limit.count)))
+    else
+        local full = ceil(limit.size * limit.window / limit.limit)
+        spend(limit, math.min(amount, 2 * limit.size))
+        limit.us = math.min(limit.us, now + 2 * full)
     end
 end
 
@@ -52,7 +63,7 @@ for i, key in ipairs(KEYS) do
     if not again or limit.tokens then read_as_stored(limit, texts[i]) end
     -- Outside its period a calendar quota has no count: there is nothing to correct.
     if amount > 0 and not limit.tokens and not limit.outside then
-        spend(limit, amount)
+        charge(limit, amount)
     elseif amount < 0 and limit.algorithm == algorithm and not limit.outside then
         refund(limit, -amount, at)
     end

@@ -186,7 +186,7 @@ class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
         self.calls.append(dependency)
         self._held[dependency] = self._held.get(dependency, 0) + 1
         decision = self.allow_unasked(tenant=tenant, dependency=dependency)
-        return Permit(made=decision, dependency=dependency, generation=0)
+        return Permit(made=decision, dependency=dependency, generation=0, settler=self.settle)
 
     def holds_jobs(self, dependency: str) -> bool:
         return dependency in self._refused
@@ -232,7 +232,7 @@ class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
 
     def permit_unasked(self, dependency: str) -> Permit:
         decision = self.allow_unasked(dependency=dependency)
-        return Permit(made=decision, dependency=dependency, generation=0, reported=True)
+        return Permit(made=decision, dependency=dependency, generation=0, reported=True, settler=self.settle)
 
     def permit_late(self, dependency: str) -> Permit:
         return self.permit_unasked(dependency)

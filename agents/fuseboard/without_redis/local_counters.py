@@ -9,6 +9,9 @@ from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Period
 
+#: Less than this apart, two times are the same one, written in seconds and in microseconds.
+SAME_MOMENT_S = 0.000_002
+
 
 class Turn(NamedTuple):
     """When a pod may make its one call per period: a time slot that comes again and again."""
@@ -40,6 +43,10 @@ class Counter(Protocol):
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None: ...
 
+    def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
+        """A call that spent at ``at`` cost ``amount`` more; less if it is negative."""
+        ...
+
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         """What was spent here and still counts."""
         ...
@@ -60,6 +67,13 @@ class Bucket:
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.arrival = max(self.arrival, now) + cost * limit.window_ms / 1000 / portion.calls
+
+    def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
+        window_s = limit.window_ms / 1000
+        if amount > 0:
+            self.spend(portion, limit, amount, now)
+        elif now - at < window_s * max(1.0, portion.burst / portion.calls):
+            self.arrival = max(min(self.arrival, now), self.arrival + amount * window_s / portion.calls)
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return int(max(0.0, self.arrival - now) * portion.calls * 1000 / limit.window_ms + 0.5)
@@ -89,6 +103,19 @@ class Window:
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.log.append((now, cost))
         self.sum += cost
+
+    def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
+        if amount > 0:
+            self.spend(portion, limit, amount, now)
+            return
+        for place in range(len(self.log) - 1, -1, -1):
+            moment, spent = self.log[place]
+            if abs(moment - at) < SAME_MOMENT_S:
+                given = min(-amount, spent)
+                self.log[place] = (moment, spent - given)
+                self.sum, amount = self.sum - given, amount + given
+            elif moment < at:
+                return
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         self._forget(now - limit.window_ms / 1000)
@@ -124,6 +151,9 @@ class Turns:
         else:
             self.last = now
 
+    def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
+        self.wrapped.correct(portion, limit, amount, at, now)  # a turn is one call, whatever it costs
+
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         if portion.turn is None:
             return self.wrapped.spent(portion, limit, now)
@@ -149,6 +179,12 @@ class CalendarPeriod:
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.amount += cost
+
+    def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
+        wall_us = int(time() * 1_000_000)
+        self._enter(limit, wall_us)
+        if amount > 0 or wall_us - (now - at) * 1_000_000 >= self.began:
+            self.amount = max(0, self.amount + amount)
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         self._enter(limit, int(time() * 1_000_000))
@@ -182,6 +218,9 @@ class Slots:
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.leases.append(now + limit.window_ms / 1000)  # whatever the call costs
+
+    def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
+        """A slot has no amount."""
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return 0  # they are freed where they were taken

@@ -1,13 +1,14 @@
 """What this pod may spend of each limit while Redis cannot be asked."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.shares import reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
+from fuseboard.decision import Charge
 from fuseboard.without_redis.local_counters import KINDS, Counter, PodPortion, Slots, Turn
 from fuseboard.without_redis.offline_counts import OfflineCounts
 from fuseboard.without_redis.reserved_share import ReservedShare
@@ -54,13 +55,14 @@ class LocalLimits:
         self.offline = offline or OfflineCounts(fleet_offset_s)
         self._counters: OrderedDict[bytes, tuple[Algorithm, Counter]] = OrderedDict()
 
-    def take(self, demand: Demand, part: float) -> LocalRefusal | None:
+    def take(self, demand: Demand, part: float, now: float | None = None) -> LocalRefusal | None:
         """Spend from every limit, or from none; then the limit that refused.
 
         ``part`` is the part of each limit that pods may spend locally: 1 without Redis, less during a
-        ramp.
+        ramp. ``now`` is the monotonic clock.
         """
-        now = monotonic()
+        if now is None:
+            now = monotonic()
         charged: list[tuple[Counter, PodPortion, LimitRef, int]] = []
         worst: LocalRefusal | None = None
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
@@ -89,6 +91,27 @@ class LocalLimits:
         for ref in demand.refs:
             if ref.is_slot and isinstance(counter := self._counter(ref), Slots):
                 counter.free()
+
+    def correct(self, charge: Charge, measure: str, actual: int) -> None:
+        """The call cost ``actual`` of ``measure``, whatever the estimate was."""
+        demand = charge.demand
+        for ref, estimate in zip(demand.refs, demand.costs, strict=True):
+            if ref.limit.measure == measure and actual != estimate and not ref.is_slot:
+                self._add(ref, actual - estimate, charge.at_us)
+
+    def refund(self, charge: Charge, spent: Mapping[str, int]) -> None:
+        """One call was not made: refund what it has spent by now, by measure. Its slots are freed apart."""
+        for ref in charge.demand.refs:
+            if not ref.is_slot:
+                self._add(ref, -spent[ref.limit.measure], charge.at_us)
+
+    def _add(self, ref: LimitRef, amount: int, at_us: int) -> None:
+        """Add to what was spent at ``at_us``; negative is a refund, which gives back what still counts."""
+        limit, known, at = ref.limit, self._counters.get(ref.key), at_us / 1_000_000
+        portion = self.portion(limit, 1.0)
+        if known is not None and known[0] is limit.algorithm and portion is not None:
+            known[1].correct(portion, limit, amount, at, monotonic())
+        self.offline.correct(ref, amount, at)
 
     def portion(self, limit: Limit, part: float) -> PodPortion | None:
         """What this pod may spend of ``limit``; ``None`` for nothing."""

@@ -16,6 +16,8 @@ from fuseboard.contract.words import FailurePolicy
 #: The most limits that are counted, whatever the tuning says. Calls of further limits are missing from the
 #: totals, and ``uncounted`` says how many.
 MAX_KEYS = 50_000
+#: The precision of the time of a charge.
+MOMENT_S = 0.000_002
 #: While nobody has said the time, it is looked up again this often.
 NO_TIME_S = 1.0
 
@@ -34,10 +36,10 @@ class Segment(Struct):
 class _Place:
     """Where the calls of a limit are counted until a moment of the monotonic clock."""
 
-    __slots__ = ("limit", "name", "until")
+    __slots__ = ("begun", "limit", "name", "until")
 
-    def __init__(self, name: bytes, limit: Limit, until: float) -> None:
-        self.name, self.limit, self.until = name, limit, until
+    def __init__(self, name: bytes, limit: Limit, begun: float, until: float) -> None:
+        self.name, self.limit, self.begun, self.until = name, limit, begun, until
 
 
 class OfflineCounts:
@@ -83,6 +85,19 @@ class OfflineCounts:
                 self.on_change()
             self.changed[name] = self.changed.get(name, 0) + cost
 
+    def correct(self, ref: LimitRef, amount: int, at: float) -> None:
+        """A call that was noted at a moment of the monotonic clock cost ``amount`` more, or less.
+
+        What was reported since stays as it is. What is on disk is corrected when it is written anew.
+        """
+        place = self._places.get(ref.key)
+        if place is None or ref.is_slot or not place.begun <= at + MOMENT_S or at >= place.until:
+            return
+        name, totals = place.name, self.segment.totals
+        amount = max(amount, -totals.get(name, 0))
+        totals[name] = totals.get(name, 0) + amount
+        self.changed[name] = max(0, self.changed.get(name, 0) + amount)
+
     def close(self) -> Segment | None:
         """Start a new segment. Returns the one that ended, unless it is empty."""
         ended, self.changed = self.segment, {}
@@ -112,7 +127,7 @@ class OfflineCounts:
                 totals[name] = totals.get(name, 0) + totals.pop(place.name)
         if limit.failure_policy is FailurePolicy.LOCAL_SHARE:
             self.segment.spent[ref.key] = ref
-        found = self._places[ref.key] = _Place(name, limit, until)
+        found = self._places[ref.key] = _Place(name, limit, now, until)
         return found
 
     def _span(self, limit: Limit, now: float) -> tuple[int, int, float]:
