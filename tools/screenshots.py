@@ -41,6 +41,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "defaults": "/defaults",
     "effective": ("tenant", "a[href*=effective]"),
     "bulk": "/tenants/bulk",
+    "clear_counter": "/limits/clear",
     "templates": "/templates",
     "template": ("/templates", "tbody .strong a"),
     "tiers": "/tiers",

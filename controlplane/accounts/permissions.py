@@ -27,6 +27,7 @@ ACTIONS: dict[str, Role] = {
     "reset_breaker": Role.OPERATOR,
     # It spends what the dependency admits, or loses work.
     "change_dead_jobs": Role.OPERATOR,
+    "clear_counter": Role.OPERATOR,
     "edit_quota": Role.ADMIN,
     "edit_tenant": Role.ADMIN,
     "edit_breaker_policy": Role.ADMIN,

@@ -37,6 +37,7 @@ _ACTIONS = {
     "dependency.created": ("Dependency added", "added dependency"),
     "dependency.set": ("Dependency changed", "changed the settings of"),
     "dependency.described": ("Dependency changed", "changed dependency"),
+    "counter.cleared": ("Counter cleared", "cleared a counter of"),
     "drill.begun": ("Drill started", "started a drill on"),
     "drill.ended": ("Drill ended", "ended the drill on"),
     "edit_freeze.begun": ("Edits frozen", "froze edits of"),

@@ -57,6 +57,15 @@ class QuotaRow:
         return window_words(self.window_s)
 
     @property
+    def dependency(self) -> str:
+        return str(self.columns["dependency"])
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it counts calls that run: their slots cannot be cleared."""
+        return bool(self.columns["algorithm"] == "concurrency")
+
+    @property
     def over(self) -> bool:
         return self.use is not None and self.use > self.limit
 

@@ -163,6 +163,13 @@ def quota_editor_url(key: str, quota: str, **typed: str) -> str:
 
 
 @register.simple_tag
+def clear_counter_url(limit: str, *, tenant: str = "", dependency: str = "") -> str:
+    """The form that clears the counter of a limit."""
+    given = {"tenant": tenant, "dependency": dependency, "limit": limit}
+    return reverse("clear_counter", query={name: value for name, value in given.items() if value})
+
+
+@register.simple_tag
 def refusals_url(**which: str) -> str:
     """The page of refusals with these filters: each figure of refusals leads there."""
     given = {name: value for name, value in which.items() if value}

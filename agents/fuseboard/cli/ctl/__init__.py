@@ -20,6 +20,7 @@ from fuseboard.cli.ctl import (
     breakers,
     change_requests,
     completion,
+    counters,
     fleet,
     limit_templates,
     plans,
@@ -29,7 +30,7 @@ from fuseboard.cli.ctl import (
 )
 from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.exit_codes import ApprovalNeeded, Exit, Failed
-from fuseboard.cli.ctl.limit_options import add_limit_options
+from fuseboard.cli.ctl.limit_options import add_limit_options, option
 from fuseboard.cli.ctl.settings import CtlSettings
 from fuseboard.contract.limit_fields import QUOTAS
 
@@ -265,6 +266,19 @@ def _add_tenants(wanted: Commands) -> None:
         metavar="TIME",
         help="remove the quota after this duration, such as 90s, 15m or 2h",
     )
+    counter = wanted.add_parser("counter", help="clear the counter of a limit")
+    clear = _command(
+        counter.add_subparsers(dest="counter_command", required=True, metavar="COMMAND"),
+        "clear",
+        counters.clear,
+        "clear a counter: the next call finds the limit empty; it cannot be undone",
+        reason=True,
+    )
+    clear.add_argument("limit", help="the name of the quota or limit")
+    clear.add_argument("--tenant", default="", help="the tenant whose quota it is")
+    clear.add_argument("--dependency", default="", help="the dependency that the calls go to")
+    for name in counters.BY:
+        clear.add_argument(option(name), default="", metavar="VALUE", help="for a limit that counts by it")
     tenant = wanted.add_parser("tenant", help="print tenants and the settings that apply to them")
     about = tenant.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
     _command(about, "show", tenants.show, "print a tenant and its quotas").add_argument("tenant")

@@ -1,0 +1,120 @@
+"""A person clears a counter: the next call finds it empty, and the audit says who did it and why."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from controlplane.audit.models import Entry as Entry
+from controlplane.editing import edits
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.usage.clear_counter import clear_counter
+from fuseboard.contract import keys
+from fuseboard.subject import Subject
+from tests.agents.servers import Server, configured, running
+from tests.controlplane.calling import API
+from tests.waiting import eventually
+
+WHY = {"environment": "production", "reason": "ticket 4711"}
+
+
+@pytest.fixture
+def clear(production: str, ada: Any, settings: Any, redis_url: str) -> Any:
+    settings.REDIS_URL = redis_url
+
+    def clear(limit: str, /, **about: Any) -> bool:
+        return clear_counter(**WHY, actor=ada, limit=limit, **about)
+
+    return clear
+
+
+@pytest.fixture
+def edit(production: str, ada: Any) -> Any:
+    def edit(name: str, /, **values: Any) -> None:
+        usual = {"limit": 60, "window_s": 60}
+        getattr(edits, name)(**WHY, actor=ada, **usual, **values)
+
+    return edit
+
+
+def count(limits: redis.Redis, key: str) -> None:
+    limits.set(key, b"spent")
+
+
+def test_every_kind_of_counter_is_found(clear: Any, edit: Any, limits: redis.Redis) -> None:
+    edit("set_tier_quota", tier="pro", quota="mails", dependency="openai", expected_version=None)
+    edit("set_tier_quota", tier="pro", quota="logins", per=["user", "ip"], expected_version=None)
+    edit("set_subject_limit", name="addresses", per=["ip"])
+    edit("set_subject_limit", name="flood", service="*")
+    edit("set_vendor_limit", dependency="openai", name="contract", expected_version=None)
+    address = keys.values_digest(("ip=2001:db8:0:1::/64",))
+    for key, limit, about in (
+        (keys.tenant_quota("production", "acme", "requests"), "requests", {"tenant": "acme"}),
+        (keys.tenant_quota("production", "acme", "logins", "ann", "192.0.2.7"), "logins",
+         {"tenant": "acme", "values": {"user": "ann", "ip": "192.0.2.007"}}),
+        (keys.dependency_quota("production", "openai", "acme", "mails"), "mails",
+         {"tenant": "acme", "dependency": "openai"}),
+        (keys.vendor_limit("production", "openai", "contract"), "contract", {"dependency": "openai"}),
+        (keys.subject_limit("production", address, "addresses"), "addresses",
+         {"values": {"ip": "2001:db8:0:1::7"}}),
+        (keys.service_limit("production", "flood"), "flood", {}),
+    ):  # fmt: skip
+        count(limits, key)
+        assert clear(limit, **about), key
+        assert not limits.exists(key)
+        assert not clear(limit, **about), "it was empty already"
+
+
+def test_a_quota_of_a_team_is_counted_at_its_organisation(clear: Any, limits: redis.Redis, ada: Any) -> None:
+    for key, parent in (("org", ""), ("team", "org"), ("ann", "team")):
+        edits.create_tenant(**WHY, actor=ada, tenant=key, tier="pro", parent=parent)
+    key = keys.member_quota("production", "org", "ann", "requests")
+    count(limits, key)
+    assert clear("requests", tenant="ann")
+    assert not limits.exists(key)
+
+
+def test_what_cannot_be_cleared_is_refused_with_the_next_step(clear: Any, edit: Any) -> None:
+    edit("set_subject_limit", name="addresses", per=["ip"])
+    edit("set_tier_quota", tier="pro", quota="running", algorithm="concurrency", expected_version=None)
+    for limit, about, said in (
+        ("running", {"tenant": "acme"}, "free when the calls end"),
+        ("addresses", {}, "enter this value"),
+        ("addresses", {"values": {"ip": "192.0.2.7", "user": "ann"}}, "does not count by this"),
+    ):
+        with pytest.raises(InvalidEdit, match=said):
+            clear(limit, **about)
+    for limit, about in (("no-such", {"tenant": "acme"}), ("no-such", {"dependency": "nothing"}), ("no", {})):
+        with pytest.raises(NotFound):
+            clear(limit, **about)
+
+
+def test_the_audit_names_the_limit_and_never_the_caller(clear: Any, edit: Any) -> None:
+    edit("set_subject_limit", name="addresses", per=["ip"])
+    clear("addresses", values={"ip": "192.0.2.7"})
+    entry = Entry.objects.latest("pk")
+    assert (entry.action, entry.reason) == ("counter.cleared", "ticket 4711")
+    assert entry.after == {"limit": "addresses", "counted": False, "per": "ip"}
+    assert "192.0.2.7" not in str(vars(entry))
+
+
+def test_without_redis_nothing_is_written_and_the_answer_says_so(
+    call: Any, settings: Any, production: str
+) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1"
+    cleared = Entry.objects.filter(action="counter.cleared")
+    body = {"tenant": "acme", "limit": "requests", "reason": "ticket 4711"}
+    answer = call("operator", "POST", f"{API}/counters/clear", body)
+    assert (answer.status_code, cleared.count()) == (503, 0)
+
+
+async def test_a_refused_tenant_passes_again_within_a_second(limits: redis.Redis, redis_url: str) -> None:
+    async with running(redis_url, configuration=configured()) as server:
+
+        async def passes(server: Server = server) -> bool:
+            return (await server.admission.admit_request("acme", subject=Subject())).allowed
+
+        while await passes():
+            pass
+        limits.delete(keys.tenant_quota("production", "acme", "requests"))
+        await eventually(passes, within_s=3)
