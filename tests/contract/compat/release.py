@@ -16,14 +16,14 @@ COMMIT = "19feaf97d502d9668903adaab162c7a97a4900a7"
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def need_history() -> None:
+def need_history(commit: str = COMMIT) -> None:
     """Skip where the clone does not reach back that far; in continuous integration, fail."""
     if shutil.which("git"):
-        look = ["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"]
+        look = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
         if subprocess.run(look, cwd=ROOT, capture_output=True).returncode == 0:
             return
     reason = (
-        f"version {VERSION} is commit {COMMIT[:7]}, which this clone does not have: "
+        f"an earlier version is commit {commit[:7]}, which this clone does not have: "
         "fetch the whole history (git fetch --unshallow)"
     )
     if os.environ.get("CI"):
