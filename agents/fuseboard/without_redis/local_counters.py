@@ -1,7 +1,11 @@
-"""How one pod counts a limit alone. Times are monotonic seconds."""
+"""How one pod counts a limit alone. Times are monotonic seconds.
+
+A limit that gets another rule gets another counter, which takes over what the first one still counts.
+"""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import ceil
 from time import time
 from typing import NamedTuple, Protocol
 
@@ -36,6 +40,10 @@ class PodPortion(NamedTuple):
     turn: Turn | None = None
 
 
+#: A time, and an amount that was spent then or before.
+Charge = tuple[float, int]
+
+
 class Counter(Protocol):
     def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         """Seconds until ``cost`` fits into the portion; 0 when it fits now."""
@@ -51,14 +59,24 @@ class Counter(Protocol):
         """What was spent here and still counts."""
         ...
 
+    def known(self, limit: Limit, now: float) -> list[Charge]:
+        """What still counts, for a counter with another rule. ``limit`` is the rule until now."""
+        ...
+
+    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+        """Count what another counter knows, oldest first; this one is new."""
+        ...
+
 
 class Bucket:
     """GCRA, the generic cell rate algorithm."""
 
-    __slots__ = ("arrival",)
+    __slots__ = ("arrival", "spacing")
 
     def __init__(self) -> None:
         self.arrival = 0.0
+        #: Seconds per call when the last one was spent.
+        self.spacing = 1.0
 
     def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         spacing = limit.window_ms / 1000 / portion.calls
@@ -66,7 +84,8 @@ class Bucket:
         return max(0.0, free_at - now)
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
-        self.arrival = max(self.arrival, now) + cost * limit.window_ms / 1000 / portion.calls
+        self.spacing = limit.window_ms / 1000 / portion.calls
+        self.arrival = max(self.arrival, now) + cost * self.spacing
 
     def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
         window_s = limit.window_ms / 1000
@@ -77,6 +96,18 @@ class Bucket:
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return int(max(0.0, self.arrival - now) * portion.calls * 1000 / limit.window_ms + 0.5)
+
+    def known(self, limit: Limit, now: float) -> list[Charge]:
+        # Rounded as in spent(), but never down by more than an error of a float.
+        amount = ceil((self.arrival - now) / self.spacing - 1e-6)
+        return [(now, amount)] if amount > 0 else []
+
+    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+        for moment, amount in charges:
+            self.spend(portion, limit, amount, moment)
+        # It owes one window at most, or itself if that is more.
+        most_s = max(limit.window_ms / 1000, portion.burst * self.spacing)
+        self.arrival = min(self.arrival, now + most_s)
 
 
 class Window:
@@ -121,6 +152,14 @@ class Window:
         self._forget(now - limit.window_ms / 1000)
         return self.sum
 
+    def known(self, limit: Limit, now: float) -> list[Charge]:
+        self._forget(now - limit.window_ms / 1000)
+        return list(self.log)
+
+    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+        for moment, amount in charges:
+            self.spend(portion, limit, amount, moment)
+
     def _forget(self, until: float) -> None:
         while self.log and self.log[0][0] <= until:
             self.sum -= self.log.popleft()[1]
@@ -159,6 +198,17 @@ class Turns:
             return self.wrapped.spent(portion, limit, now)
         return int(now - self.last < limit.window_ms / 1000)
 
+    def known(self, limit: Limit, now: float) -> list[Charge]:
+        charges = self.wrapped.known(limit, now)
+        return [*charges, (self.last, 1)] if now - self.last < limit.window_ms / 1000 else charges
+
+    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+        charges = list(charges)
+        if portion.turn is None:
+            self.wrapped.take_over(portion, limit, charges, now)
+        elif charges:
+            self.last = max(moment for moment, _ in charges)
+
 
 class CalendarPeriod:
     """A calendar period by the pod's wall clock, because no other clock knows the date."""
@@ -189,6 +239,16 @@ class CalendarPeriod:
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         self._enter(limit, int(time() * 1_000_000))
         return self.amount
+
+    def known(self, limit: Limit, now: float) -> list[Charge]:
+        # All of it may have been spent just now: only the period is known.
+        return [(now, self.amount)] if self.amount and time() * 1_000_000 < self.ends else []
+
+    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+        wall_us = int(time() * 1_000_000)
+        self._enter(limit, wall_us)
+        into_s = (wall_us - self.began) / 1_000_000
+        self.amount = sum(amount for moment, amount in charges if now - moment <= into_s)
 
     def _enter(self, limit: Limit, wall_us: int) -> int:
         calendar = limit.period, limit.time_zone
@@ -224,6 +284,12 @@ class Slots:
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return 0  # they are freed where they were taken
+
+    def known(self, limit: Limit, now: float) -> list[Charge]:
+        return []  # calls in progress are not a rate
+
+    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+        """Slots start empty."""
 
     def free(self) -> None:
         if self.leases:

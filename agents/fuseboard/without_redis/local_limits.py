@@ -53,7 +53,8 @@ class LocalLimits:
         #: Server time minus the monotonic clock; ``None`` until a server has said the time.
         self._fleet_offset_s = fleet_offset_s
         self.offline = offline or OfflineCounts(fleet_offset_s)
-        self._counters: OrderedDict[bytes, tuple[Algorithm, Counter]] = OrderedDict()
+        #: Each with the rule that it counts by.
+        self._counters: OrderedDict[bytes, tuple[Limit, Counter]] = OrderedDict()
 
     def take(self, demand: Demand, part: float, now: float | None = None) -> LocalRefusal | None:
         """Spend from every limit, or from none; then the limit that refused.
@@ -74,7 +75,7 @@ class LocalLimits:
             portion = self.portion(limit, part)
             if portion is None:
                 return LocalRefusal(limit, NO_SHARE_WAIT_S, unavailable=True)
-            counter = self._counter(ref)
+            counter = self._counter(ref, portion, now)
             wait_s = counter.wait(portion, limit, cost, now)
             if wait_s > 0 and (worst is None or wait_s > worst.wait_s):
                 worst = LocalRefusal(limit, wait_s)
@@ -89,8 +90,9 @@ class LocalLimits:
     def free(self, demand: Demand) -> None:
         """A call that took its slots here has ended."""
         for ref in demand.refs:
-            if ref.is_slot and isinstance(counter := self._counter(ref), Slots):
-                counter.free()
+            known = self._counters.get(ref.key)
+            if known is not None and isinstance(known[1], Slots):
+                known[1].free()
 
     def correct(self, charge: Charge, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever the estimate was."""
@@ -131,10 +133,12 @@ class LocalLimits:
     def still_spent(self, ref: LimitRef) -> int:
         """What this pod spent alone of a ``local_share`` limit and what still counts."""
         known = self._counters.get(ref.key)
-        portion = self.portion(ref.limit, 1.0)
-        if known is None or portion is None or known[0] is not ref.limit.algorithm:
+        if known is None:
             return 0
-        return known[1].spent(portion, ref.limit, monotonic())
+        # The limit may have another rule since the call: what still counts, counts by that one.
+        limit, counter = known
+        portion = self.portion(limit, 1.0)
+        return 0 if portion is None else counter.spent(portion, limit, monotonic())
 
     def _turn(self, fair_s: float) -> Turn:
         """One call per three fair intervals, in a time slot that no other pod has.
@@ -150,13 +154,28 @@ class LocalLimits:
         place, width = held.place / 2**held.level, 1 / 2**held.level
         return Turn(every_s, place * every_s - offset_s % every_s, min(width, 1 / 6) * every_s)
 
-    def _counter(self, ref: LimitRef) -> Counter:
-        algorithm = ref.limit.algorithm
-        known = self._counters.get(ref.key)
-        if known is None or known[0] is not algorithm:
-            known = self._counters[ref.key] = (algorithm, KINDS[algorithm]())
+    def _counter(self, ref: LimitRef, portion: PodPortion, now: float) -> Counter:
+        limit, known = ref.limit, self._counters.get(ref.key)
+        if known is None:
+            counter = KINDS[limit.algorithm]()
+            self._counters[ref.key] = (limit, counter)
             if len(self._counters) > MAX_COUNTERS:
                 self._counters.popitem(last=False)
-        else:
-            self._counters.move_to_end(ref.key)
-        return known[1]
+            return counter
+        self._counters.move_to_end(ref.key)
+        before, counter = known
+        if before is not limit:
+            if _rule(before) != _rule(limit):
+                charges = counter.known(before, now)
+                counter = KINDS[limit.algorithm]()
+                counter.take_over(portion, limit, sorted(charges), now)
+            self._counters[ref.key] = (limit, counter)
+        return counter
+
+
+def _rule(limit: Limit) -> tuple[object, ...]:
+    """What a counter depends on. After any other change, the limit keeps its counter."""
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        return (limit.algorithm,)
+    rate = limit.limit if limit.algorithm is Algorithm.TOKEN_BUCKET else 0
+    return limit.algorithm, limit.window_ms, rate, limit.period, limit.time_zone
