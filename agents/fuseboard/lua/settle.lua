@@ -2,8 +2,8 @@
 -- What was really spent? Corrects what calls were charged when they were admitted.
 --
 -- Invariant: nothing is refused, because the calls are over. A refund never gives back more than was
--- spent in its sub-bucket, nothing when the call has left the window, and a slot is freed once. A counter that has another algorithm now keeps it: what
--- a call cost in addition is spent there, and a refund is lost.
+-- spent in its sub-bucket, nothing when the call has left the window, and a slot is freed once. A counter that
+-- has another algorithm now keeps it: what a call cost in addition is spent there, and a refund is lost.
 --
 -- KEYS  limits, all of one domain
 -- ARGV  1 msgpack of an array: rules, as in admit.lua; then for each key
@@ -43,9 +43,10 @@ local function charge(limit, amount)
     if limit.ring or limit.count then
         spend(limit, math.min(amount, LARGEST - (limit.ring and limit.ring[3] or limit.count)))
     else
+        -- As far ahead as read_bucket accepts.
         local full = ceil(limit.size * limit.window / limit.limit)
-        spend(limit, math.min(amount, 2 * limit.size))
-        limit.us = math.min(limit.us, now + 2 * full)
+        spend(limit, math.min(amount, 2 * math.max(limit.size, limit.limit)))
+        limit.us = math.min(limit.us, now + full + math.max(full, limit.window))
     end
 end
 

@@ -41,7 +41,7 @@ class PodPortion(NamedTuple):
 
 
 #: A time, and an amount that was spent then or before.
-Charge = tuple[float, int]
+Entry = tuple[float, int]
 
 
 class Counter(Protocol):
@@ -59,11 +59,11 @@ class Counter(Protocol):
         """What was spent here and still counts."""
         ...
 
-    def known(self, limit: Limit, now: float) -> list[Charge]:
+    def known(self, limit: Limit, now: float) -> list[Entry]:
         """What still counts, for a counter with another rule. ``limit`` is the rule until now."""
         ...
 
-    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+    def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:
         """Count what another counter knows, oldest first; this one is new."""
         ...
 
@@ -97,13 +97,13 @@ class Bucket:
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return int(max(0.0, self.arrival - now) * portion.calls * 1000 / limit.window_ms + 0.5)
 
-    def known(self, limit: Limit, now: float) -> list[Charge]:
+    def known(self, limit: Limit, now: float) -> list[Entry]:
         # Rounded as in spent(), but never down by more than an error of a float.
         amount = ceil((self.arrival - now) / self.spacing - 1e-6)
         return [(now, amount)] if amount > 0 else []
 
-    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
-        for moment, amount in charges:
+    def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:
+        for moment, amount in entries:
             self.spend(portion, limit, amount, moment)
         # It owes one window at most, or itself if that is more.
         most_s = max(limit.window_ms / 1000, portion.burst * self.spacing)
@@ -152,12 +152,12 @@ class Window:
         self._forget(now - limit.window_ms / 1000)
         return self.sum
 
-    def known(self, limit: Limit, now: float) -> list[Charge]:
+    def known(self, limit: Limit, now: float) -> list[Entry]:
         self._forget(now - limit.window_ms / 1000)
         return list(self.log)
 
-    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
-        for moment, amount in charges:
+    def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:
+        for moment, amount in entries:
             self.spend(portion, limit, amount, moment)
 
     def _forget(self, until: float) -> None:
@@ -198,16 +198,16 @@ class Turns:
             return self.wrapped.spent(portion, limit, now)
         return int(now - self.last < limit.window_ms / 1000)
 
-    def known(self, limit: Limit, now: float) -> list[Charge]:
-        charges = self.wrapped.known(limit, now)
-        return [*charges, (self.last, 1)] if now - self.last < limit.window_ms / 1000 else charges
+    def known(self, limit: Limit, now: float) -> list[Entry]:
+        entries = self.wrapped.known(limit, now)
+        return [*entries, (self.last, 1)] if now - self.last < limit.window_ms / 1000 else entries
 
-    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
-        charges = list(charges)
+    def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:
+        entries = list(entries)
         if portion.turn is None:
-            self.wrapped.take_over(portion, limit, charges, now)
-        elif charges:
-            self.last = max(moment for moment, _ in charges)
+            self.wrapped.take_over(portion, limit, entries, now)
+        elif entries:
+            self.last = max(moment for moment, _ in entries)
 
 
 class CalendarPeriod:
@@ -240,15 +240,15 @@ class CalendarPeriod:
         self._enter(limit, int(time() * 1_000_000))
         return self.amount
 
-    def known(self, limit: Limit, now: float) -> list[Charge]:
+    def known(self, limit: Limit, now: float) -> list[Entry]:
         # All of it may have been spent just now: only the period is known.
         return [(now, self.amount)] if self.amount and time() * 1_000_000 < self.ends else []
 
-    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+    def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:
         wall_us = int(time() * 1_000_000)
         self._enter(limit, wall_us)
         into_s = (wall_us - self.began) / 1_000_000
-        self.amount = sum(amount for moment, amount in charges if now - moment <= into_s)
+        self.amount = sum(amount for moment, amount in entries if now - moment <= into_s)
 
     def _enter(self, limit: Limit, wall_us: int) -> int:
         calendar = limit.period, limit.time_zone
@@ -285,10 +285,10 @@ class Slots:
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         return 0  # they are freed where they were taken
 
-    def known(self, limit: Limit, now: float) -> list[Charge]:
+    def known(self, limit: Limit, now: float) -> list[Entry]:
         return []  # calls in progress are not a rate
 
-    def take_over(self, portion: PodPortion, limit: Limit, charges: Iterable[Charge], now: float) -> None:
+    def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:
         """Slots start empty."""
 
     def free(self) -> None:

@@ -110,9 +110,12 @@ class LocalLimits:
     def _add(self, ref: LimitRef, amount: int, at_us: int) -> None:
         """Add to what was spent at ``at_us``; negative is a refund, which gives back what still counts."""
         limit, known, at = ref.limit, self._counters.get(ref.key), at_us / 1_000_000
-        portion = self.portion(limit, 1.0)
-        if known is not None and known[0] is limit.algorithm and portion is not None:
-            known[1].correct(portion, limit, amount, at, monotonic())
+        if known is not None:
+            # The limit may have another rule by now. As in Redis, a refund to another algorithm is lost.
+            rule, counter = known
+            portion = self.portion(rule, 1.0)
+            if portion is not None and (amount > 0 or rule.algorithm is limit.algorithm):
+                counter.correct(portion, rule, amount, at, monotonic())
         self.offline.correct(ref, amount, at)
 
     def portion(self, limit: Limit, part: float) -> PodPortion | None:
@@ -166,9 +169,9 @@ class LocalLimits:
         before, counter = known
         if before is not limit:
             if _rule(before) != _rule(limit):
-                charges = counter.known(before, now)
+                entries = counter.known(before, now)
                 counter = KINDS[limit.algorithm]()
-                counter.take_over(portion, limit, sorted(charges), now)
+                counter.take_over(portion, limit, sorted(entries), now)
             self._counters[ref.key] = (limit, counter)
         return counter
 
