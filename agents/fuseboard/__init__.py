@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fuseboard.agent_api.fallbacks import Alternative, Answer, Cached, Default
     from fuseboard.calling.classification import Verdict, classify
     from fuseboard.calling.deadline import deadline
+    from fuseboard.integrations.guard import guard
     from fuseboard.settings import AgentSettings
     from fuseboard.subject import Subject
 
@@ -51,6 +52,7 @@ __all__ = [
     "classify",
     "deadline",
     "from_env",
+    "guard",
 ]
 
 _LATE = {
@@ -65,6 +67,7 @@ _LATE = {
     "classify": "fuseboard.calling.classification",
     "deadline": "fuseboard.calling.deadline",
     "from_env": "fuseboard.agent",
+    "guard": "fuseboard.integrations.guard",
 }
 
 

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import httpx2
 import pytest
@@ -19,6 +20,7 @@ from fuseboard.contract.protection import CallProtection, Retry
 from fuseboard.contract.words import Jitter
 from fuseboard.integrations import httpx as for_httpx
 from fuseboard.integrations import httpx2 as for_httpx2
+from fuseboard.integrations.aiohttp import GuardedMiddleware
 from fuseboard.integrations.requests import GuardedAdapter
 from fuseboard.settings import AgentSettings
 from tests.agents.alone import settings_with
@@ -110,11 +112,16 @@ def rich(agent: Agent | blocking.Agent) -> None:
         budget.first_call(now)
 
 
+async def _one_by_one(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
 Send = Callable[..., tuple[int, str]]
 ASYNC = {"httpx": (httpx, for_httpx), "httpx2": (httpx2, for_httpx2)}
 
 
-@pytest.fixture(params=["httpx", "httpx2", "requests", "async httpx", "async httpx2"])
+@pytest.fixture(params=["httpx", "httpx2", "requests", "async httpx", "async httpx2", "aiohttp"])
 def send(request: pytest.FixtureRequest, settings: AgentSettings, vendor: Vendor) -> Send:
     """Send one request as this library does, and return status and body of the answer."""
     kind = request.param
@@ -144,9 +151,24 @@ def send(request: pytest.FixtureRequest, settings: AgentSettings, vendor: Vendor
                 answer = await client.request(method, vendor.url, **more)
                 return answer.status_code, answer.text
 
+    async def of_aiohttp(method: str, options: dict[str, Any], **more: Any) -> Any:
+        if "content" in more:
+            content = more.pop("content")
+            more["data"] = content if isinstance(content, bytes) else _one_by_one(content)
+        async with Agent(settings=settings) as agent:
+            rich(agent)
+            guarded = GuardedMiddleware(agent, dependency="api", retry=True, **options)
+            async with (
+                aiohttp.ClientSession(middlewares=(guarded,)) as session,
+                session.request(method, vendor.url, **more) as answer,
+            ):
+                return answer.status, await answer.text()
+
     def send(method: str, options: dict[str, Any] | None = None, **more: Any) -> tuple[int, str]:
         if kind == "requests":
             return of_requests(method, options or {}, **more)
+        if kind == "aiohttp":
+            return asyncio.run(of_aiohttp(method, options or {}, **more))
         name = kind.removeprefix("async ")
         if name == kind:
             return blocking_httpx(*ASYNC[name], method, options or {}, **more)

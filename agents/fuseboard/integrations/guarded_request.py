@@ -20,7 +20,7 @@ from fuseboard.calling.pauses import block
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
-from fuseboard.errors import Refused
+from fuseboard.errors import FuseboardError, Refused
 
 #: The breaker waits so long for the code in the body of an answer. After that, the status decides.
 CODE_WITHIN_S = 1.0
@@ -45,6 +45,15 @@ class RequestRefused(Refused):
     def __init__(self, decision: Decision, request: Any = None) -> None:
         super().__init__(decision)
         self.request = request
+
+
+class ModelCallRefused(RequestRefused):
+    """The same for a client that passes on errors of its own, and wraps all others in "Connection error."."""
+
+    def __init__(self, decision: Decision, request: Any = None) -> None:
+        # The clients of OpenAI and Anthropic have the same arguments.
+        super(FuseboardError, self).__init__(message=decision.explain(), request=request)  # type: ignore[call-arg]
+        self.decision, self.had_slot = decision, False
 
 
 def call_options(options: TransportOptions) -> CallOptions:
