@@ -28,9 +28,10 @@ def test_a_repetition_gets_the_first_reply_and_changes_nothing(call: Any) -> Non
     first = call("admin", "PUT", QUOTA, GOOD, **KEY)
     assert first.status_code == 200
     assert "Idempotency-Replayed" not in first
+    assert "Idempotent-Replayed" not in first
     again = call("admin", "PUT", QUOTA, GOOD, **KEY)
     assert (again.status_code, again.json()) == (200, first.json())
-    assert again["Idempotency-Replayed"] == "true"
+    assert again["Idempotency-Replayed"] == again["Idempotent-Replayed"] == "true"
     assert revision() == first.json()["revision"]
     assert Entry.objects.filter(action="tenant_quota.set").count() == 1
 

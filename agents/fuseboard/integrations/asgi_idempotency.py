@@ -10,7 +10,7 @@ see docs/primitives.md. The application finds its run in ``scope["fuseboard.idem
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fuseboard.agent import Agent
@@ -143,6 +143,7 @@ class _Guarded:
         if self._ended:
             return
         self._ended = True
+        ending: Coroutine[Any, Any, object]
         if status is not None and self._rules.ends(status):
             ending = self._run.done(self._rules.kept(status, self._headers, self._body))
         else:

@@ -163,7 +163,7 @@ class IdempotencyMiddleware:
         request.idempotency = found.run  # type: ignore[attr-defined]
         return _response(answer_of(found)) if found.run is None else None
 
-    def _ending(self, request: HttpRequest, response: HttpResponseBase) -> Coroutine[Any, Any, None] | None:
+    def _ending(self, request: HttpRequest, response: HttpResponseBase) -> Coroutine[Any, Any, object] | None:
         """How the request ends now; ``None`` for a stream, which ends later."""
         run: Run | None = request.idempotency  # type: ignore[attr-defined]
         if run is None:
@@ -196,7 +196,7 @@ class IdempotencyMiddleware:
 
         response.close = close_and_leave
 
-    def _end(self, request: HttpRequest, how: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
+    def _end(self, request: HttpRequest, how: Callable[[Run], Coroutine[Any, Any, object]]) -> None:
         run: Run | None = request.idempotency  # type: ignore[attr-defined]
         if run is not None:
             self._agent.idempotency.thread.submit(how(run))

@@ -40,7 +40,8 @@ HEADERS = (
     "last-modified",
     "link",
 )
-REPLAYED = ("idempotency-replayed", "true")
+#: What marks a repeated answer: our header, and the one that clients of Stripe look for.
+REPLAYED = (("idempotency-replayed", "true"), ("idempotent-replayed", "true"))
 
 _PROBLEM = "urn:fuseboard:problem:idempotency-"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -146,7 +147,7 @@ def answer_of(found: Found) -> Answer:
     if not found.answer:
         return _problem(409, "done", "The request with this key is done. Its answer was not kept.")
     kept = msgspec.msgpack.decode(found.answer, type=Kept)
-    return kept.status, [*kept.headers, REPLAYED, ("content-length", str(len(kept.body)))], kept.body
+    return kept.status, [*kept.headers, *REPLAYED, ("content-length", str(len(kept.body)))], kept.body
 
 
 def _problem(status: int, name: str, detail: str, retry_after_s: float = 0.0) -> Answer:

@@ -7,6 +7,9 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import get_conditional_response, patch_vary_headers
 
+#: What marks a repeated reply: our header, and the one that clients of Stripe look for.
+REPLAYED = ("Idempotency-Replayed", "Idempotent-Replayed")
+
 
 class ApiHeaders:
     """Middleware, below the one that turns errors into problem documents."""
@@ -23,7 +26,8 @@ class ApiHeaders:
             for name, value in allowance.headers().items():
                 response.headers[name] = value
         if getattr(request, "replayed", False):
-            response.headers["Idempotency-Replayed"] = "true"
+            for name in REPLAYED:
+                response.headers[name] = "true"
         patch_vary_headers(response, ["Authorization", "Cookie"])
         if request.method != "GET" or response.status_code != 200 or not isinstance(response, HttpResponse):
             return response

@@ -4,6 +4,7 @@ import re
 from collections.abc import Container
 from typing import Any
 
+from controlplane.api.http.headers import REPLAYED
 from controlplane.api.http.problems import CONTENT_TYPE
 from controlplane.api.schemas.examples import EXAMPLES
 
@@ -66,7 +67,7 @@ _IDEMPOTENCY_KEY = {
     "in": "header",
     "required": False,
     "description": "Chosen by you, new for each edit. The same request sent again within 24 hours gets the"
-    " same response, with Idempotency-Replayed: true, and changes nothing.",
+    " same response, with Idempotency-Replayed: true and Idempotent-Replayed: true, and changes nothing.",
     "schema": {"type": "string", "pattern": "^[!-+\\--~]{1,200}$"},
 }
 _IF_MATCH = {
@@ -89,10 +90,8 @@ _RATE_HEADERS = {
 }
 _TAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "For If-None-Match and If-Match."}}
 _REPLAYED = {
-    "Idempotency-Replayed": {
-        "schema": {"type": "string"},
-        "description": "true: this request changed nothing.",
-    }
+    name: {"schema": {"type": "string"}, "description": "true: this request changed nothing."}
+    for name in REPLAYED
 }
 
 
