@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 
 from fuseboard.contract.words import Mode, Outcome, Reason
 from fuseboard.decision import Decision, LimitStatus, Permit
-from fuseboard.errors import FuseboardError, LockLost, LockTaken, Misconfigured, Refused, StoreUnavailable
+from fuseboard.errors import (
+    AlreadyDone,
+    ClaimLost,
+    FuseboardError,
+    InProgress,
+    LockLost,
+    LockTaken,
+    Misconfigured,
+    Refused,
+    StoreUnavailable,
+)
 
 if TYPE_CHECKING:
     from fuseboard import blocking
@@ -24,18 +34,22 @@ if TYPE_CHECKING:
     from fuseboard.calling.classification import Verdict, classify
     from fuseboard.calling.deadline import deadline
     from fuseboard.integrations.guard import guard
+    from fuseboard.primitives.idempotency_key import idempotency_key
     from fuseboard.settings import AgentSettings
     from fuseboard.subject import Subject
 
 __all__ = [
     "Agent",
     "AgentSettings",
+    "AlreadyDone",
     "Alternative",
     "Answer",
     "Cached",
+    "ClaimLost",
     "Decision",
     "Default",
     "FuseboardError",
+    "InProgress",
     "LimitStatus",
     "LockLost",
     "LockTaken",
@@ -53,6 +67,7 @@ __all__ = [
     "deadline",
     "from_env",
     "guard",
+    "idempotency_key",
 ]
 
 _LATE = {
@@ -68,6 +83,7 @@ _LATE = {
     "deadline": "fuseboard.calling.deadline",
     "from_env": "fuseboard.agent",
     "guard": "fuseboard.integrations.guard",
+    "idempotency_key": "fuseboard.primitives.idempotency_key",
 }
 
 

@@ -1,8 +1,7 @@
 """The agent that an application uses on an event loop."""
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import asdict
-from functools import cached_property, partial
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
@@ -32,7 +31,7 @@ from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
-from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, Locks
+from fuseboard.primitives.api import AsyncPrimitives
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
 from fuseboard.runtime import Runtime
@@ -41,7 +40,7 @@ from fuseboard.store.drill_store import SIMULATED
 from fuseboard.subject import NOBODY, Subject
 
 if TYPE_CHECKING:
-    from fuseboard.primitives.idempotency import Records
+    pass
 
 INVALID_TENANT = INVALID
 
@@ -51,7 +50,7 @@ FAILURE, SLOW = Outcome.FAILURE, Outcome.SLOW
 _DEFAULT_BREAKER = BreakerPolicy()
 
 
-class Agent(PodState, ContextManagers, BacklogAgent):
+class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
     """Decides every call of a pod, with Redis or without.
 
     Belongs to the event loop it was started on; ``fuseboard.blocking.Agent`` is for code without one.
@@ -63,7 +62,9 @@ class Agent(PodState, ContextManagers, BacklogAgent):
         super().__init__(settings=settings)
         self._names: set[str] = set()
         self._store_thread = StoreThread(settings.redis_url, self._simulated_outage)
-        self.locks = Locks(self._store_thread, settings.environment)
+        AsyncPrimitives.__init__(
+            self, self._store_thread, settings.environment, lambda: self._runtime.primitives
+        )
         self.backlogs = Backlogs(self, self._store_thread, settings.environment, self._present_runtime)
 
     async def stop(self) -> None:
@@ -282,26 +283,6 @@ class Agent(PodState, ContextManagers, BacklogAgent):
             self._run_on_loop(lambda: self._runtime.admission.give_back(decision))
 
     # What one pod cannot decide alone
-
-    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> AsyncLock:
-        """A lock of one process among all: ``async with agent.lock(name) as lock``; see docs/primitives.md.
-
-        ``ttl_s``: for how long a process that dies keeps it. ``wait_s``: the longest wait for it, at most
-        10 s. The block raises ``LockTaken`` and ``StoreUnavailable`` before it begins, and ``LockLost``
-        after its end.
-        """
-        return self.locks.asynchronous(name, ttl_s, wait_s)
-
-    @cached_property
-    def idempotency(self) -> "Records":
-        """For the middleware of ``Idempotency-Key``, which loads it."""
-        from fuseboard.primitives.idempotency import Records
-
-        return Records(self._store_thread, self.settings.environment)
-
-    def resilience(self) -> dict[str, Any]:
-        """What protects the pod and what it does now, as JSON. Without tenants and without secrets."""
-        return super().resilience() | {"locks": asdict(self.locks.figures)}
 
     def _present_runtime(self) -> Runtime:
         self._check_loop()

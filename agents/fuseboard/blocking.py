@@ -42,8 +42,7 @@ from fuseboard.contract.failures import UNKNOWN_KIND
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
-from fuseboard.primitives.idempotency import Records
-from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, BlockingLock
+from fuseboard.primitives.api import ThreadPrimitives
 from fuseboard.protection.pod import Visit
 from fuseboard.protection.pressure import Pressure
 from fuseboard.settings import AgentSettings
@@ -59,7 +58,7 @@ STOP_S = 0.75
 JOIN_S = 0.25
 
 
-class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
+class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimitives):
     """Has the API of ``fuseboard.Agent`` without ``await``. Safe from many threads and after a fork.
 
     Starts on first use and stops with the process. ``start`` and ``stop``, or ``with agent:``, choose
@@ -189,23 +188,11 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs):
         """As ``fuseboard.Agent.give_back``."""
         self._started().give_back(taken)
 
-    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> BlockingLock:
-        """As ``fuseboard.Agent.lock``: ``with agent.lock(name) as lock``."""
-        return self._started().locks.blocking(name, ttl_s, wait_s)
+    def _primitives(self) -> AsyncAgent:
+        return self._started()
 
-    @contextlib.asynccontextmanager
-    async def alock(
-        self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
-    ) -> AsyncIterator[AsyncLock]:
-        """``lock`` for a coroutine on any loop, such as an asynchronous view."""
-        agent = now if (now := self._agent) is not None else await asyncio.to_thread(self._started)
-        async with agent.lock(name, ttl_s=ttl_s, wait_s=wait_s) as lock:
-            yield lock
-
-    @property
-    def idempotency(self) -> Records:
-        """For the middleware of ``Idempotency-Key``."""
-        return self._started().idempotency
+    async def _primitives_later(self) -> AsyncAgent:
+        return now if (now := self._agent) is not None else await asyncio.to_thread(self._started)
 
     # State
 

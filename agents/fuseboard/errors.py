@@ -6,6 +6,9 @@
     +-- Refused            a call must not be made now; carries the decision
     +-- LockTaken          another process has the lock
     +-- LockLost           the lock ended before its block did
+    +-- AlreadyDone        the event was worked on before; carries the result
+    +-- InProgress         another process works on the event
+    +-- ClaimLost          the claim of the event ended before its block did
     +-- StoreUnavailable   Redis cannot be asked, and one pod cannot decide this alone
     +-- Misconfigured      wrong use or settings; the message says what to do
 """
@@ -88,6 +91,51 @@ class LockLost(FuseboardError):
 
     def __str__(self) -> str:
         return f"the lock {self.name!r} is lost: {self.why}; check what the block has written"
+
+
+class AlreadyDone(FuseboardError):
+    """An earlier delivery of the event was worked on. Nothing is left to do."""
+
+    def __init__(self, event: str, event_id: str, result: Any = None, kept: bool = False) -> None:
+        super().__init__(event, event_id, result, kept)
+        self.event, self.event_id = event, event_id
+        #: What the first block passed to ``keep``; ``None`` if it kept nothing, or Redis had no room for it.
+        self.result = result
+        #: Whether a result was kept: it may be ``None``.
+        self.kept = kept
+
+    def __str__(self) -> str:
+        return f"the event {self.event!r} {self.event_id!r} is done: skip it, or use 'result'"
+
+
+class InProgress(FuseboardError):
+    """Another process, or another task, works on the event. Nothing was done."""
+
+    def __init__(self, event: str, event_id: str, retry_after_s: float) -> None:
+        super().__init__(event, event_id, retry_after_s)
+        self.event, self.event_id = event, event_id
+        #: When the claim ends if its process is dead.
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return (
+            f"another process works on the event {self.event!r} {self.event_id!r}, for at"
+            f" most {self.retry_after_s:.1f} s if it is dead: deliver the event again later"
+        )
+
+
+class ClaimLost(FuseboardError):
+    """The claim of the event is no longer this process's. Another one may work on it: write nothing more."""
+
+    def __init__(self, event: str, event_id: str) -> None:
+        super().__init__(event, event_id)
+        self.event, self.event_id = event, event_id
+
+    def __str__(self) -> str:
+        return (
+            f"the claim of the event {self.event!r} {self.event_id!r} is lost: another process may work on"
+            " it; check what the block has written"
+        )
 
 
 class StoreUnavailable(FuseboardError):

@@ -35,6 +35,7 @@ from fuseboard.contract.words import ConfigSource, Mode
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import Exchange, Gateway, PodState
 from fuseboard.reporting.loop_port import LoopPort
+from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.refusal_tokens import RefusalTokens
 from fuseboard.reporting.sync_thread import SyncThread
@@ -66,6 +67,7 @@ class Runtime:
         self._settings = settings
         self.configuration = Configuration(environment=settings.environment)
         self.counters = Counters()
+        self.primitives = PrimitiveFigures()
         self.refusal_tokens = RefusalTokens()
         self.refusal_tokens.use_clock(self.configuration.clock.now_us)
         self.refusal_samples = RefusalSamples()
@@ -124,7 +126,7 @@ class Runtime:
         """Only here, and only if it is on: nothing else imports OpenTelemetry."""
         from fuseboard.telemetry.observe import Telemetry
 
-        telemetry = Telemetry(self.counters, self.retries, self.admission.guards)
+        telemetry = Telemetry(self.counters, self.retries, self.admission.guards, self.primitives)
         self.observer = self.retries.observer = telemetry
         self._begin_telemetry, self._end_telemetry = telemetry.start, telemetry.close
 
@@ -198,6 +200,7 @@ class Runtime:
                 counters=self.counters,
                 state=lambda: port.ask(self._describe, timeout_s=LOOP_ANSWER_S),
                 refusals=self.refusal_samples,
+                primitives=self.primitives,
             )
         return SyncThread(
             gateway=gateway,

@@ -229,7 +229,7 @@ async def test_metrics_are_sums_and_name_no_tenant(collected: Collected, setting
         (("fuseboard.dependency", "llm"), ("fuseboard.outcome", "failure")): 2
     }
     assert sum(collected.points("fuseboard.decision.duration").values()) >= 82
-    known = {"kind", "allowed", "mode", "reason", "dependency", "outcome", "tier"}
+    known = {"kind", "allowed", "mode", "reason", "dependency", "outcome", "tier", "event"}
     for name, attributes in collected.attributes().items():
         assert attributes <= {f"fuseboard.{word}" for word in known}, name
 

@@ -5,16 +5,21 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from time import monotonic
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 
-from fuseboard import Agent, Outcome, blocking
+from fuseboard import Agent, LockTaken, Outcome, blocking
 from fuseboard.contract import pod_figures
 from fuseboard.contract.pod_figures import REDIS_SECONDS
+from fuseboard.contract.primitives import LOCK_EVENTS
 from fuseboard.integrations import asgi, wsgi
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
+from fuseboard.reporting.primitive_figures import PrimitiveFigures
+from fuseboard.settings import AgentSettings
 from tests.agents.alone import settings_with
 from tests.agents.test_opentelemetry import RULES
 
@@ -143,3 +148,41 @@ def test_a_wsgi_application_answers_a_scrape(settings: Any):
         agent.stop()
     assert answer.status_code == 200
     assert value(answer.text, "fuseboard_requests_total") == 1
+
+
+async def test_locks_and_idempotency_are_exported(redis_url: str):
+    settings = AgentSettings(redis_url=redis_url, environment="figures", server="shop-1")
+    async with Agent(settings=settings) as agent:
+        async with agent.lock("report"):
+            with pytest.raises(LockTaken):
+                async with agent.lock("report", wait_s=0):
+                    pytest.fail("entered")
+            assert value(agent.metrics_text(), "fuseboard_locks_held") == 1
+            assert (value(agent.metrics_text(), "fuseboard_locks_longest_seconds") or 0) > 0
+        async with agent.once("order-paid", uuid4()):
+            pass
+        text = agent.metrics_text()
+    events = {event: value(text, "fuseboard_locks_total", event=event) for event in LOCK_EVENTS}
+    assert events == dict.fromkeys(LOCK_EVENTS, 0) | {"acquired": 1, "taken": 1}
+    assert value(text, "fuseboard_once_total", event="begun") == 1
+    assert value(text, "fuseboard_once_total", event="replayed") == 0
+    assert value(text, "fuseboard_locks_held") == 0
+    assert value(text, "fuseboard_lock_wait_seconds_count") == 2
+    assert value(text, "fuseboard_lock_hold_seconds_count") == 1
+    assert "report" not in text, "no figure names a lock"
+
+
+async def test_a_heartbeat_names_only_the_locks_that_are_held_longest():
+    figures = PrimitiveFigures()
+    now = monotonic()
+    for number in range(9):
+        figures.locks.held[str(number)] = f"lock-{number}-" + "x" * 100, now - number
+    sent = figures.wire()
+    assert (sent.holding, [lock.name[:6] for lock in sent.held]) == (
+        9,
+        [f"lock-{number}" for number in (8, 7, 6, 5, 4)],
+    )
+    assert {len(lock.name) for lock in sent.held} == {64}
+    assert 8_000 <= sent.longest_ms < 9_000
+    figures.locks.held = {"1": ("short", monotonic())}
+    assert (figures.wire().holding, figures.wire().held) == (1, ())

@@ -19,6 +19,7 @@ from fuseboard.contract.policy import (
     Tier,
     Tuning,
 )
+from fuseboard.contract.primitives import Primitives
 from fuseboard.contract.protection import (
     Bulkhead,
     CallProtection,
@@ -60,7 +61,7 @@ from fuseboard.contract.words import (
     WhenFull,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import ALONE, ANSWERS, LEASED, SAMPLES, TALLY, TIMED, TRACED
+from tests.contract.sample_examples import ALONE, ANSWERS, LEASED, PRIMITIVES, SAMPLES, TALLY, TIMED, TRACED
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
 STRICT = Limit(
@@ -417,6 +418,8 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.11.json": msgspec.structs.replace(SMALLEST_REQUEST, tally=TALLY),
     "sync_request.12.json": msgspec.structs.replace(SMALLEST_REQUEST, alone=ALONE),
     "sync_request.13.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=TRACED),
+    "sync_request.14.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=PRIMITIVES),
+    "sync_request.15.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=Primitives()),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fuseboard.contract.primitives import HeldLock, LockCounters, OnceCounters, Primitives
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
 from fuseboard.contract.sync import AllowedAlone, Counters, DependencyCounters, RuleCounters, TenantCounters
@@ -10,6 +11,23 @@ from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
 DIGEST_KEY = DigestKey(key=bytes(range(32)))
+PRIMITIVES = Primitives(
+    locks=LockCounters(
+        acquired=40,
+        waited=3,
+        taken=2,
+        lost=1,
+        unavailable=4,
+        unreleased=1,
+        long_held=2,
+        waited_ms=410,
+        held_ms=90_000,
+    ),
+    once=OnceCounters(begun=120, replayed=4, running=1, mismatched=2, lost=1, unavailable=3),
+    holding=2,
+    longest_ms=47_200,
+    held=(HeldLock(name="nightly-report", held_ms=47_200), HeldLock(name="export", held_ms=1_100)),
+)
 ALONE = AllowedAlone(unreported=1_200, uncounted=34, adopted=2, expired=1)
 #: File -> fields of an answer, besides those that each answer has.
 ANSWERS: dict[str, dict[str, Any]] = {

@@ -31,7 +31,7 @@ from tests.contract.examples import (
     PROTECTING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import ALONE, SAMPLES, TALLY, TRACED
+from tests.contract.sample_examples import ALONE, PRIMITIVES, SAMPLES, TALLY, TRACED
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -163,9 +163,18 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
     [
         # Samples, failures and tallies came later, and are in other files.
         msgspec.structs.replace(
-            PROTECTED_REQUEST, refusals=SAMPLES, failures=FAILURES, tally=TALLY, alone=ALONE
+            PROTECTED_REQUEST,
+            refusals=SAMPLES,
+            failures=FAILURES,
+            tally=TALLY,
+            alone=ALONE,
+            primitives=PRIMITIVES,
         ),
         ALONE,
+        PRIMITIVES,
+        PRIMITIVES.locks,
+        PRIMITIVES.once,
+        PRIMITIVES.held[0],
         PROTECTED_REQUEST.load,
         msgspec.structs.replace(SAMPLES[0], trace=TRACED[0].trace),
         FAILURES[0],

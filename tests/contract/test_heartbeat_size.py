@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from fuseboard.contract.heartbeat_size import ALWAYS_WANTED, cut_to, keep_breakers
 from fuseboard.contract.load import CallLoad
+from fuseboard.contract.primitives import MOST_NAMED, HeldLock, Primitives
 from fuseboard.contract.refusal_samples import RefusalSample
 from fuseboard.contract.sync import (
     BreakerView,
@@ -38,6 +39,9 @@ FULL = SyncRequest(
     want=tuple(f"wanted-{number}" for number in range(100)),
     protection=tuple(CallLoad(dependency=f"dependency-{n}", first_calls=1) for n in range(100)),
     refusals=tuple(RefusalSample(rule=f"rule-{n}", reason=Reason.QUOTA) for n in range(32)),
+    primitives=Primitives(
+        holding=9, held=tuple(HeldLock(name=f"lock-{n}", held_ms=1_000) for n in range(MOST_NAMED))
+    ),
 )
 
 
@@ -46,6 +50,7 @@ def sizes(request: SyncRequest) -> tuple[int, ...]:
     counters = request.counters
     return (
         len(request.refusals),
+        len(request.primitives.held) if request.primitives is not None else 0,
         sum(len(tenant.rules) for tenant in counters.tenants),
         sum(bool(one.latency) for one in counters.dependencies),
         len(request.protection),
@@ -69,7 +74,7 @@ def test_it_fits_and_what_matters_least_is_cut_first(most: int):
     assert body == encode(cut)
     left, whole = sizes(cut), sizes(FULL)
     assert cut.cut == sum(whole) - sum(left)
-    assert (cut.boot, cut.counters.requests) == (FULL.boot, 1000)
+    assert (cut.boot, cut.counters.requests, cut.primitives.holding) == (FULL.boot, 1000, 9)
     touched = [part for part, (now, before) in enumerate(zip(left, whole, strict=True)) if now < before]
     # Everything before the last part that was touched is gone.
     assert all(left[part] == 0 for part in touched[:-1])

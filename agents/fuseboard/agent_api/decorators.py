@@ -58,6 +58,25 @@ def in_async_block(
     return decorated
 
 
+def in_blocks(
+    asynchronous: Callable[..., AbstractAsyncContextManager[object]],
+    blocking: Callable[..., AbstractContextManager[object]],
+    options: GivenOptions,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: every call of an async or a blocking function is in a block of its own."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise Misconfigured(
+                "a generator runs when it is read: use the block inside it instead of the decorator"
+            )
+        if not inspect.iscoroutinefunction(function):
+            return in_block(function, blocking, options)
+        return cast(Callable[P, R], in_async_block(function, asynchronous, options))
+
+    return decorate
+
+
 class Decorators(ABC):
     """``limit`` and ``guard``, the same for both kinds of agent."""
 
@@ -100,18 +119,7 @@ class Decorators(ABC):
         return self._decorator("call", GivenOptions(fixed, tenant=tenant, cost=cost, costs=costs))
 
     def _decorator(self, block: str, options: GivenOptions) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        asynchronous, blocking = self._blocks(block)
-
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-                raise Misconfigured(
-                    "a generator runs when it is read: use the block inside it instead of the decorator"
-                )
-            if not inspect.iscoroutinefunction(function):
-                return in_block(function, blocking, options)
-            return cast(Callable[P, R], in_async_block(function, asynchronous, options))
-
-        return decorate
+        return in_blocks(*self._blocks(block), options)
 
     @abstractmethod
     def _blocks(

@@ -59,6 +59,7 @@ class PodState(Lifetime):
             "not_ready_because": why if not ready else "",
             "breakers": {view.dependency: str(view.state) for view in self.views()},
             **runtime.inbound.describe(),
+            **runtime.primitives.describe(),
         }
 
     def metrics_text(self) -> str:
@@ -74,6 +75,7 @@ class PodState(Lifetime):
             runtime.counters,
             runtime.retries,
             runtime.admission.guards,
+            runtime.primitives,
             Pod(
                 server=settings.server,
                 environment=settings.environment,

@@ -3,16 +3,17 @@
 What an operator misses least is cut first, in this order:
 
 1. samples of refusals
-2. counts by rule of single tenants
-3. how long calls took, from the last dependency
-4. how calls failed
-5. what protects calls, from the least busy dependency
-6. tenants, from the least busy one
-7. counts by rule of all tenants together
-8. wanted tenants beyond the first few: the next heartbeat asks for them again
-9. dependencies
-10. breakers, first those that are closed, without an override
-11. the first few wanted tenants
+2. names of the locks that are held
+3. counts by rule of single tenants
+4. how long calls took, from the last dependency
+5. how calls failed
+6. what protects calls, from the least busy dependency
+7. tenants, from the least busy one
+8. counts by rule of all tenants together
+9. wanted tenants beyond the first few: the next heartbeat asks for them again
+10. dependencies
+11. breakers, first those that are closed, without an override
+12. the first few wanted tenants
 
 What is too long stays so in the next heartbeat. While Redis is down, a pod gets its tenants from the gateway
 only, so it always asks for some.
@@ -63,6 +64,17 @@ def _is_at_rest(view: BreakerView) -> bool:
 
 def _keep_refusals(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, refusals=request.refusals[:most])
+
+
+def _named_locks(request: SyncRequest) -> int:
+    return len(request.primitives.held) if request.primitives is not None else 0
+
+
+def keep_named_locks(request: SyncRequest, most: int) -> SyncRequest:
+    """With the names of at most ``most`` locks: those that are held longest."""
+    if request.primitives is None:
+        return request
+    return replace(request, primitives=replace(request.primitives, held=request.primitives.held[:most]))
 
 
 def _tenants_by_rule(request: SyncRequest) -> int:
@@ -131,6 +143,7 @@ def _keep_dependencies(request: SyncRequest, most: int) -> SyncRequest:
 #: How many entries a part has, and a heartbeat with fewer of them.
 _PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], SyncRequest]], ...] = (
     (lambda request: len(request.refusals), _keep_refusals),
+    (_named_locks, keep_named_locks),
     (_tenants_by_rule, _keep_tenants_by_rule),
     (_latencies, _keep_latencies),
     (lambda request: len(request.failures), _keep_failures),
@@ -149,5 +162,5 @@ def _entries(request: SyncRequest) -> int:
     by_rule = sum(len(tenant.rules) for tenant in counters.tenants)
     measured = sum(bool(one.latency) for one in counters.dependencies)
     counted = len(counters.tenants) + by_rule + len(counters.rules) + len(counters.dependencies) + measured
-    counted += len(request.refusals) + len(request.failures)
+    counted += len(request.refusals) + len(request.failures) + _named_locks(request)
     return counted + len(request.protection) + len(request.want) + len(request.breakers)

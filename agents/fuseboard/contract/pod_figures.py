@@ -5,9 +5,11 @@ The catalogue of the control plane lists the second. None has the name of a tena
 
 from msgspec import Struct
 
+from fuseboard.contract.primitives import LOCK_EDGES_S
 from fuseboard.contract.sync import LATENCY_EDGES_US
 
 DEPENDENCY, KIND, MODE, OUTCOME, REASON, TIER = "dependency", "kind", "mode", "outcome", "reason", "tier"
+EVENT = "event"
 #: Every series of Prometheus has it: the name that the pod reports in its heartbeats.
 SERVER = "server"
 
@@ -51,15 +53,32 @@ REDIS_FAILURES = _total(
     "Questions to Redis without an answer in time (timeout), or with an error.",
     KIND,
 )
+LOCKS = _total(
+    "fuseboard.locks",
+    "{lock}",
+    "Locks: acquired, and those of them after a wait (waited); taken by another process for the whole wait;"
+    " lost; without an answer of Redis (unavailable); not released in time (unreleased); held for more than"
+    " 60 s (long_held).",
+    EVENT,
+)
+ONCE = _total(
+    "fuseboard.once",
+    "{run}",
+    "Requests with an Idempotency-Key, and blocks of agent.once: begun; done before (replayed); in progress"
+    " elsewhere (running); another request with this key (mismatched); lost their claim (lost); without an"
+    " answer of Redis (unavailable).",
+    EVENT,
+)
 IN_USE = _now(
     "fuseboard.bulkhead.in_use", "{call}", "Calls that have a slot of a bulkhead.", DEPENDENCY, TIER
 )
 SIZE = _now("fuseboard.bulkhead.size", "{call}", "Slots of a bulkhead, of all tiers.", DEPENDENCY)
 WAITING = _now("fuseboard.bulkhead.waiting", "{call}", "Calls that wait for a slot.", DEPENDENCY, TIER)
+LOCKS_HELD = _now("fuseboard.locks.held", "{lock}", "Locks that the process holds.")
 
 #: Agents of one process are added.
-TOTALS = (REQUESTS, REFUSALS, CALLS, RETRIES, NO_BUDGET, LOCAL, REDIS_FAILURES)
-SUMS = (IN_USE, SIZE, WAITING)
+TOTALS = (REQUESTS, REFUSALS, CALLS, RETRIES, NO_BUDGET, LOCAL, REDIS_FAILURES, LOCKS, ONCE)
+SUMS = (IN_USE, SIZE, WAITING, LOCKS_HELD)
 
 # Of one agent, and for Prometheus only.
 
@@ -82,11 +101,17 @@ BREAKER = _now(
     "A breaker as the pod sees it: 0 closed, 1 open, 2 half-open, 3 forced open by an override.",
     DEPENDENCY,
 )
-OF_POD = (INFO, READY, PRESSURE, IN_MODE, REVISION, BREAKER)
+LOCK_LONGEST = _now(
+    "fuseboard.locks.longest", "s", "For how long the lock has been held that the process has held longest."
+)
+OF_POD = (INFO, READY, PRESSURE, IN_MODE, REVISION, BREAKER, LOCK_LONGEST)
 
-#: A histogram. OpenTelemetry has none that is read from counts.
+#: Histograms. OpenTelemetry has none that is read from counts: it has those of locks as instruments.
 REDIS_SECONDS = _now("fuseboard.redis.request", "s", "Response time of Redis, with late answers.")
+LOCK_WAIT = _now("fuseboard.lock.wait", "s", "How long processes waited for a lock, also in vain.")
+LOCK_HOLD = _now("fuseboard.lock.hold", "s", "How long blocks with a lock took.")
 REDIS_EDGES_S = tuple(edge / 1_000_000 for edge in LATENCY_EDGES_US)
+EDGES_S = {REDIS_SECONDS: REDIS_EDGES_S, LOCK_WAIT: LOCK_EDGES_S, LOCK_HOLD: LOCK_EDGES_S}
 
-#: All of Prometheus, in their order. ``REDIS_SECONDS`` is the last.
-EVERY = (*TOTALS, *SUMS, *OF_POD, REDIS_SECONDS)
+#: All of Prometheus, in their order. The histograms are the last.
+EVERY = (*TOTALS, *SUMS, *OF_POD, *EDGES_S)

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from fuseboard.contract.failures import MOST_DEPENDENCIES, DependencyFailures
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
+from fuseboard.contract.primitives import Primitives
 from fuseboard.contract.refusal_samples import MAX_SAMPLES, DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import ExplainPage, RefusalKey
 from fuseboard.contract.shares import HeldShare, ShareLease
@@ -196,6 +197,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     tally: Tally | None = None
     #: What it allowed without Redis; ``None`` while there is nothing to say.
     alone: AllowedAlone | None = None
+    #: Its locks, and its work that must not be done twice; ``None`` for an agent that does not report them.
+    primitives: Primitives | None = None
 
 
 class Drill(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ effect itself is exact. The algorithm is that of ``lua/idempotency.lua``.
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from concurrent.futures import Future
 from secrets import token_hex
 from time import monotonic
@@ -17,6 +18,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.scripts import IDEMPOTENCY
 from fuseboard.errors import StoreUnavailable
 from fuseboard.primitives.store_thread import StoreThread
+from fuseboard.reporting.primitive_figures import OnceFigures
 from fuseboard.store.store import Word
 
 logger = logging.getLogger("fuseboard")
@@ -29,6 +31,8 @@ FULL, NO_MORE = 0.7, 0.85
 LOOK_S = 5.0
 #: The pause before Redis is asked again, if it cannot be asked.
 AGAIN_S = 0.5
+#: The clock of Redis may run faster than ours by this part.
+DRIFT = 0.01
 
 
 class Request(NamedTuple):
@@ -66,11 +70,18 @@ class Run:
         #: Renewed with the lease: a request that takes longer than ``keep_s`` is not forgotten.
         self._running_ms = int(max(keep_s, lease_s) * 1000)
         self._keeper: asyncio.Task[None] | None = None
+        self._valid_until = 0.0
+        self._lost = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether surely no other process runs it now."""
+        return not self._lost and monotonic() < self._valid_until
 
     # On the thread of the store
 
     async def begin(self, fingerprint: str) -> Found:
-        thread = self._records.thread
+        thread, sent = self._records.thread, monotonic()
         lease_us = int(self._lease_s * 1_000_000)
         full = not await self._records.has_room(NO_MORE)
         # Too late since 1970: finds what is known, and begins nothing.
@@ -82,18 +93,23 @@ class Run:
         if word != b"run":
             return Found(word.decode(), fence, left_us / 1_000_000, answer)
         self.fence = fence
+        self._valid_until = sent + self._lease_s * (1 - DRIFT)
         self._keeper = thread.begin(self._keep(), "idempotency")
         return Found("run", fence, run=self)
 
-    async def done(self, answer: bytes) -> None:
-        """The request succeeded. The caller waits for one question; more follow until the lease ends."""
+    async def done(self, answer: bytes) -> bool:
+        """The request succeeded. The caller waits for one question; more follow until the lease ends.
+
+        Returns whether it is stored now, or will be; ``False``: another run may have begun.
+        """
         self.leave()
         if answer and not await self._records.has_room(FULL):
             answer = b""
         try:
-            await self._end("done", self._keep_ms, answer)
+            return await self._end("done", self._keep_ms, answer)
         except StoreUnavailable:
             self._records.thread.begin(self._repeat(answer), "idempotency")
+            return self.valid
 
     async def release(self) -> None:
         """The request failed, so it can run again."""
@@ -112,17 +128,16 @@ class Run:
         usual_s = pause_s = self._lease_s / 3
         while True:
             await asyncio.sleep(pause_s)
+            sent = monotonic()
             try:
                 word, *_ = await self._ask("renew", int(self._lease_s * 1_000_000), self._running_ms)
             except StoreUnavailable:
                 pause_s = min(usual_s, AGAIN_S)
                 continue
             if word != b"ok":
-                logger.error(
-                    "idempotency.lost fence=%d: another run of this request may have begun", self.fence
-                )
+                self._lose()
                 return
-            pause_s = usual_s
+            self._valid_until, pause_s = sent + self._lease_s * (1 - DRIFT), usual_s
 
     async def _repeat(self, answer: bytes) -> None:
         until = monotonic() + self._lease_s
@@ -135,9 +150,16 @@ class Run:
             return
         logger.error("idempotency.not_stored fence=%d: the request can run again", self.fence)
 
-    async def _end(self, action: str, keep_ms: int, answer: bytes) -> None:
+    async def _end(self, action: str, keep_ms: int, answer: bytes) -> bool:
         word, *_ = await self._ask(action, 0, keep_ms, answer)
         if word != b"ok":
+            self._lose()
+        return bool(word == b"ok")
+
+    def _lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self._records.figures.lost += 1
             logger.error("idempotency.lost fence=%d: another run of this request may have begun", self.fence)
 
     async def _ask(self, action: str, *arguments: Word) -> list[Any]:
@@ -147,16 +169,36 @@ class Run:
 class Records:
     """The requests of one agent. Everything runs on the thread of the store: see ``StoreThread.submit``."""
 
-    def __init__(self, thread: StoreThread, environment: str) -> None:
+    def __init__(self, thread: StoreThread, environment: str, figures: Callable[[], OnceFigures]) -> None:
         self.thread = thread
-        self._environment = environment
+        self._environment, self._figures = environment, figures
         #: The part of the memory of Redis that is used; 0 without a bound.
         self._looked, self._used = -LOOK_S, 0.0
+
+    @property
+    def figures(self) -> OnceFigures:
+        """Those of the present run of the agent."""
+        return self._figures()
 
     async def begin(self, request: Request, lease_s: float, keep_s: float) -> Found:
         """Begin the request, or find what became of it. Raises ``StoreUnavailable``."""
         key = keys.idempotency(self._environment, request.caller, request.method, request.path, request.key)
-        return await Run(self, key, token_hex(8), lease_s, keep_s).begin(request.fingerprint)
+        figures = self.figures
+        try:
+            found = await Run(self, key, token_hex(8), lease_s, keep_s).begin(request.fingerprint)
+        except StoreUnavailable:
+            figures.unavailable += 1
+            raise
+        match found.word:
+            case "run":
+                figures.begun += 1
+            case "done":
+                figures.replayed += 1
+            case "running":
+                figures.running += 1
+            case _:
+                figures.mismatched += 1
+        return found
 
     def submit(self, request: Request, lease_s: float, keep_s: float) -> Future[Found]:
         """``begin`` for any thread. If the future is cancelled, nothing has begun."""

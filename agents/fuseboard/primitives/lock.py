@@ -15,8 +15,8 @@ import asyncio
 import logging
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from secrets import token_hex
 from time import monotonic
 from types import TracebackType
@@ -26,10 +26,12 @@ from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.agent_api.threads import refuse_loops
 from fuseboard.calling.deadline import bounded
 from fuseboard.contract import keys
+from fuseboard.contract.primitives import LONG_HELD_S
 from fuseboard.contract.scripts import LOCK
 from fuseboard.contract.words import is_subject
-from fuseboard.errors import FuseboardError, LockLost, LockTaken, Misconfigured, StoreUnavailable
+from fuseboard.errors import LockLost, LockTaken, Misconfigured, StoreUnavailable
 from fuseboard.primitives.store_thread import StoreThread
+from fuseboard.reporting.primitive_figures import LockFigures
 
 logger = logging.getLogger("fuseboard")
 
@@ -43,37 +45,24 @@ DRIFT = 0.01
 REMEMBERED_MS = 60_000
 #: A renewal comes at the latest after this time, so that a lock held for long is noticed.
 RENEW_S = 20.0
-LONG_HELD_S = 60.0
 #: The pauses between two questions of one that waits: the first, and the longest.
 PAUSES_S = (0.02, 0.25)
 #: Those between two attempts to release a lock while Redis cannot be asked.
 AGAIN_S = (0.25, 4.0)
 
 
-@dataclass(slots=True)
-class LockFigures:
-    """What became of the locks of this process."""
-
-    acquired: int = 0
-    #: Not acquired: another process had the lock for the whole wait.
-    taken: int = 0
-    lost: int = 0
-    #: Not acquired: Redis could not be asked.
-    unavailable: int = 0
-    waited_s: float = 0.0
-    held_s: float = 0.0
-    longest_held_s: float = 0.0
-    #: Held for more than ``LONG_HELD_S``.
-    long_held: int = 0
-
-
 class Locks:
     """The locks of one agent."""
 
-    def __init__(self, thread: StoreThread, environment: str) -> None:
+    def __init__(self, thread: StoreThread, environment: str, figures: Callable[[], LockFigures]) -> None:
         self.thread = thread
         self.environment = environment
-        self.figures = LockFigures()
+        self._figures = figures
+
+    @property
+    def figures(self) -> LockFigures:
+        """Those of the present run of the agent."""
+        return self._figures()
 
     def asynchronous(self, name: str, ttl_s: float, wait_s: float) -> "AsyncLock":
         return AsyncLock(self, name, ttl_s, wait_s)
@@ -137,23 +126,39 @@ class Lock:
         return reply[0] == 1, reply[1], reply[2] / 1_000_000
 
     async def _acquire(self, wait_s: float) -> None:
-        began, pause_s = monotonic(), PAUSES_S[0]
+        figures, began = self._locks.figures, monotonic()
+        try:
+            sent, waited = await self._take(wait_s)
+        except LockTaken:
+            figures.taken += 1
+            figures.waits.add(monotonic() - began)
+            raise
+        except StoreUnavailable:
+            figures.unavailable += 1
+            raise
+        self._since = monotonic()
+        self._valid_until = sent + self._ttl_s * (1 - DRIFT)
+        figures.acquired += 1
+        figures.waited += waited
+        figures.waits.add(self._since - began)
+        figures.held[self._token] = self.name, self._since
+        self._keeper = self._locks.thread.begin(self._keep(), f"lock {self.name}")
+
+    async def _take(self, wait_s: float) -> tuple[float, bool]:
+        """Ask until the lock is free. Returns when the last question was sent, and whether it was taken."""
+        began, pause_s, waited = monotonic(), PAUSES_S[0], False
         while True:
             sent = monotonic()
             mine, fence, left_s = await self._ask("take", self._locks.thread.not_after_us())
             if mine:
-                break
-            wait_left_s = began + wait_s - monotonic()
+                self.fence = fence
+                return sent, waited
+            waited, wait_left_s = True, began + wait_s - monotonic()
             if wait_left_s <= 0:
                 raise LockTaken(self.name, left_s)
             # A holder that lives releases it at any time; one that is dead, when its time is over.
             await asyncio.sleep(min(wait_left_s, max(left_s, 0.001), pause_s * random.uniform(0.5, 1.0)))
             pause_s = min(2 * pause_s, PAUSES_S[1])
-        self.fence, self._since = fence, monotonic()
-        self._valid_until = sent + self._ttl_s * (1 - DRIFT)
-        self._locks.figures.acquired += 1
-        self._locks.figures.waited_s += self._since - began
-        self._keeper = self._locks.thread.begin(self._keep(), f"lock {self.name}")
 
     async def _keep(self) -> None:
         usual_s = pause_s = min(self._ttl_s / 3, RENEW_S)
@@ -181,15 +186,16 @@ class Lock:
     def _lose(self, why: str) -> None:
         self._lost = why
         self._locks.figures.lost += 1
+        self._locks.figures.held.pop(self._token, None)
         logger.error("lock.lost name=%r fence=%d: %s", self.name, self.fence, why)
 
     async def _release(self) -> str:
         """End the lock. Returns why it was lost before; empty when it was not."""
         if self._keeper is not None:
             self._keeper.cancel()
-        held_s, figures = monotonic() - self._since, self._locks.figures
-        figures.held_s += held_s
-        figures.longest_held_s = max(figures.longest_held_s, held_s)
+        figures = self._locks.figures
+        figures.held.pop(self._token, None)
+        figures.holds.add(monotonic() - self._since)
         known = bool(self._lost)
         why = self._why_lost()
         try:
@@ -206,6 +212,7 @@ class Lock:
 
     async def _forget(self) -> None:
         """The caller was interrupted: Redis may have given the lock meanwhile."""
+        self._locks.figures.held.pop(self._token, None)
         if self._keeper is not None:
             self._keeper.cancel()
         try:
@@ -215,6 +222,7 @@ class Lock:
 
     def _release_later(self, error: StoreUnavailable) -> None:
         """Others need not wait until its time is over if Redis answers before."""
+        self._locks.figures.unreleased += 1
         logger.warning("lock.not_released name=%r: %s; it ends by itself", self.name, error.why)
         self._locks.thread.begin(self._go_on_releasing(self._token), f"release {self.name}")
 
@@ -241,11 +249,7 @@ class Lock:
         return self._locks.thread.submit(self._acquire(self._wait_s if wait_s is None else wait_s))
 
     def _failed(self, error: BaseException) -> None:
-        figures = self._locks.figures
-        if isinstance(error, LockTaken):
-            figures.taken += 1
-        else:
-            figures.unavailable += isinstance(error, FuseboardError)
+        if not isinstance(error, LockTaken):
             self._locks.thread.submit(self._forget())
 
     def _end(self) -> Future[str]:

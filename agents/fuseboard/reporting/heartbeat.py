@@ -30,6 +30,7 @@ from fuseboard.contract.words import Mode
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.http_response import HttpResponse, ResponseError
 from fuseboard.reporting.loop_port import LoopGoneError
+from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.tenant_tallies import TenantTallies
 from fuseboard.reporting.token import TokenSource
@@ -106,9 +107,11 @@ class Gateway:
         counters: Counters,
         state: Callable[[], PodState],
         refusals: RefusalSamples | None = None,
+        primitives: PrimitiveFigures | None = None,
     ) -> None:
         self._settings, self._counters, self._state = settings, counters, state
         self._refusals = refusals or RefusalSamples()
+        self._primitives = primitives or PrimitiveFigures()
         self._tallies = TenantTallies(counters)
         self._began = monotonic()
         self._sequence = 0
@@ -191,6 +194,7 @@ class Gateway:
             failures=self._counters.failures(),
             tally=self._tallies.next(leaving=leaving),
             alone=state.alone,
+            primitives=self._primitives.wire(),
         )
 
     def _state_of_loop(self) -> PodState:

@@ -16,6 +16,7 @@ from fuseboard.contract import pod_figures
 from fuseboard.contract.pod_figures import PodFigure
 from fuseboard.protection.bulkhead import UNLIMITED, Tier
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.primitive_figures import PrimitiveFigures
 
 #: The values of a figure's labels -> its value. An empty one is left out.
 Series: TypeAlias = "Counter[tuple[str, ...]]"
@@ -29,6 +30,7 @@ class Source(Struct, frozen=True, eq=False):
     counters: Counters
     retries: Retries
     guards: CallGuards
+    primitives: PrimitiveFigures
 
 
 def _refusals(source: Source) -> Series:
@@ -38,6 +40,10 @@ def _refusals(source: Source) -> Series:
             for (dependency, reason), times in source.counters.refusals().items()
         }
     )
+
+
+def _events(events: Mapping[str, int]) -> Series:
+    return Counter({(name,): count for name, count in events.items()})
 
 
 def _of_tiers(read: Callable[[Tier], int]) -> Callable[[Source], Series]:
@@ -76,6 +82,9 @@ _READERS: Mapping[PodFigure, Callable[[Source], Series]] = MappingProxyType(
         pod_figures.REDIS_FAILURES: lambda source: Counter(
             {("timeout",): source.counters.store_timeouts, ("error",): source.counters.store_errors}
         ),
+        pod_figures.LOCKS: lambda source: _events(source.primitives.locks.events()),
+        pod_figures.ONCE: lambda source: _events(source.primitives.once.events()),
+        pod_figures.LOCKS_HELD: lambda source: Counter({(): len(source.primitives.locks.held)}),
         pod_figures.IN_USE: _of_tiers(lambda tier: tier.active),
         pod_figures.SIZE: _sizes,
         pod_figures.WAITING: _of_tiers(lambda tier: len(tier.waiters)),

@@ -7,6 +7,7 @@ from opentelemetry.metrics import get_meter
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.calling.retries import Retries
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.telemetry.figures import Source
 from fuseboard.telemetry.pod_metrics import PodMetrics
 from fuseboard.telemetry.span_events import SpanEvents
@@ -15,10 +16,14 @@ from fuseboard.telemetry.span_events import SpanEvents
 class Telemetry(SpanEvents):
     """Metrics count the run from ``start`` until ``close``, in the process that started it."""
 
-    def __init__(self, counters: Counters, retries: Retries, guards: CallGuards) -> None:
+    def __init__(
+        self, counters: Counters, retries: Retries, guards: CallGuards, primitives: PrimitiveFigures
+    ) -> None:
         self._metrics = pod_metrics()
         super().__init__(self._metrics.duration)
-        self._source = Source(counters, retries, guards)
+        self._source = Source(counters, retries, guards, primitives)
+        primitives.locks.waits.record = self._metrics.lock_wait.record
+        primitives.locks.holds.record = self._metrics.lock_hold.record
 
     def start(self) -> None:
         self._metrics.add(self._source)

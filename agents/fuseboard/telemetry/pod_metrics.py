@@ -1,4 +1,7 @@
-"""Metrics of a process, read from what its agents count anyway: a decision pays for one histogram only."""
+"""Metrics of a process, read from what its agents count anyway.
+
+A decision pays for one histogram only, and a lock for two.
+"""
 
 import os
 from collections import Counter
@@ -7,7 +10,7 @@ from threading import Lock
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from fuseboard.contract.pod_figures import SUMS, TOTALS, PodFigure
+from fuseboard.contract.pod_figures import EDGES_S, LOCK_HOLD, LOCK_WAIT, SUMS, TOTALS, PodFigure
 from fuseboard.telemetry.figures import Series, Source, read
 from fuseboard.telemetry.words import attribute
 
@@ -24,6 +27,15 @@ class PodMetrics:
             "s",
             "How long a decision took, with every wait for a slot or for the end of a refusal.",
             explicit_bucket_boundaries_advisory=DURATION_EDGES_S,
+        )
+        self.lock_wait, self.lock_hold = (
+            meter.create_histogram(
+                figure.name,
+                figure.unit,
+                figure.text,
+                explicit_bucket_boundaries_advisory=EDGES_S[figure],
+            )
+            for figure in (LOCK_WAIT, LOCK_HOLD)
         )
         self._forget()
         for figure in TOTALS:

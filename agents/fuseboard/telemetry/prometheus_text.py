@@ -10,10 +10,18 @@ from msgspec import Struct
 from fuseboard.admission.call_guard import CallGuards
 from fuseboard.calling.retries import Retries
 from fuseboard.contract import pod_figures
-from fuseboard.contract.pod_figures import REDIS_EDGES_S, REDIS_SECONDS, SERVER, PodFigure
+from fuseboard.contract.pod_figures import (
+    EDGES_S,
+    LOCK_HOLD,
+    LOCK_WAIT,
+    REDIS_SECONDS,
+    SERVER,
+    PodFigure,
+)
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode
 from fuseboard.reporting.counters import Counters
+from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.telemetry.figures import Source, read
 
 _STATES = {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 2}
@@ -38,15 +46,24 @@ class Pod(Struct, frozen=True, kw_only=True):
     breakers: tuple[BreakerView, ...]
 
 
-def prometheus_text(counters: Counters, retries: Retries, guards: CallGuards, pod: Pod) -> str:
+def prometheus_text(
+    counters: Counters, retries: Retries, guards: CallGuards, primitives: PrimitiveFigures, pod: Pod
+) -> str:
     """All figures of one run of an agent. Any thread can call it."""
-    source = Source(counters, retries, guards)
+    source = Source(counters, retries, guards, primitives)
     lines: list[str] = []
     for figure in (*pod_figures.TOTALS, *pod_figures.SUMS):
         lines += _family(figure, read(figure, source).items(), pod.server)
     for figure, samples in _of_pod(pod):
         lines += _family(figure, samples, pod.server)
-    lines += _redis_seconds(counters, pod.server)
+    locks = primitives.locks
+    lines += _family(pod_figures.LOCK_LONGEST, [((), round(locks.longest_s, 3))], pod.server)
+    for figure, counts, sum_s in (
+        (REDIS_SECONDS, counters.latency, counters.latency_us / 1_000_000),
+        (LOCK_WAIT, locks.waits.counts, locks.waits.total_s),
+        (LOCK_HOLD, locks.holds.counts, locks.holds.total_s),
+    ):
+        lines += _histogram(figure, tuple(counts), sum_s, pod.server)
     return "\n".join(lines) + "\n"
 
 
@@ -65,14 +82,14 @@ def _state(view: BreakerView) -> int:
     return _STATES[view.state] if view.override is None else 0
 
 
-def _redis_seconds(counters: Counters, server: str) -> Iterator[str]:
-    name, labels = REDIS_SECONDS.series, f'{SERVER}="{server.translate(_ESCAPED)}"'
-    yield from _head(REDIS_SECONDS, "histogram")
-    below, sum_us, counts = 0, counters.latency_us, tuple(counters.latency)
-    for edge, count in zip((*map(str, REDIS_EDGES_S), "+Inf"), counts, strict=True):
+def _histogram(figure: PodFigure, counts: tuple[int, ...], sum_s: float, server: str) -> Iterator[str]:
+    name, labels = figure.series, f'{SERVER}="{server.translate(_ESCAPED)}"'
+    yield from _head(figure, "histogram")
+    below = 0
+    for edge, count in zip((*map(str, EDGES_S[figure]), "+Inf"), counts, strict=True):
         below += count
         yield f'{name}_bucket{{{labels},le="{edge}"}} {below}'
-    yield f"{name}_sum{{{labels}}} {sum_us / 1_000_000}"
+    yield f"{name}_sum{{{labels}}} {sum_s}"
     yield f"{name}_count{{{labels}}} {below}"
 
 

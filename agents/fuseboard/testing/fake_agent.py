@@ -30,6 +30,7 @@ from fuseboard.errors import Misconfigured, Refused
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.testing.fake_backlog import FakeBacklogs
 from fuseboard.testing.fake_locks import FakeLocks
+from fuseboard.testing.fake_once import FakeEvents
 from fuseboard.testing.fake_retries import FakeRetries
 from fuseboard.testing.said import Ending, Refusal, spend
 from fuseboard.testing.time import ManualClock
@@ -37,14 +38,16 @@ from fuseboard.testing.time import ManualClock
 D = TypeVar("D", Decision, Permit)
 
 
-class FakeAgent(FakeLocks, FakeBacklogs, ContextManagers):
+class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     """Admits everything until a test says otherwise.
 
     ``retry`` is the policy of every dependency. The fake's budget allows every retry until ``budget``.
     """
 
     def __init__(self, *, clock: ManualClock | None = None, retry: Retry | None = None) -> None:
-        FakeLocks.__init__(self, clock if clock is not None else ManualClock())
+        clock = clock if clock is not None else ManualClock()
+        FakeLocks.__init__(self, clock)
+        FakeEvents.__init__(self, clock)
         FakeBacklogs.__init__(self)
         self.retry_policy = retry if retry is not None else Retry(idempotent=True)
         #: The dependencies of admitted calls, in order.

@@ -1,10 +1,14 @@
 """Locks of a fake agent: in memory, for ``with`` and for ``async with``."""
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
 from fuseboard.errors import LockLost, LockTaken
+from fuseboard.primitives.api import LockDecorator
 from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, check_lock
+from fuseboard.primitives.several_locks import SeveralLocks
 from fuseboard.testing.time import ManualClock
 
 
@@ -19,14 +23,14 @@ class FakeLock:
 
     @property
     def valid(self) -> bool:
-        return self.fence > 0 and self._locks.locked.get(self.name) == self.fence
+        return self.fence > 0 and self._locks.taken.get(self.name) == self.fence
 
     def check(self) -> None:
         if not self.valid:
             raise LockLost(self.name, "the test ended it")
 
     def __enter__(self) -> Self:
-        if self.name in self._locks.locked:
+        if self.name in self._locks.taken:
             # Only the test could release it: the whole wait passes, by the clock.
             self._locks.clock.advance(self._wait_s)
             raise LockTaken(self.name, self._ttl_s)
@@ -52,26 +56,66 @@ class FakeLock:
         self.__exit__(kind, error, trace)
 
 
-class FakeLocks:
+class FakeSeveralLocks(SeveralLocks[FakeLock]):
+    """For ``with`` and for ``async with``."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.locks = {
+                name: stack.enter_context(self._make(name, self._ttl_s, self._wait_s)) for name in self.names
+            }
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.locks = {}
+        self._stack.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+class FakeLocks(LockDecorator):
     """A lock is free until a block or a test takes it."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         #: The number of each lock that is taken.
-        self.locked: dict[str, int] = {}
+        self.taken: dict[str, int] = {}
         self._fence = 0
 
     def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> FakeLock:
         return FakeLock(self, name, ttl_s, wait_s)
+
+    def lock_all(
+        self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
+    ) -> "FakeSeveralLocks":
+        return FakeSeveralLocks(
+            lambda name, ttl_s, wait_s: self.lock(name, ttl_s=ttl_s, wait_s=wait_s), names, ttl_s, wait_s
+        )
+
+    def _lock_blocks(
+        self,
+    ) -> tuple[
+        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
+    ]:
+        return self.lock, self.lock
 
     # What a test says
 
     def take_lock(self, name: str) -> int:
         """Another process takes the lock, whatever holds it now; its number."""
         self._fence += 1
-        self.locked[name] = self._fence
+        self.taken[name] = self._fence
         return self._fence
 
     def free_lock(self, name: str) -> None:
         """Nothing has the lock any more."""
-        self.locked.pop(name, None)
+        self.taken.pop(name, None)
