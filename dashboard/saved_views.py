@@ -28,6 +28,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "changes": ("Changes", ("kind", "thing", "actor", "period", "to")),
     "hot_keys": ("Hot keys", ()),
     "limits": ("Rate limits", ()),
+    "locks": ("Locks", ()),
     "refusals": (
         "Refusals",
         ("range", "tenant", "rule", "endpoint", "pod", "reason", "dependency", "tier"),

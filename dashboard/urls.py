@@ -70,6 +70,7 @@ urlpatterns = [
     path("backlogs/<str:name>", backlogs.backlog, name="backlog"),
     path("bulkheads", overview.bulkheads, name="bulkheads"),
     path("retries", overview.retries, name="retries"),
+    path("locks", overview.locks, name="locks"),
     path("limits", overview.limits, name="limits"),
     path("budgets", budgets.budgets_page, name="budgets"),
     path("hot-keys", hot_keys.hot_keys, name="hot_keys"),

@@ -51,6 +51,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "backlog": "/backlogs/payments-api",
     "bulkheads": "/bulkheads",
     "retries": "/retries",
+    "locks": "/locks",
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
     "hot_keys": "/hot-keys",

@@ -19,12 +19,15 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ahead": ("lag", "outbox", "unknown-revision"),
         "frozen": ("lag", "silent", "uncounted"),
-        "all-local": ("blind:budgets", "blind:redis", "check-errors", "check-failures", "local", "p99"),
+        "all-local": (
+            *("blind:budgets", "blind:redis", "check-errors", "check-failures", "local", "lock-failures"),
+            "p99",
+        ),
         "backlog-untaken": ("backlog-full",),
         "blind:redis": ("blind:budgets",),
         "check-failures": ("check-errors",),
         "gateway-away": ("silent", "uncounted"),
-        "local": ("check-errors", "p99"),
+        "local": ("check-errors", "lock-failures", "p99"),
         "lua-error": ("check-errors", "check-failures", "local"),
         "open": ("backlog-full", "bulkhead", "bulkhead-queue", "near", "open-share", "retry-budget"),
         "outbox": ("lag",),
@@ -32,7 +35,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "postgres-down": ("worker-away",),
         "redis-down": (
             *("all-local", "blind:budgets", "blind:redis", "check-errors", "check-failures", "local"),
-            *("lua-error", "outbox", "p99", "redis-node", "redis-nodes"),
+            *("lock-failures", "lua-error", "outbox", "p99", "redis-node", "redis-nodes"),
         ),
         "redis-nodes": ("redis-node",),
         "redis-ops": ("p99",),

@@ -15,6 +15,7 @@ SubjectKind = Literal[
     "budgets",
     "configuration",
     "hot_keys",
+    "locks",
     "quota",
     "schedules",
     "server",

@@ -131,6 +131,19 @@ def unknown_revision(status: Status) -> Said:
     return _pods(pods, "reports", "report", "an unknown revision")
 
 
+def lock_held(_: Status) -> Said:
+    return Said(subject="A lock", join="is", verb="in use for long")
+
+
+def lock_lost(status: Status) -> Said:
+    lost = status.locks.lost
+    return Said(subject=count(lost, "lock"), join=is_or_are(lost), verb="lost")
+
+
+def lock_failures(status: Status) -> Said:
+    return Said(subject=f"{status.locks.failed_share * 100:.1f} % of locks", join="", verb="fail")
+
+
 def hot_key(rule: RuleFigures) -> Said:
     return Said(subject=f"{rule.rule} of {rule.tenant}", join="is", verb="a hot key")
 

@@ -115,6 +115,11 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "local": Threshold(
             warning=0, critical=thresholds.LOCAL_PODS, unit="pods", scale=1.0, most=100_000, whole=True
         ),
+        "lock-failures": _jumping(
+            warning=thresholds.LOCK_FAILURES_SHARE, critical=thresholds.LOCK_FAILURES_SHARE_CRITICAL
+        ),
+        "lock-held": _seconds(warning=thresholds.LOCK_HELD_S, least=10.0, most=86_400.0),
+        "lock-lost": Threshold(warning=0, unit="locks", scale=1.0, most=1_000_000, whole=True),
         "open-share": _jumping(warning=thresholds.OPEN_SHARE, critical=thresholds.OPEN_SHARE_CRITICAL),
         "outbox": _seconds(warning=thresholds.OUTBOX_S, critical=thresholds.OUTBOX_CRITICAL_S, least=5.0),
         "overdue": _seconds(critical=thresholds.OVERDUE_S, least=10.0),

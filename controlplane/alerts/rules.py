@@ -13,6 +13,7 @@ from controlplane.alerts import headlines, texts
 from controlplane.alerts.backlog_rules import BACKLOG_RULES
 from controlplane.alerts.expiry_rules import EXPIRY_RULES
 from controlplane.alerts.findings import FLEET, Rule, Scope, Subject
+from controlplane.alerts.lock_rules import LOCK_RULES
 from controlplane.alerts.protection_rules import PROTECTION_RULES
 from controlplane.alerts.source_rules import SOURCE_RULES
 from controlplane.alerts.store_rules import STORE_RULES
@@ -348,6 +349,7 @@ RULES: tuple[Rule[Any], ...] = (
     ),
     *PROTECTION_RULES,
     *BACKLOG_RULES,
+    *LOCK_RULES,
     *SOURCE_RULES,
     *STORE_RULES,
     *TRAFFIC_RULES,

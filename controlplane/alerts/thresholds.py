@@ -60,6 +60,11 @@ BACKLOG_SHARE = 0.8
 BACKLOG_SHARE_CRITICAL = 0.99
 #: For how long a job is ready while no worker asks: an idle worker asks about once per second.
 BACKLOG_UNTAKEN_S = 60.0
+#: For how long a lock is held: blocks take seconds, and those of a job some minutes.
+LOCK_HELD_S = 300.0
+#: Share of locks, and of claims of work that must not be done twice, that fail because Redis cannot be asked.
+LOCK_FAILURES_SHARE = 0.01
+LOCK_FAILURES_SHARE_CRITICAL = 0.1
 #: Share of the requests that pods shed.
 SHED_SHARE = 0.01
 SHED_SHARE_CRITICAL = 0.1

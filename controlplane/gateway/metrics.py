@@ -19,6 +19,7 @@ from controlplane.metric_catalogue import processes as process_metrics
 from controlplane.metric_catalogue import traffic
 from controlplane.metric_catalogue.fleet import MOST_PROTECTED
 from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
+from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 from fuseboard.contract.protection_fields import OBSERVED_PARTS
 from fuseboard.contract.words import Reason
 
@@ -48,6 +49,7 @@ class GatewayCollector(Collector):
         yield from self._configurations()
         yield from self._pressure()
         yield from self._observed()
+        yield from self._locks()
         protected = self._protected()
         yield from self._calls(protected)
         yield from self._waits(protected)
@@ -176,6 +178,23 @@ class GatewayCollector(Collector):
             pods = (one for one in fleet.servers.values() if one.state is ServerState.ONLINE)
             requests.add_metric([fleet.environment], sum(one.observed_per_s for one in pods))
         return [observes, requests]
+
+    def _locks(self) -> Iterable[Metric]:
+        locks, once = fleet_metrics.LOCKS.family(), fleet_metrics.ONCE.family()
+        held, longest = fleet_metrics.LOCKS_HELD.family(), fleet_metrics.LOCK_LONGEST.family()
+        for fleet in self._gateway.fleets.values():
+            for family, kind, events in ((locks, "locks", LOCK_EVENTS), (once, "once", ONCE_EVENTS)):
+                for event in events:
+                    family.add_metric([fleet.environment, event], fleet.primitive_events[kind, event])
+            found = [
+                server.beat.primitives
+                for server in fleet.servers.values()
+                if server.beat.primitives is not None and server.state is ServerState.ONLINE
+            ]
+            held.add_metric([fleet.environment], sum(one.holding for one in found))
+            longest_ms = max((one.longest_ms for one in found), default=0)
+            longest.add_metric([fleet.environment], longest_ms / 1000)
+        return [locks, held, longest, once]
 
     def _calls(self, protected: Protected) -> Iterable[Metric]:
         slots = fleet_metrics.BULKHEAD_SLOTS.family()

@@ -1,9 +1,11 @@
 """The fleet: its pods, and what protects the calls to dependencies."""
 
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, Gauge, Panel
+from controlplane.metric_catalogue.metric import GATEWAY, WEB, Counter, Gauge, Panel
+from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 
 _PODS = "Pods"
 _CALLS = "Protection of calls"
+_LOCKS = "Locks and idempotency"
 
 #: Dependencies whose protection has series, busiest first. One without a call in the last hour has none.
 MOST_PROTECTED = 80
@@ -80,6 +82,54 @@ OBSERVED_REQUESTS = Gauge(
     "Requests that shedding would refuse if it did not only observe.",
     by=(GATEWAY,),
     labels=("environment",),
+)
+
+LOCKS = Counter(
+    "fuseboard_fleet_locks_total",
+    "Locks of pods by what became of them: acquired, and those of them after a wait (waited), taken by"
+    " another process, lost, unavailable, unreleased, long_held.",
+    by=(GATEWAY,),
+    labels=("environment", "event"),
+    most=len(LOCK_EVENTS),
+    panel=Panel(
+        row=_LOCKS,
+        title="Locks that failed or were lost",
+        promql="sum by (environment, event)"
+        ' (increase(fuseboard_fleet_locks_total{event!~"acquired|waited"}[5m]))',
+        legend="{{environment}} {{event}}",
+    ),
+)
+LOCKS_HELD = Gauge(
+    "fuseboard_fleet_locks_held",
+    "Locks that pods hold.",
+    by=(GATEWAY,),
+    labels=("environment",),
+)
+LOCK_LONGEST = Gauge(
+    "fuseboard_fleet_locks_longest_seconds",
+    "For how long the lock has been held that is held longest.",
+    by=(GATEWAY,),
+    labels=("environment",),
+    panel=Panel(
+        row=_LOCKS,
+        title="Lock that is held longest",
+        promql="max by (environment) (fuseboard_fleet_locks_longest_seconds)",
+        legend="{{environment}}",
+    ),
+)
+ONCE = Counter(
+    "fuseboard_fleet_once_total",
+    "Requests with an Idempotency-Key, and blocks of agent.once, by what became of them: begun, replayed,"
+    " running (409), mismatched (422), lost, unavailable.",
+    by=(GATEWAY,),
+    labels=("environment", "event"),
+    most=len(ONCE_EVENTS),
+    panel=Panel(
+        row=_LOCKS,
+        title="Idempotency",
+        promql="sum by (environment, event) (increase(fuseboard_fleet_once_total[5m]))",
+        legend="{{environment}} {{event}}",
+    ),
 )
 
 _OF_DEPENDENCY = ("environment", "dependency")

@@ -3,7 +3,8 @@
 from controlplane.metric_catalogue.metric import POD, Counter, Gauge, Histogram, Metric
 from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
 from fuseboard.contract import pod_figures
-from fuseboard.contract.pod_figures import REDIS_EDGES_S, REDIS_SECONDS, SERVER, PodFigure
+from fuseboard.contract.pod_figures import EDGES_S, SERVER, PodFigure
+from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 from fuseboard.contract.words import CallTier, Mode, Outcome, Reason
 
 #: Values of each label at most. What is refused is a request, or a call to a dependency.
@@ -18,6 +19,8 @@ _VALUES = {
 _MOST = {
     pod_figures.REFUSALS.name: (MOST_DEPENDENCIES + 1) * len(Reason),
     pod_figures.REDIS_FAILURES.name: 2,
+    pod_figures.LOCKS.name: len(LOCK_EVENTS),
+    pod_figures.ONCE.name: len(ONCE_EVENTS),
 }
 
 
@@ -34,16 +37,19 @@ def _most(figure: PodFigure) -> int:
     return most
 
 
-_HISTOGRAM = Histogram(
-    REDIS_SECONDS.series,
-    REDIS_SECONDS.text,
-    by=(POD,),
-    labels=(SERVER,),
-    # Buckets, the one without an edge, the sum and the count.
-    most=len(REDIS_EDGES_S) + 3,
-    buckets=REDIS_EDGES_S,
-)
+def _histogram(figure: PodFigure, edges_s: tuple[float, ...]) -> Histogram:
+    return Histogram(
+        figure.series,
+        figure.text,
+        by=(POD,),
+        labels=(SERVER,),
+        # Buckets, the one without an edge, the sum and the count.
+        most=len(edges_s) + 3,
+        buckets=edges_s,
+    )
+
+
 METRICS: tuple[Metric, ...] = (
-    *(_metric(figure) for figure in pod_figures.EVERY if figure is not REDIS_SECONDS),
-    _HISTOGRAM,
+    *(_metric(figure) for figure in pod_figures.EVERY if figure not in EDGES_S),
+    *(_histogram(figure, edges_s) for figure, edges_s in EDGES_S.items()),
 )

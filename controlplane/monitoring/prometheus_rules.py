@@ -15,6 +15,7 @@ from controlplane.alerts.rules import RULES
 from controlplane.alerts.thresholds import LEAST_CHECKS_PER_S, LOCAL_SHARE, NOT_EVALUATED_S
 from controlplane.alerts.timings import Timing, timing_of
 from controlplane.monitoring.yaml_text import yaml_text
+from controlplane.status.locks import LEAST_ATTEMPTS
 from controlplane.status.watched import MOST_MEMORY_SHARE, MOST_OPS_SHARE, MOST_REPLICATION_LAG_S
 from fuseboard.contract.policy import Tuning
 
@@ -75,6 +76,20 @@ _FAILED_CHECKS = (
     f" / (sum by (environment) (fuseboard_fleet_redis_asked_per_second) >= {LEAST_CHECKS_PER_S:g})"
 )
 _REFUSED, _REQUESTS = "fuseboard_fleet_refused_per_second", "fuseboard_fleet_requests_per_second"
+
+
+def _locks(locks: str, once: str) -> str:
+    """Locks, and claims of work that must not be done twice, with these events, in 10 minutes."""
+    return (
+        f'(sum by (environment) (increase(fuseboard_fleet_locks_total{{event=~"{locks}"}}[10m]))'
+        f' + sum by (environment) (increase(fuseboard_fleet_once_total{{event=~"{once}"}}[10m])))'
+    )
+
+
+_FAILED_LOCKS = (
+    f"{_locks('unavailable', 'unavailable')}"
+    f" / ({_locks('acquired|unavailable', 'begun|unavailable')} >= {LEAST_ATTEMPTS})"
+)
 
 _JOBS = "fuseboard_backlog_jobs"
 _SHED = 'fuseboard_fleet_refused_per_second{reason="shed"}'
@@ -234,6 +249,21 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "backlog-untaken",
         "max by (environment, dependency) (fuseboard_backlog_untaken_seconds) >",
         "No worker takes jobs for {{ $value | humanizeDuration }}: " + _OF,
+    ),
+    *_levels(
+        "lock-failures",
+        f"{_FAILED_LOCKS} >",
+        "{{ $value | humanizePercentage }} of locks fail " + _IN,
+    ),
+    *_levels(
+        "lock-held",
+        "max by (environment) (fuseboard_fleet_locks_longest_seconds) >",
+        "A lock is in use for {{ $value | humanizeDuration }} " + _IN,
+    ),
+    *_levels(
+        "lock-lost",
+        f"{_locks('lost', 'lost')} >",
+        "{{ $value }} locks were lost " + _IN,
     ),
     PrometheusRule(
         rule="bulkhead",

@@ -96,6 +96,8 @@ class Server:
     address: str = ""
     #: The reserved share that it says it has: level, place and terms; empty for none.
     share: dict[str, int] = field(default_factory=dict)
+    #: Its locks, see ``controlplane.status.locks``; ``None`` for an agent that does not report them.
+    primitives: dict[str, Any] | None = None
 
     @property
     def live(self) -> bool:

@@ -33,6 +33,7 @@ def server_of_row(row: ServerRow) -> Server:
         token=row.token,
         address=row.address,
         share=row.share,
+        primitives=row.primitives,
     )
 
 
@@ -63,6 +64,7 @@ def server_of_report(row: dict[str, Any]) -> Server:
         token=row.get("token", ""),
         address=row.get("address", ""),
         share=row.get("share", {}),
+        primitives=row.get("primitives"),
     )
 
 

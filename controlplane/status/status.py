@@ -6,6 +6,7 @@ from controlplane.fleet.live import FleetFigures
 from controlplane.status.backlogs import BacklogStatus, backlog_statuses
 from controlplane.status.breakers import BreakerStatus, breaker_statuses
 from controlplane.status.facts import Facts
+from controlplane.status.locks import LocksStatus, locks_status
 from controlplane.status.servers import FleetSummary, fleet_summary, server_statuses
 
 
@@ -17,6 +18,7 @@ class Status:
     fleet: FleetSummary
     #: Of dependencies whose backlog was ever used, the fullest first.
     backlogs: tuple[BacklogStatus, ...]
+    locks: LocksStatus
 
     @property
     def figures(self) -> FleetFigures:
@@ -31,4 +33,5 @@ def status_of(facts: Facts) -> Status:
         breakers=breakers,
         fleet=fleet_summary(facts, server_statuses(facts)),
         backlogs=backlog_statuses(facts, breakers),
+        locks=locks_status(facts),
     )

@@ -8,6 +8,7 @@ from controlplane.alerts.evaluate import FirstSeen, evaluate, firing_severities
 from controlplane.alerts.reading import StoredAlert
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.facts import Change, Facts, Transition
+from controlplane.status.locks import LocksStatus
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
 from dashboard.live.backlogs import BacklogRow, backlog_row
@@ -71,6 +72,7 @@ class Live:
     retries: tuple[RetryRow, ...]
     #: The fullest first.
     backlogs: tuple[BacklogRow, ...]
+    locks: LocksStatus
     #: What became of the calls to all dependencies, in words.
     calls: str
     counts: tuple[tuple[BreakerLook, int], ...]
@@ -178,6 +180,7 @@ def build(
         bulkheads=tuple(bulkhead_rows(facts)[:MAX_ROWS]),
         retries=tuple(retry_rows(facts)[:MAX_ROWS]),
         backlogs=tuple(backlog_row(one) for one in status.backlogs),
+        locks=status.locks,
         calls=calls_in_words(facts),
         counts=_counts(every),
         events=_events(facts),

@@ -8,6 +8,7 @@ from dashboard.live.breaker_page import past
 from dashboard.live.capacity import bulkhead_rows, hot_rows, limit_rows, retry_rows
 from dashboard.live.edited import theirs_of
 from dashboard.live.history import History
+from dashboard.live.locks import locks_page
 from dashboard.live.overview import Live
 from dashboard.live.pod_page import pod_page
 from dashboard.live.pod_protection import pods_protection
@@ -73,6 +74,8 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["rows"] = bulkhead_rows(live.facts)
         case "retries":
             context["rows"] = retry_rows(live.facts)
+        case "locks":
+            context["locks"] = locks_page(live.locks)
         case "limits":
             context["rows"] = limit_rows(live.facts)
         case "hot_keys":

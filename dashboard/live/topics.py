@@ -155,6 +155,10 @@ def _retries(context: Context) -> list[Fragment]:
     return [Fragment("rows", "retries.html#rows", items=rows)]
 
 
+def _locks(_: Context) -> list[Fragment]:
+    return [Fragment(name, f"locks.html#{name}") for name in ("without", "held", "rows", "once")]
+
+
 def _ranking(context: Context) -> list[Fragment]:
     """Rows by place, because the names of tenants and quotas make no id."""
     template = f"{context['page']}.html"
@@ -180,6 +184,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "bulkheads": _bulkheads,
     "retries": _retries,
     "limits": _ranking,
+    "locks": _locks,
     "hot_keys": _ranking,
 }
 #: Pages of which only the frame is live.

@@ -54,6 +54,12 @@ def bulkheads(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 @require_role("viewer")
+def locks(request: HttpRequest) -> HttpResponse:
+    return show(request, "locks", "locks.html")
+
+
+@require_GET
+@require_role("viewer")
 def retries(request: HttpRequest) -> HttpResponse:
     return show(request, "retries", "retries.html")
 

@@ -156,6 +156,7 @@ _PAGES = (
     ("backlogs", "Backlogs", "queue jobs dead letters workers depth"),
     ("bulkheads", "Bulkheads", "slots concurrency queue"),
     ("retries", "Retries", "budget"),
+    ("locks", "Locks", "idempotency key once mutex fence lost replayed"),
     ("limits", "Rate limits", "quota near shadow"),
     ("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
     ("servers", "Pods", "fallback redis heartbeat instances"),

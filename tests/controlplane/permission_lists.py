@@ -109,6 +109,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/backlogs/openai/dead-jobs", None, "viewer"),
     ("POST", f"{API}/backlogs/openai/dead-jobs/return", WHY, "operator"),
     ("POST", f"{API}/backlogs/openai/dead-jobs/delete", WHY, "operator"),
+    ("GET", f"{API}/locks", None, "viewer"),
     ("GET", f"{API}/overrides", None, "viewer"),
     ("GET", f"{API}/transitions", None, "viewer"),
     ("GET", f"{API}/servers", None, "viewer"),

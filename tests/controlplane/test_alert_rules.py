@@ -34,6 +34,7 @@ from tests.controlplane.alert_facts import (
     quota_end,
     slow,
 )
+from tests.controlplane.lock_alert_cases import LOCK_CASES
 from tests.controlplane.store_alert_cases import LOCAL, STORE_CASES
 from tests.controlplane.traffic_alert_cases import TRAFFIC_CASES
 
@@ -263,6 +264,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         " made for 20.0 calls/s.",
         figures(protection={"payments-api": CallFigures(first_calls_per_s=20, retries_per_s=2)}),
     ),
+    *LOCK_CASES,
     *STORE_CASES,
     *TRAFFIC_CASES,
 ]

@@ -38,6 +38,7 @@ PAGES = {
     "backlog": "/backlogs/payments-api",
     "bulkheads": "/bulkheads",
     "retries": "/retries",
+    "locks": "/locks",
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
     "hot_keys": "/hot-keys",

@@ -34,6 +34,8 @@ _AUTOMATIC = {
     "hot-key": "Pods lease parts of the quota, so that they ask Redis less often.",
     "lag": "The answer to each heartbeat names the newest revision, so that pods fetch it.",
     "local": "These pods decide with local limits. They return to Redis automatically.",
+    "lock-failures": "Work that needs a lock is not done. A pod never gives itself one.",
+    "lock-held": "The agent renews the lock as long as its process lives. It ends after that.",
     "lua-error": "Pods whose question fails decide that call with local limits.",
     "near": "The breaker opens automatically at its threshold.",
     "open": "Calls are refused, or get the fallback if there is one. The breaker tests the dependency.",

@@ -4,6 +4,7 @@ from typing import Any
 
 from controlplane.api.schemas.backlogs import BACKLOG_EXAMPLES
 from controlplane.api.schemas.limits import EXAMPLE
+from controlplane.api.schemas.locks_out import LOCK_EXAMPLES
 from controlplane.api.schemas.pod_load_examples import CALLS, LOAD, PODS
 from controlplane.api.schemas.refusal_examples import REFUSAL_EXAMPLES
 
@@ -175,6 +176,7 @@ _DAYS_90 = 90 * 86_400
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     **BACKLOG_EXAMPLES,
+    **LOCK_EXAMPLES,
     **REFUSAL_EXAMPLES,
     "ReasonIn": _WHY,
     "LimitIn": {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], **_WHY},

@@ -8,9 +8,10 @@ from msgspec.json import Encoder
 from controlplane.gateway.servers.rows import Row
 
 _TYPES = {int: "bigint", float: "float8", float | None: "float8", int | None: "integer"}
+_DOCUMENTS = {"breakers", "load", "share", "alone", "primitives"}
 _TIMES = {"mode_since", "started_at", "last_seen_at", "due_at", "left_at"}
 _COLUMNS = {
-    name: "jsonb" if name in ("breakers", "load", "share", "alone") else _TYPES.get(kind, "text")
+    name: "jsonb" if name in _DOCUMENTS else _TYPES.get(kind, "text")
     for name, kind in Row.__annotations__.items()
 }
 _MUTABLE = [name for name in _COLUMNS if name not in ("environment", "name")]

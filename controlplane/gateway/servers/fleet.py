@@ -1,5 +1,6 @@
 """The pods of one environment: which are present, since when, and what they count."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import structlog
@@ -14,6 +15,7 @@ from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.leased_keys import LeasedKeys
 from controlplane.gateway.servers.liveness import ASLEEP_S, FROZEN_AT_MOST_S, RecentMaximum, SelfPreservation
 from controlplane.gateway.servers.new_names import RefusedNames
+from controlplane.gateway.servers.primitive_track import Events
 from controlplane.gateway.servers.protection import FleetProtection
 from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.room import Room
@@ -55,6 +57,8 @@ class Fleet:
         self.kept, self.series, self.failed_calls = Kept(), FleetSeries(), FailedCalls()
         self.tenant_hours = TenantHours()
         self.leased = LeasedKeys(clock)
+        #: What became of locks, and of work that must not be done twice, since this process started.
+        self.primitive_events: Events = Counter()
         self.preservation = SelfPreservation()
         self.protection = FleetProtection(environment, clock.monotonic())
         self.stale_beats = 0
@@ -109,7 +113,9 @@ class Fleet:
         self.series.hear(beat, packed, now, calls=server.calls)
         self.failed_calls.hear(last, beat, wall, first=server.adopted or server.track.empty)
         most = self.kept.call_bytes(token)
-        news |= server.take(beat, packed, now=now, wall=wall, next_s=next_s, call_bytes=most)
+        news |= server.take(
+            *(beat, packed), now=now, wall=wall, next_s=next_s, call_bytes=most, events=self.primitive_events
+        )
         server.token, server.address = token, address
         self.kept.note_calls(cut=server.calls.cut)
         self.protection.log.note_load(last, beat, now)

@@ -11,7 +11,8 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from controlplane.gateway.servers import calls
-from fuseboard.contract.heartbeat_size import cut_to, keep_breakers
+from controlplane.gateway.servers.primitive_track import NAMED_BYTES
+from fuseboard.contract.heartbeat_size import cut_to, keep_breakers, keep_named_locks
 from fuseboard.contract.sync import SyncRequest
 
 if TYPE_CHECKING:
@@ -72,11 +73,13 @@ class Kept:
         packed = _pack(beat.counters)
         if len(packed) > most:
             # Only the counters are in these bytes: to leave out anything else would not make them fewer.
-            counters = replace(beat, want=(), protection=(), breakers=(), failures=())
+            counters = replace(beat, want=(), protection=(), breakers=(), failures=(), primitives=None)
             counters, packed = cut_to(counters, most, lambda cut: _pack(cut.counters))
             beat, was_cut = replace(beat, want=(), counters=counters.counters, cut=counters.cut), True
         if most == SPARSE_POINT_BYTES and beat.failures:
             beat, was_cut = replace(beat, failures=(), cut=beat.cut + len(beat.failures)), True
+        if most == SPARSE_POINT_BYTES and beat.primitives is not None and beat.primitives.held:
+            beat, was_cut = keep_named_locks(beat, 0), True
         if len(beat.breakers) > breakers:
             beat, was_cut = keep_breakers(beat, breakers), True
         self.cut_beats += was_cut
@@ -106,6 +109,8 @@ class Kept:
         size = _BREAKER_BYTES * len(server.beat.breakers) + _NAME_BYTES * server.own_names
         for failures in server.beat.failures:
             size += _FAILURES_BYTES + _FAILED_BYTES * (len(failures.kinds) + len(failures.last))
+        if server.beat.primitives is not None:
+            size += NAMED_BYTES * len(server.beat.primitives.held) + server.primitives.size
         for track in (server.track, server.calls):
             size += track.size + _FIGURES * track.newest_size
         if server.rivals_heard is not None:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from controlplane.gateway.servers.liveness import due_after
+from controlplane.gateway.servers.primitive_track import primitives_row
 from controlplane.gateway.servers.rates import percentile_us
 from controlplane.gateway.servers.server import SAME_MOMENT_S, BreakerRow, KnownServer
 from controlplane.publishing.unknown_revisions import LARGEST
@@ -44,6 +45,7 @@ class Row(Struct, gc=False):
     address: str
     share: dict[str, int]
     alone: dict[str, int]
+    primitives: dict[str, object] | None
 
 
 #: What pages display of ``PodLoad``.
@@ -107,6 +109,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         server.address,
         _share(server),
         _alone(server),
+        primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
     )
 
 

@@ -10,6 +10,7 @@ from controlplane.gateway.servers.calls import POINT_BYTES, CallTrack
 from controlplane.gateway.servers.divisors import CountedLately
 from controlplane.gateway.servers.duplicates import Duplicates
 from controlplane.gateway.servers.liveness import lease_of, state_after
+from controlplane.gateway.servers.primitive_track import Events, PrimitiveTrack
 from controlplane.gateway.servers.rates import NOTHING, Contribution, Track
 from controlplane.gateway.wire.tokens import Allowance
 from fuseboard.contract.sync import BreakerView, Counters, SyncRequest
@@ -72,6 +73,8 @@ class KnownServer:
     track: Track = field(default_factory=Track)
     #: What the protection of its calls did.
     calls: CallTrack = field(default_factory=CallTrack)
+    #: What became of its locks, and of its work that must not be done twice.
+    primitives: PrimitiveTrack = field(default_factory=PrimitiveTrack)
     #: Its own 5xx answers per second, between its last two heartbeats.
     errors_per_s: float = 0.0
     #: Requests per second that shedding would have refused if it did not only observe, likewise.
@@ -188,10 +191,11 @@ class KnownServer:
         wall: float,
         next_s: float,
         call_bytes: int = POINT_BYTES,
+        events: Events | None = None,
     ) -> bool:
         """Apply a heartbeat that is not stale, with its counters as MessagePack.
 
-        Returns whether it contains an urgent change.
+        ``events`` gets what became of locks since the last one. Returns whether it contains an urgent change.
         """
         last = self.beat
         restarted = beat.boot != last.boot
@@ -211,7 +215,7 @@ class KnownServer:
             self.retired = [*retired, last.boot][-_RETIRED_KEPT:]
             self.owner_has_asked = False
             self.started_wall = wall - beat.up_ms / 1000
-            self.track, self.calls = Track(), CallTrack()
+            self.track, self.calls, self.primitives = Track(), CallTrack(), PrimitiveTrack()
             self.mode_since, self.breaker_rows = None, {}
             if self.rivals_heard is not None:
                 self.rivals_heard.forget(beat.boot)
@@ -220,6 +224,7 @@ class KnownServer:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, packed, cut=beat.cut > 0)
         self.calls.add(now, beat.protection, most=call_bytes)
+        self._count_primitives(beat, now, events)
         # A row has no totals: the first heartbeat after a restart of the gateway would count all of them.
         rates = (0.0, 0.0) if self.adopted else _load_rates(last, beat, now - self.seen)
         self.errors_per_s, self.observed_per_s = rates
@@ -232,6 +237,15 @@ class KnownServer:
         self.state = ServerState.GONE if beat.leaving else ServerState.ONLINE
         self.left_wall = wall if beat.leaving else None
         return news
+
+    def _count_primitives(self, beat: SyncRequest, now: float, events: Events | None) -> None:
+        if beat.primitives is None:
+            return
+        if self.primitives.empty and beat.up_ms <= YOUNG_MS:
+            self.primitives.begin(now - beat.up_ms / 1000)
+        counted = self.primitives.add(now, beat.primitives)
+        if events is not None and counted:
+            events.update(counted)
 
     def hear_rival(self, beat: SyncRequest, now: float, *, counted: bool, most: int) -> None:
         """A heartbeat of another process under this name; with ``counted``, its requests count."""
@@ -257,7 +271,8 @@ class KnownServer:
         """It was dropped from a full fleet: keep only what its last row needs."""
         self.handed_over, self.state, self.left_wall = False, ServerState.GONE, left_wall
         self.beat = replace(self.beat, breakers=())
-        self.track, self.calls, self.breaker_rows, self.retired = Track(), CallTrack(), {}, []
+        self.track, self.calls, self.primitives = Track(), CallTrack(), PrimitiveTrack()
+        self.breaker_rows, self.retired = {}, []
         self.rivals, self.rivals_heard, self.counted_lately = 0, None, None
 
     def _repeats(self, beat: SyncRequest) -> bool:

@@ -1,0 +1,68 @@
+"""Responses about locks, and about work that must not be done twice."""
+
+from datetime import datetime
+from typing import Any
+
+from ninja import Schema
+
+
+class HeldLockOut(Schema):
+    #: At most 64 characters of it.
+    name: str
+    pod: str
+    service: str
+    since: datetime
+    held_s: float
+
+
+class PodLocksOut(Schema):
+    pod: str
+    service: str
+    #: Locks that it holds now.
+    holding: int
+    #: Of the last 10 minutes, 0 is left out: acquired, waited (of these, after a wait), taken (by another
+    #: process for the whole wait), lost, unavailable (no answer of Redis), unreleased, long_held (over 60 s),
+    #: waited_ms and held_ms.
+    locks: dict[str, int]
+    #: Requests with an Idempotency-Key and blocks of agent.once, likewise: begun, replayed (done before),
+    #: running (409), mismatched (422), lost, unavailable.
+    once: dict[str, int]
+
+
+class LocksOut(Schema):
+    #: The locks that each pod holds longest, at most 5, held for 1 s or longer; the longest first.
+    held: list[HeldLockOut]
+    #: All locks that pods hold, and for how long the longest is held.
+    holding: int
+    longest_s: float
+    #: The sums over all pods.
+    locks: dict[str, int]
+    once: dict[str, int]
+    #: Pods that use locks or idempotency, those with failures first.
+    pods: list[PodLocksOut]
+    #: Pods whose agent is too old to report locks.
+    not_reporting: list[str]
+
+
+_COUNTS: dict[str, Any] = {
+    "locks": {"acquired": 40, "waited": 3, "taken": 2, "lost": 1, "waited_ms": 410, "held_ms": 90_000},
+    "once": {"begun": 120, "replayed": 4, "running": 1},
+}
+LOCK_EXAMPLES: dict[str, Any] = {
+    "HeldLockOut": {
+        "name": "nightly-report",
+        "pod": "web-1",
+        "service": "shop",
+        "since": "2026-11-20T03:12:00Z",
+        "held_s": 47.2,
+    },
+    "PodLocksOut": {"pod": "web-1", "service": "shop", "holding": 1, **_COUNTS},
+}
+LOCK_EXAMPLES["LocksOut"] = {
+    "held": [LOCK_EXAMPLES["HeldLockOut"]],
+    "holding": 1,
+    "longest_s": 47.2,
+    **_COUNTS,
+    "pods": [LOCK_EXAMPLES["PodLocksOut"]],
+    "not_reporting": ["web-9"],
+}

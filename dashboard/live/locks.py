@@ -1,0 +1,77 @@
+"""What the page of locks displays: who holds which lock for how long, and what became of locks lately."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.alerts.thresholds import LOCK_HELD_S
+from controlplane.status.locks import WINDOW_S, HeldLock, LocksStatus, PodLocks
+
+#: Rows of a table: the others are counted.
+MOST_ROWS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockPodRow:
+    """Of one pod, or of all pods together. Counts are of the last 10 minutes."""
+
+    name: str
+    locks: Mapping[str, int]
+    once: Mapping[str, int]
+    holding: int = 0
+
+    @property
+    def hot(self) -> bool:
+        return any(self.locks.get(name) for name in ("lost", "unavailable", "unreleased"))
+
+    @property
+    def once_hot(self) -> bool:
+        return any(self.once.get(name) for name in ("lost", "unavailable"))
+
+    @property
+    def mean_wait_s(self) -> float | None:
+        acquired = self.locks.get("acquired", 0)
+        return self.locks.get("waited_ms", 0) / 1000 / acquired if acquired else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocksPage:
+    held: tuple[HeldLock, ...]
+    holding: int
+    #: The sum of several pods first, then those with failures.
+    pods: tuple[LockPodRow, ...]
+    #: Pods that use an idempotency key or ``agent.once``.
+    once: tuple[LockPodRow, ...]
+    #: Pods without a row.
+    more: int
+    without: tuple[str, ...]
+    minutes: int = round(WINDOW_S / 60)
+
+    @property
+    def unnamed(self) -> int:
+        return max(0, self.holding - len(self.held))
+
+    @property
+    def long_s(self) -> float:
+        """A lock that is held for longer is marked."""
+        return LOCK_HELD_S
+
+
+def locks_page(status: LocksStatus) -> LocksPage:
+    pods = [_row(server.name, one) for server, one in status.pods]
+    fleet = LockPodRow(name="", locks=status.locks, once=status.once, holding=status.holding)
+    return LocksPage(
+        held=status.held[:MOST_ROWS],
+        holding=status.holding,
+        pods=_with_sum(fleet, [row for row in pods if row.locks or row.holding]),
+        once=_with_sum(fleet, [row for row in pods if row.once]),
+        more=max(0, len(pods) - MOST_ROWS),
+        without=status.without,
+    )
+
+
+def _row(name: str, one: PodLocks) -> LockPodRow:
+    return LockPodRow(name=name, locks=one.locks, once=one.once, holding=one.holding)
+
+
+def _with_sum(fleet: LockPodRow, rows: list[LockPodRow]) -> tuple[LockPodRow, ...]:
+    return (fleet, *rows[:MOST_ROWS]) if len(rows) > 1 else tuple(rows)
