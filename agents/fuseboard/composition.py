@@ -14,6 +14,7 @@ from fuseboard.batching.batch import Batcher
 from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
 from fuseboard.batching.settlements import Settlements
+from fuseboard.breaker.probes import Probes
 from fuseboard.breaker.reports import Reports
 from fuseboard.calling.retries import Capacity, Retries
 from fuseboard.configuration.current_configuration import Configuration
@@ -86,6 +87,7 @@ def compose_admission(
         leases=leases,
         decisions=decisions,
         guards=guards,
+        probes=Probes(lambda gate: reports.add(gate, urgent=True)),
         on_change=on_change,
     )
     return Admission(

@@ -230,6 +230,8 @@ class Permit(Struct, kw_only=True, gc=False):
     slot: Any = None
     #: Of a call that failed: the kind, and the id of its trace. For the agent alone.
     failure: tuple[str, str] | None = None
+    #: The call is a probe that runs; ``None`` if it is not. For the agent alone.
+    probe: Any = None
     #: The vendor does not serve the account of this pod. For the agent alone.
     account_refused: bool = False
 

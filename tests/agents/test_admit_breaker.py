@@ -49,6 +49,30 @@ class TestBreaker:
         store.advance(0.5)
         assert store.admit((5, 1)).granted == 2
 
+    def test_the_permit_of_a_call_that_runs_on_is_renewed_and_its_outcome_counts(self, limits: redis.Redis):
+        store = self.tripped(self.store(limits))
+        store.advance(2)
+        lease_us = store.policy.probe_lease_ms * 1000
+        probes = store.admit((store.policy.probes, 1))
+        assert probes.verdict == "probes"
+        tokens = [f"b{store.batches}.{number + 1}" for number in range(store.policy.probes)]
+        for _ in range(5):
+            store.now_us += lease_us - 1
+            store.report(probes.generation, probes=tuple((token, lease_us) for token in tokens))
+            assert store.admit().verdict == "probe_busy"
+        assert store.breaker().successes == 0
+        assert store.report(probes.generation, probes=((tokens[0], 2),)).change == "reopened"
+
+    def test_a_permit_that_has_expired_is_not_renewed(self, limits: redis.Redis):
+        store = self.tripped(self.store(limits))
+        store.advance(2)
+        lease_us = store.policy.probe_lease_ms * 1000
+        probes = store.admit((store.policy.probes, 1))
+        token = f"b{store.batches}.1"
+        store.now_us += lease_us
+        store.report(probes.generation, probes=((token, lease_us),))
+        assert store.admit((store.policy.probes, 1)).granted == store.policy.probes
+
     def test_asking_does_not_prolong_a_lease(self, limits: redis.Redis):
         store = self.tripped(self.store(limits))
         store.advance(2)

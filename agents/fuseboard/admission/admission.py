@@ -102,6 +102,7 @@ class Admission:
     async def stop(self) -> None:
         """Send what is not reported yet, and disconnect. Calls that still wait are decided locally."""
         self.guards.stop()
+        self._calls.probes.stop()
         self._leases.stop()
         self._reports.flush()
         self._settlements.flush()

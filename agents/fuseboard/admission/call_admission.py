@@ -24,6 +24,7 @@ from fuseboard.batching.redis_question import (
 )
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker
+from fuseboard.breaker.probes import Probes
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot, TenantRules
@@ -61,6 +62,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     leases: Leases
     decisions: DecisionBuilder
     guards: CallGuards
+    probes: Probes
     on_change: Callable[[], None]
     gates: dict[str, FleetBreaker] = field(default_factory=dict)
 
@@ -105,7 +107,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         # Identifies the generations of both breakers: another object replaces it when either changes.
         tally = gate.tally
         if demand.leasable and (permit := self._from_lease(lane)) is not None:
-            return permit
+            return permit if gate.local.state is CLOSED else self.probes.begin(gate, permit)
         # When Redis is back, its breakers apply at once. Only limits ramp.
         if self.health.mode is LOCAL:
             return self._decide_locally(lane)
@@ -128,14 +130,15 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         if answer.signer is None:
             answer.signer, answer.mode = lane, self.health.mode
         if answer.token:
-            return _permit_with_token(lane, answer)
+            return self.probes.begin(gate, _permit_with_token(lane, answer))
         generation, tally = answer.generation, gate.tally
-        return Permit(
+        permit = Permit(
             made=answer,
             dependency=gate.name,
             generation=generation,
             tally=tally if tally.generation == generation else None,
         )
+        return permit if gate.local.state is CLOSED else self.probes.begin(gate, permit)
 
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows already refuses the call."""
@@ -240,9 +243,10 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         decision = self.decisions.allow(
             lane.snapshot, demand.statuses(), LOCAL, dependency=gate.name, charges=(charge,)
         )
-        return Permit(
+        permit = Permit(
             made=decision, dependency=gate.name, generation=0, local_generation=gate.local.generation
         )
+        return self.probes.begin(gate, permit)
 
     def refuse(
         self,
@@ -282,6 +286,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
 
     def _report_in_full(self, gate: FleetBreaker, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         """Free the slots, count the outcome in both breakers, and send it to Redis soon."""
+        if permit.probe is not None:
+            permit.probe.end()
         for charge in permit.decision.charges:
             if charge.local or charge.demand.holds_slots:
                 self.finish(charge)

@@ -246,7 +246,7 @@ class Questions:
             dependency=self.dependency,
             charges=(Charge(gate.domain, demand, head.now_us, row.token, account=Account(calls.decisions)),),
         )
-        permit = Permit(
+        made = Permit(
             made=decision,
             dependency=self.dependency,
             generation=head.generation,
@@ -254,6 +254,7 @@ class Questions:
             local_generation=gate.local.generation,
             state=BreakerState.HALF_OPEN if head.verdict == PROBES else BreakerState.CLOSED,
         )
+        permit = calls.probes.begin(gate, made)
         decided_at = calls.health.decided_at(head.now_us, 0.0)
         return Granted(row, payload, permit, decided_at + (row.lease_end - head.now_us) / 1e6)
 

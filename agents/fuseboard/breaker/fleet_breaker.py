@@ -287,6 +287,11 @@ class FleetBreaker:
             pending = self.pending[generation] = PendingReport()
         pending.add(outcome, probe)
 
+    def renew_probe(self, generation: int, token: str) -> None:
+        """The call that has this permit of the half-open breaker runs on."""
+        lease_us = self.dependency.breaker.probe_lease_ms * 1000
+        self.pending.setdefault(generation, PendingReport()).probes.append((token, lease_us))
+
     def note_sent(self, generation: int, outcomes: PendingReport) -> None:
         """These outcomes are on their way to Redis."""
         if generation == self.generation and (outcomes.ok or outcomes.failure or outcomes.slow):

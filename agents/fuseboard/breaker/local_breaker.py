@@ -85,6 +85,15 @@ class LocalBreaker:
         self.probing_until = now + policy.probe_lease_ms / 1000
         return 0.0
 
+    def renew_probe(self, generation: int, policy: BreakerPolicy) -> bool:
+        """The probe of this generation runs on. Whether it is still the probe."""
+        is_probe = (
+            self.state is BreakerState.HALF_OPEN and self.generation == generation and self.probing_until > 0
+        )
+        if is_probe:
+            self.probing_until = monotonic() + policy.probe_lease_ms / 1000
+        return is_probe
+
     def record(self, outcome: Outcome, policy: BreakerPolicy) -> None:
         """Count the outcome of a call that this pod made."""
         if self.state is BreakerState.HALF_OPEN:

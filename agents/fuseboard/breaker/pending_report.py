@@ -17,6 +17,7 @@ class PendingReport(Struct):
     tail: int = 0
     #: For how long the vendor asked not to be called, in milliseconds.
     cooldown_ms: int = 0
+    #: Tokens of permits, each with its outcome, or with the us for which it is renewed.
     probes: list[tuple[str, int]] = field(default_factory=list)
 
     def add(self, outcome: Outcome, probe: str) -> None:

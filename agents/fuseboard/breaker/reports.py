@@ -24,7 +24,9 @@ class Reports:
         self._tuning = tuning
         self._gates: dict[str, FleetBreaker] = {}
         self._tallies: list[UncountedSuccesses] = []
+        # With the time of the timer: a handle of uvloop does not know it when the timer is due at once.
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     def add(self, gate: FleetBreaker, *, urgent: bool) -> None:
         """Send the pending outcomes of ``gate`` soon."""
@@ -33,10 +35,10 @@ class Reports:
         loop = asyncio.get_running_loop()
         due = loop.time() + (URGENT_S if urgent else self._tuning().report_interval_ms / 1000)
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._due <= due:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(due, self.flush)
+        self._timer, self._due = loop.call_at(due, self.flush), due
 
     def tally(self, tally: UncountedSuccesses) -> None:
         """Count a success with the others, with the next report."""

@@ -19,7 +19,8 @@
 --       channel name               where opening is published, and the name of the breaker there
 --       [`window_calls` n]         optional, and no permit has this name: judge the ratios over the
 --                                  newest seconds of the window that have n calls together
---       [token outcome]...         permits; outcome 0 neutral, 1 ok, 2 failed or slow
+--       [token outcome]...         permits; outcome 0 neutral, 1 ok, 2 failed or slow; or, at least 1000,
+--                                  the us for which a permit of a call that runs is renewed
 -- Returns integers
 --   change       0 none  1 tripped  2 reopened  3 closed  4 stale  5 would have tripped
 --   state        0 closed  1 open  2 half-open
@@ -101,12 +102,17 @@ end
 if breaker.state == 'open' then return answer(NONE) end
 
 if breaker.state == 'half_open' then
-    local freed = false
+    local changed = false
     for i = 20, #ARGV, 2 do
         for at, permit in ipairs(breaker.permits) do
             if permit.token == ARGV[i] then
+                changed = true
+                local renewed = tonumber(ARGV[i + 1])
+                if renewed >= 1000 then
+                    if permit.expires > now then permit.expires = now + renewed end
+                    break
+                end
                 table.remove(breaker.permits, at)
-                freed = true
                 local outcome = permit.expires > now and ARGV[i + 1] or '0'
                 if outcome == '2' then
                     open('probe_failed')
@@ -122,7 +128,7 @@ if breaker.state == 'half_open' then
         change_state('closed', 'probes_passed', 0)
         return answer(CLOSED)
     end
-    if freed then write_breaker(KEYS[2], breaker) end
+    if changed then write_breaker(KEYS[2], breaker) end
     return answer(NONE)
 end
 

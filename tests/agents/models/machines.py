@@ -174,6 +174,18 @@ def breaker_machine(client: redis.Redis, admit: Script, report: Script) -> type[
                 else:
                     self.report_closed(generation, "a", int(outcome == 1), int(outcome == 2))
 
+        @rule(ticket=tickets)
+        def a_call_runs_on(self, ticket: tuple[int, tuple[str, ...]]) -> None:
+            generation, tokens = ticket
+            for token in tokens:
+                before = self.store.contents()
+                reply = self.store.report(generation, probes=((token, policy.probe_lease_ms * 1000),))
+                if generation == self.model.generation:
+                    assert reply.change == "none"
+                    self.model.renew_probe(token, self.now)
+                else:
+                    assert self.store.contents() == before
+
         @rule(ticket=tickets, server=st.sampled_from("abc"), ok=st.integers(0, 4), failure=st.integers(0, 4))
         def a_batch_of_calls_ends(
             self, ticket: tuple[int, tuple[str, ...]], server: str, ok: int, failure: int

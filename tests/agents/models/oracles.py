@@ -134,6 +134,11 @@ class Breaker:
                 return newest
         return rows
 
+    def renew_probe(self, token: str, now: int) -> None:
+        """Its call runs on."""
+        if self.permits.get(token, now) > now:
+            self.permits[token] = now + self.policy.probe_lease_ms * 1000
+
     def report_probe(self, token: str, outcome: int, now: int) -> str:
         lease = self.permits.pop(token, None)
         if lease is None or lease <= now or outcome == 0:

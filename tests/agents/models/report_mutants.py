@@ -35,6 +35,30 @@ REPORT_MUTANTS = [
         "                if false then",
     ),
     Mutant(
+        "a call that runs on loses its permit",
+        "report",
+        "if permit.expires > now then permit.expires = now + renewed end",
+        "table.remove(breaker.permits, at)",
+    ),
+    Mutant(
+        "a permit that has expired is renewed",
+        "report",
+        "if permit.expires > now then permit.expires = now + renewed end",
+        "permit.expires = now + renewed",
+    ),
+    Mutant(
+        "a permit is not renewed",
+        "report",
+        "permit.expires = now + renewed end",
+        "end",
+    ),
+    Mutant(
+        "a call that runs on is a success",
+        "report",
+        "if renewed >= 1000 then",
+        "if renewed >= 1000 then breaker.successes = breaker.successes + 1",
+    ),
+    Mutant(
         "a success does not end a row of failures",
         "report",
         "ring[2] = (ok > 0) and tail or ring[2] + tail",
