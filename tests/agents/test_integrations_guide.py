@@ -16,9 +16,12 @@ from fuseboard.configuration.disk import read_bootstrap
 from fuseboard.contract.policy import Dependency, Limit, TenantRecord, Tier
 from fuseboard.contract.words import Dimension, Mode
 from fuseboard.settings import AgentSettings
+from fuseboard.testing import FakeAgent, fuseboard_agent
 from tests.agents.published import publish
 from tests.agents.servers import BREAKER, POLICY
 from tests.waiting import eventually
+
+__all__ = ["fuseboard_agent"]
 
 uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
@@ -216,3 +219,21 @@ async def test_the_adapters_for_requests_wsgi_and_django_do_what_the_guide_says(
     assert [status[:3] for status in statuses] == ["200", "403"]
     assert vendor.requests == 1
     assert await guide["asynchronous_view"](None, charge) == "charged"
+
+
+def test_the_application_of_the_guide_runs_with_the_fake_agent(
+    fuseboard_agent: FakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Both pages as they are: the application of the guide, and the test that protection.md shows for it."""
+    (application,) = (code for code in blocks("python") if "app = FastAPI()" in code)
+    page = (REPOSITORY / "docs" / "protection.md").read_text()
+    (example,) = re.findall(r"^```python\n(import importlib\n.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "shop.py").write_text(application)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PAYMENTS_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("FUSEBOARD_REDIS_URL", raising=False)
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/protection.md", "exec"), names)  # noqa: S102 - our own page
+    shop = names["shop"].__wrapped__(fuseboard_agent, monkeypatch)
+    names["test_an_open_breaker_is_503"](shop, fuseboard_agent)
+    assert [str(decision.reason) for decision in fuseboard_agent.refusals] == ["breaker_open"]

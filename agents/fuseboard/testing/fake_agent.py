@@ -24,9 +24,11 @@ from fuseboard.calling import deadline
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.protection import Retry
-from fuseboard.contract.words import Outcome, Reason
+from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
+from fuseboard.protection.pressure import Pressure
 from fuseboard.subject import NOBODY, Subject
 from fuseboard.testing.fake_backlog import FakeBacklogs
 from fuseboard.testing.fake_locks import FakeLocks
@@ -280,6 +282,30 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
 
     def readiness(self) -> tuple[bool, str]:
         return True, ""
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.SHARED
+
+    def pressure(self) -> Pressure:
+        return Pressure()
+
+    def views(self) -> tuple[BreakerView, ...]:
+        return ()
+
+    def resilience(self) -> dict[str, Any]:
+        """The keys that a pod has before anything protects it."""
+        return {
+            "server": "fake",
+            "service": "default",
+            "environment": DEFAULT_ENVIRONMENT,
+            "revision": 0,
+            "mode": str(self.mode),
+            "ready": True,
+            "not_ready_because": "",
+            "breakers": {},
+            "dependencies": {},
+        }
 
     def enter_request(
         self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
