@@ -28,8 +28,9 @@ from fuseboard.calling.failures import note_failure
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.failures import SLOW_KIND, UNKNOWN_KIND
 from fuseboard.contract.policy import BreakerPolicy
+from fuseboard.contract.timeouts import timeout_ms_of
 from fuseboard.contract.words import Mode, Outcome, Reason, is_subject
-from fuseboard.decision import Decision, Permit
+from fuseboard.decision import Decision, Parts, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.primitives.api import AsyncPrimitives
 from fuseboard.primitives.store_thread import StoreThread
@@ -216,16 +217,27 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
                 if observer is not None:
                     self._safely(partial(observer.permitted, permit, begun, monotonic() - begun))
                 permit.settler = self.settle
-                permit.timeout_s = self.timeout_s(dependency)
+                self._bound(permit, tier)
                 if until is not None:
                     self._hurry(permit, until)
                 return permit
         return self.permit_unasked(dependency)
 
+    def _bound(self, permit: Permit, tier: str | None) -> None:
+        """How long the call may take, and the parts of a stream."""
+        known = self.configuration.snapshot.dependency(permit.dependency)
+        if known is not None:
+            permit.tier = tier
+            permit.timeout_s = timeout_ms_of(known, tier) / 1000
+            if known.first_part_ms or known.between_parts_ms:
+                permit.began_s = monotonic()
+                permit.parts = Parts(known.first_part_ms / 1000, known.between_parts_ms / 1000)
+
     def _hurry(self, permit: Permit, until: float) -> None:
         """The caller's deadline bounds the call, too."""
         left_s = max(0.0, until - monotonic())
         permit.timeout_s = left_s if permit.timeout_s is None else min(permit.timeout_s, left_s)
+        permit.until = until
         permit.hurried = not self._is_slow(permit, left_s)
 
     def report(
@@ -233,9 +245,9 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
     ) -> None:
         """Report how a permitted call ended, once. Further reports of the same permit count nothing.
 
-        With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms``, or than the
-        dependency's timeout, counts as slow. ``cooldown_ms``: for how long the vendor asked not to be
-        called; the whole fleet stops calling it.
+        With ``elapsed_s``, a success that took longer than the breaker's ``slow_ms``, or than the call's
+        timeout, counts as slow. The time of a stream is that until its first part. ``cooldown_ms``: for how
+        long the vendor asked not to be called; the whole fleet stops calling it.
         """
         if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
             outcome = SLOW
@@ -309,15 +321,11 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
 
     def permit_unasked(self, dependency: str) -> Permit:
         decision = self.allow_unasked(dependency=dependency)
-        timeout_s = self.timeout_s(dependency)
-        return Permit(
-            made=decision,
-            dependency=dependency,
-            generation=0,
-            reported=True,
-            timeout_s=timeout_s,
-            settler=self.settle,
+        permit = Permit(
+            made=decision, dependency=dependency, generation=0, reported=True, settler=self.settle
         )
+        self._bound(permit, None)
+        return permit
 
     def permit_late(self, dependency: str) -> Permit:
         """The permit of a call that the loop did not decide in time. Raises ``Refused`` with a bulkhead.
@@ -360,8 +368,11 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         known = self.configuration.snapshot.dependency(permit.dependency)
         if known is None:
             return elapsed_s * 1000 > _DEFAULT_BREAKER.slow_ms
+        most_ms = timeout_ms_of(known, permit.tier)
+        if permit.first_part_s is not None:
+            elapsed_s, most_ms = permit.first_part_s, known.first_part_ms or most_ms
         # A call that blocks cannot be cancelled: beyond its timeout, even a success is slow.
-        return elapsed_s * 1000 > min(known.breaker.slow_ms, known.timeout_ms)
+        return elapsed_s * 1000 > min(known.breaker.slow_ms, most_ms)
 
 
 def from_env() -> Agent:

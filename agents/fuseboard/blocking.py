@@ -213,8 +213,9 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         """As ``fuseboard.Agent.retries``."""
         return self._started().retries
 
-    def timeout_s(self, dependency: str) -> float | None:
-        return self._started().timeout_s(dependency)
+    def timeout_s(self, dependency: str, tier: str | None = None) -> float | None:
+        """As ``fuseboard.Agent.timeout_s``."""
+        return self._started().timeout_s(dependency, tier)
 
     def pressure(self) -> Pressure:
         """As ``fuseboard.Agent.pressure``."""

@@ -3,7 +3,9 @@
 Structs, not dataclasses: nearly every call makes one, and a frozen dataclass costs eight times as much.
 """
 
+from asyncio import get_running_loop
 from collections.abc import Callable, Collection, Mapping
+from time import monotonic
 from typing import Any, Protocol, Self
 
 from msgspec import Struct, field
@@ -203,6 +205,13 @@ class Decision(Struct, frozen=True, kw_only=True):
         return ", ".join(f"{kind} {name!r}" for kind, name in names if name) or "a caller without a tenant"
 
 
+class Parts(Struct, frozen=True, gc=False):
+    """The bounds of a streamed answer in seconds: until its first part, and between two. 0 is no bound."""
+
+    first_s: float
+    between_s: float
+
+
 class Permit(Struct, kw_only=True, gc=False):
     """Permission to make one call to a dependency. Report its outcome exactly once."""
 
@@ -224,8 +233,17 @@ class Permit(Struct, kw_only=True, gc=False):
     #: The dependency's timeout; ``None`` when it is not registered. ``Agent.call`` and ``acall`` cancel the
     #: block after this time. Pass it to a blocking client.
     timeout_s: float | None = None
+    #: The bounds of a streamed answer, which has no other; ``None`` if the dependency has none.
+    parts: Parts | None = None
     #: The caller's deadline leaves less time than a good call may take.
     hurried: bool = False
+    #: For the agent alone, as all below: the tier that the caller named, and its deadline.
+    tier: str | None = None
+    until: float | None = None
+    #: When the block of the call began, its timer, and when the first part of its answer came after that.
+    began_s: float | None = None
+    timer: Any = None
+    first_part_s: float | None = None
     #: What the call uses of the dependency's protection; ``None`` without one. For the agent alone.
     slot: Any = None
     #: Of a call that failed: the kind, and the id of its trace. For the agent alone.
@@ -242,6 +260,27 @@ class Permit(Struct, kw_only=True, gc=False):
             self.made = self.made.decide()
         decision: Decision = self.made
         return decision
+
+    def part(self) -> None:
+        """A part of a streamed answer has arrived. Call it for each one, in the block of the call.
+
+        The first part ends the time by which the call counts as slow. After that, the block ends with
+        ``TimeoutError`` when no part comes for the dependency's ``between_parts_ms``.
+        """
+        now = monotonic()
+        if self.first_part_s is None and self.began_s is not None:
+            self.first_part_s = now - self.began_s
+        if self.timer is None or self.parts is None or self.timer.expired():
+            return
+        left_s = self.parts.between_s or None
+        if self.until is not None:
+            left_s = self.until - now if left_s is None else min(left_s, self.until - now)
+        self.timer.reschedule(None if left_s is None else get_running_loop().time() + left_s)
+
+    def end_stream(self) -> None:
+        """The block ended well. If the answer was a stream that reported no part, its parts were not slow."""
+        if self.parts is not None and self.first_part_s is None:
+            self.first_part_s = 0.0
 
     def settle(self, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever the estimate was. Once per measure.

@@ -336,6 +336,20 @@ SHARING_POLICY = Policy(
     tiers=(Tier(name="free"),),
     dependencies=(Dependency(name="openai", protection=CallProtection(bulkhead=Bulkhead(share_idle=True))),),
 )
+# Streams have bounds for their parts, and each tier of calls has a timeout.
+STREAMING_POLICY = Policy(
+    environment="production",
+    default_tier="free",
+    tiers=(Tier(name="free"),),
+    dependencies=(
+        Dependency(
+            name="openai",
+            first_part_ms=30_000,
+            between_parts_ms=60_000,
+            protection=CallProtection(timeouts_ms=(180_000, 120_000, 0)),
+        ),
+    ),
+)
 PROTECTED_REQUEST = msgspec.structs.replace(
     CUT_REQUEST,
     load=PodLoad(
@@ -425,6 +439,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.4.json": BY_CALLS_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,
     "policy.5.json": SHARING_POLICY,
+    "policy.6.json": STREAMING_POLICY,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
     "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),

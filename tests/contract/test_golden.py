@@ -29,6 +29,7 @@ from tests.contract.examples import (
     POLICY,
     PROTECTED_REQUEST,
     PROTECTING_POLICY,
+    STREAMING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
 from tests.contract.sample_examples import ALONE, PRIMITIVES, SAMPLES, TALLY, TRACED
@@ -190,7 +191,10 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
         PROTECTING_POLICY.protection.shedding,
         PROTECTING_POLICY.protection.readiness,
         PROTECTING_POLICY.protection.observe,
-        PROTECTING_POLICY.dependencies[0].protection,
+        msgspec.structs.replace(
+            PROTECTING_POLICY.dependencies[0].protection,
+            timeouts_ms=STREAMING_POLICY.dependencies[0].protection.timeouts_ms,
+        ),
         # ``share_idle`` came later, and is in another file.
         msgspec.structs.replace(PROTECTING_POLICY.dependencies[0].protection.bulkhead, share_idle=True),
         PROTECTING_POLICY.dependencies[0].protection.local_rate,

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.app.task import Context
 from celery.exceptions import Reject, Retry
 
-from fuseboard import Outcome, Reason, Refused
+from fuseboard import Misconfigured, Outcome, Reason, Refused
 from fuseboard.decision import Decision
 from fuseboard.integrations import celery as integration
 from fuseboard.integrations.celery import HEADER, GuardedTask
@@ -18,7 +18,9 @@ from fuseboard.integrations.task_admission import (
     CAP_S,
     MOST_REFUSALS,
     MOST_REFUSED_S,
+    SHORT_WAIT_S,
     Refusals,
+    call_options,
     chosen,
     pause_s,
 )
@@ -169,3 +171,17 @@ class TestCelery:
         ]
         agent.open("payments")
         assert charge() == "charged"
+
+
+def test_the_options_of_a_task_are_values_or_functions_of_its_arguments():
+    options = {"tenant": lambda order: order["tenant"], "tier": "critical", "queue": "other"}
+    found = call_options(options, ({"tenant": "acme"},), {})
+    assert found == {"tenant": "acme", "tier": "critical", "wait_s": SHORT_WAIT_S}
+
+
+def test_a_task_with_a_wrong_tier_fails_with_the_rule(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(charge.__class__, "tier", "gold")
+    with pytest.raises(Misconfigured, match="tier must be one of critical, standard, optional"):
+        run()
+    monkeypatch.setattr(charge.__class__, "tier", "optional")
+    assert run() == "charged"

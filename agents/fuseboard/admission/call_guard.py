@@ -12,6 +12,7 @@ from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.protection import CallProtection, Observe
+from fuseboard.contract.timeouts import longest_timeout_ms
 from fuseboard.protection.bulkhead import TIERS, Bulkhead, Seat
 from fuseboard.protection.latency_histogram import LatencyHistogram
 from fuseboard.protection.local_rate import LocalRate
@@ -96,7 +97,7 @@ class CallGuard:
         self.on = True
         self.tier = TIERS.index(protection.tier)
         self.sla_s = protection.sla_ms / 1000
-        self._reclaim_s = max(RECLAIM_S, RECLAIM_TIMEOUTS * dependency.timeout_ms / 1000)
+        self._reclaim_s = max(RECLAIM_S, RECLAIM_TIMEOUTS * longest_timeout_ms(dependency) / 1000)
         expected_ms = protection.sla_ms or dependency.breaker.slow_ms
         expected_s = min(expected_ms, dependency.timeout_ms) / 1000
         if not self._last:

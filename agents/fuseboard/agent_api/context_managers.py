@@ -25,6 +25,9 @@ from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 
+#: The longest block of a dependency that streams, if its parts are unknown.
+LONGEST_STREAM_S = 600.0
+
 
 class Block(AbstractAsyncContextManager[Permit], AsyncContextDecorator):
     """A block for one call. Also a decorator, as in release 0.1: ``Agent.guard`` is the documented one."""
@@ -49,8 +52,9 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
     def call(self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]) -> Block:
         """Guard one call: admit it, and report how the block ended. Raises ``Refused``.
 
-        A block that takes longer than the dependency's timeout is cancelled, and raises
-        ``TimeoutError``, which is a failure.
+        A block that takes longer than the call's timeout is cancelled, and raises ``TimeoutError``, which
+        is a failure. A dependency with ``first_part_ms`` or ``between_parts_ms`` has no such timeout:
+        call ``permit.part()`` for each part of a streamed answer, see docs/protection.md.
 
         ``neutral`` are exceptions that say nothing about the dependency. See
         ``fuseboard.calling.outcomes`` for how the others are judged. ``tier`` and ``deadline_s`` are as
@@ -73,6 +77,11 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         self,
     ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
         return self.retrying, ThreadCalls(lambda: self).retrying
+
+
+def stream_bound_s(permit: Permit) -> float:
+    """The time of a block whose answer may be a stream. How long its parts take is not known yet."""
+    return LONGEST_STREAM_S if permit.until is None else min(LONGEST_STREAM_S, permit.until - monotonic())
 
 
 class CallBlock(Block):
@@ -109,8 +118,10 @@ class CallBlock(Block):
         permit = await self._agent.admit_call(self._dependency, **self._options)
         self._permit = permit
         self._started = monotonic()
+        permit.began_s = self._started
         if permit.timeout_s is not None:
-            self._timeout = asyncio.timeout(permit.timeout_s)
+            longest_s = permit.timeout_s if permit.parts is None else stream_bound_s(permit)
+            self._timeout = permit.timer = asyncio.timeout(longest_s)
             try:
                 await self._timeout.__aenter__()
             except BaseException:
@@ -128,12 +139,14 @@ class CallBlock(Block):
         if self._entered is not None:
             leave_block(self._entered)
         if self._timeout is not None:
+            permit.timer = None
             try:
                 await self._timeout.__aexit__(kind, error, trace)
             except TimeoutError as late:
                 self._agent.report_error(permit, late, self._neutral)
                 raise
         if error is None:
+            permit.end_stream()
             self._agent.report(permit, Outcome.OK, monotonic() - self._started)
         else:
             self._agent.report_error(permit, error, self._neutral)

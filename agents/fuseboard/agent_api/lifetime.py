@@ -11,6 +11,7 @@ from typing import Self
 from fuseboard.calling.retries import Retries
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.timeouts import timeout_ms_of
 from fuseboard.contract.words import Mode
 from fuseboard.errors import Misconfigured
 from fuseboard.reporting.counters import Counters
@@ -104,10 +105,13 @@ class Lifetime:
         """Every breaker as this pod sees it."""
         return self._runtime.admission.breaker_views()
 
-    def timeout_s(self, dependency: str) -> float | None:
-        """The configured timeout of a dependency; ``None`` when it is not registered."""
+    def timeout_s(self, dependency: str, tier: str | None = None) -> float | None:
+        """The timeout of a call of this tier; ``None`` when the dependency is not registered.
+
+        Without ``tier``, it is that of the tier of callers that name none.
+        """
         known = self.configuration.snapshot.dependency(dependency)
-        return known.timeout_ms / 1000 if known is not None else None
+        return timeout_ms_of(known, tier) / 1000 if known is not None else None
 
     def longest_wait_s(self, dependency: str = "", *, tenant: str | None = None) -> float:
         """How long a call to the dependency, or a request of the tenant, waits if its caller does not say.

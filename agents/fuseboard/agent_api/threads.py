@@ -79,6 +79,7 @@ class ThreadCalls:
         """As ``fuseboard.Agent.call``. Raises ``Refused``."""
         permit = self.admit_call(dependency, **options)
         agent, started = self._agent_now(), monotonic()
+        permit.began_s = started
         entered = enter_block(permit) if permit.slot is not None else None
         try:
             yield permit
@@ -88,6 +89,7 @@ class ThreadCalls:
         finally:
             if entered is not None:
                 leave_block(entered)
+        permit.end_stream()
         agent.report(permit, Outcome.OK, monotonic() - started)
 
     def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> BlockingRetrying:

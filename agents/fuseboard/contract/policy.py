@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from fuseboard.contract.addresses import IPV6_PREFIX, NARROWEST_PREFIX, WIDEST_PREFIX
 from fuseboard.contract.protection import (
     CallProtection,
+    MillisOrNone,
     PodProtection,
     ProtectionError,
     check_call_protection,
@@ -187,6 +188,10 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: Milliseconds = 30_000
     #: A call waits for a refusal that ends within this time, unless the caller says how long to wait.
     wait_ms: WaitMs = 0
+    #: For streamed answers, instead of the timeout: the longest time until the first part, and between two
+    #: parts. 0 is no bound. With one of them, the length of a stream is no longer bounded.
+    first_part_ms: MillisOrNone = 0
+    between_parts_ms: MillisOrNone = 0
     #: What protects each pod from it; absent for nothing.
     protection: CallProtection | None = None
     override: Override | None = None

@@ -106,6 +106,8 @@ class CallProtection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tier: CallTier = CallTier.STANDARD
     #: How long a call should take; 0 for unknown. Calls are shed when p95 is near it.
     sla_ms: MillisOrNone = 0
+    #: The longest call of each tier: critical, standard, optional. 0 is the timeout of the dependency.
+    timeouts_ms: tuple[MillisOrNone, MillisOrNone, MillisOrNone] = (0, 0, 0)
     bulkhead: Bulkhead | None = None
     local_rate: LocalRate | None = None
     retry: Retry | None = None

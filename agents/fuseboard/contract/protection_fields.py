@@ -40,6 +40,7 @@ MAX_ROUTES = 200
 _HELP = {
     "tier": "The tier of calls whose caller names none.",
     "sla_ms": "How long a call should take; 0 for unknown. Calls are shed when their p95 is near it.",
+    "timeouts_ms": "The longest call of each tier; 0 is the timeout of the dependency.",
     "bulkhead.max_concurrent": "The most calls of one pod at once.",
     "bulkhead.shares": "How max_concurrent is divided among the tiers; the sum is 100.",
     "bulkhead.queues": "The most calls of each tier that wait for a slot.",

@@ -25,14 +25,14 @@ from arq import Retry
 from arq.constants import retry_key_prefix
 
 from fuseboard.agent import Agent
-from fuseboard.agent_api.arguments import check_name
+from fuseboard.agent_api.arguments import check_name, check_tier
+from fuseboard.agent_api.options import Given
 from fuseboard.contract.words import Outcome
 from fuseboard.errors import Refused
 from fuseboard.integrations.task_admission import (
     MOST_REFUSED_S,
-    SHORT_WAIT_S,
     Refusals,
-    chosen,
+    call_options,
     pause_s,
     report_end,
 )
@@ -49,22 +49,21 @@ def guarded(
     agent: Agent,
     dependency: str,
     *,
-    tenant: str | Callable[..., str] = "",
-    cost: int | Callable[..., int] = 1,
+    tenant: Given[str] = "",
+    cost: Given[int] = 1,
+    tier: Given[str | None] = None,
 ) -> Callable[[Job], Job]:
-    """Decorator of a job. ``tenant`` and ``cost`` are values, or functions of its context and arguments."""
+    """Decorator of a job. The options are values, or functions of its context and arguments."""
     check_name("a dependency", dependency)
+    if not callable(tier):
+        check_tier(tier)
+    options = {"tenant": tenant, "cost": cost, "tier": tier}
 
     def decorate(job: Job) -> Job:
         @wraps(job)
         async def run(ctx: Context, *args: Any, **kwargs: Any) -> Any:
             try:
-                permit = await agent.admit_call(
-                    dependency,
-                    tenant=chosen(tenant, (ctx, *args), kwargs),
-                    cost=chosen(cost, (ctx, *args), kwargs),
-                    wait_s=SHORT_WAIT_S,
-                )
+                permit = await agent.admit_call(dependency, **call_options(options, (ctx, *args), kwargs))
             except Refused as refused:
                 raise await _later(ctx, refused) from None
             try:

@@ -30,9 +30,9 @@ from fuseboard.decision import Decision
 from fuseboard.errors import Refused
 from fuseboard.integrations.task_admission import (
     CAP_S,
-    SHORT_WAIT_S,
+    OPTIONS,
     Refusals,
-    chosen,
+    call_options,
     pause_s,
     report_end,
 )
@@ -58,15 +58,16 @@ def agent() -> blocking.Agent:
 
 
 class GuardedTask(Task):  # type: ignore[type-arg] # the parameters of each task are its own
-    """A task with the options ``dependency``, ``tenant`` and ``cost``.
+    """A task with the options ``dependency``, ``tenant``, ``cost`` and ``tier``.
 
-    ``tenant`` and ``cost`` are values, or functions of the task's arguments.
+    All but ``dependency`` are values, or functions of the task's arguments.
     """
 
     abstract = True
     dependency = ""
     tenant: str | Callable[..., str] = ""
     cost: int | Callable[..., int] = 1
+    tier: str | Callable[..., str | None] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.request.called_directly:
@@ -76,12 +77,8 @@ class GuardedTask(Task):  # type: ignore[type-arg] # the parameters of each task
         if not kind.dependency:
             return self.run(*args, **kwargs)
         try:
-            permit = agent().admit_call(
-                kind.dependency,
-                tenant=chosen(kind.tenant, args, kwargs),
-                cost=chosen(kind.cost, args, kwargs),
-                wait_s=SHORT_WAIT_S,
-            )
+            options = {name: getattr(kind, name) for name in OPTIONS}
+            permit = agent().admit_call(kind.dependency, **call_options(options, args, kwargs))
         except Refused as refused:
             raise self._later(refused) from None
         # Refusals in a row: the next retry of the task begins with none.

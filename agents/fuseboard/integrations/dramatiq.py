@@ -29,7 +29,7 @@ from fuseboard import blocking
 from fuseboard.contract.portable import Portable
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
-from fuseboard.integrations.task_admission import SHORT_WAIT_S, Refusals, chosen, pause_s, report_end
+from fuseboard.integrations.task_admission import OPTIONS, Refusals, call_options, pause_s, report_end
 
 #: The option of a refused message: how often, and since when.
 OPTION = "fuseboard_refusals"
@@ -50,9 +50,9 @@ class MessageRefused(Portable, MiddlewareError, Retry):
 
 
 class FuseboardMiddleware(Middleware):
-    """Adds the options ``dependency``, ``tenant`` and ``cost`` to actors.
+    """Adds the options ``dependency``, ``tenant``, ``cost`` and ``tier`` to actors.
 
-    ``tenant`` and ``cost`` are values, or functions of the message's arguments. Each worker process makes its
+    All but ``dependency`` are values, or functions of the message's arguments. Each worker process makes its
     agent from the environment, unless ``agent`` is given: both start after the fork.
     """
 
@@ -63,7 +63,7 @@ class FuseboardMiddleware(Middleware):
 
     @property
     def actor_options(self) -> set[str]:
-        return {"dependency", "tenant", "cost"}
+        return {"dependency", *OPTIONS}
 
     def before_process_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:
         options = broker.get_actor(message.actor_name).options
@@ -71,16 +71,11 @@ class FuseboardMiddleware(Middleware):
         if not dependency or message.failed:
             return
         try:
-            permit = self._agent.admit_call(
-                dependency,
-                tenant=chosen(options.get("tenant", ""), message.args, message.kwargs),
-                cost=chosen(options.get("cost", 1), message.args, message.kwargs),
-                wait_s=SHORT_WAIT_S,
-            )
+            permit = self._agent.admit_call(dependency, **call_options(options, message.args, message.kwargs))
         except Refused as refused:
             raise self._later(message, refused.decision) from None
         except Exception as error:
-            # A wrong name, tenant or cost. Dramatiq logs other errors of a middleware, and runs the actor.
+            # A wrong name or option. Dramatiq logs other errors of a middleware, and runs the actor.
             raise MiddlewareError(f"the message cannot be admitted: {error!r}") from error
         # Refusals in a row: the next retry of the message begins with none.
         message.options.pop(OPTION, None)

@@ -26,6 +26,8 @@ from fuseboard.errors import FuseboardError, Refused
 CODE_WITHIN_S = 1.0
 #: Vendors answer an account that they do not serve with one of these. Only the body says so.
 _MAY_NAME_THE_ACCOUNT = frozenset({400, 401, 402, 403, 429})
+#: The kind of failure of an error event that names none.
+STREAM_KIND = "error_event"
 
 
 class Beginning(Protocol):
@@ -159,13 +161,18 @@ def may_have_code(response: Any) -> bool:
 def reported(agent: Agent | BlockingAgent, permit: Permit, response: Any, code: str) -> Verdict:
     """Report an answer that is no success. The body of a success may still break off."""
     verdict = classify_answer(response.status_code, response.headers, code)
+    if outcome_of(verdict) is not Outcome.OK:
+        report_verdict(agent, permit, verdict)
+    return verdict
+
+
+def report_verdict(agent: Agent | BlockingAgent, permit: Permit, verdict: Verdict) -> None:
+    """Report an answer that is no success, or an error event in the stream of a good one."""
     outcome = outcome_of(verdict)
     permit.account_refused = verdict.code in NEVER_AGAIN
     if outcome is Outcome.FAILURE or is_noted(verdict):
-        note_failure(permit, kind_of_answer(verdict))
-    if outcome is not Outcome.OK:
-        agent.report(permit, outcome, cooldown_ms=cooldown_of(verdict))
-    return verdict
+        note_failure(permit, kind_of_answer(verdict) if verdict.code or verdict.status else STREAM_KIND)
+    agent.report(permit, outcome, cooldown_ms=cooldown_of(verdict))
 
 
 def report_by_status_soon(agent: Agent | BlockingAgent, permit: Permit, response: Any) -> None:

@@ -1,29 +1,64 @@
 """Bodies of answers that a transport hands on: one whose end ends a permit, one that can be read twice."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from fuseboard.agent import Agent
 from fuseboard.blocking import Agent as BlockingAgent
+from fuseboard.calling.event_errors import EventErrors, are_events
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.words import Outcome
-from fuseboard.decision import Permit
+from fuseboard.decision import Parts, Permit
+from fuseboard.integrations.guarded_request import report_verdict
 
 #: The longest answer that is read before its caller does: to find its code, or to make another attempt.
 MOST_BYTES = 65_536
 
 
-class Body:
-    """The body of a good answer. The permit ends when the body ends."""
+#: Content types of answers that come in parts.
+_STREAMS = ("event-stream", "ndjson", "jsonl", "json-seq", "stream+json", "eventstream")
+#: A timeout of 0 s has other meanings.
+LEAST_S = 0.001
 
-    def __init__(self, stream: Any, agent: Agent | BlockingAgent, permit: Permit, elapsed_s: float) -> None:
+
+def is_stream(headers: Mapping[str, str]) -> bool:
+    kind = (headers.get("content-type") or "").partition(";")[0].lower()
+    return any(kind.endswith(name) for name in _STREAMS)
+
+
+class Body:
+    """The body of a good answer. The permit ends when the body ends, or at an error event in it.
+
+    ``elapsed_s``: how long its headers took. ``late``: makes the error of a part that does not come.
+    """
+
+    def __init__(
+        self,
+        stream: Any,
+        agent: Agent | BlockingAgent,
+        permit: Permit,
+        elapsed_s: float,
+        headers: Mapping[str, str],
+        late: Callable[[str], Exception],
+    ) -> None:
         self.stream = stream
-        self._agent, self._permit, self._elapsed_s = agent, permit, elapsed_s
+        self._agent, self._permit, self._elapsed_s, self._late = agent, permit, elapsed_s, late
+        self._began = monotonic() - elapsed_s
+        self._streams = is_stream(headers)
+        #: Bytes have come, and of a stream, a part of the answer: comments keep a connection open before it.
+        self._begun = self._answered = False
+        self._encoded = (headers.get("content-encoding") or "identity").lower() != "identity"
+        self._errors = EventErrors() if self._streams and not self._encoded else None
 
     async def parts_async(self) -> AsyncIterator[bytes]:
+        bounds = self._permit.parts if self._streams else None
+        parts = self.stream if bounds is None else self._bounded(bounds)
         try:
-            async for part in self.stream:
+            async for part in parts:
+                self._look(part)
                 yield part
         except GeneratorExit:
             raise  # the reader has enough; closing reports a success
@@ -31,9 +66,29 @@ class Body:
             self._broke(error)
             raise
 
+    async def _bounded(self, bounds: Parts) -> AsyncIterator[bytes]:
+        """The parts, each in its time. Those of threads have the timeout for reading."""
+        parts = aiter(self.stream)
+        left_s = bounds.first_s and max(LEAST_S, bounds.first_s - self._elapsed_s)
+        while True:
+            try:
+                async with asyncio.timeout(left_s or None) as timer:
+                    part = await anext(parts)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                if not timer.expired():
+                    raise
+                which = "a part" if self._begun else "the first part"
+                raise self._late(f"{which} of the streamed answer did not come in time") from None
+            yield part
+            left_s = bounds.between_s
+
     def parts(self) -> Iterator[bytes]:
         try:
-            yield from self.stream
+            for part in self.stream:
+                self._look(part)
+                yield part
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -42,15 +97,34 @@ class Body:
 
     async def close_async(self) -> None:
         # Reported first: closing may be cancelled, or fail because the connection is already lost.
-        self._succeeded()
+        self._ended()
         await self.stream.aclose()
 
     def close(self) -> None:
-        self._succeeded()
+        self._ended()
         self.stream.close()
 
-    def _succeeded(self) -> None:
-        self._agent.report(self._permit, Outcome.OK, self._elapsed_s)
+    def _look(self, part: bytes) -> None:
+        """An error event ends the permit. The reader gets every part as it came."""
+        if not self._begun and part:
+            if self._errors is None and not self._encoded and are_events(part):
+                # Its content type does not say so.
+                self._errors, self._streams = EventErrors(), True
+            self._begun = True
+        errors = self._errors
+        verdict = errors.feed(part) if errors is not None else None
+        if self._streams and not self._answered and (errors is None or errors.begun):
+            self._answered, self._elapsed_s = True, monotonic() - self._began
+        if verdict is not None:
+            report_verdict(self._agent, self._permit, verdict)
+
+    def _ended(self) -> None:
+        verdict = self._errors.finish() if self._errors is not None else None
+        if verdict is not None:
+            report_verdict(self._agent, self._permit, verdict)
+        else:
+            self._permit.first_part_s = self._elapsed_s
+            self._agent.report(self._permit, Outcome.OK, self._elapsed_s)
 
     def _broke(self, error: BaseException) -> None:
         self._agent.report(self._permit, judge_permitted(self._permit, error)[0])

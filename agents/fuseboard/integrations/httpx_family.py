@@ -5,7 +5,7 @@ classes from those here and from those of the library.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -22,7 +22,7 @@ from fuseboard.calling.pauses import pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
-from fuseboard.decision import Permit
+from fuseboard.decision import Parts, Permit
 from fuseboard.errors import Refused
 from fuseboard.integrations.guarded_request import (
     GuardedRequest,
@@ -33,13 +33,12 @@ from fuseboard.integrations.guarded_request import (
     reported,
     slept,
 )
-from fuseboard.integrations.http_bodies import AsyncKept, Body, Kept
+from fuseboard.integrations.http_bodies import LEAST_S, AsyncKept, Body, Kept, is_stream
 
 #: The transport of the library that a guarded one sends with.
 Transport = TypeVar("Transport")
 
-#: A timeout of 0 s has other meanings.
-LEAST_S = 0.001
+_Timeouts = Mapping[str, float | None]
 
 
 class Guard(Generic[Transport]):
@@ -80,10 +79,22 @@ class Guard(Generic[Transport]):
         except (ValueError, RuntimeError, self._library.DecodingError):
             return ""
 
-    def _answer(self, permit: Permit, verdict: Verdict, response: Any, elapsed_s: float) -> Any:
+    def _answer(
+        self,
+        permit: Permit,
+        verdict: Verdict,
+        response: Any,
+        elapsed_s: float,
+        request: Any,
+        own: _Timeouts | None,
+    ) -> Any:
         """The response for the client. The permit of a success ends with its body."""
         if outcome_of(verdict) is Outcome.OK:
-            response.stream = self._stream(Body(response.stream, self._agent, permit, elapsed_s))
+            if permit.parts is not None and is_stream(response.headers):
+                _bound_parts(request, own, permit.parts, elapsed_s)
+            late = partial(self._library.ReadTimeout, request=request)
+            body = Body(response.stream, self._agent, permit, elapsed_s, response.headers, late)
+            response.stream = self._stream(body)
         return response
 
     def _stream(self, body: "Body | AsyncKept | Kept") -> Any:
@@ -141,7 +152,7 @@ class AsyncGuard(Guard[Transport]):
                     raise self._refused(error.decision, request) from None
                 raise
             one.admitted()
-            _bound(request, own, permit.timeout_s)
+            _bound(request, own, permit)
             started = monotonic()
             try:
                 response = await self._transport.handle_async_request(request)
@@ -153,7 +164,7 @@ class AsyncGuard(Guard[Transport]):
                 elapsed_s = monotonic() - started
                 verdict = await self._verdict(permit, response)
                 if not one.answered(verdict):
-                    return self._answer(permit, verdict, response, elapsed_s)
+                    return self._answer(permit, verdict, response, elapsed_s, request, own)
                 if not await self._replaced(one, response):
                     return response
             if not await self._paused(one):
@@ -242,7 +253,7 @@ class BlockingGuard(Guard[Transport]):
                     raise self._refused(error.decision, request) from None
                 raise
             one.admitted()
-            _bound(request, own, permit.timeout_s)
+            _bound(request, own, permit)
             started = monotonic()
             try:
                 response = self._transport.handle_request(request)
@@ -254,7 +265,7 @@ class BlockingGuard(Guard[Transport]):
                 elapsed_s = monotonic() - started
                 verdict = self._verdict(permit, response)
                 if not one.answered(verdict):
-                    return self._answer(permit, verdict, response, elapsed_s)
+                    return self._answer(permit, verdict, response, elapsed_s, request, own)
                 if not self._replaced(one, response):
                     return response
             if not slept(one):
@@ -322,16 +333,31 @@ class _Stream(_AnyStream):
         self._body.close()
 
 
-def _bound(request: Any, own: Mapping[str, float | None] | None, timeout_s: float | None) -> None:
-    """Set the dependency's timeout for each part of a request that has none, and the deadline for all."""
-    left_s = deadline.left_s()
+def _bound(request: Any, own: _Timeouts | None, permit: Permit) -> None:
+    """Set the call's timeout for each part of a request that has none, and the deadline for all.
+
+    The headers of a stream may take as long as its first part.
+    """
+    timeout_s, left_s = permit.timeout_s, deadline.left_s()
     if timeout_s is None and left_s is None:
         return
     timeouts = {}
     for part in ("connect", "read", "write", "pool"):
         given = (own or {}).get(part)
         wanted = timeout_s if given is None else given
+        if part == "read" and given is None and timeout_s is not None and permit.parts is not None:
+            wanted = max(timeout_s, permit.parts.first_s)
         if left_s is not None:
             wanted = max(LEAST_S, left_s if wanted is None else min(wanted, left_s))
         timeouts[part] = wanted
     request.extensions = {**request.extensions, "timeout": timeouts}
+
+
+def _bound_parts(request: Any, own: _Timeouts | None, bounds: Parts, elapsed_s: float) -> None:
+    """The timeout for reading a stream: each library takes it when it begins to read the body."""
+    given = (own or {}).get("read")
+    wanted = max(bounds.between_s, bounds.first_s - elapsed_s) if bounds.between_s else None
+    for most_s in (given, deadline.left_s()):
+        if most_s is not None:
+            wanted = max(LEAST_S, most_s if wanted is None else min(wanted, most_s))
+    request.extensions["timeout"]["read"] = wanted

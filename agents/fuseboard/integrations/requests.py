@@ -43,8 +43,7 @@ from fuseboard.integrations.guarded_request import (
     reported,
     slept,
 )
-from fuseboard.integrations.http_bodies import MOST_BYTES
-from fuseboard.integrations.httpx_family import LEAST_S
+from fuseboard.integrations.http_bodies import LEAST_S, MOST_BYTES
 
 #: The session reads bodies in such parts.
 PART_BYTES = 10_240
@@ -99,7 +98,7 @@ class GuardedAdapter(BaseAdapter):
                 raise
             one.admitted()
             started = monotonic()
-            bound = _bounded(permit.timeout_s if timeout is None else timeout)
+            bound = _bounded(_timeout(permit) if timeout is None else timeout)
             try:
                 response = self._adapter.send(request, timeout=bound, **given)
             except BaseException as error:
@@ -218,6 +217,13 @@ def _code(body: _Begun) -> str:
         return code_in(json.loads(body.begun))
     except (ValueError, RecursionError):
         return ""
+
+
+def _timeout(permit: Permit) -> float | tuple[float | None, float | None] | None:
+    """The call's timeout. Streams have that between two of their parts, which is one for reading."""
+    if permit.parts is None or permit.timeout_s is None:
+        return permit.timeout_s
+    return permit.timeout_s, max(permit.timeout_s, permit.parts.first_s, permit.parts.between_s)
 
 
 def _bounded(timeout: Any) -> Any:

@@ -3,8 +3,9 @@
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from fuseboard.agent_api.options import CallOptions
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
@@ -40,9 +41,21 @@ def pause_s(decision: Decision, cap_s: float = CAP_S) -> float:
     return min(max(known_s, SHORTEST_S) * (1 + random.uniform(0, SPREAD)), cap_s)
 
 
+#: The options of a task. Each is a value, or a function of the task's arguments.
+OPTIONS = ("tenant", "cost", "tier")
+
+
 def chosen(option: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """The tenant or cost of one task: the option, or what it returns for the arguments of the task."""
+    """An option of one task: its value, or what it returns for the arguments of the task."""
     return option(*arguments, **named) if callable(option) else option
+
+
+def call_options(
+    options: Mapping[str, Any], arguments: Sequence[Any], named: Mapping[str, Any]
+) -> CallOptions:
+    """The options of the call that one task makes."""
+    given = {name: chosen(options[name], arguments, named) for name in OPTIONS if name in options}
+    return cast(CallOptions, {**given, "wait_s": SHORT_WAIT_S})
 
 
 def report_end(

@@ -274,7 +274,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     def soon(self, what: Callable[[], None]) -> None:
         what()
 
-    def timeout_s(self, dependency: str) -> float | None:
+    def timeout_s(self, dependency: str, tier: str | None = None) -> float | None:
         return None
 
     def ready(self) -> bool:
