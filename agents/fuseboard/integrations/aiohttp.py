@@ -41,6 +41,7 @@ from fuseboard.integrations.guarded_request import (
     GuardedRequest,
     RequestRefused,
     call_options,
+    headers_bound_s,
     may_have_code,
     report_by_status_soon,
     reported,
@@ -82,7 +83,7 @@ class GuardedMiddleware:
             one.admitted()
             started = monotonic()
             try:
-                async with asyncio.timeout(permit.timeout_s):
+                async with asyncio.timeout(headers_bound_s(permit)):
                     response = await handler(request)
             except BaseException as error:
                 self._agent.report(permit, judge_permitted(permit, error)[0])

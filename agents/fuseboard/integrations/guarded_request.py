@@ -151,6 +151,13 @@ def slept(one: GuardedRequest) -> bool:
     return one.resumes()
 
 
+def headers_bound_s(permit: Permit) -> float | None:
+    """How long the headers of an answer may take: those of a stream, as long as its first part."""
+    if permit.timeout_s is None or permit.parts is None:
+        return permit.timeout_s
+    return max(permit.timeout_s, permit.parts.first_s)
+
+
 def may_have_code(response: Any) -> bool:
     """A 429 for an account without money must not stop the fleet: only its body says so."""
     return response.status_code in _MAY_NAME_THE_ACCOUNT and "json" in (

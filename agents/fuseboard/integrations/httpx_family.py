@@ -28,6 +28,7 @@ from fuseboard.integrations.guarded_request import (
     GuardedRequest,
     RequestRefused,
     call_options,
+    headers_bound_s,
     may_have_code,
     report_by_status_soon,
     reported,
@@ -334,19 +335,15 @@ class _Stream(_AnyStream):
 
 
 def _bound(request: Any, own: _Timeouts | None, permit: Permit) -> None:
-    """Set the call's timeout for each part of a request that has none, and the deadline for all.
-
-    The headers of a stream may take as long as its first part.
-    """
+    """Set the call's timeout for each part of a request that has none, and the deadline for all."""
     timeout_s, left_s = permit.timeout_s, deadline.left_s()
     if timeout_s is None and left_s is None:
         return
     timeouts = {}
     for part in ("connect", "read", "write", "pool"):
         given = (own or {}).get(part)
-        wanted = timeout_s if given is None else given
-        if part == "read" and given is None and timeout_s is not None and permit.parts is not None:
-            wanted = max(timeout_s, permit.parts.first_s)
+        bound_s = headers_bound_s(permit) if part == "read" else timeout_s
+        wanted = bound_s if given is None else given
         if left_s is not None:
             wanted = max(LEAST_S, left_s if wanted is None else min(wanted, left_s))
         timeouts[part] = wanted

@@ -38,6 +38,7 @@ from fuseboard.integrations.guarded_request import (
     GuardedRequest,
     RequestRefused,
     call_options,
+    headers_bound_s,
     may_have_code,
     report_by_status_soon,
     reported,
@@ -221,9 +222,10 @@ def _code(body: _Begun) -> str:
 
 def _timeout(permit: Permit) -> float | tuple[float | None, float | None] | None:
     """The call's timeout. Streams have that between two of their parts, which is one for reading."""
-    if permit.parts is None or permit.timeout_s is None:
-        return permit.timeout_s
-    return permit.timeout_s, max(permit.timeout_s, permit.parts.first_s, permit.parts.between_s)
+    headers_s = headers_bound_s(permit)
+    if permit.parts is None or headers_s is None:
+        return headers_s
+    return permit.timeout_s, max(headers_s, permit.parts.between_s)
 
 
 def _bounded(timeout: Any) -> Any:
