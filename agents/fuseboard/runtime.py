@@ -161,6 +161,9 @@ class Runtime:
         await self._connected(began + CONNECT_S - monotonic())
         head, source = self.configuration.snapshot.head, self.configuration.snapshot.source
         logger.info("agent.started source=%s revision=%d mode=%s", source, head.revision, self.admission.mode)
+        if self.admission.mode is Mode.LOCAL:
+            cause = self.admission.mode_cause
+            logger.warning("agent.local: Redis cannot be reached (%s): this pod decides alone", cause)
 
     async def stop(self) -> None:
         """Send what is not reported yet, sign off and disconnect. Parts that take longer than half a second

@@ -96,3 +96,13 @@ async def test_the_doctor_and_explain_name_the_variable():
 def test_an_unset_variable_names_the_value():
     with pytest.raises(fuseboard.Misconfigured, match="or be 'off' to limit nothing on a laptop or in CI"):
         AgentSettings.from_env({})
+
+
+async def test_a_pod_that_starts_without_redis_warns_that_it_decides_alone(tmp_path, caplog):
+    unreachable = AgentSettings(redis_url="redis://127.0.0.1:1/0", state_dir=tmp_path)
+    with caplog.at_level(logging.WARNING, logger="fuseboard"):
+        async with fuseboard.Agent(settings=unreachable):
+            pass
+    (line,) = [one.getMessage() for one in caplog.records if one.getMessage().startswith("agent.local")]
+    assert line.startswith("agent.local: Redis cannot be reached (never reached: ")
+    assert line.endswith("this pod decides alone")

@@ -11,6 +11,7 @@
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.command == "ctl":
         return ctl.run(given, parser)
+    # A log line of the agent on stderr would look like a finding.
+    logging.getLogger("fuseboard").addHandler(logging.NullHandler())
     try:
         return _doctor(given) if given.command == "doctor" else _explain(given)
     except Misconfigured as error:
