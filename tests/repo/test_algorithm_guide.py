@@ -18,6 +18,8 @@ STAY: dict[str, str] = {
     "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
     "agents/fuseboard/lua/parts/fair_split.lua": "only slots ignore the cost of a call",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
+    "agents/fuseboard/integrations/legacy_headers.py": "only slots have no older headers",
+    "agents/fuseboard/integrations/refusal_words.py": "only slots have no window in words",
     "controlplane/api/schemas/examples.py": "examples",
     "controlplane/demo/seed.py": "a budget has a calendar period, which only fixed windows have",
     "controlplane/policies/template_starts.py": "values to start from, for the usual limits",

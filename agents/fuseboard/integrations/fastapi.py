@@ -199,7 +199,9 @@ def _visiting(
     except (LimitReached, ConnectionRefused):
         raise  # not an answer of the application
     except Exception as error:
-        refused = refusal_of(error)
+        # The application has chosen an answer, whatever the cause.
+        chosen = isinstance(error, HTTPException | WebSocketException)
+        refused = None if chosen else refusal_of(error)
         if scope["type"] == "websocket" and refused is not None:
             raise ConnectionRefused(refused.decision) from error
         if visit is not None and refused is None:
