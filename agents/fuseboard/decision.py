@@ -282,6 +282,12 @@ class Permit(Struct, kw_only=True, gc=False):
         if self.parts is not None and self.first_part_s is None:
             self.first_part_s = 0.0
 
+    @property
+    def estimated(self) -> set[str]:
+        """The measures whose cost is an estimate until it is settled."""
+        measures = {measure for charge in self.decision.charges for measure in charge.demand.measures}
+        return measures - {"calls"}
+
     def settle(self, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever the estimate was. Once per measure.
 

@@ -49,6 +49,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     status: int = 0
     #: The vendor may have received the request, so a repetition may do its work twice.
     sent: bool = True
+    #: The vendor answered with an error, and charges nothing but the call.
+    free: bool = False
 
 
 #: Says nothing about the dependency: cancelled, refused by Fuseboard, never sent.
@@ -78,6 +80,8 @@ _STATUSES: dict[int, Verdict] = {
 }
 #: Answers whose ``Retry-After`` the whole fleet obeys.
 _COOLING = frozenset({425, 429, 503, 529})
+#: A gateway answered for a vendor that did not, and that may have done the work.
+_MAY_BE_CHARGED = frozenset({408, 499, 502, 504, *range(520, 528)})
 #: A person must act first, whatever a header says.
 _ACCOUNT = frozenset({401, 402, 403})
 #: How the names of timeouts end, in all libraries.
@@ -130,6 +134,7 @@ def examine(
         ours=any(one.ours for one in verdicts),
         cooldown_ms=max(one.cooldown_ms for one in verdicts),
         sent=any(one.sent for one in verdicts),
+        free=all(one.free for one in verdicts),
     )
     return worst._replace(verdict=together)
 
@@ -167,6 +172,11 @@ def _classify_path(links: Path) -> Verdict:
 
 def classify_answer(status: int, headers: Mapping[str, str], code: str = "", message: str = "") -> Verdict:
     """What an HTTP answer says, with the code that its body has, if that is known."""
+    verdict = _judge_answer(status, headers, code, message)
+    return replace(verdict, free=True) if status >= 400 and status not in _MAY_BE_CHARGED else verdict
+
+
+def _judge_answer(status: int, headers: Mapping[str, str], code: str, message: str) -> Verdict:
     code = known_code((code,), message)
     if status == 429 and code not in NEVER_AGAIN and code != NEVER_FITS and asks_for_hours(headers):
         # No limit of a minute: what the account may use of a day or a month is spent.

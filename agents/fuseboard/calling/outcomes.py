@@ -69,7 +69,15 @@ def judge_permitted(
         note_failure(permit, kind_of(found))
     if verdict.code in NEVER_AGAIN:
         permit.account_refused = True
+    settle_answered(permit, verdict)
     return outcome, cooldown_of(verdict)
+
+
+def settle_answered(permit: Permit, verdict: Verdict) -> None:
+    """If the vendor answered with an error, the call has used nothing of what was estimated."""
+    if verdict.free:
+        for measure in permit.estimated:
+            permit.settle(measure, 0)
 
 
 def outcome_of(verdict: Verdict) -> Outcome:

@@ -15,7 +15,7 @@ from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.classification import Verdict, classify_answer
 from fuseboard.calling.codes import NEVER_AGAIN
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, note_failure
-from fuseboard.calling.outcomes import outcome_of
+from fuseboard.calling.outcomes import outcome_of, settle_answered
 from fuseboard.calling.pauses import block
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.contract.words import Outcome
@@ -177,6 +177,7 @@ def report_verdict(agent: Agent | BlockingAgent, permit: Permit, verdict: Verdic
     """Report an answer that is no success, or an error event in the stream of a good one."""
     outcome = outcome_of(verdict)
     permit.account_refused = verdict.code in NEVER_AGAIN
+    settle_answered(permit, verdict)
     if outcome is Outcome.FAILURE or is_noted(verdict):
         note_failure(permit, kind_of_answer(verdict) if verdict.code or verdict.status else STREAM_KIND)
     agent.report(permit, outcome, cooldown_ms=cooldown_of(verdict))
