@@ -25,6 +25,7 @@ from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 from fuseboard.agent import Agent as AsyncAgent
+from fuseboard.agent_api.blocks import async_block
 from fuseboard.agent_api.cross_loop import CrossLoopAgent
 from fuseboard.agent_api.decorators import Decorators
 from fuseboard.agent_api.deprecation import warn_renamed
@@ -125,7 +126,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         agent = await self._on_any_loop()
         return await agent.admit_call(dependency, **options)
 
-    @contextlib.asynccontextmanager
+    @async_block
     async def arequest(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[Decision]:
@@ -134,7 +135,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         async with agent.request(tenant, cost, **options) as decision:
             yield decision
 
-    @contextlib.asynccontextmanager
+    @async_block
     async def acall(
         self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]
     ) -> AsyncIterator[Permit]:

@@ -2,12 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncContextDecorator,
-    asynccontextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import Token
 from time import monotonic
 from types import TracebackType
@@ -15,6 +10,7 @@ from typing import Any, Unpack
 
 from fuseboard.admission.nesting import enter_block, leave_block
 from fuseboard.agent_api.arguments import CALL_NAMES, check_names
+from fuseboard.agent_api.blocks import AsyncBlock, async_block
 from fuseboard.agent_api.decorators import Decorators
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
@@ -29,14 +25,14 @@ from fuseboard.errors import Refused
 LONGEST_STREAM_S = 600.0
 
 
-class Block(AbstractAsyncContextManager[Permit], AsyncContextDecorator):
+class Block(AsyncBlock[Permit]):
     """A block for one call. Also a decorator, as in release 0.1: ``Agent.guard`` is the documented one."""
 
 
 class ContextManagers(Decorators, AsyncRetries, LoopAgent):
     """The blocks of an agent on an event loop."""
 
-    @asynccontextmanager
+    @async_block
     async def request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[Decision]:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from fuseboard.admission.nesting import enter_block, leave_block
 from fuseboard.agent_api.arguments import check_call_options, check_request_options
+from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import BlockingFallback, Step
 from fuseboard.agent_api.loop_agent import LoopAgent
@@ -52,7 +52,7 @@ class ThreadCalls:
         warn_renamed("blocking.Agent.check", "blocking.Agent.admit_request")
         return self.admit_request(tenant, cost, **options)
 
-    @contextmanager
+    @blocking_block
     def request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Iterator[Decision]:
@@ -72,7 +72,7 @@ class ThreadCalls:
         agent = self._agent_now()
         return self._ask(agent, call_question(agent, dependency, options))
 
-    @contextmanager
+    @blocking_block
     def call(
         self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]
     ) -> Iterator[Permit]:

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack
 
@@ -15,6 +15,7 @@ from fuseboard.agent_api.arguments import (
     check_request_options,
     harmless,
 )
+from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.context_managers import Block, ContextManagers
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.options import CallOptions, Neutral
@@ -378,7 +379,7 @@ class _Threads(ThreadCalls):
         refuse_loops()
         return asyncio.run(question.ask())
 
-    @contextmanager
+    @blocking_block
     def call(self, dependency: str, **options: Any) -> Iterator[Permit]:
         with super().call(dependency, **options) as permit:
             yield permit
