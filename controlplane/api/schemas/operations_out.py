@@ -217,7 +217,8 @@ class PlannedOut(Schema):
     removed: int
     #: In words; of very many changes the first.
     text: str
-    #: Warnings about breaker settings that are allowed, but usually a mistake.
+    #: What happens to spent calls of limits that count in another way, and warnings about breaker settings
+    #: that are allowed, but usually a mistake.
     advice: list[str]
 
 

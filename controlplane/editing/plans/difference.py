@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from controlplane.editing.plans.plan import Plan
 from controlplane.editing.plans.resolving import resolve
 from controlplane.policies.breaker_advice import advice
+from controlplane.policies.carried_counts import carried
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed
@@ -49,8 +50,10 @@ class Difference:
 
     @property
     def advice(self) -> list[str]:
-        """Return warnings about breakers. They prevent nothing. Of very many, the first."""
-        return list(islice(advice(self.changes), MOST_SHOWN))
+        """Return what happens to spent calls, and warnings about breakers. They prevent nothing. Of very
+        many, the first.
+        """
+        return list(islice(chain(carried(self.changes), advice(self.changes)), MOST_SHOWN))
 
     def to_text(self, *, most: int = MOST_SHOWN) -> str:
         return "\n".join(self._lines(most)) + "\n"
