@@ -86,6 +86,8 @@ class Server(models.Model):
     share = models.JSONField(default=dict, db_default={})
     #: What it allowed without Redis and has not reported, or did not count; empty for nothing.
     alone = models.JSONField(default=dict, db_default={})
+    #: Whether its scripts carry over what is spent when a limit gets another algorithm or period.
+    carries_counts = models.BooleanField(default=False, db_default=False)
     #: Its locks, and its work that must not be done twice, see ``controlplane.status.locks``; null for an
     #: agent that does not report them.
     primitives = models.JSONField(null=True)

@@ -435,6 +435,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.14.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=PRIMITIVES),
     "sync_request.15.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=Primitives()),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
+    "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,

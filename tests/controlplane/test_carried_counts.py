@@ -4,9 +4,13 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from controlplane.editing import edits
+from controlplane.fleet.models import Server
 from controlplane.policies.carried_counts import carried, carried_words
 from controlplane.policies.history import Changed
+from tests.controlplane.calling import API, send, token_of
 
 WINDOW = {"algorithm": "sliding_window", "limit": 10, "window_s": 60}
 BUCKET = {"algorithm": "token_bucket", "limit": 10, "window_s": 60, "burst": 5}
@@ -51,3 +55,56 @@ def test_a_bulk_edit_has_one_sentence_for_all_its_tenants() -> None:
         "spent calls that are not refilled yet are carried over.",
         "template reads: slots start empty: calls in progress occupy none.",
     ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_plan_and_a_bulk_edit_say_it(production: str, ada: Any) -> None:
+    token = token_of("admin")
+    plan = (
+        "tiers: {free: {quotas: {requests: {limit: 600, window_s: 60, algorithm: sliding_window, burst: 1}}}}"
+    )
+    planned = send(token, "POST", f"{API}/plan", plan).json()
+    assert "advice" in planned, planned
+    said = "tier free, requests: spent calls that are not refilled yet are carried over."
+    assert planned["advice"] == [said]
+    assert f"warning: {said}" in planned["text"]
+    edits.create_tenant(environment=production, tenant="zenith", tier="free", reason="for a test", actor=ada)
+    edits.set_tenant_quota(
+        environment=production, tenant="zenith", quota="exports", expected_version=1, reason="for a test",
+        actor=ada, algorithm="fixed_window", period="day", limit=10, window_s=86_400,
+    )  # fmt: skip
+    body = {
+        "filter": {"keys": ["zenith"]},
+        "change": {"quotas": {"exports": {"algorithm": "concurrency", "window_s": 60}}},
+        "reason": "for a test",
+    }
+    bulk = send(token, "POST", f"{API}/bulk/preview", body)
+    assert bulk.status_code == 200, bulk.content
+    assert bulk.json()["advice"] == [
+        "tenant zenith, exports: slots start empty: calls in progress occupy none."
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_plan_names_live_pods_with_older_scripts(production: str, ada: Any) -> None:
+    now = timezone.now()
+    common: dict[str, Any] = {
+        "environment": production, "boot": "boot-0001", "service": "shop", "mode": "shared",
+        "mode_since": now, "config_status": "applied", "config_source": "redis", "started_at": now,
+        "last_seen_at": now, "due_at": now,
+    }  # fmt: skip
+    for name, state, carries in (
+        ("old-1", "online", False),
+        ("old-2", "late", False),
+        ("old-3", "gone", False),
+        ("new-1", "online", True),
+    ):
+        Server.objects.create(name=name, state=state, carries_counts=carries, **common)
+    changed, same = (
+        f"tiers: {{free: {{quotas: {{requests: {{limit: 600, window_s: 60, {more}}}}}}}}}"
+        for more in ("algorithm: sliding_window, burst: 1", "burst: 7")
+    )
+    token = token_of("admin")
+    *_, said = send(token, "POST", f"{API}/plan", changed).json()["advice"]
+    assert said.startswith("2 pods run an older agent (old-1, old-2): after this change they may refuse")
+    assert send(token, "POST", f"{API}/plan", same).json()["advice"] == []

@@ -197,6 +197,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     tally: Tally | None = None
     #: What it allowed without Redis; ``None`` while there is nothing to say.
     alone: AllowedAlone | None = None
+    #: When a limit gets another algorithm or period, its scripts carry over what is spent.
+    carries_counts: bool = False
     #: Its locks, and its work that must not be done twice; ``None`` for an agent that does not report them.
     primitives: Primitives | None = None
 

@@ -178,6 +178,7 @@ class Gateway:
             boot=self._boot,
             sequence=self._sequence,
             agent_version=agent_version(),
+            carries_counts=True,
             up_ms=int((monotonic() - self._began) * 1000),
             applied=state.applied,
             mode=state.mode,

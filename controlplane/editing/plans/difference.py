@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from controlplane.editing.plans.plan import Plan
 from controlplane.editing.plans.resolving import resolve
+from controlplane.fleet.older_scripts import older_scripts_words
 from controlplane.policies.breaker_advice import advice
 from controlplane.policies.carried_counts import carried
 from controlplane.policies.document import environment_of
@@ -53,7 +54,10 @@ class Difference:
         """Return what happens to spent calls, and warnings about breakers. They prevent nothing. Of very
         many, the first.
         """
-        return list(islice(chain(carried(self.changes), advice(self.changes)), MOST_SHOWN))
+        spent = list(islice(carried(self.changes), MOST_SHOWN))
+        if spent and (older := older_scripts_words(self.environment)):
+            spent.append(older)
+        return [*spent, *islice(advice(self.changes), MOST_SHOWN)]
 
     def to_text(self, *, most: int = MOST_SHOWN) -> str:
         return "\n".join(self._lines(most)) + "\n"

@@ -65,6 +65,7 @@ def _beat_of(row: Server) -> SyncRequest:
         load=_load_of(row.load),
         share=_share_of(row.share),
         breakers=tuple(_view_of(view, row.last_seen_at.timestamp()) for view in row.breakers),
+        carries_counts=row.carries_counts,
     )
 
 

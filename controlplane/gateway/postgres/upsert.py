@@ -7,7 +7,7 @@ from msgspec.json import Encoder
 
 from controlplane.gateway.servers.rows import Row
 
-_TYPES = {int: "bigint", float: "float8", float | None: "float8", int | None: "integer"}
+_TYPES = {bool: "boolean", int: "bigint", float: "float8", float | None: "float8", int | None: "integer"}
 _DOCUMENTS = {"breakers", "load", "share", "alone", "primitives"}
 _TIMES = {"mode_since", "started_at", "last_seen_at", "due_at", "left_at"}
 _COLUMNS = {

@@ -46,6 +46,7 @@ class Row(Struct, gc=False):
     share: dict[str, int]
     alone: dict[str, int]
     primitives: dict[str, object] | None
+    carries_counts: bool
 
 
 #: What pages display of ``PodLoad``.
@@ -110,6 +111,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         _share(server),
         _alone(server),
         primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
+        beat.carries_counts,
     )
 
 
