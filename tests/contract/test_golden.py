@@ -170,6 +170,7 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             tally=TALLY,
             alone=ALONE,
             primitives=PRIMITIVES,
+            carries_counts=True,
         ),
         ALONE,
         PRIMITIVES,
