@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import time
 from typing import Annotated, Any
 
 import httpx
@@ -233,3 +234,16 @@ async def test_the_tasks_after_an_answer_hold_no_slot(agent: Agent):
 
     assert (await get(app, "/mail")).status_code == 200
     assert seen == [True]
+
+
+@pytest.mark.parametrize("handled", [True, False])
+async def test_a_refusal_has_the_older_headers_that_agree_with_retry_after(agent: Agent, handled: bool):
+    app = application(agent)
+    if handled:
+        app.add_exception_handler(Refused, answer_refused)
+    before = time()
+    answers = [await get(app, "/orders/7") for _ in range(6)]
+    refused = answers[5]
+    assert (refused.status_code, refused.headers["X-RateLimit-Remaining"]) == (429, "0")
+    wait_s = int(refused.headers["X-RateLimit-Reset"]) - before
+    assert 0 <= wait_s - int(refused.headers["Retry-After"]) <= time() - before + 1

@@ -130,6 +130,8 @@ def test_who_asked_leaves_the_pod_only_as_digests():
         ("GET /users/anna@example.com/orders", "GET /users/{id}/orders"),
         ("GET /t/9f1c2a3b-77aa-4c1e-9a2b-0123456789ab", "GET /t/{id}"),
         ("GET /reset/abcdefghijklmnopqrstuvwxyz", "GET /reset/{id}"),
+        ("GET /^orders/(?P<pk>[0-9]+)/$", "GET /^orders/(?P<pk>[0-9]+)/$"),
+        ("GET /v1/orders/(?P<pk>[^/.]+)/$", "GET /v1/orders/(?P<pk>[^/.]+)/$"),
         ("", ""),
         ("/plain/17", "/plain/{id}"),
     ],

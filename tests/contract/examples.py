@@ -406,6 +406,8 @@ BY_CALLS_POLICY = Policy(
     dependencies=(Dependency(name="openai", breaker=BreakerPolicy(window_s=600, window_calls=100)),),
 )
 
+PREFIX_POLICY = msgspec.structs.replace(SMALLEST_POLICY, tuning=Tuning(ipv6_prefix=56))
+
 #: File in ``golden/`` -> the object.
 EXAMPLES: dict[str, Any] = {
     "policy.1.json": POLICY,
@@ -438,6 +440,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},
     "policy.4.json": BY_CALLS_POLICY,
+    "policy.ipv6_prefix.json": PREFIX_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,
     "policy.5.json": SHARING_POLICY,
     "policy.6.json": STREAMING_POLICY,

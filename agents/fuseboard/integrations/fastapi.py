@@ -38,8 +38,8 @@ Dependency = Callable[..., Any]
 class LimitReached(Refused, HTTPException):
     """The request was refused. Without ``answer_refused``, FastAPI answers it in its own format."""
 
-    def __init__(self, decision: Decision) -> None:
-        status, headers, body = refusal(decision)
+    def __init__(self, decision: Decision, *, legacy: bool = False) -> None:
+        self.answer = status, headers, body = refusal(decision, legacy=legacy)
         ours = {name: value for name, value in headers if not name.startswith("content-")}
         # The same body, so that ``retry_after`` equals the header, which has a random part.
         HTTPException.__init__(self, status, detail=json.loads(body), headers=ours)
@@ -54,15 +54,15 @@ class ConnectionRefused(Refused, WebSocketException):
         self.decision = decision
 
 
-def subject_of(connection: HTTPConnection) -> Subject:
+def subject_of(request: HTTPConnection) -> Subject:
     """Who asks: the address of the peer, the method and the template of the route.
 
     The template has the prefixes of routers and mounts, and not the root path of the server. The handshake
     of a WebSocket is a GET.
     """
-    scope = connection.scope
+    scope = request.scope
     return Subject(
-        ip=connection.client.host if connection.client else "",
+        ip=request.client.host if request.client else "",
         endpoint=endpoint_of(scope.get("method", "GET"), _template_of(scope)),
     )
 
@@ -130,12 +130,12 @@ def limited(
         if whose is None and (who is None or who == NOBODY):
             yield None
             return
-        with _visiting(agent, connection, whose, who or NOBODY) as held:
+        with _visiting(agent, connection, whose, who or NOBODY, legacy_headers) as held:
             decision = await agent.admit_request(
                 whose, calls, costs=estimates, subject=who or NOBODY, wait_s=wait_s
             )
             if not decision.allowed:
-                raise _refused(connection, decision)
+                raise _refused(connection, decision, legacy_headers)
             held.decision = decision
             for name, value in limit_headers(decision, legacy=legacy_headers):
                 response.headers[name] = value
@@ -148,9 +148,9 @@ def limited(
     return decide
 
 
-def _refused(connection: HTTPConnection, decision: Decision) -> Refused:
+def _refused(connection: HTTPConnection, decision: Decision, legacy: bool) -> Refused:
     answers = connection.scope["type"] == "http" or can_deny(connection.scope)
-    return LimitReached(decision) if answers else ConnectionRefused(decision)
+    return LimitReached(decision, legacy=legacy) if answers else ConnectionRefused(decision)
 
 
 class _Held:
@@ -182,7 +182,7 @@ class _Held:
 
 @contextmanager
 def _visiting(
-    agent: Agent, connection: HTTPConnection, tenant: str | None, subject: Subject
+    agent: Agent, connection: HTTPConnection, tenant: str | None, subject: Subject, legacy: bool
 ) -> Iterator[_Held]:
     """Count the request, or shed it, unless the middleware or another dependency has done it."""
     scope, visit = connection.scope, None
@@ -190,7 +190,7 @@ def _visiting(
         scope[ENTERED] = True
         visit = agent.enter_request(tenant, subject, scope.get("method", "GET"), scope["path"])
     if isinstance(visit, Decision):
-        raise _refused(connection, visit)
+        raise _refused(connection, visit, legacy)
     held = _Held(agent, visit)
     try:
         yield held
@@ -211,7 +211,7 @@ def _visiting(
         held.finish()
 
 
-async def answer_refused(connection: HTTPConnection, refused: Exception) -> Response | None:
+async def answer_refused(request: HTTPConnection, refused: Exception) -> Response | None:
     """Exception handler: problem+json for a refused request, or for a refused call that it made.
 
     Add it for the errors of a vendor's client too (``anthropic.APIConnectionError``): these clients wrap
@@ -221,10 +221,10 @@ async def answer_refused(connection: HTTPConnection, refused: Exception) -> Resp
     found = refusal_of(refused)
     if found is None:
         raise refused
-    if isinstance(connection, WebSocket) and not (
-        connection.application_state is WebSocketState.CONNECTING and can_deny(connection.scope)
+    if isinstance(request, WebSocket) and not (
+        request.application_state is WebSocketState.CONNECTING and can_deny(request.scope)
     ):
-        await connection.close(close_code(found.decision), close_reason(found.decision))
+        await request.close(close_code(found.decision), close_reason(found.decision))
         return None
-    status, headers, body = refusal(found.decision)
+    status, headers, body = found.answer if isinstance(found, LimitReached) else refusal(found.decision)
     return Response(body, status, headers=dict(headers))

@@ -27,6 +27,9 @@ MOST_AGO_MS = 3_600_000
 #: Segments of a path that identify something: numbers, long or mixed ids, addresses of people.
 _ID = re.compile(r"^(?=.*\d)[\w.~:%-]{6,}$|^\d+$|.*[@%].*|^.{25,}$")
 
+#: Where a query or a fragment begins. In a route that is a regular expression, ``?`` follows a parenthesis.
+_QUERY = re.compile(r"(?<!\()\?|#")
+
 
 class _Seen(Struct, frozen=True):
     """A refusal in a reservoir."""
@@ -139,6 +142,6 @@ def template_of(endpoint: str) -> str:
     method, space, path = endpoint.partition(" ")
     if not space:
         method, path = "", endpoint
-    path = path.split("?", 1)[0].split("#", 1)[0]
+    path = _QUERY.split(path, maxsplit=1)[0]
     parts = ["{id}" if _ID.match(part) and not part.startswith("{") else part for part in path.split("/")]
     return f"{method}{space}{'/'.join(parts)}"[:120]

@@ -159,7 +159,11 @@ class DefaultTierIn(ReasonIn):
 class TuningIn(ReasonIn):
     tuning: Annotated[
         dict[Slug, Annotated[int, Field(ge=0, le=2**53)]],
-        Field(min_length=1, max_length=50, description="Timings of all agents of the fleet, by name."),
+        Field(
+            min_length=1,
+            max_length=50,
+            description="Timings of all agents of the fleet, and their `ipv6_prefix`, by name.",
+        ),
     ]
 
 
