@@ -53,6 +53,8 @@ class CallFigures:
     #: Calls that a retry saved; and retries that the budget refused.
     helped_per_s: float = 0.0
     no_budget_per_s: float = 0.0
+    #: Calls whose last allowed attempt failed.
+    exhausted_per_s: float = 0.0
     fallbacks_per_s: float = 0.0
     fallback_failures_per_s: float = 0.0
     #: Calls that a part in observe mode would have refused.
@@ -80,6 +82,7 @@ _RATES = (
     "retries_per_s",
     "helped_per_s",
     "no_budget_per_s",
+    "exhausted_per_s",
     "fallbacks_per_s",
     "fallback_failures_per_s",
     "observed_per_s",

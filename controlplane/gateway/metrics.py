@@ -212,6 +212,7 @@ class GatewayCollector(Collector):
             retries.add_metric([*of, "retried"], calls.retries_per_s)
             retries.add_metric([*of, "helped"], calls.helped_per_s)
             retries.add_metric([*of, "no_budget"], calls.no_budget_per_s)
+            retries.add_metric([*of, "exhausted"], calls.exhausted_per_s)
             observed.add_metric(of, calls.observed_per_s)
             fallbacks.add_metric([*of, "used"], calls.fallbacks_per_s)
             fallbacks.add_metric([*of, "failed"], calls.fallback_failures_per_s)

@@ -163,10 +163,10 @@ BULKHEAD_REFUSED = Gauge(
 )
 RETRIES = Gauge(
     "fuseboard_fleet_retries_per_second",
-    "Retries of the last 30 s: retried, helped, or no_budget.",
+    "Retries of the last 30 s: retried, helped, no_budget, or exhausted.",
     by=(GATEWAY,),
     labels=(*_OF_DEPENDENCY, "verdict"),
-    most=3 * MOST_PROTECTED,
+    most=4 * MOST_PROTECTED,
     panel=Panel(
         row=_CALLS,
         title="Retries",

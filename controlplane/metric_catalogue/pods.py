@@ -3,7 +3,7 @@
 from controlplane.metric_catalogue.metric import POD, Counter, Gauge, Histogram, Metric
 from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
 from fuseboard.contract import pod_figures
-from fuseboard.contract.pod_figures import EDGES_S, SERVER, PodFigure
+from fuseboard.contract.pod_figures import EDGES, SERVER, PodFigure
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 from fuseboard.contract.words import CallTier, Mode, Outcome, Reason
 
@@ -37,19 +37,19 @@ def _most(figure: PodFigure) -> int:
     return most
 
 
-def _histogram(figure: PodFigure, edges_s: tuple[float, ...]) -> Histogram:
+def _histogram(figure: PodFigure, edges: tuple[float, ...]) -> Histogram:
     return Histogram(
         figure.series,
         figure.text,
         by=(POD,),
-        labels=(SERVER,),
+        labels=(SERVER, *figure.labels),
         # Buckets, the one without an edge, the sum and the count.
-        most=len(edges_s) + 3,
-        buckets=edges_s,
+        most=(pod_figures.MOST_IN_HISTOGRAMS if figure.labels else 1) * (len(edges) + 3),
+        buckets=edges,
     )
 
 
 METRICS: tuple[Metric, ...] = (
-    *(_metric(figure) for figure in pod_figures.EVERY if figure not in EDGES_S),
-    *(_histogram(figure, edges_s) for figure, edges_s in EDGES_S.items()),
+    *(_metric(figure) for figure in pod_figures.EVERY if figure not in EDGES),
+    *(_histogram(figure, edges) for figure, edges in EDGES.items()),
 )

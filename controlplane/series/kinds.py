@@ -78,6 +78,9 @@ CALL_FIELDS = (*(f"took_to_{edge}_ms" for edge in CALL_EDGES_MS), "took_longer")
 #: Calls that a tier of a bulkhead refused: its slots and its queue were full, or they waited too long.
 FULL_FIELDS = tuple(f"{tier.value}_full" for tier in CallTier)
 TIMED_OUT_FIELDS = tuple(f"{tier.value}_timed_out" for tier in CallTier)
+#: First attempts of calls that may be repeated; attempts after them; calls that one of these saved; retries
+#: that the budget refused; and calls whose last allowed attempt failed. The names are those of ``CallLoad``.
+RETRY_FIELDS = ("first_calls", "retries", "helped", "no_budget", "exhausted")
 
 FLEET = Kind(
     1,
@@ -94,7 +97,7 @@ DEPENDENCY = Kind(
     "dependency",
     _counts(
         *("ok", "failures", "slow", "neutral", "blocked", "over_limit", "refused_else", *CALL_FIELDS),
-        *(*FULL_FIELDS, *TIMED_OUT_FIELDS),
+        *(*FULL_FIELDS, *TIMED_OUT_FIELDS, *RETRY_FIELDS),
     ),
     complete=True,
 )

@@ -1,3 +1,5 @@
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
@@ -8,6 +10,7 @@ from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, may, require_role
 from controlplane.status.bulkhead_refusals import refused_lately
+from controlplane.status.retries_lately import retries_lately
 from dashboard.views.page import context_of, show
 
 
@@ -42,14 +45,7 @@ def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> Ht
 @require_GET
 @require_role("viewer")
 def bulkheads(request: HttpRequest) -> HttpResponse:
-    context = context_of(request, "bulkheads")
-    names = [row.dependency for row in context["rows"]]
-    try:
-        context["lately"] = refused_lately(environment_in(request), names, timezone.now())
-    except (OperationalError, InterfaceError):
-        # What is live comes from the gateways, and is displayed all the same.
-        context["lately"] = None
-    return render(request, "dashboard/bulkheads.html", context)
+    return _with_last_hour(request, "bulkheads", refused_lately)
 
 
 @require_GET
@@ -61,7 +57,20 @@ def locks(request: HttpRequest) -> HttpResponse:
 @require_GET
 @require_role("viewer")
 def retries(request: HttpRequest) -> HttpResponse:
-    return show(request, "retries", "retries.html")
+    return _with_last_hour(request, "retries", retries_lately)
+
+
+def _with_last_hour(
+    request: HttpRequest, page: str, lately: Callable[[str, Sequence[str], datetime], object]
+) -> HttpResponse:
+    context = context_of(request, page)
+    names = [row.dependency for row in context["rows"]]
+    try:
+        context["lately"] = lately(environment_in(request), names, timezone.now())
+    except (OperationalError, InterfaceError):
+        # What is live comes from the gateways, and is displayed all the same.
+        context["lately"] = None
+    return render(request, f"dashboard/{page}.html", context)
 
 
 @require_GET

@@ -14,7 +14,7 @@ import pytest
 
 from fuseboard import Agent, LockTaken, Outcome, blocking
 from fuseboard.contract import pod_figures
-from fuseboard.contract.pod_figures import REDIS_SECONDS
+from fuseboard.contract.pod_figures import ATTEMPTS, CALL_SECONDS, REDIS_SECONDS
 from fuseboard.contract.primitives import LOCK_EVENTS
 from fuseboard.integrations import asgi, wsgi
 from fuseboard.reporting.counters import MAX_DEPENDENCIES
@@ -108,6 +108,38 @@ async def test_response_times_of_redis_are_a_histogram(settings: Any):
     assert value(text, f"{name}_bucket", le="0.0005") == 3
     assert value(text, f"{name}_bucket", le="+Inf") == value(text, f"{name}_count") == 4
     assert value(text, f"{name}_sum") == pytest.approx(0.900601)
+
+
+async def test_calls_are_a_histogram_for_each_dependency(settings: Any):
+    async with Agent(settings=settings) as agent:
+        for seconds in (0.001, 0.2, 0.3, 400.0):
+            agent.report(await agent.admit_call("llm"), Outcome.OK, elapsed_s=seconds)
+        agent.report(await agent.admit_call("mail"), Outcome.OK)
+        text = agent.metrics_text()
+    name = CALL_SECONDS.series
+    below = [
+        value(text, f"{name}_bucket", dependency="llm", le=edge) for edge in ("0.002", "0.2", "0.5", "60.0")
+    ]
+    assert below == [1, 2, 3, 3]
+    assert value(text, f"{name}_bucket", dependency="llm", le="+Inf") == 4
+    assert value(text, f"{name}_sum", dependency="llm") == pytest.approx(400.501)
+    assert not any(key[0] == f"{name}_count" and ("dependency", "mail") in key[1] for key in samples(text))
+
+
+async def test_attempts_and_what_retries_did_are_exported(settings: Any):
+    async with Agent(settings=settings) as agent:
+        totals = agent._runtime.retries.part("llm").totals
+        for attempts in (1, 1, 2, 3, 12):
+            totals.ended(attempts)
+        totals.helped, totals.exhausted = 2, 1
+        text = agent.metrics_text()
+    name = ATTEMPTS.series
+    below = [
+        value(text, f"{name}_bucket", dependency="llm", le=edge) for edge in ("1", "2", "3", "10", "+Inf")
+    ]
+    assert below == [2, 3, 4, 5, 5]
+    assert value(text, "fuseboard_retries_helped_total", dependency="llm") == 2
+    assert value(text, "fuseboard_retries_exhausted_total", dependency="llm") == 1
 
 
 async def test_series_are_bounded_whatever_callers_send(settings: Any):

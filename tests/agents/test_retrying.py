@@ -47,6 +47,18 @@ def test_t20_sustained_failures_deplete_the_budget_within_cap_and_deadline(caplo
     assert totals.helped == 0
 
 
+def test_every_call_that_ends_is_counted_by_its_attempts():
+    async def main() -> World:
+        world = World(DOWN, DOWN, retry=Retry(idempotent=True, attempts=2), clock=now)
+        with pytest.raises(ConnectionRefusedError):
+            await world.use()
+        assert await world.use() == "answer 1"
+        return world
+
+    totals = play(main()).retries.totals()["api"]
+    assert (totals.attempts[:3], totals.exhausted, totals.helped) == ([1, 1, 0], 1, 0)
+
+
 def test_a_retry_helps_and_is_counted_and_logged(caplog):
     async def main() -> World:
         world = World(DOWN, retry=RETRY, clock=now)
@@ -56,6 +68,7 @@ def test_a_retry_helps_and_is_counted_and_logged(caplog):
     caplog.set_level(logging.INFO)
     totals = play(main()).retries.totals()["api"]
     assert (totals.first_calls, totals.retries, totals.helped, totals.no_budget) == (1, 1, 1, 0)
+    assert (totals.attempts[:3], totals.exhausted) == ([0, 1, 0], 0)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(
         "retry.waiting dependency=api attempt=1 max=3 error=ConnectionRefusedError wait_ms="

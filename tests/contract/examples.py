@@ -259,6 +259,9 @@ BY_RULE_REQUEST = msgspec.structs.replace(
     ),
 )
 
+#: Calls that failed after all their attempts.
+EXHAUSTED = (CallLoad(dependency="openai", first_calls=9, retries=3, exhausted=1),)
+
 #: Limits of all callers, of every service and of one.
 SERVICE_POLICY = Policy(
     environment="production",
@@ -442,6 +445,7 @@ EXAMPLES: dict[str, Any] = {
     "policy.4.json": BY_CALLS_POLICY,
     "policy.ipv6_prefix.json": PREFIX_POLICY,
     "policy.service_limits.json": SERVICE_POLICY,
+    "sync_request.exhausted.json": msgspec.structs.replace(SMALLEST_REQUEST, protection=EXHAUSTED),
     "policy.5.json": SHARING_POLICY,
     "policy.6.json": STREAMING_POLICY,
     "nudge.1.json": NUDGE,

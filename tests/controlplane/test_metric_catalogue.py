@@ -66,7 +66,7 @@ def test_a_pod_exports_what_the_catalogue_says():
     exported = {figure.series for figure in pod_figures.EVERY}
     assert exported == {metric.name for metric in EVERY if POD in metric.by}
     # Only if each of 200 dependencies refuses calls for each reason.
-    assert most_series(POD) < 6_000
+    assert most_series(POD) < 7_000
 
 
 def test_a_gateway_of_200_dependencies_exports_fewer_than_5000_series():

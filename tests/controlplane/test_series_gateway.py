@@ -12,6 +12,7 @@ from controlplane.gateway.postgres import series_frames
 from controlplane.gateway.postgres.series_frames import SeriesWriter
 from controlplane.series.kinds import BY_NUMBER, FLEET, POD
 from controlplane.status.bulkhead_refusals import refused_lately
+from controlplane.status.retries_lately import retries_lately
 from fuseboard.contract.load import CallLoad, TierLoad
 from fuseboard.contract.sync import Counters, TenantCounters
 from tests.controlplane.gateway import NOON, TurnedClock, beat, ready_gateway
@@ -115,6 +116,28 @@ async def test_the_refusals_of_a_bulkhead_are_stored_by_tier(setting):
         "standard": (77, 5),
         "optional": (0, 0),
     }
+
+
+async def test_what_retries_did_is_stored_for_the_last_hour(setting):
+    gateway, writer = setting.gateway("g1")
+
+    def calls(first: int, retries: int, **more: int) -> tuple[CallLoad, ...]:
+        return (CallLoad(dependency="payments-api", first_calls=first, retries=retries, **more),)
+
+    setting.beat(gateway, 1, protection=calls(1_000, 100, helped=10, no_budget=7, exhausted=3))
+    for count in (1, 2):
+        setting.clock.turn(5)
+        grown = calls(
+            1_000 + 40 * count, 100 + 4 * count, helped=10 + 3 * count, no_budget=7, exhausted=3 + count
+        )
+        setting.beat(gateway, 1, protection=grown)
+        await setting.write(writer)
+    setting.clock.turn(20)
+    await setting.write(writer)
+    now = datetime.fromtimestamp(setting.clock.wall(), UTC)
+    [found] = await sync_to_async(retries_lately)("production", ["payments-api"], now)
+    assert (found.attempts, found.retries, found.helped, found.success_percent) == (88, 8, 6, 75.0)
+    assert (found.no_budget, found.exhausted) == (0, 2)
 
 
 async def test_two_gateways_count_what_a_bulkhead_refused_once(setting):

@@ -8,6 +8,7 @@ from fleet_rows import put_figures, put_server
 
 from controlplane.editing import edits
 from controlplane.status.bulkhead_refusals import BulkheadRefusals, TierRefusals
+from controlplane.status.retries_lately import RetriesLately
 from dashboard.views import overview
 from tests.dashboard.shown import text_of
 from tests.people import ADA
@@ -144,6 +145,20 @@ def test_retries_are_compared_with_their_budget(log_in: Any) -> None:
     shown = page(log_in("vera"), "/retries")
     assert "payments-api 20/s 5/s 1.25\u00d7 1.20\u00d7 1/s 0.5/s 2/s 0/s" in shown
     assert "search 10/s 0/s 1.00\u00d7 retries are off" in shown
+
+
+@pytest.mark.usefixtures("fleet")
+def test_retries_of_the_last_hour_are_displayed_or_unknown(log_in: Any, monkeypatch: Any) -> None:
+    known = RetriesLately(
+        dependency="search", first_calls=900, retries=100, helped=40, no_budget=7, exhausted=60
+    )
+    nothing = RetriesLately(
+        dependency="payments-api", first_calls=None, retries=None, helped=None, no_budget=None, exhausted=None
+    )
+    monkeypatch.setattr(overview, "retries_lately", lambda *about: [known, nothing])
+    shown = page(log_in("vera"), "/retries")
+    assert "search 1,000 100 40, 40 % 7 60" in shown
+    assert "payments-api unknown: no pod reported it in the last hour" in shown
 
 
 @pytest.mark.usefixtures("fleet")

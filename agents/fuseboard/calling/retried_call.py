@@ -51,6 +51,7 @@ class RetriedCall:
 
     __slots__ = (
         "_began",
+        "_made",
         "_neutral",
         "_on",
         "_one_request",
@@ -97,7 +98,7 @@ class RetriedCall:
         self._began = 0.0
         self._taken: Withdrawal | None = None
         #: The number of the attempt that runs or ended last, from 1.
-        self.num = 0
+        self.num = self._made = 0
         #: What ended the attempt before.
         self.cause: Exception | None = None
         self.next_wait_s = 0.0
@@ -129,7 +130,7 @@ class RetriedCall:
 
         Only now the first one counts. A refused call puts no load on the dependency, so it allows no retries.
         """
-        self._began = self._retries.clock()
+        self._began, self._made = self._retries.clock(), self.num
         with self._retries.lock:
             if self.num == 1:
                 self._part.budget.first_call(self._began)
@@ -146,6 +147,7 @@ class RetriedCall:
             took_s = max(0.0, now - self._began)
             part.usual_s += (took_s - part.usual_s) * (NEWEST if part.usual_s else 1.0)
             part.totals.helped += self.num > 1
+            part.totals.ended(self.num)
         self._show(lambda observer: observer.attempt_ended())
 
     def failed(self, error: Exception) -> bool:
@@ -174,6 +176,9 @@ class RetriedCall:
                 part.errors.add(now, failed=part.failed_before)
             self.given_up = self.given_up or self._withdraw(verdict, now, shrunk, troubled)
             unlogged = part.unlogged(now) if self.given_up is GivenUp.NO_BUDGET else 0
+            if self.given_up is not None:
+                part.totals.ended(self.num)
+                part.totals.exhausted += self.given_up is GivenUp.EXHAUSTED and self.num > 1
         self._show(lambda observer: self._show_failed(observer, what))
         if self.given_up is GivenUp.OFF and not part.warned and verdict.retryable:
             part.warned = True
@@ -212,6 +217,7 @@ class RetriedCall:
         if self._taken is not None:
             with self._retries.lock:
                 self._retries.give_back(self._part, self._taken)
+                self._part.totals.ended(self._made)
             self._taken = None
         self._show(lambda observer: observer.attempt_ended())
 

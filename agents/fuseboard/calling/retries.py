@@ -9,7 +9,7 @@ from random import Random
 from threading import Lock
 from time import monotonic
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fuseboard.calling.observer import Observer
@@ -21,6 +21,8 @@ logger = logging.getLogger("fuseboard.retries")
 
 #: How much of the newest duration goes into the usual one.
 NEWEST = 0.2
+#: Calls with more attempts are counted with those that had this many.
+MOST_ATTEMPTS = 10
 #: At most one line about a spent budget per dependency in this time.
 LOG_EVERY_S = 1.0
 
@@ -45,12 +47,19 @@ class CallTotals(Struct):
     helped: int = 0
     #: Retries that the budget refused.
     no_budget: int = 0
+    #: Calls whose last allowed attempt failed.
+    exhausted: int = 0
+    #: Calls that ended after one attempt, two attempts, and so on.
+    attempts: list[int] = field(default_factory=lambda: [0] * MOST_ATTEMPTS)
     #: Retries that the budget would have refused, but may only observe.
     observed: int = 0
     #: Answers of a fallback, those from a cache among them, and calls for which every fallback failed.
     fallbacks: int = 0
     cached: int = 0
     fallback_failures: int = 0
+
+    def ended(self, attempts: int) -> None:
+        self.attempts[min(max(attempts, 1), MOST_ATTEMPTS) - 1] += 1
 
     @property
     def any(self) -> bool:
@@ -215,6 +224,7 @@ def _with(load: CallLoad, totals: CallTotals) -> CallLoad:
         retries=totals.retries,
         helped=totals.helped,
         no_budget=totals.no_budget,
+        exhausted=totals.exhausted,
         observed=load.observed + totals.observed,
         fallbacks=totals.fallbacks,
         cached=totals.cached,

@@ -79,6 +79,8 @@ class CallLoad(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     retries: Total = 0
     helped: Total = 0
     no_budget: Total = 0
+    #: Total of calls whose last allowed attempt failed.
+    exhausted: Total = 0
     #: Totals: answers of a fallback; of these, from a cache; and calls for which every fallback failed.
     fallbacks: Total = 0
     cached: Total = 0

@@ -6,7 +6,7 @@ The catalogue of the control plane lists the second. None has the name of a tena
 from msgspec import Struct
 
 from fuseboard.contract.primitives import LOCK_EDGES_S
-from fuseboard.contract.sync import LATENCY_EDGES_US
+from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
 
 DEPENDENCY, KIND, MODE, OUTCOME, REASON, TIER = "dependency", "kind", "mode", "outcome", "reason", "tier"
 EVENT = "event"
@@ -45,6 +45,10 @@ REFUSALS = _total(
 )
 CALLS = _total("fuseboard.calls", "{call}", "Calls that ended.", DEPENDENCY, OUTCOME)
 RETRIES = _total("fuseboard.retries", "{retry}", "Attempts after the first.", DEPENDENCY)
+HELPED = _total("fuseboard.retries.helped", "{call}", "Calls that ended well because of a retry.", DEPENDENCY)
+EXHAUSTED = _total(
+    "fuseboard.retries.exhausted", "{call}", "Calls whose last allowed attempt failed.", DEPENDENCY
+)
 NO_BUDGET = _total("fuseboard.retries.no_budget", "{retry}", "Retries that the budget refused.", DEPENDENCY)
 LOCAL = _total("fuseboard.decisions.local", "{decision}", "Decisions without Redis.")
 REDIS_FAILURES = _total(
@@ -77,7 +81,19 @@ WAITING = _now("fuseboard.bulkhead.waiting", "{call}", "Calls that wait for a sl
 LOCKS_HELD = _now("fuseboard.locks.held", "{lock}", "Locks that the process holds.")
 
 #: Agents of one process are added.
-TOTALS = (REQUESTS, REFUSALS, CALLS, RETRIES, NO_BUDGET, LOCAL, REDIS_FAILURES, LOCKS, ONCE)
+TOTALS = (
+    REQUESTS,
+    REFUSALS,
+    CALLS,
+    RETRIES,
+    HELPED,
+    EXHAUSTED,
+    NO_BUDGET,
+    LOCAL,
+    REDIS_FAILURES,
+    LOCKS,
+    ONCE,
+)
 SUMS = (IN_USE, SIZE, WAITING, LOCKS_HELD)
 
 # Of one agent, and for Prometheus only.
@@ -111,7 +127,21 @@ REDIS_SECONDS = _now("fuseboard.redis.request", "s", "Response time of Redis, wi
 LOCK_WAIT = _now("fuseboard.lock.wait", "s", "How long processes waited for a lock, also in vain.")
 LOCK_HOLD = _now("fuseboard.lock.hold", "s", "How long blocks with a lock took.")
 REDIS_EDGES_S = tuple(edge / 1_000_000 for edge in LATENCY_EDGES_US)
-EDGES_S = {REDIS_SECONDS: REDIS_EDGES_S, LOCK_WAIT: LOCK_EDGES_S, LOCK_HOLD: LOCK_EDGES_S}
+#: In OpenTelemetry, it is measured when a call is reported.
+CALL_SECONDS = _now(
+    "fuseboard.call.duration", "s", "How long calls took, where callers measure it.", DEPENDENCY
+)
+ATTEMPTS = _now("fuseboard.call.attempts", "", "Attempts of calls that may be repeated.", DEPENDENCY)
+#: Dependencies with histograms, the busiest first: each has 18 series.
+MOST_IN_HISTOGRAMS = 20
+#: The edges of the buckets: seconds, or attempts.
+EDGES: dict[PodFigure, tuple[float, ...]] = {
+    REDIS_SECONDS: REDIS_EDGES_S,
+    CALL_SECONDS: tuple(edge / 1000 for edge in CALL_EDGES_MS),
+    ATTEMPTS: tuple(range(1, 11)),
+    LOCK_WAIT: LOCK_EDGES_S,
+    LOCK_HOLD: LOCK_EDGES_S,
+}
 
 #: All of Prometheus, in their order. The histograms are the last.
-EVERY = (*TOTALS, *SUMS, *OF_POD, *EDGES_S)
+EVERY = (*TOTALS, *SUMS, *OF_POD, *EDGES)

@@ -42,7 +42,7 @@ _ACTIVITY_DECAY = 0.8
 
 
 class _Dependency:
-    __slots__ = ("failed", "kinds", "last", "latency", "outcomes", "refused")
+    __slots__ = ("failed", "kinds", "last", "latency", "outcomes", "refused", "took_s")
 
     def __init__(self) -> None:
         #: Failed and slow calls: how many, by kind, and the newest as number, kind, outcome, time, trace.
@@ -52,6 +52,8 @@ class _Dependency:
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.refused = dict.fromkeys(Reason, 0)
         self.latency = [0] * (len(CALL_EDGES_MS) + 1)
+        #: The sum of the times in ``latency``, for their mean.
+        self.took_s = 0.0
 
     def note_failed(self, outcome: Outcome, kind: str, trace: str) -> None:
         """Of a failed or slow call, or of one that the vendor refused: a neutral one, such as a 401."""
@@ -127,6 +129,7 @@ class Counters:
         """Count how long a call to a dependency took."""
         if (counts := self._of(dependency)) is not None:
             counts.latency[bisect_left(CALL_EDGES_MS, seconds * 1000)] += 1
+            counts.took_s += seconds
 
     def call_refused(self, dependency: str, reason: Reason) -> None:
         if (counts := self._of(dependency)) is not None:
@@ -187,6 +190,14 @@ class Counters:
             for name, counts in self._dependencies.copy().items()
             for outcome, times in counts.outcomes.items()
             if times
+        }
+
+    def call_times(self) -> dict[str, tuple[tuple[int, ...], float]]:
+        """Calls by how long they took, as in ``CALL_EDGES_MS``, and their sum in seconds, by dependency."""
+        return {
+            name: (tuple(counts.latency), counts.took_s)
+            for name, counts in self._dependencies.copy().items()
+            if any(counts.latency)
         }
 
     def wire(self) -> WireCounters:

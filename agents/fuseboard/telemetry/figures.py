@@ -75,6 +75,12 @@ _READERS: Mapping[PodFigure, Callable[[Source], Series]] = MappingProxyType(
         pod_figures.RETRIES: lambda source: Counter(
             {(name,): totals.retries for name, totals in source.retries.totals().items()}
         ),
+        pod_figures.HELPED: lambda source: Counter(
+            {(name,): totals.helped for name, totals in source.retries.totals().items()}
+        ),
+        pod_figures.EXHAUSTED: lambda source: Counter(
+            {(name,): totals.exhausted for name, totals in source.retries.totals().items()}
+        ),
         pod_figures.NO_BUDGET: lambda source: Counter(
             {(name,): totals.no_budget for name, totals in source.retries.totals().items()}
         ),

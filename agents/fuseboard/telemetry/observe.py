@@ -20,7 +20,7 @@ class Telemetry(SpanEvents):
         self, counters: Counters, retries: Retries, guards: CallGuards, primitives: PrimitiveFigures
     ) -> None:
         self._metrics = pod_metrics()
-        super().__init__(self._metrics.duration)
+        super().__init__(self._metrics.duration, self._metrics.call_duration)
         self._source = Source(counters, retries, guards, primitives)
         primitives.locks.waits.record = self._metrics.lock_wait.record
         primitives.locks.holds.record = self._metrics.lock_hold.record

@@ -1,6 +1,6 @@
 """Metrics of a process, read from what its agents count anyway.
 
-A decision pays for one histogram only, and a lock for two.
+A decision pays for one histogram only, as does a call that is reported, and a lock for two.
 """
 
 import os
@@ -10,7 +10,7 @@ from threading import Lock
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from fuseboard.contract.pod_figures import EDGES_S, LOCK_HOLD, LOCK_WAIT, SUMS, TOTALS, PodFigure
+from fuseboard.contract.pod_figures import CALL_SECONDS, EDGES, LOCK_HOLD, LOCK_WAIT, SUMS, TOTALS, PodFigure
 from fuseboard.telemetry.figures import Series, Source, read
 from fuseboard.telemetry.words import attribute
 
@@ -28,14 +28,14 @@ class PodMetrics:
             "How long a decision took, with every wait for a slot or for the end of a refusal.",
             explicit_bucket_boundaries_advisory=DURATION_EDGES_S,
         )
-        self.lock_wait, self.lock_hold = (
+        self.lock_wait, self.lock_hold, self.call_duration = (
             meter.create_histogram(
                 figure.name,
                 figure.unit,
                 figure.text,
-                explicit_bucket_boundaries_advisory=EDGES_S[figure],
+                explicit_bucket_boundaries_advisory=EDGES[figure],
             )
-            for figure in (LOCK_WAIT, LOCK_HOLD)
+            for figure in (LOCK_WAIT, LOCK_HOLD, CALL_SECONDS)
         )
         self._forget()
         for figure in TOTALS:

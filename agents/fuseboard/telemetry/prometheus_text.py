@@ -4,6 +4,8 @@ Written here and not by ``prometheus_client``: every pod of every user would ins
 """
 
 from collections.abc import Iterable, Iterator
+from heapq import nlargest
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -11,9 +13,12 @@ from fuseboard.admission.call_guard import CallGuards
 from fuseboard.calling.retries import Retries
 from fuseboard.contract import pod_figures
 from fuseboard.contract.pod_figures import (
-    EDGES_S,
+    ATTEMPTS,
+    CALL_SECONDS,
+    EDGES,
     LOCK_HOLD,
     LOCK_WAIT,
+    MOST_IN_HISTOGRAMS,
     REDIS_SECONDS,
     SERVER,
     PodFigure,
@@ -29,6 +34,8 @@ _FORCED_OPEN = 3
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]
+#: Values of the labels, counts by edge, and the sum of what was measured.
+_Measured: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], float]
 
 
 class Pod(Struct, frozen=True, kw_only=True):
@@ -58,12 +65,14 @@ def prometheus_text(
         lines += _family(figure, samples, pod.server)
     locks = primitives.locks
     lines += _family(pod_figures.LOCK_LONGEST, [((), round(locks.longest_s, 3))], pod.server)
-    for figure, counts, sum_s in (
-        (REDIS_SECONDS, counters.latency, counters.latency_us / 1_000_000),
-        (LOCK_WAIT, locks.waits.counts, locks.waits.total_s),
-        (LOCK_HOLD, locks.holds.counts, locks.holds.total_s),
+    for figure, measured in (
+        (REDIS_SECONDS, [((), tuple(counters.latency), counters.latency_us / 1_000_000)]),
+        (CALL_SECONDS, _busiest((((name,), *times) for name, times in counters.call_times().items()))),
+        (ATTEMPTS, _busiest(_attempts(retries))),
+        (LOCK_WAIT, [((), tuple(locks.waits.counts), locks.waits.total_s)]),
+        (LOCK_HOLD, [((), tuple(locks.holds.counts), locks.holds.total_s)]),
     ):
-        lines += _histogram(figure, tuple(counts), sum_s, pod.server)
+        lines += _histogram(figure, measured, pod.server)
     return "\n".join(lines) + "\n"
 
 
@@ -82,24 +91,38 @@ def _state(view: BreakerView) -> int:
     return _STATES[view.state] if view.override is None else 0
 
 
-def _histogram(figure: PodFigure, counts: tuple[int, ...], sum_s: float, server: str) -> Iterator[str]:
-    name, labels = figure.series, f'{SERVER}="{server.translate(_ESCAPED)}"'
+def _attempts(retries: Retries) -> Iterator[_Measured]:
+    for name, totals in retries.totals().items():
+        ended = tuple(totals.attempts)
+        if any(ended):
+            yield (name,), (*ended, 0), sum(number * calls for number, calls in enumerate(ended, 1))
+
+
+def _busiest(measured: Iterable[_Measured]) -> list[_Measured]:
+    return nlargest(MOST_IN_HISTOGRAMS, measured, key=lambda one: sum(one[1]))
+
+
+def _histogram(figure: PodFigure, measured: Iterable[_Measured], server: str) -> Iterator[str]:
+    name = figure.series
     yield from _head(figure, "histogram")
-    below = 0
-    for edge, count in zip((*map(str, EDGES_S[figure]), "+Inf"), counts, strict=True):
-        below += count
-        yield f'{name}_bucket{{{labels},le="{edge}"}} {below}'
-    yield f"{name}_sum{{{labels}}} {sum_s}"
-    yield f"{name}_count{{{labels}}} {below}"
+    for values, counts, total in measured:
+        labels, below = _labels(figure, (server, *values)), 0
+        for edge, count in zip((*map(str, EDGES[figure]), "+Inf"), counts, strict=True):
+            below += count
+            yield f'{name}_bucket{{{labels},le="{edge}"}} {below}'
+        yield f"{name}_sum{{{labels}}} {total}"
+        yield f"{name}_count{{{labels}}} {below}"
 
 
 def _family(figure: PodFigure, samples: _Samples, server: str) -> Iterator[str]:
     yield from _head(figure, "counter" if figure.total else "gauge")
-    names = (SERVER, *figure.labels)
     for values, value in samples:
-        pairs = zip(names, (server, *values), strict=True)
-        labels = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in pairs if text)
-        yield f"{figure.series}{{{labels}}} {value}"
+        yield f"{figure.series}{{{_labels(figure, (server, *values))}}} {value}"
+
+
+def _labels(figure: PodFigure, values: tuple[str, ...]) -> str:
+    pairs = zip((SERVER, *figure.labels), values, strict=True)
+    return ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in pairs if text)
 
 
 def _head(figure: PodFigure, kind: str) -> Iterator[str]:

@@ -27,8 +27,8 @@ _POINTS = {
 class SpanEvents:
     """An ``Observer``. A span that records nothing costs one look at it."""
 
-    def __init__(self, duration: Histogram) -> None:
-        self._record = duration.record
+    def __init__(self, duration: Histogram, calls: Histogram) -> None:
+        self._record, self._record_call = duration.record, calls.record
 
     def decided(self, decision: Decision, seconds: float) -> None:
         kind = CALL if decision.dependency else REQUEST
@@ -48,8 +48,12 @@ class SpanEvents:
         self._add_decision(CALL if decision.dependency else REQUEST, decision, None)
 
     def reported(self, permit: Permit, outcome: Outcome, elapsed_s: float | None) -> None:
+        if permit.reported:
+            return
+        if elapsed_s is not None and outcome is not Outcome.NEUTRAL:
+            self._record_call(elapsed_s, {words.DEPENDENCY: permit.dependency})
         span = get_current_span()
-        if permit.reported or not span.is_recording():
+        if not span.is_recording():
             return
         attributes: dict[str, AttributeValue] = {
             words.DEPENDENCY: permit.dependency,

@@ -34,6 +34,7 @@ CALLS = {
     "retries_per_s": 1.5,
     "helped_per_s": 1.0,
     "no_budget_per_s": 0.0,
+    "exhausted_per_s": 0.0,
     "fallbacks_per_s": 0.5,
     "fallback_failures_per_s": 0.0,
     "observed_per_s": 0.0,

@@ -73,6 +73,8 @@ class CallFiguresOut(Schema):
     #: Calls that a retry saved; and retries that the budget refused.
     helped_per_s: float
     no_budget_per_s: float
+    #: Calls whose last allowed attempt failed.
+    exhausted_per_s: float
     fallbacks_per_s: float
     fallback_failures_per_s: float
     #: Calls that a part in observe mode would have refused.

@@ -16,6 +16,7 @@ _RATES = {
     "retries": "retries_per_s",
     "retries_helped": "helped_per_s",
     "retries_no_budget": "no_budget_per_s",
+    "retries_exhausted": "exhausted_per_s",
     "fallbacks": "fallbacks_per_s",
     "fallback_failures": "fallback_failures_per_s",
     "observed": "observed_per_s",

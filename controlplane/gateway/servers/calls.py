@@ -54,6 +54,7 @@ class _Calls(Struct, array_like=True, frozen=True, gc=False):
     queue_predicted: int | None
     reclaimed: int
     nested: int
+    exhausted: int
 
 
 class _Point(Struct, frozen=True, gc=False):
@@ -67,6 +68,7 @@ _RATES = {
     "retries": "retries",
     "helped": "retries_helped",
     "no_budget": "retries_no_budget",
+    "exhausted": "retries_exhausted",
     "fallbacks": "fallbacks",
     "fallback_failures": "fallback_failures",
     "observed": "observed",
@@ -122,11 +124,11 @@ class CallTrack:
         while len(points) > 2 and at - points[1].at >= WINDOW_S:
             del points[0]
 
-    def slots(self) -> dict[str, tuple[_Slots, ...]]:
-        """The slots of the newest point, by dependency."""
+    def newest(self) -> dict[str, _Calls]:
+        """What the last heartbeat reported, by dependency."""
         if not self._points:
             return {}
-        return {calls.dependency: calls.slots for calls in _unpack(self._points[-1].packed)}
+        return {calls.dependency: calls for calls in _unpack(self._points[-1].packed)}
 
     def counts(self) -> dict[Key, int]:
         """Slots as numbers, rates in thousandths per second."""
@@ -189,6 +191,7 @@ def _calls_of(call: CallLoad) -> _Calls:
         _bounded(call.queue_predicted, _MOST_PLACES),
         min(call.reclaimed, _MOST_COUNTED),
         min(call.nested, _MOST_COUNTED),
+        call.exhausted,
     )
 
 

@@ -11,6 +11,7 @@ from controlplane.series.kinds import (
     FULL_FIELDS,
     LATENCY_FIELDS,
     POD,
+    RETRY_FIELDS,
     RULE,
     TENANT,
     TIMED_OUT_FIELDS,
@@ -155,16 +156,29 @@ class Slots(Protocol):
     def timed_out(self) -> int: ...
 
 
-def refused_by_slots(was: Mapping[str, Sequence[Slots]], now: Iterable[CallLoad], *, cut: bool) -> Counted:
-    """What bulkheads refused since the earlier heartbeat.
+class Calls(Protocol):
+    """Totals of the calls to one dependency; it also has ``RETRY_FIELDS``."""
+
+    @property
+    def slots(self) -> Sequence[Slots]: ...
+
+
+def counted_of_calls(was: Mapping[str, Calls], now: Iterable[CallLoad], *, cut: bool) -> Counted:
+    """What bulkheads refused, and what became of retries, since the earlier heartbeat.
 
     With ``cut``, the earlier list is not complete, so what is new in it counts from its next heartbeat.
     """
     found: Counted = {}
     for call in now:
-        before = was.get(call.dependency, call.tiers if cut else ())
-        counts = {}
-        for tier, full, timed_out, base in zip_longest(call.tiers, FULL_FIELDS, TIMED_OUT_FIELDS, before):
+        earlier = was.get(call.dependency)
+        if earlier is None and cut:
+            continue
+        counts = {
+            field: _rise(getattr(earlier, field) if earlier else 0, getattr(call, field))
+            for field in RETRY_FIELDS
+        }
+        slots = earlier.slots if earlier else ()
+        for tier, full, timed_out, base in zip_longest(call.tiers, FULL_FIELDS, TIMED_OUT_FIELDS, slots):
             if tier is not None:
                 counts[full] = _rise(base.full if base else 0, tier.full)
                 counts[timed_out] = _rise(base.timed_out if base else 0, tier.timed_out)

@@ -18,9 +18,9 @@ from controlplane.gateway.servers.series_counts import (
     Thing,
     add_up,
     all_tenants_listed,
+    counted_of_calls,
     difference,
     pod_of,
-    refused_by_slots,
 )
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, SPAN_S, TENANT, How
 from fuseboard.contract.sync import Counters, SyncRequest
@@ -138,7 +138,7 @@ class FleetSeries:
         #: Pieces of processes that were replaced, and those before a doubt.
         self._ended: list[_Piece] = []
         #: What bulkheads refused since the last look. It counts when it is heard: an hour needs no more.
-        self._refused_by_slots: Counted = {}
+        self._of_calls: Counted = {}
         self._began: float | None = None
         #: A tenant was erased from Postgres, so that the writer must ask for the numbers of things again.
         self.erased = False
@@ -169,12 +169,12 @@ class FleetSeries:
             # Another gateway may have counted what an older process refused.
             if beat.up_ms > YOUNG_MS:
                 return
-            counted = refused_by_slots({}, beat.protection, cut=False)
+            counted = counted_of_calls({}, beat.protection, cut=False)
         elif self.alone or beat.sequence == pod.sequence + 1:
-            counted = refused_by_slots(calls.slots(), beat.protection, cut=calls.cut)
+            counted = counted_of_calls(calls.newest(), beat.protection, cut=calls.cut)
         else:
             return
-        add_up(self._refused_by_slots, counted, most=TOP_DEPENDENCIES)
+        add_up(self._of_calls, counted, most=TOP_DEPENDENCIES)
 
     def _add(self, beat: SyncRequest, pod: _Pod, packed: bytes, now: float) -> None:
         name, piece = beat.server, pod.piece
@@ -231,7 +231,7 @@ class FleetSeries:
                 _choose(span)
 
     def _take_slots(self, at: int) -> None:
-        counted, self._refused_by_slots = self._refused_by_slots, {}
+        counted, self._of_calls = self._of_calls, {}
         if counted:
             self._add_part(self._span(at), counted, 0, 1, 1)
 
