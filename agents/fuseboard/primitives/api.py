@@ -37,7 +37,7 @@ class LockDecorator(ABC):
         ``name`` may be a function, which gets the arguments of the call. It must return what it locks, such
         as ``lambda order_id: f"order-{order_id}"``. A blocking function must not be called on the event loop.
         """
-        check_lock(name if isinstance(name, str) else "given by a function", ttl_s, wait_s)
+        check_lock("given by a function" if callable(name) else name, ttl_s, wait_s)
         options = GivenOptions({"ttl_s": ttl_s, "wait_s": wait_s}, name=name)
         return in_blocks(*self._lock_blocks(), options)
 
