@@ -167,3 +167,36 @@ def test_the_code_of_the_page_works(engine: str, limits: redis.Redis, tmp_path: 
     command = [python_of(engine), "-c", f"{code}\nassert 'charge' in str(charge)"]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+_TWICE = """
+import asyncio, inspect, sys, types
+shop = sys.modules["shop"] = types.ModuleType("shop")
+paid = []
+shop.pay = lambda order: paid.append(order["id"]) or {{"paid": order["id"]}}
+{code}
+order = {{"id": "evt-{engine}"}}
+call = getattr(charge, "fn", charge)  # of an actor, its function
+if inspect.iscoroutinefunction(call):
+    async def twice():
+        async with agent:
+            return [await call({{}}, order) for _ in range(2)]
+    answers = asyncio.run(twice())
+else:
+    answers = [call(order) for _ in range(2)]
+assert paid == ["evt-{engine}"], paid
+assert {engine!r} == "dramatiq" or answers == [None, {{"paid": "evt-{engine}"}}], answers
+"""
+
+
+@pytest.mark.parametrize("engine", ["celery", "dramatiq", "arq"])
+def test_the_code_of_the_page_does_a_task_once(engine: str, limits: redis.Redis, tmp_path: Path):
+    codes = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/engines.md").read_text(), re.M | re.S)
+    (code,) = [
+        code
+        for code in codes
+        if "agent.once" in code and re.search(rf"^(from|import) {engine}\b", code, re.M)
+    ]
+    command = [python_of(engine), "-c", _TWICE.format(code=code, engine=engine)]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
