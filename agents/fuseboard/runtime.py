@@ -247,6 +247,7 @@ class Runtime:
             protection=self.retries.reported(admission.guards.loads()),
             load=self.inbound.load(),
             alone=admission.redis_fallback.allowed_alone(),
+            uncharged=admission.uncharged(),
         )
 
     def _adopt(self, exchange: Exchange, offer: CheckedConfig | None) -> None:

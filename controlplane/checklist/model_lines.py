@@ -30,19 +30,24 @@ def lines(state: State) -> Iterator[Line]:
         worst=Verdict.MISSING,
         none=none,
     )
-    yield Item(
+    item = Item(
         key="model-tokens",
         group=_MODELS,
         check="Tokens are limited, not only calls",
         do="Add a vendor limit with the measure tokens, and let calls reserve an estimate.",
         doc="limits.md#reserve-an-estimate-settle-the-actual-cost",
-    ).each(
-        [name for name, found in measures.items() if not any("token" in measure for measure in found)],
-        models,
-        wrong="have no limit of tokens",
-        right="All have a limit of tokens",
-        none=none,
     )
+    unlimited = [name for name, found in measures.items() if not any("token" in measure for measure in found)]
+    if silent := [one.name for one in models if any("token" in measure for measure in one.uncharged)]:
+        yield item.attention(f"calls of {listed(silent)} state no tokens, so the limit counts nothing")
+    else:
+        yield item.each(
+            unlimited,
+            models,
+            wrong="have no limit of tokens",
+            right="All have a limit of tokens",
+            none=none,
+        )
     quotas = [row for _, row in state.tier_quotas if row.measure != _CALLS and "token" not in row.measure]
     costs = [row for _, row in state.vendor_limits if row.measure != _CALLS and "token" not in row.measure]
     item = Item(
@@ -57,7 +62,10 @@ def lines(state: State) -> Iterator[Line]:
     elif budgets := [row for row in (*costs, *quotas) if row.period]:
         warned = sum(row.warn_percent > 0 for row in budgets)
         found = f"{len(budgets)} budgets, {warned} with a warning"
-        yield item.ok(found) if warned else item.attention(found)
+        silent = [one.name for one in models if {row.measure for row in budgets} & one.uncharged]
+        if silent:
+            found = f"{found}; calls of {listed(silent)} state no cost, so they spend nothing"
+        yield item.ok(found) if warned and not silent else item.attention(found)
     else:
         yield item.missing("No limit counts money.")
     item = Item(

@@ -20,7 +20,7 @@ from controlplane.alerts.mutes import not_ended
 from controlplane.alerts.routing import warnings
 from controlplane.breakers.models import Transition
 from controlplane.drills.models import Drill
-from controlplane.fleet.models import FailedCalls
+from controlplane.fleet.models import FailedCalls, Server, ServerState
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, dependency_fields
 from controlplane.policies.limits import LimitColumns
@@ -38,6 +38,7 @@ TESTED_WITHIN = timedelta(days=90)
 TOKENS_END_WITHIN = timedelta(days=14)
 #: Rows of failed calls that are read: one of each dependency and gateway.
 _MOST_SAMPLED = 2_000
+_HEARD = (ServerState.ONLINE, ServerState.LATE)
 
 CALL_FIELDS = ("ok", "failures", "slow", "neutral")
 REFUSED_BY_BULKHEADS = (*FULL_FIELDS, *TIMED_OUT_FIELDS)
@@ -55,6 +56,8 @@ class CheckedDependency:
     closed_at: datetime | None
     #: The trace id of each sample of its failed calls, empty for a call without one.
     traces: tuple[str, ...]
+    #: Measures that its limits count, and in which calls of a running pod have stated no cost.
+    uncharged: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -161,7 +164,7 @@ def _dependencies(environment: str, now: datetime) -> tuple[CheckedDependency, .
         (dependency, state): at
         for dependency, state, at in moves.values_list("dependency", "to_state").annotate(last=Max("at"))
     }
-    samples = _traces_of_failed_calls(environment)
+    samples, uncharged = _traces_of_failed_calls(environment), _uncharged(environment)
     return tuple(
         CheckedDependency(
             row=row,
@@ -170,6 +173,7 @@ def _dependencies(environment: str, now: datetime) -> tuple[CheckedDependency, .
             opened_at=moved.get((row.pk, BreakerState.OPEN.value)),
             closed_at=moved.get((row.pk, BreakerState.CLOSED.value)),
             traces=tuple(samples.get(row.name, ())),
+            uncharged=frozenset(measure for name, measure in uncharged if name == row.name),
         )
         for row in rows.order_by("name")
     )
@@ -182,6 +186,13 @@ def _traces_of_failed_calls(environment: str) -> dict[str, list[str]]:
     for dependency, document in rows.values_list("dependency", "document")[:_MOST_SAMPLED]:
         found.setdefault(dependency, []).extend(call[6] for call in document["calls"])
     return found
+
+
+def _uncharged(environment: str) -> set[tuple[str, str]]:
+    """Pairs of a dependency and a measure that pods report."""
+    rows = Server.objects.filter(environment=environment, state__in=_HEARD).exclude(uncharged=[])
+    found = rows.values_list("uncharged", flat=True)[:_MOST_SAMPLED]
+    return {(dependency, measure) for pairs in found for dependency, measure in pairs}
 
 
 def _admins(environment: str) -> int:

@@ -91,6 +91,8 @@ class Server(models.Model):
     #: Its locks, and its work that must not be done twice, see ``controlplane.status.locks``; null for an
     #: agent that does not report them.
     primitives = models.JSONField(null=True)
+    #: Pairs of a dependency and a measure that a limit counts, and in which no call has stated a cost.
+    uncharged = models.JSONField(default=list, db_default=[])
 
     class Meta:
         constraints = (

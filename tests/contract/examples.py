@@ -61,7 +61,17 @@ from fuseboard.contract.words import (
     WhenFull,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import ALONE, ANSWERS, LEASED, PRIMITIVES, SAMPLES, TALLY, TIMED, TRACED
+from tests.contract.sample_examples import (
+    ALONE,
+    ANSWERS,
+    LEASED,
+    PRIMITIVES,
+    SAMPLES,
+    TALLY,
+    TIMED,
+    TRACED,
+    UNCHARGED,
+)
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
 STRICT = Limit(
@@ -439,6 +449,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.13.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=TRACED),
     "sync_request.14.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=PRIMITIVES),
     "sync_request.15.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=Primitives()),
+    "sync_request.uncharged.json": msgspec.structs.replace(SMALLEST_REQUEST, uncharged=UNCHARGED),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),
     **{name: msgspec.structs.replace(SMALLEST_RESPONSE, **fields) for name, fields in ANSWERS.items()},

@@ -5,7 +5,14 @@ from typing import Any
 from fuseboard.contract.primitives import HeldLock, LockCounters, OnceCounters, Primitives
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
-from fuseboard.contract.sync import AllowedAlone, Counters, DependencyCounters, RuleCounters, TenantCounters
+from fuseboard.contract.sync import (
+    AllowedAlone,
+    Counters,
+    DependencyCounters,
+    RuleCounters,
+    TenantCounters,
+    Uncharged,
+)
 from fuseboard.contract.tallies import Tally, TenantTally
 from fuseboard.contract.words import Mode, Reason
 
@@ -60,6 +67,7 @@ TRACED = (RefusalSample(reason=Reason.QUOTA, rule="requests", trace="4bf92f3577b
 TIMED = Counters(
     dependencies=(DependencyCounters(dependency="openai", ok=9, slow=1, latency=(0, 0, 3, 5, 1, 0, 1)),)
 )
+UNCHARGED = (Uncharged(dependency="llm", measure="tokens"),)
 TALLY = Tally(number=7, tenants=(TenantTally("acme", 120, 3), TenantTally("acme ünd sons", 1)), partial=True)
 LEASED = Counters(
     requests=9_000,

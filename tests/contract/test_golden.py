@@ -32,7 +32,7 @@ from tests.contract.examples import (
     STREAMING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
-from tests.contract.sample_examples import ALONE, PRIMITIVES, SAMPLES, TALLY, TRACED
+from tests.contract.sample_examples import ALONE, PRIMITIVES, SAMPLES, TALLY, TRACED, UNCHARGED
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -171,7 +171,9 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             alone=ALONE,
             primitives=PRIMITIVES,
             carries_counts=True,
+            uncharged=UNCHARGED,
         ),
+        UNCHARGED[0],
         ALONE,
         PRIMITIVES,
         PRIMITIVES.locks,

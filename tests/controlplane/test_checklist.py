@@ -12,6 +12,7 @@ from controlplane.alerts.models import Route
 from controlplane.checklist.checklist import checklist
 from controlplane.checklist.lines import Verdict
 from controlplane.editing import edits
+from controlplane.fleet.models import Server
 from controlplane.policies.models import Dependency, Environment
 from controlplane.series import partitions
 from controlplane.series.kinds import DEPENDENCY, FLEET
@@ -151,3 +152,15 @@ def test_the_api_answers_the_same_lines(call: Any, poor: None) -> None:
     assert {line["key"]: line["verdict"] for line in document["lines"]} == verdicts()
     assert sum(document["counts"].values()) == len(document["lines"])
     assert document["revision"] == Environment.objects.get(pk="production").revision
+
+
+def test_a_limit_of_tokens_that_counts_nothing_needs_attention(rich: None):
+    assert verdicts()["model-tokens"] == "ok"
+    put_server("web-77", uncharged=[["openai", "tokens"]])
+    line = next(line for line in checklist("production").lines if line.key == "model-tokens")
+    assert (line.verdict, line.found) == (
+        Verdict.ATTENTION,
+        "calls of openai state no tokens, so the limit counts nothing",
+    )
+    Server.objects.filter(name="web-77").update(state="gone")
+    assert verdicts()["model-tokens"] == "ok"

@@ -19,7 +19,7 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
-from fuseboard.contract.sync import BreakerView
+from fuseboard.contract.sync import MOST_UNCHARGED, BreakerView, Uncharged
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
@@ -338,6 +338,15 @@ class Admission:
         return tuple(
             gate.view(self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
         )
+
+    def uncharged(self) -> tuple[Uncharged, ...]:
+        """What limits count, and no call of this pod has stated."""
+        found = [
+            Uncharged(dependency=gate.name, measure=measure)
+            for gate in tuple(self._calls.gates.values())
+            for measure in gate.uncharged
+        ]
+        return tuple(found[:MOST_UNCHARGED])
 
     def _mode_changed(self) -> None:
         self._calls.mode_changed(self.health.mode, self.store)

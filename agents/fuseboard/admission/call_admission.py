@@ -200,6 +200,9 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         if gate.state is not CLOSED or gate.overridden:
             return None
         if demand.supply is None:
+            if not demand.repeated:
+                demand.repeated = True
+                return None
             demand.supply = Supply(gate, demand, lane.sign_lease, lambda *_: None)
         lease = self.leases.spend(demand.supply)
         if lease is None:

@@ -130,7 +130,9 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         if lane.suspended or not demand.refs or demand.never is not None or demand.denial is not None:
             decision = self._decide_by_what_is_known(lane)
         if decision is None:
-            if demand.leasable:
+            if not demand.repeated:
+                demand.repeated = True
+            elif demand.leasable:
                 supply = demand.supply or self._supply(lane)
                 if (lease := self.leases.spend(supply)) is not None:
                     return lease.decision  # the calls of a lease are counted together when it ends

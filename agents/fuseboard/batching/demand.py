@@ -31,15 +31,21 @@ class LimitRef:
     Two refs with one key are one counter, so counters are numbered by key.
     """
 
-    __slots__ = ("key", "limit")
+    __slots__ = ("_rule", "_rule_until_us", "is_slot", "key", "limit")
 
     def __init__(self, limit: Limit, key: str) -> None:
         self.limit = limit
         self.key = key.encode()
+        self.is_slot = is_slot(limit)
+        self._rule: tuple[float, tuple[int, ...]] = (-1.0, ())
+        self._rule_until_us = 0
 
-    @property
-    def is_slot(self) -> bool:
-        return is_slot(self.limit)
+    def rule(self, part: float, now_us: int) -> tuple[int, ...]:
+        """``rule_of`` its limit, worked out once for all demands that share it."""
+        if self._rule[0] != part or now_us >= self._rule_until_us:
+            self._rule = part, rule_of(self.limit, part, now_us)
+            self._rule_until_us = period_end(self.limit, now_us)
+        return self._rule[1]
 
 
 class RuleBook:
@@ -147,7 +153,7 @@ class Demand:
                 priority=self.priority,
                 costs=self.costs,
                 places=places,
-                rules=tuple(rule_of(ref.limit, part, now_us) for ref in self.refs),
+                rules=tuple([ref.rule(part, now_us) for ref in self.refs]),
                 part=part,
                 until_us=min((period_end(ref.limit, now_us) for ref in self.refs), default=FOR_EVER),
             )

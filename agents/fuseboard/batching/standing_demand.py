@@ -21,6 +21,7 @@ class StandingDemand(Demand):
         "leasable",
         "never",
         "plain",
+        "repeated",
         "rules",
         "supply",
     )
@@ -32,6 +33,9 @@ class StandingDemand(Demand):
         #: Whether its calls may be leased, and the lease it has.
         self.leasable = bool(refs) and all(may_be_leased(ref.limit) for ref in refs)
         self.supply: Supply | None = None
+        #: It has been asked for before. Costs that differ from call to call are asked for once, and need no
+        #: supply.
+        self.repeated = False
         #: One call of a tenant, without a subject: nearly all requests are this.
         self.plain = False
         #: The names of the limits that bind it. Those it inherits are listed under the tenant that owns them.

@@ -1,7 +1,8 @@
 """The fleet's breaker of one dependency: what this pod knows of it, and what it has yet to report."""
 
+import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil
 from time import monotonic
 
@@ -26,13 +27,15 @@ from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.breaker.local_breaker import LocalBreaker
 from fuseboard.breaker.pending_report import PendingReport
 from fuseboard.breaker.transition_log import TransitionLog
-from fuseboard.configuration.snapshot import TenantRules
+from fuseboard.configuration.snapshot import Quota, TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.policy import Dependency, Limit
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.reporting.counters import Counters
 from fuseboard.subject import NOBODY, Costs
+
+logger = logging.getLogger("fuseboard.limits")
 
 #: A refusal because all probe permits are taken is remembered for at most this time: one may become free at
 #: any moment.
@@ -99,6 +102,7 @@ class FleetBreaker:
         self.gathering: Question | None = None
         self.in_flight: Question | None = None
         self.lonely = False
+        self._warned: set[str] = set()
         self.log = TransitionLog(dependency=dependency.name, server=server, enabled=logs)
         self.denial: Denial | None = None
         self.local = LocalBreaker()
@@ -128,6 +132,8 @@ class FleetBreaker:
         self._leases = leases
         #: By costs, and by tenant when its quotas apply; with the rules each was made from.
         self._demands: OrderedDict[object, tuple[StandingDemand, TenantRules | None]] = OrderedDict()
+        #: Their counters, by tenant and measures.
+        self._refs: dict[object, tuple[list[LimitRef], TenantRules | None]] = {}
         self.adopt(dependency)
 
     def adopt(self, dependency: Dependency) -> None:
@@ -148,6 +154,8 @@ class FleetBreaker:
         for demand, _ in self._demands.values():
             self.refusals.drop(demand)
         self._demands.clear()
+        self._refs.clear()
+        self._missed, self._stated = set[str](), set[str]()
         self.denial = None
         if dependency.reset_revision != before.reset_revision:
             self._change_local(self.local.reset, "an operator has reset the breaker")
@@ -204,6 +212,20 @@ class FleetBreaker:
         known = self._demands.get(key)
         if known is not None and known[1] is rules:
             return known[0]
+        refs = self._refs_of(costs, tenant, rules)
+        demand = demand_of(refs, costs, rules.priority if rules is not None else 50)
+        self._demands[key] = (demand, rules)
+        if len(self._demands) > MAX_DEMANDS:
+            self._demands.popitem(last=False)
+        return demand
+
+    def _refs_of(self, costs: Costs, tenant: str, rules: TenantRules | None) -> list[LimitRef]:
+        """The counters of these measures, whatever the amounts: costs may differ from call to call."""
+        key = (tenant if rules is not None else "", tuple([measure for measure, amount in costs if amount]))
+        known = self._refs.get(key)
+        if known is not None and known[1] is rules:
+            return known[0]
+        self._note_measures({measure for measure, _ in costs}, rules.of(tenant) if rules is not None else ())
         refs = [
             LimitRef(limit, keys.vendor_limit(self.environment, self.name, limit.name))
             for limit in self.dependency.vendor_limits
@@ -213,11 +235,34 @@ class FleetBreaker:
             if binds(quota.limit, costs, NOBODY, dependency=self.name):
                 counter = keys.dependency_quota(self.environment, self.name, quota.tenant, quota.name)
                 refs.append(LimitRef(quota.limit, counter))
-        demand = demand_of(refs, costs, rules.priority if rules is not None else 50)
-        self._demands[key] = (demand, rules)
-        if len(self._demands) > MAX_DEMANDS:
-            self._demands.popitem(last=False)
-        return demand
+        if len(self._refs) >= MAX_DEMANDS:
+            self._refs.clear()
+        self._refs[key] = (refs, rules)
+        return refs
+
+    def _note_measures(self, stated: set[str], quotas: Iterable[Quota]) -> None:
+        """Calls state costs in these measures. A limit of another measure does not count them."""
+        self._stated |= stated
+        bound = [quota.limit for quota in quotas if quota.limit.dependency == self.name]
+        for limit in (*self.dependency.vendor_limits, *bound):
+            if limit.measure in stated or limit.measure in self._missed:
+                continue
+            self._missed.add(limit.measure)
+            if self.log.enabled and limit.measure not in self._warned:
+                self._warned.add(limit.measure)
+                logger.warning(
+                    "limits.not_counted dependency=%s limit=%s: a call stated no cost in %s, so the limit did"
+                    " not count it: pass costs={%r: estimate}",
+                    self.name,
+                    limit.name,
+                    limit.measure,
+                    limit.measure,
+                )
+
+    @property
+    def uncharged(self) -> list[str]:
+        """Measures that limits count, and in which no call has stated a cost since the limits changed."""
+        return sorted(self._missed - self._stated)
 
     def end_leases(self) -> None:
         """The breaker has changed: nothing leased under its old state may be spent."""

@@ -146,6 +146,10 @@ class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     rules: Annotated[tuple[RuleCounters, ...], Meta(max_length=100)] = ()
 
 
+#: The most pairs of dependency and measure that a pod reports.
+MOST_UNCHARGED = 20
+
+
 class AllowedAlone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a pod allowed without Redis, and whether Redis knows of it."""
 
@@ -157,6 +161,13 @@ class AllowedAlone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     adopted: Total = 0
     #: Journals of dead pods that it deleted because they were too old.
     expired: Total = 0
+
+
+class Uncharged(Struct, frozen=True, kw_only=True, gc=False):
+    """A limit counts this measure of calls to the dependency, and no call has stated a cost in it."""
+
+    dependency: Name
+    measure: Name
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -201,6 +212,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     carries_counts: bool = False
     #: Its locks, and its work that must not be done twice; ``None`` for an agent that does not report them.
     primitives: Primitives | None = None
+    #: What limits count and no call of this pod has stated, since the limits last changed.
+    uncharged: Annotated[tuple[Uncharged, ...], Meta(max_length=MOST_UNCHARGED)] = ()
 
 
 class Drill(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from fuseboard.contract.sync import (
     BreakerView,
     SyncRequest,
     SyncResponse,
+    Uncharged,
     decode_response,
     encode,
 )
@@ -84,6 +85,7 @@ class PodState(Struct, frozen=True, kw_only=True):
     protection: tuple[CallLoad, ...] = ()
     load: PodLoad | None = None
     alone: AllowedAlone | None = None
+    uncharged: tuple[Uncharged, ...] = ()
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
@@ -196,6 +198,7 @@ class Gateway:
             tally=self._tallies.next(leaving=leaving),
             alone=state.alone,
             primitives=self._primitives.wire(),
+            uncharged=state.uncharged,
         )
 
     def _state_of_loop(self) -> PodState:

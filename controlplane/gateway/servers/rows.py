@@ -47,6 +47,7 @@ class Row(Struct, gc=False):
     alone: dict[str, int]
     primitives: dict[str, object] | None
     carries_counts: bool
+    uncharged: list[list[str]]
 
 
 #: What pages display of ``PodLoad``.
@@ -112,6 +113,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         _alone(server),
         primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
         beat.carries_counts,
+        [[_clean(one.dependency), _clean(one.measure)] for one in server.beat.uncharged],
     )
 
 

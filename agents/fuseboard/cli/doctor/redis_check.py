@@ -11,7 +11,7 @@ from fuseboard.cli.doctor.script_test import DEPENDENCY, ScriptTest
 from fuseboard.cli.found_configuration import find_configuration
 from fuseboard.configuration.redis_source import FAILURES, RedisSource
 from fuseboard.contract import keys
-from fuseboard.contract.policy import Tuning
+from fuseboard.contract.policy import Policy, Tuning
 from fuseboard.contract.store_url import OPTIONS, StoreUrl, unknown_options
 from fuseboard.errors import Misconfigured
 from fuseboard.settings import AgentSettings
@@ -52,7 +52,7 @@ async def check_redis(settings: AgentSettings) -> list[Finding]:
     finally:
         await store.close()
     configuration, tuning = await _check_configuration(settings)
-    return [*findings, configuration, *await _check_scripts(settings, tuning)]
+    return [*findings, *configuration, *await _check_scripts(settings, tuning)]
 
 
 def check_options(url: str) -> list[Finding]:
@@ -127,7 +127,7 @@ async def _check_login(url: StoreUrl) -> Finding:
     return warn("default user", says, do) if local else fail("default user", says, do)
 
 
-async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning]:
+async def _check_configuration(settings: AgentSettings) -> tuple[list[Finding], Tuning]:
     check = "configuration"
     source = RedisSource(url=settings.redis_url, environment=settings.environment)
     try:
@@ -140,15 +140,27 @@ async def _check_configuration(settings: AgentSettings) -> tuple[Finding, Tuning
         found = await find_configuration(settings)
     except Misconfigured as error:
         do = f"run 'python manage.py republish {settings.environment}', or edit anything on the dashboard"
-        return warn(check, f"{error}: nothing is limited", do), Tuning()
+        return [warn(check, f"{error}: nothing is limited", do)], Tuning()
     except FAILURES as error:
-        return fail(check, f"cannot be read: {error}", _rights_to_give(settings.environment)), Tuning()
+        return [fail(check, f"cannot be read: {error}", _rights_to_give(settings.environment))], Tuning()
     finally:
         await source.close()
     policy, head = found.snapshot.policy, found.snapshot.head
     says = f"revision {head.revision}: {len(policy.tiers)} tiers, {len(policy.dependencies)} dependencies"
     finding = warn(check, f"{says}; {found.notes[0]}", "see above") if found.notes else ok(check, says)
-    return finding, policy.tuning
+    return [finding, *_costs_to_state(policy)], policy.tuning
+
+
+def _costs_to_state(policy: Policy) -> list[Finding]:
+    """What callers must say, or limits count nothing. Only a running pod knows whether they do."""
+    found = []
+    for dependency in policy.dependencies:
+        measures = sorted({limit.measure for limit in dependency.vendor_limits} - {"calls"})
+        if measures:
+            costs = ", ".join(f"{measure!r}: estimate" for measure in measures)
+            says = f"calls to {dependency.name} must pass costs={{{costs}}}, or its limits do not count them"
+            found.append(ok("costs", says))
+    return found
 
 
 async def _check_scripts(settings: AgentSettings, tuning: Tuning) -> list[Finding]:
