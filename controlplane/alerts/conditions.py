@@ -41,6 +41,7 @@ CONDITIONS = {
     "redis-node": "a server of Redis is silent, far behind its primary, or nearly full",
     "redis-nodes": "more than 3 servers of Redis are degraded",
     "redis-ops": "a server of Redis is near its capacity",
+    "refused-caller": "one address, login or API key is refused again and again",
     "rejected": "pods rejected the configuration",
     "retry-budget": "a retry budget is spent",
     "runaway-tenant": "a tenant sends many times its usual requests",

@@ -7,6 +7,7 @@ from typing import Protocol
 from controlplane.alerts.findings import Said
 from controlplane.alerts.texts import count, is_or_are, name_or_count, p99_part, slow_redis_ms, they
 from controlplane.fleet.live import RuleFigures
+from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.backlogs import BacklogStatus
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing, ScheduledChange
@@ -150,6 +151,10 @@ def hot_key(rule: RuleFigures) -> Said:
 
 def runaway(one: NamesTenant) -> Said:
     return Said(subject=one.tenant, join="sends", verb="many times its usual requests")
+
+
+def refused_caller(one: RefusedCaller) -> Said:
+    return Said(subject=f"One {one.kind}", join="is", verb="refused again and again")
 
 
 def vendor_429(vendor: NamesDependency) -> Said:

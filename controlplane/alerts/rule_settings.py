@@ -139,6 +139,13 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "redis-ops": Threshold(
             clear_percent=95, warning=thresholds.REDIS_OPS_SHARE, critical=thresholds.REDIS_OPS_SHARE_CRITICAL
         ),
+        "refused-caller": _jumping(
+            warning=thresholds.CALLER_REFUSALS,
+            unit="refusals in 10 minutes",
+            scale=1.0,
+            least=10.0,
+            most=1_000_000.0,
+        ),
         "runaway-tenant": _jumping(
             warning=thresholds.RUNAWAY_TIMES, unit="times its usual hour", scale=1.0, least=2.0, most=10_000.0
         ),

@@ -71,6 +71,9 @@ SHED_SHARE_CRITICAL = 0.1
 #: Times its usual hour that a tenant sends, and the rate below which no tenant runs away.
 RUNAWAY_TIMES = 10.0
 LEAST_RUNAWAY_PER_S = 5.0
+#: Refusals of one caller in 10 minutes, estimated from samples, and the samples below which that is a guess.
+CALLER_REFUSALS = 600.0
+LEAST_CALLER_SAMPLES = 5
 #: The oldest edit that is not published.
 OUTBOX_S = 10.0
 OUTBOX_CRITICAL_S = 60.0

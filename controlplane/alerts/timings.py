@@ -59,6 +59,7 @@ _OF_RULE = {
     "redis-node": Timing(level=1, for_s=60, keep_s=120),
     "redis-nodes": Timing(level=2, for_s=60, keep_s=120),
     "redis-ops": Timing(level=2, for_s=120, keep_s=120),
+    "refused-caller": Timing(level=1, for_s=60, keep_s=300),
     "rejected": Timing(level=2, for_s=0, keep_s=60),
     "retry-budget": Timing(level=1, for_s=60, keep_s=120),
     "runaway-tenant": Timing(level=2, for_s=60, keep_s=60),
@@ -90,7 +91,7 @@ NEEDED_BY: Mapping[Source, tuple[str, ...]] = MappingProxyType(
     {
         "budgets": ("quota",),
         "redis": ("redis-node", "redis-nodes", "redis-ops"),
-        "series": ("runaway-tenant", "vendor-429", "vendor-auth"),
+        "series": ("refused-caller", "runaway-tenant", "vendor-429", "vendor-auth"),
         "tokens": ("certificate", "token"),
     }
 )

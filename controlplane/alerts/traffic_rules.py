@@ -6,8 +6,9 @@ from typing import Any
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import BOTH, Rule, Scope, Subject
 from controlplane.alerts.protection_rules import EACH_DEPENDENCY
-from controlplane.alerts.thresholds import LEAST_RUNAWAY_PER_S, LEAST_VENDOR_ANSWERS
+from controlplane.alerts.thresholds import LEAST_CALLER_SAMPLES, LEAST_RUNAWAY_PER_S, LEAST_VENDOR_ANSWERS
 from controlplane.fleet.live import DependencyFigures, RuleFigures
+from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
 from controlplane.status.watched import Spent, VendorAnswers
@@ -74,6 +75,12 @@ _EACH_BUSY_TENANT = Scope[BusyTenant](
     key=lambda one: one.tenant,
     subject=lambda one: Subject(kind="tenant", name=one.tenant),
 )
+_EACH_CALLER = Scope[RefusedCaller](
+    each=lambda status: [one for one in status.facts.watched.callers if one.samples >= LEAST_CALLER_SAMPLES],
+    key=lambda one: f"{one.column}/{one.digest}",
+    # The page lists callers by digest. No text names the tenant, so an erasure has nothing to find.
+    subject=lambda one: Subject(kind="hot_keys"),
+)
 EACH_VENDOR = Scope[Vendor](
     each=lambda status: [
         Vendor(
@@ -130,6 +137,19 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         text=lambda one: f"{one.tenant} sends {one.times:.0f} times its usual requests",
         detail=lambda one: (
             f"{one.requests_per_s:.0f}/s now, {one.usual_per_s:.1f}/s in the median hour of the last 7 days."
+        ),
+    ),
+    Rule[RefusedCaller](
+        key="refused-caller",
+        severity="warning",
+        said=headlines.refused_caller,
+        runbook="refused-caller",
+        scope=_EACH_CALLER,
+        value=lambda one: one.refused,
+        text=lambda one: f"One {one.kind} is refused again and again",
+        detail=lambda one: (
+            f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples. Its"
+            f" digest is {one.digest}."
         ),
     ),
     *(

@@ -1,6 +1,6 @@
 """Which callers are refused most, by the digests in samples of refusals. No address or key is stored."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import Count, Max, Sum
@@ -15,6 +15,8 @@ MOST = 10
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedCaller:
+    #: As in ``KINDS``: ``ip``, and in words ``address``.
+    column: str
     kind: str
     digest: str
     tenant: str
@@ -23,6 +25,22 @@ class RefusedCaller:
     refused: float
     samples: int
     last: datetime
+
+
+def most_refused(environment: str, start: datetime, end: datetime) -> tuple[RefusedCaller, ...]:
+    """Each caller once, by all that refused it: those that are refused most first."""
+    found: dict[tuple[str, str], RefusedCaller] = {}
+    for one in refused_callers(environment, start, end):
+        known = found.get((one.column, one.digest))
+        if known is not None:
+            one = replace(
+                known,
+                refused=known.refused + one.refused,
+                samples=known.samples + one.samples,
+                last=max(known.last, one.last),
+            )
+        found[one.column, one.digest] = one
+    return tuple(sorted(found.values(), key=lambda one: -one.refused))
 
 
 def refused_callers(environment: str, start: datetime, end: datetime) -> list[RefusedCaller]:
@@ -38,6 +56,7 @@ def refused_callers(environment: str, start: datetime, end: datetime) -> list[Re
         )
         found += [
             RefusedCaller(
+                column=column,
                 kind=kind,
                 digest=group[column],
                 tenant=group["tenant"],

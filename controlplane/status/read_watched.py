@@ -21,6 +21,7 @@ from controlplane import tls
 from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
+from controlplane.refusals.callers import RefusedCaller, most_refused
 from controlplane.series.recent import recent_calls
 from controlplane.series.tenant_hours import read_hourly_rates
 from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched, spent_key
@@ -40,6 +41,8 @@ USUAL_H = 7 * 24
 #: Hours of a tenant below which nothing is usual.
 _LEAST_HOURS = 12
 _USUAL_AGAIN_S = 600.0
+#: Refusals of one caller are added up over this time.
+_REFUSED_FOR = timedelta(minutes=10)
 #: A token that has expired is named for this time.
 _EXPIRED_FOR = timedelta(days=1)
 #: As ``fuseboard.calling.codes`` has them, which a control plane does not import: a test compares both.
@@ -57,6 +60,11 @@ REFUSED_ACCOUNT = frozenset(
         *("UNAUTHENTICATED", "PERMISSION_DENIED", "AccessDeniedException"),
     )
 )
+
+
+def _callers(environment: str) -> tuple[RefusedCaller, ...]:
+    now = datetime.now(UTC)
+    return most_refused(environment, now - _REFUSED_FOR, now)
 
 
 class _Reader:
@@ -90,6 +98,7 @@ class _Reader:
                 vendors=seen.kept("series", lambda: _vendors(environment, time.time()), before.vendors),
                 spent=spent,
                 expiring=seen.kept("tokens", lambda: tuple(_expiring(environment)), before.expiring),
+                callers=seen.kept("series", lambda: _callers(environment), before.callers),
                 blind=tuple(seen.blind.values()),
             )
             if "budgets" not in seen.blind:

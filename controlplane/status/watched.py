@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from controlplane.refusals.callers import RefusedCaller
+
 #: Where figures come from that an evaluation reads itself. ``tokens`` has certificates too. ``redis`` is
 #: about its servers, and ``budgets`` about what is spent, which Redis keeps too: one can be missing alone.
 Source = Literal["budgets", "redis", "series", "tokens"]
@@ -129,5 +131,7 @@ class Watched:
     #: The most spent first.
     spent: tuple[Spent, ...] = ()
     expiring: tuple[Expiry, ...] = ()
+    #: Callers that were refused most in the last 10 minutes, by digest.
+    callers: tuple[RefusedCaller, ...] = ()
     #: Of these, the figures above are of before, or missing.
     blind: tuple[Blind, ...] = ()

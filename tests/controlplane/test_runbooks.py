@@ -34,6 +34,7 @@ PROMISED = (
     "redis-slow",
     "redis-split",
     "redis-unreachable",
+    "refused-caller",
     "retry-budget-spent",
     "runaway-tenant",
     "shedding",

@@ -1,7 +1,10 @@
 """Cases of the rules about tenants, vendors, budgets, backlogs and expiry, as in ``test_alert_rules``."""
 
+from datetime import UTC, datetime
+
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import RuleFigures, TenantFigures
+from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.facts import Dependency, Facts, Transition
 from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
 from tests.controlplane.alert_facts import NOW, facts, figures
@@ -24,6 +27,20 @@ def was_open(minutes: float) -> Facts:
 
 def answered(**answers: int) -> Facts:
     return facts(watched=Watched(vendors={"payments-api": VendorAnswers(minutes=7, calls=1000, **answers)}))
+
+
+def refused(times: float, samples: int) -> Facts:
+    one = RefusedCaller(
+        column="ip",
+        kind="address",
+        digest="00ff" * 4,
+        tenant="acme",
+        rule="logins",
+        refused=times,
+        samples=samples,
+        last=datetime.fromtimestamp(NOW, UTC),
+    )
+    return facts(watched=Watched(callers=(one,)))
 
 
 def spent(number: int, *, shadow: bool = False, ends: float = NOW + 60) -> Facts:
@@ -130,6 +147,21 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         " is a warning, at least 100 % is critical.",
         # Its period is over, and nobody has read the next one yet.
         spent(950, ends=NOW),
+    ),
+    (
+        ("refused-caller", "warning"),
+        refused(601, 5),
+        "One address is refused again and again. About 601 refusals in 10 minutes, estimated from 5 samples."
+        " Its digest is 00ff00ff00ff00ff.",
+        refused(600, 5),
+    ),
+    (
+        ("refused-caller", "warning"),
+        refused(9_000, 9),
+        "One address is refused again and again. About 9,000 refusals in 10 minutes, estimated from 9"
+        " samples. Its digest is 00ff00ff00ff00ff.",
+        # One sample that stands for many refusals is a guess.
+        refused(9_000, 4),
     ),
     (
         ("runaway-tenant", "warning"),

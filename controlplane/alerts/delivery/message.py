@@ -46,6 +46,7 @@ _AUTOMATIC = {
     "pressure": "Pods with shedding refuse the calls of the lowest priority first.",
     "quota": "What is spent refuses further calls until its period ends, unless it is a shadow.",
     "redis-down": "Pods without Redis decide with local limits. They return to Redis automatically.",
+    "refused-caller": "Requests over the limit are refused, and cost no call to a vendor.",
     "rejected": "Pods that rejected it keep the configuration before it.",
     "retry-budget": "Further retries are not made, so that they do not add load.",
     "runaway-tenant": "Requests over the quotas of the tenant are refused.",
