@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.editing.edits.dependency_settings import DependencySettings
-from controlplane.policies.models import BREAKER_RANGES, MAX_MS, Dependency
+from controlplane.policies.models import BREAKER_RANGES, MAX_MS, MAX_PART_MS, STREAM_COLUMNS, Dependency
 from controlplane.policies.protection import CALL, NEW_PARTS, check_patch
 from controlplane.policies.protection_presets import (
     PRESETS,
@@ -51,6 +51,7 @@ def typed_settings(data: Mapping[str, str]) -> DependencySettings:
         breaker={column: typed.number(f"breaker.{column}") for column in BREAKER},
         timeout_ms=typed.number("timeout_ms"),
         wait_ms=typed.number("wait_ms"),
+        **{column: typed.number(column) if column in data else 0 for column in STREAM_COLUMNS},
         fallback_note=data.get("fallback_note", "").strip(),
         protection=protection,
     )
@@ -65,7 +66,8 @@ def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
     """
     suggested = not any(presets.values()) and suggests(row)
     values = {f"breaker.{column}": str(getattr(row, column)) for column in BREAKER}
-    values |= {name: str(getattr(row, name)) for name in ("timeout_ms", "wait_ms", "fallback_note")}
+    columns = ("timeout_ms", "wait_ms", *STREAM_COLUMNS, "fallback_note")
+    values |= {name: str(getattr(row, name)) for name in columns}
     document: dict[str, Any] = dict(row.protection)
     if suggested:
         document = preset_of_kind(row.kind, timeout_ms=row.timeout_ms)
@@ -112,6 +114,10 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
     times = [
         control("timeout_ms", CALLS["timeout_ms"], hint=range_words(1, MAX_MS)),
         control("wait_ms", CALLS["wait_ms"], hint=f"0 to {MAX_WAIT_MS:,}"),
+        *(
+            control(column, CALLS[column], hint=f"0 to {MAX_PART_MS:,}; 0: the timeout bounds a stream, too")
+            for column in STREAM_COLUMNS
+        ),
         control("fallback_note", CALLS["fallback_note"], hint="at most 500 characters", longest=500),
     ]
     found = [

@@ -206,4 +206,5 @@ def _longest_ms(one: CheckedDependency) -> int:
     part = one.part("retry") or {}
     attempts, base, cap = part["attempts"], part["base_ms"], part["cap_ms"]
     waits = sum(min(cap, base * 2**number) for number in range(attempts - 1))
-    return int(attempts * one.row.timeout_ms + waits)
+    timeouts = one.row.protection.get("timeouts_ms", ())
+    return int(attempts * max(one.row.timeout_ms, *timeouts, 0) + waits)

@@ -5,7 +5,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from controlplane.policies.limits import LimitColumns, columns_of
-from controlplane.policies.models import BREAKER_RANGES, Dependency, Environment, Template, Tenant, Tier
+from controlplane.policies.models import (
+    BREAKER_RANGES,
+    STREAM_COLUMNS,
+    Dependency,
+    Environment,
+    Template,
+    Tenant,
+    Tier,
+)
 from controlplane.policies.protection import flat_protection
 
 Fields = dict[str, Any]
@@ -54,6 +62,7 @@ def dependency_fields(dependency: Dependency) -> Fields:
         "fallback_note": dependency.fallback_note,
         "timeout_ms": dependency.timeout_ms,
         **_wait(dependency.wait_ms),
+        **{column: value for column in STREAM_COLUMNS if (value := getattr(dependency, column))},
         "runbook": dependency.runbook_id,
         **breaker_fields(dependency),
         **flat_protection(dependency.protection),

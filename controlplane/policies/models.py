@@ -262,6 +262,13 @@ BREAKER_RANGES: dict[str, tuple[int, int]] = {
     "minimum_servers": (1, 100),
     "window_calls": (0, 1_000_000_000),
 }
+#: The bounds of the parts of a streamed answer, in milliseconds; 0 for none.
+STREAM_COLUMNS = ("first_part_ms", "between_parts_ms")
+MAX_PART_MS = 600_000
+#: Kind -> its bounds. Answers of the others are seldom streamed.
+STREAM_PRESETS: dict[str, dict[str, int]] = {
+    Kind.LLM: {"first_part_ms": 30_000, "between_parts_ms": 60_000},
+}
 OPEN_TOO_SHORT = "The longest open time must not be shorter than the first."
 WINDOW_TOO_FEW = "Use 0, or at least minimum_calls: fewer calls would never open the breaker."
 
@@ -279,6 +286,9 @@ class Dependency(models.Model):
     timeout_ms = models.BigIntegerField(default=30_000)
     #: A call waits this long for a refusal that ends in time, unless its caller says otherwise.
     wait_ms = models.IntegerField(default=0, db_default=0)
+    #: The longest time until the first part of a stream, and between two, instead of the timeout; 0 for none.
+    first_part_ms = models.IntegerField(default=0, db_default=0)
+    between_parts_ms = models.IntegerField(default=0, db_default=0)
     #: See ``fuseboard.contract.protection.CallProtection``. Empty for none.
     protection = models.JSONField(default=dict, db_default={}, blank=True)
     runbook = models.ForeignKey(
@@ -315,6 +325,12 @@ class Dependency(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(wait_ms__range=(0, MAX_WAIT_MS)), name="dependency_wait_range"
+            ),
+            *(
+                models.CheckConstraint(
+                    condition=Q(**{f"{column}__range": (0, MAX_PART_MS)}), name=f"dependency_{column}_range"
+                )
+                for column in STREAM_COLUMNS
             ),
             models.CheckConstraint(
                 condition=Q(open_max_ms__gte=F("open_ms")), name="dependency_open_max_at_least_open"

@@ -15,7 +15,8 @@ MANY_PERCENT = 20
 def protection_advice(fields: Mapping[str, Any]) -> list[str]:
     """Warnings about the protection of a dependency, from its fields as a revision stores them."""
     document = completed(protection_in(fields), CALL)
-    timeout_ms = fields["timeout_ms"]
+    timeouts = [each or fields["timeout_ms"] for each in document.get("timeouts_ms", (0,))]
+    timeout_ms = max(timeouts)
     found = []
     if (sla_ms := document.get("sla_ms", 0)) > timeout_ms:
         found.append(
@@ -23,7 +24,7 @@ def protection_advice(fields: Mapping[str, Any]) -> list[str]:
             " before it is late. Use a smaller SLA."
         )
     if "bulkhead" in document:
-        found += _about_bulkhead(document["bulkhead"], timeout_ms)
+        found += _about_bulkhead(document["bulkhead"], min(timeouts))
     if "retry" in document:
         found += _about_retry(document["retry"], fields)
     return found

@@ -29,6 +29,8 @@ BREAKER: Mapping[str, str] = {
 CALLS: Mapping[str, str] = {
     "timeout_ms": "Timeout of a call, ms",
     "wait_ms": "Callers wait for a refusal that ends, ms",
+    "first_part_ms": "First part of a stream within, ms",
+    "between_parts_ms": "Next part of a stream within, ms",
     "fallback_note": "What callers do while it is open",
 }
 #: Part of a protection -> its name. The empty part has the settings of the protection itself.

@@ -57,6 +57,7 @@ class PodState(Lifetime):
             "mode": str(self.mode),
             "ready": ready,
             "not_ready_because": why if not ready else "",
+            **({"unused_retries": unused} if (unused := runtime.retries.unused()) else {}),
             "breakers": {view.dependency: str(view.state) for view in self.views()},
             **runtime.inbound.describe(),
             **runtime.primitives.describe(),

@@ -46,6 +46,12 @@ class GivenUp(StrEnum):
     NO_BUDGET = "the retry budget is spent"
 
 
+_SENT_ONCE = (
+    "a block whose request may have arrived is not repeated; pass idempotent=True where that does no harm,"
+    " or switch it on in the policy"
+)
+
+
 class RetriedCall:
     """Belongs to one caller. Safe from any thread, one at a time."""
 
@@ -91,6 +97,8 @@ class RetriedCall:
         self._on, self._shrink, self._neutral = on, shrink, neutral
         if idempotent is None:
             idempotent = self._retry is not None and self._retry.idempotent
+            if not idempotent and not one_request and on is None:
+                retries.note_unused(dependency, _SENT_ONCE)
         self._repeatable = idempotent
         #: An attempt is one request, so its error says whether that was sent. In a block of the application,
         #: the error is only of the last request: others may have arrived before it.

@@ -80,6 +80,7 @@ class DependencyRetries:
         "failed_before",
         "name",
         "totals",
+        "unused",
         "usual_s",
         "warned",
     )
@@ -95,6 +96,8 @@ class DependencyRetries:
         self.usual_s = 0.0
         #: It was logged that the policy allows no retries.
         self.warned = False
+        #: Why calls do not use the retries that the policy allows; empty if that was never seen.
+        self.unused = ""
         self._logged_s: float | None = None
         self._unlogged = 0
 
@@ -138,6 +141,22 @@ class Retries:
         #: Retries per 1,000 s that the control plane allows, and until when.
         self._caps: Mapping[str, int] = {}
         self._caps_until = 0.0
+
+    def note_unused(self, dependency: str, why: str) -> None:
+        """Log once, as a warning, that these calls do not use the retries that the policy allows."""
+        retry = self.settings(dependency)
+        if retry is None or retry.attempts <= 1:
+            return
+        part = self.part(dependency)
+        with self.lock:
+            known, part.unused = part.unused, why
+        if not known:
+            logger.warning("retry.unused dependency=%s attempts=%s: %s", dependency, retry.attempts, why)
+
+    def unused(self) -> dict[str, str]:
+        """Dependency -> why calls do not use the retries that its policy allows."""
+        with self.lock:
+            return {name: part.unused for name, part in self._parts.items() if part.unused}
 
     def part(self, dependency: str) -> DependencyRetries:
         part = self._parts.get(dependency)

@@ -43,6 +43,7 @@ from fuseboard.integrations.guarded_request import (
     call_options,
     headers_bound_s,
     may_have_code,
+    note_unused_retries,
     report_by_status_soon,
     reported,
 )
@@ -98,6 +99,8 @@ class GuardedMiddleware:
                 return last
 
     def _call(self, request: aiohttp.ClientRequest) -> RetriedCall | None:
+        if not self._retry:
+            note_unused_retries(self._agent, self._dependency)
         # A file or a generator cannot be sent again.
         if not self._retry or not isinstance(request.body, bytes | aiohttp.BytesPayload):
             return None

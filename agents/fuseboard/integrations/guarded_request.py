@@ -18,6 +18,7 @@ from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, no
 from fuseboard.calling.outcomes import outcome_of, settle_answered
 from fuseboard.calling.pauses import block
 from fuseboard.calling.retried_call import RetriedCall
+from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import FuseboardError, Refused
@@ -64,6 +65,13 @@ def call_options(options: TransportOptions) -> CallOptions:
     if (tier := options.get("tier")) is not None:
         found["tier"] = tier
     return found
+
+
+def note_unused_retries(agent: Agent | BlockingAgent, dependency: str) -> None:
+    """A transport without ``retry`` sends each request once, whatever the policy allows."""
+    retries: Retries | None = getattr(agent, "retries", None)  # an agent of a test may have none
+    if retries is not None:
+        retries.note_unused(dependency, "each request is sent once; pass retry=True")
 
 
 class GuardedRequest:

@@ -30,6 +30,7 @@ from fuseboard.integrations.guarded_request import (
     call_options,
     headers_bound_s,
     may_have_code,
+    note_unused_retries,
     report_by_status_soon,
     reported,
     slept,
@@ -57,6 +58,8 @@ class Guard(Generic[Transport]):
         self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
 
     def _begun(self, request: Any, retries: Retries | None) -> GuardedRequest:
+        if retries is None:
+            note_unused_retries(self._agent, self._dependency)
         # A body that is generated cannot be sent again.
         if retries is None or not isinstance(request.stream, self._library.ByteStream):
             return GuardedRequest(None)

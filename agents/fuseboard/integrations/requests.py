@@ -40,6 +40,7 @@ from fuseboard.integrations.guarded_request import (
     call_options,
     headers_bound_s,
     may_have_code,
+    note_unused_retries,
     report_by_status_soon,
     reported,
     slept,
@@ -120,6 +121,8 @@ class GuardedAdapter(BaseAdapter):
                 return last
 
     def _call(self, request: requests.PreparedRequest) -> RetriedCall | None:
+        if not self._retry:
+            note_unused_retries(self._agent, self._dependency)
         # A body that is read from somewhere cannot be sent again.
         if not self._retry or not isinstance(_body(request), bytes | str | None):
             return None

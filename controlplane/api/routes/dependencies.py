@@ -156,6 +156,8 @@ def _out(row: Dependency) -> DependencyOut:
         runbook=row.runbook_id,
         timeout_ms=row.timeout_ms,
         wait_ms=row.wait_ms,
+        first_part_ms=row.first_part_ms,
+        between_parts_ms=row.between_parts_ms,
         breaker={column: getattr(row, column) for column in BREAKER_RANGES},
         protection=CallProtectionOut(**completed(row.protection, CALL)) if row.protection else None,
         vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],

@@ -101,6 +101,8 @@ class DependencyOut(Schema):
     runbook: str | None
     timeout_ms: int
     wait_ms: int
+    first_part_ms: int
+    between_parts_ms: int
     breaker: dict[str, int]
     #: What protects a pod from it; null for nothing.
     protection: CallProtectionOut | None

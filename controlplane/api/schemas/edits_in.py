@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from ninja import Path, Schema
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field
 
-from controlplane.policies.models import MAX_MS
+from controlplane.policies.models import MAX_MS, MAX_PART_MS
 from controlplane.policies.nginx import MAX_GATEWAYS
 from controlplane.validation import (
     LONGEST_REASON,
@@ -133,6 +133,15 @@ class TenantChange(ReasonIn):
     expected_version: Version | None = None
 
 
+PartTime = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=MAX_PART_MS,
+        description="The longest time until the first part of a streamed answer, or between two parts,"
+        " instead of the timeout; 0 for none.",
+    ),
+]
 Wait = Annotated[
     int,
     Field(
@@ -195,6 +204,8 @@ class BreakerPolicyIn(ReasonIn):
     breaker: Annotated[BreakerColumns, Field(description="Values of the breaker's policy, by name.")] = {}  # noqa: RUF012
     timeout_ms: Annotated[int | None, Field(ge=1, le=MAX_MS)] = None
     wait_ms: Wait | None = None
+    first_part_ms: PartTime | None = None
+    between_parts_ms: PartTime | None = None
     expected_version: Version | None = None
 
 

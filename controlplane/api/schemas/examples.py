@@ -316,6 +316,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "kind": "external",
         "timeout_ms": 2000,
         "wait_ms": 0,
+        "first_part_ms": 0,
+        "between_parts_ms": 0,
         "breaker": _BREAKER,
         "protection": _PROTECTION,
         "vendor_limits": [_CONTRACT],

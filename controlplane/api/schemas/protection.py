@@ -9,6 +9,7 @@ from controlplane.api.schemas.edits_in import (
     BreakerColumns,
     ExpectedRevision,
     Note,
+    PartTime,
     ReasonIn,
     Slug,
     Strict,
@@ -225,6 +226,8 @@ class DependencyIn(ReasonIn):
     fallback_note: Note = ""
     timeout_ms: Annotated[int, Field(ge=1, le=MAX_MS)] = 30_000
     wait_ms: Wait = 0
+    first_part_ms: PartTime | None = None
+    between_parts_ms: PartTime | None = None
     runbook: Slug | None = None
     breaker: BreakerColumns = {}  # noqa: RUF012
     protection: Annotated[

@@ -10,7 +10,9 @@ from controlplane.policies.models import (
     BREAKER_PRESETS,
     BREAKER_RANGES,
     MAX_MS,
+    MAX_PART_MS,
     OPEN_TOO_SHORT,
+    STREAM_PRESETS,
     WINDOW_TOO_FEW,
     Dependency,
     Kind,
@@ -39,11 +41,13 @@ def create_dependency(
     fallback_note: str = "",
     timeout_ms: int = 30_000,
     wait_ms: int = 0,
+    first_part_ms: int | None = None,
+    between_parts_ms: int | None = None,
     runbook: str | None = None,
     breaker: Mapping[str, int] | None = None,
     protection: Mapping[str, Any] | str | None = None,
 ) -> int:
-    """Register a dependency. ``breaker`` replaces values of the preset of its kind.
+    """Register a dependency. ``breaker`` and the times of a stream replace values of the preset of its kind.
 
     Without ``protection``, nothing protects pods from it.
     """
@@ -58,6 +62,8 @@ def create_dependency(
     problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
     columns = BREAKER_PRESETS.get(kind, {}) | dict(breaker or {})
     check_breaker(problems, columns)
+    parts = {"first_part_ms": first_part_ms, "between_parts_ms": between_parts_ms}
+    columns |= STREAM_PRESETS.get(kind, {}) | _checked_parts(problems, parts)
     problems.reason(reason)
     problems.settle()
     protected = changed(problems, {}, protection, CALL)
@@ -98,6 +104,8 @@ def set_breaker_policy(
     actor: Actor,
     timeout_ms: int | None = None,
     wait_ms: int | None = None,
+    first_part_ms: int | None = None,
+    between_parts_ms: int | None = None,
 ) -> int:
     """Change the given values of the breaker's policy. The others stay."""
     problems = Problems()
@@ -106,11 +114,13 @@ def set_breaker_policy(
         problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
     if wait_ms is not None:
         problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
+    parts = {"first_part_ms": first_part_ms, "between_parts_ms": between_parts_ms}
+    columns = {**breaker, **_checked_parts(problems, parts)}
     problems.reason(reason)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         edit = DependencyEdit(revision, dependency, expected_version)
-        for column, value in breaker.items():
+        for column, value in columns.items():
             setattr(edit.row, column, value)
         if timeout_ms is not None:
             edit.row.timeout_ms = timeout_ms
@@ -119,6 +129,14 @@ def set_breaker_policy(
         check_breaker_row(edit.row)
         edit.finish("breaker_policy.set")
     return revision.number
+
+
+def _checked_parts(problems: Problems, parts: Mapping[str, int | None]) -> dict[str, int]:
+    """Return the given times of a stream. Zero is none."""
+    given = {column: value for column, value in parts.items() if value is not None}
+    for column, value in given.items():
+        problems.whole(column, value, 0, MAX_PART_MS)
+    return given
 
 
 def set_protection(

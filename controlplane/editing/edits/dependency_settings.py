@@ -11,7 +11,7 @@ from controlplane.editing.rows.versioned_rows import DependencyEdit
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_version
 from controlplane.policies.fields import Fields, dependency_fields
-from controlplane.policies.models import MAX_MS, Dependency
+from controlplane.policies.models import MAX_MS, MAX_PART_MS, STREAM_COLUMNS, Dependency
 from controlplane.policies.protection import CALL, PROTECTION, changed, differing
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
@@ -22,6 +22,8 @@ class DependencySettings:
     breaker: Mapping[str, int]
     timeout_ms: int
     wait_ms: int
+    first_part_ms: int = 0
+    between_parts_ms: int = 0
     fallback_note: str
     #: As ``set_protection`` takes it.
     protection: Mapping[str, Any] | str
@@ -81,7 +83,7 @@ def scheduled_settings(
     )
     differ = {field for field in before.keys() | after.keys() if before.get(field) != after.get(field)}
     breaker = {column: value for column, value in settings.breaker.items() if f"breaker.{column}" in differ}
-    plain = ("timeout_ms", "wait_ms", "fallback_note")
+    plain = ("timeout_ms", "wait_ms", *STREAM_COLUMNS, "fallback_note")
     planned: dict[str, Any] = {name: getattr(settings, name) for name in plain if name in differ}
     if breaker:
         planned["breaker"] = breaker
@@ -97,13 +99,16 @@ def _check(problems: Problems, settings: DependencySettings) -> None:
     check_breaker(problems, settings.breaker)
     problems.whole("timeout_ms", settings.timeout_ms, 1, MAX_MS)
     problems.whole("wait_ms", settings.wait_ms, 0, MAX_WAIT_MS)
+    for column in STREAM_COLUMNS:
+        problems.whole(column, getattr(settings, column), 0, MAX_PART_MS)
     problems.text("fallback_note", settings.fallback_note, 500)
 
 
 def _apply(row: Dependency, settings: DependencySettings) -> None:
     for column, value in settings.breaker.items():
         setattr(row, column, value)
-    row.timeout_ms, row.wait_ms = settings.timeout_ms, settings.wait_ms
+    for column in ("timeout_ms", "wait_ms", *STREAM_COLUMNS):
+        setattr(row, column, getattr(settings, column))
     row.fallback_note = settings.fallback_note
     problems = Problems()
     row.protection = changed(problems, row.protection, settings.protection, CALL)

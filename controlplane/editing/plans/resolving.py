@@ -24,7 +24,15 @@ from controlplane.policies.limits import (
     own_columns,
     plain_columns,
 )
-from controlplane.policies.models import BREAKER_PRESETS, OPEN_TOO_SHORT, WINDOW_TOO_FEW, Dependency, Kind
+from controlplane.policies.models import (
+    BREAKER_PRESETS,
+    OPEN_TOO_SHORT,
+    STREAM_COLUMNS,
+    STREAM_PRESETS,
+    WINDOW_TOO_FEW,
+    Dependency,
+    Kind,
+)
 from controlplane.policies.protection import (
     CALL,
     POD,
@@ -358,7 +366,7 @@ def _is_hashable(key: Any) -> bool:
 
 
 #: Fields of tiers and dependencies that a row leaves out at 0.
-_ZEROS = ("wait_ms", "breaker.window_calls")
+_ZEROS = ("wait_ms", *STREAM_COLUMNS, "breaker.window_calls")
 
 
 def _without_zeros(fields: Fields) -> Fields:
@@ -376,6 +384,7 @@ def _new_dependency(kind: str) -> Fields:
     return {
         **{column: getattr(row, column) for column in columns},
         "kind": str(kind),
+        **STREAM_PRESETS.get(kind, {}),
         "runbook": None,
         **breaker_fields(row),
     }

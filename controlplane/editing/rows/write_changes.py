@@ -16,6 +16,7 @@ from controlplane.policies.history import Changed, Progress
 from controlplane.policies.limits import VALUES, LimitColumns, full_columns
 from controlplane.policies.models import (
     BREAKER_RANGES,
+    STREAM_COLUMNS,
     Dependency,
     Environment,
     SubjectLimit,
@@ -86,7 +87,8 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     row = row or Dependency(environment_id=revision.environment, name=name, version=revision.number - 1)
     for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
         setattr(row, column, fields[column])
-    row.wait_ms = fields.get("wait_ms", 0)
+    for column in ("wait_ms", *STREAM_COLUMNS):
+        setattr(row, column, fields.get(column, 0))
     row.protection = protection_in(fields)
     for column in BREAKER_RANGES:
         if f"breaker.{column}" in fields:
