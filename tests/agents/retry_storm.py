@@ -25,11 +25,20 @@ CAPS = {0.2: 20, 0.5: 50, 1.0: 100, 10.0: None}
 class Storm:
     """``attempts``: when each one was made, and whether it was a first call."""
 
-    def __init__(self, per_s: float, *, cap: int | None = None, seed: int = 1, naive: bool = False) -> None:
+    def __init__(
+        self,
+        per_s: float,
+        *,
+        cap: int | None = None,
+        seed: int = 1,
+        naive: bool = False,
+        down_from: float = WARM_S,
+    ) -> None:
         self.now = 0.0
         self.random = Random(seed)
         self.attempts: list[tuple[float, bool]] = []
         self._naive = naive
+        self._down_from = down_from
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._pods = [self._pod() for _ in range(PROCESSES)]
@@ -69,7 +78,7 @@ class Storm:
         call.begin()
         call.admitted()
         self.attempts.append((self.now, call.num == 1))
-        down = self.now >= WARM_S
+        down = self.now >= self._down_from
         self._at(self.now + TAKES_S, (lambda: self._failed(pod, call)) if down else call.succeeded)
 
     def _failed(self, pod: Retries, call: RetriedCall) -> None:

@@ -21,6 +21,7 @@ from tests.virtual_loop import VirtualLoop
 T = TypeVar("T")
 
 RETRY = Retry(idempotent=True)
+NO_FLOOR = Retry(idempotent=True, floor_milli=0)
 ALWAYS = Retry(idempotent=True, jitter=Jitter.NONE)
 DOWN = ConnectionRefusedError("down")
 

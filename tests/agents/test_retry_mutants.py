@@ -38,7 +38,7 @@ def _quiet() -> Iterator[None]:
 
 def budget_is_kept(module: Any) -> None:
     """Of a hundred calls in 10 s that fail one by one, at most ten and the floor are retried."""
-    budget, made = module.RetryBudget(0.0, Random(1)), 0
+    budget, made = module.RetryBudget(0.0), 0
     retry = Retry(floor_milli=0)
     for step in range(100):
         budget.first_call(step / 10)
@@ -47,7 +47,7 @@ def budget_is_kept(module: Any) -> None:
 
 
 def retries_are_spaced(module: Any) -> None:
-    budget = module.RetryBudget(0.0, Random(1))
+    budget = module.RetryBudget(0.0)
     for _ in range(100):
         budget.first_call(0.5)
     made = [budget.withdraw(0.5 + n / 100, Retry(), 0.0, troubled=True) for n in range(90)]
@@ -55,14 +55,14 @@ def retries_are_spaced(module: Any) -> None:
 
 
 def old_calls_end(module: Any) -> None:
-    budget = module.RetryBudget(0.0, Random(1))
+    budget = module.RetryBudget(0.0)
     for _ in range(100):
         budget.first_call(0.5)
     assert budget.withdraw(11.5, Retry(), 0.0, troubled=False) is None
 
 
 def floor_is_one(module: Any) -> None:
-    budget = module.RetryBudget(0.0, Random(1))
+    budget = module.RetryBudget(0.0)
     made = [budget.withdraw(1000.0, Retry(budget_percent=0), 1.0, troubled=False) for _ in range(5)]
     assert sum(one is not None for one in made) == 1
 

@@ -27,6 +27,15 @@ def test_a_storm_makes_at_most_1_2_attempts_per_call(per_s: float, seed: int):
 
 
 @pytest.mark.parametrize("per_s", [0.2, 0.5, 1, 10])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_fleet_that_starts_while_its_vendor_is_down_stays_within_1_2(per_s: float, seed: int):
+    """The floor of each pod begins with one retry."""
+    storm = Storm(per_s, cap=CAPS[per_s], seed=seed, down_from=0.0).run()
+    assert storm.worst() <= LOAD_FACTOR + 1e-9
+    assert storm.whole() > 1.02
+
+
+@pytest.mark.parametrize("per_s", [0.2, 0.5, 1, 10])
 def test_without_the_control_plane_a_storm_is_worse_by_ten_a_second_at_most(per_s: float):
     storm = Storm(per_s).run()
     calls = sum(first for at, first in storm.attempts if at >= WARM_S)

@@ -15,7 +15,7 @@ from fuseboard.calling.retries import Capacity
 from fuseboard.contract.protection import Retry
 from fuseboard.contract.words import Jitter
 from fuseboard.decision import Decision
-from tests.agents.retry_world import ALWAYS, DOWN, OBSERVED, RETRY, HttpError, World, now, play
+from tests.agents.retry_world import ALWAYS, DOWN, NO_FLOOR, OBSERVED, RETRY, HttpError, World, now, play
 
 
 def notes(error: BaseException) -> str:
@@ -92,7 +92,7 @@ def test_without_a_policy_there_is_one_attempt(caplog):
 
 def test_no_budget_raises_the_last_real_error_with_a_note():
     async def main() -> World:
-        world = World(DOWN, retry=RETRY, clock=now, warm=0)
+        world = World(DOWN, retry=NO_FLOOR, clock=now, warm=0)
         with pytest.raises(ConnectionRefusedError) as caught:
             await world.use()
         assert caught.value is DOWN or caught.value.args == DOWN.args
@@ -106,7 +106,7 @@ def test_no_budget_raises_the_last_real_error_with_a_note():
 
 def test_in_observe_mode_the_budget_counts_and_refuses_nothing():
     async def main() -> World:
-        world = World(DOWN, retry=RETRY, protection=OBSERVED, clock=now, warm=0)
+        world = World(DOWN, retry=NO_FLOOR, protection=OBSERVED, clock=now, warm=0)
         assert await world.use() == "answer 2"
         return world
 

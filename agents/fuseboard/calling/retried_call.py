@@ -191,6 +191,11 @@ class RetriedCall:
         if self.given_up is GivenUp.OFF and not part.warned and verdict.retryable:
             part.warned = True
             logger.info("retry.off dependency=%s: its policy allows no retries", part.name)
+        if self.given_up is GivenUp.SENT and self.most > 1 and not part.warned:
+            part.warned = True
+            logger.warning(
+                "retry.not_repeatable dependency=%s attempts=%d: %s", part.name, self.most, self.given_up
+            )
         if self.given_up is None:
             self._log("retry.waiting", what, f" wait_ms={self.next_wait_s * 1000:.0f}")
             return True

@@ -85,16 +85,16 @@ class DependencyRetries:
         "warned",
     )
 
-    def __init__(self, name: str, now: float, random: Random) -> None:
+    def __init__(self, name: str, now: float) -> None:
         self.name = name
-        self.budget = RetryBudget(now, random)
+        self.budget = RetryBudget(now)
         self.errors = ErrorWindow()
         self.totals = CallTotals()
         #: The attempt that ended last failed.
         self.failed_before = False
         #: How long an attempt that ends well takes, smoothed.
         self.usual_s = 0.0
-        #: It was logged that the policy allows no retries.
+        #: It was logged that the policy allows no retries, or that a request may not be repeated.
         self.warned = False
         #: Why calls do not use the retries that the policy allows; empty if that was never seen.
         self.unused = ""
@@ -169,7 +169,7 @@ class Retries:
         """The same, for a caller that has the lock."""
         part = self._parts.get(dependency)
         if part is None:
-            part = DependencyRetries(dependency, self.clock(), self.random)
+            part = DependencyRetries(dependency, self.clock())
             self._parts[dependency] = part
         return part
 

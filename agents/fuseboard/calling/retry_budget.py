@@ -7,7 +7,6 @@ lowers it.
 
 import contextlib
 from collections import deque
-from random import Random
 
 from msgspec import Struct
 
@@ -71,8 +70,8 @@ class RetryBudget:
     """The retries of one pod to one dependency.
 
     ``budget_percent`` of the first calls of the last 10 s. Besides, a floor: a bucket of one retry, which
-    starts empty, at a random phase, so that pods that start together do not retry together. It fills only
-    as far as the calls alone would not allow its rate.
+    starts full, so that a lone failure of a young pod is retried. It fills only as far as the calls alone
+    would not allow its rate. Without a rate, it allows nothing.
 
     When the call before failed too, retries are spaced by the rate of the budget (``SPACING``): in an outage
     all pods fail at once, and what they have saved until then must not come together.
@@ -80,12 +79,12 @@ class RetryBudget:
 
     __slots__ = ("_calls", "_floor", "_last_s", "_retries", "_seen_s", "_slot")
 
-    def __init__(self, now: float, random: Random) -> None:
+    def __init__(self, now: float) -> None:
         self._calls = [0] * SLOTS
         self._retries = [0] * SLOTS
         self._slot = int(now)
         self._seen_s = now
-        self._floor = random.random()
+        self._floor = 1.0
         #: When the last retry was allowed.
         self._last_s: float | None = None
 
@@ -106,7 +105,7 @@ class RetryBudget:
             return None
         # Less than 1 by a rounding error is 1.
         by_calls = by_all - sum(self._retries) >= 1.0 - 1e-9
-        if not by_calls and self._floor < 1.0:
+        if not by_calls and (self._floor < 1.0 or floor_per_s <= 0.0):
             return None
         if by_calls:
             self._retries[self._slot % SLOTS] += 1
