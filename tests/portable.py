@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
-def import_all(package: str, missing: tuple[str, ...] = ()) -> None:
-    """Import every module of ``package``. Only those that need one of ``missing`` may fail."""
+def import_all(package: str) -> None:
+    """Import every module of ``package``, apart from those that need a library which is not here."""
     top = importlib.import_module(package)
     for found in pkgutil.walk_packages(top.__path__, f"{package}."):
         if found.name.endswith("__main__") or ".migrations." in found.name:
@@ -20,7 +20,7 @@ def import_all(package: str, missing: tuple[str, ...] = ()) -> None:
         try:
             importlib.import_module(found.name)
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in missing:
+            if error.name is None or error.name.partition(".")[0] == package:
                 raise
 
 

@@ -259,8 +259,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
         """Report a call that ended with ``error``, judged by ``fuseboard.calling.outcomes``."""
-        mine = isinstance(error, neutral)
-        outcome, cooldown_ms = (Outcome.NEUTRAL, 0) if mine else judge_permitted(permit, error)
+        outcome, cooldown_ms = judge_permitted(permit, error, neutral)
         self.report(permit, outcome, cooldown_ms=cooldown_ms)
 
     # What was charged

@@ -1,11 +1,32 @@
-"""Setups with several Redis servers."""
+"""Event loops, and setups with several Redis servers."""
 
-from collections.abc import Iterator
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import pytest
 
 from tests.agents.guarded_pods import Make, pods
 from tests.agents.redis_topologies import Cluster, Watched
+
+Loops = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
+LOOPS: Loops = {"asyncio": asyncio.new_event_loop}
+with suppress(ModuleNotFoundError):  # not on Windows
+    import uvloop
+
+    LOOPS = {**LOOPS, "uvloop": uvloop.new_event_loop}
+#: The loop of all tests; empty for that of asyncio, and both for tests that are marked.
+ONE_LOOP = os.environ.get("FUSEBOARD_TEST_LOOP", "")
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Loops:
+    """Applications run the agent on either loop. They differ in timers, sockets and cancellation."""
+    if ONE_LOOP:
+        return {ONE_LOOP: LOOPS[ONE_LOOP]}
+    if item.get_closest_marker("both_loops") is not None:
+        return LOOPS
+    return {"asyncio": LOOPS["asyncio"]}
 
 
 @pytest.fixture(scope="module")

@@ -213,8 +213,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
             self.outcomes.append((permit.dependency, outcome))
 
     def report_error(self, permit: Permit, error: BaseException, neutral: Neutral = ()) -> None:
-        mine = isinstance(error, neutral)
-        self.report(permit, Outcome.NEUTRAL if mine else judge_permitted(permit, error)[0])
+        self.report(permit, judge_permitted(permit, error, neutral)[0])
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """Costs nothing here."""
