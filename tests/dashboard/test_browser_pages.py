@@ -188,8 +188,15 @@ def something_everywhere(production: Any, limits: Any) -> None:
     from fuseboard.contract.words import OverrideMode
 
     seen = [breaker("payments-api"), breaker("search", "open", local=True)]
-    put_server("web-1", token="abc123", address="10.1.2.3", breakers=seen)
     now, trace = time.time(), "4bf92f3577b34da6a3ce929d0e0e4736"
+    primitives = {
+        "locks": {"acquired": 41, "waited": 3, "waited_ms": 90, "taken": 2, "lost": 1, "unavailable": 4},
+        "once": {"begun": 1200, "replayed": 12, "lost": 1},
+        "holding": 3,
+        "longest_since": now - 400,
+        "held": [["nightly-report-of-" + "a-long-name-" * 4, now - 400], ["export", now - 2]],
+    }
+    put_server("web-1", token="abc123", address="10.1.2.3", breakers=seen, primitives=primitives)
     failures = [
         [now - 3, "web-1", "boot-000", 8, "HTTP 503", "failure", trace],
         [now - 9, "web-2", "boot-000", 3, "slow", "slow", ""],
