@@ -20,6 +20,7 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, AgentSettings, LockLost, LockTaken, Misconfigured, StoreUnavailable, blocking
 from fuseboard.contract import keys
 from fuseboard.primitives import lock as lock_module
+from tests.agents.gateways import gateway_running
 from tests.waiting import eventually, wait_until
 
 KEY = keys.lock("production", "report")
@@ -283,3 +284,16 @@ def test_the_code_of_the_page_works(redis_url: str, limits: redis.Redis, monkeyp
         for _ in range(2):
             names["build_report"](Reports())
     assert written[0] < written[1]
+
+
+def test_heartbeats_report_locks_and_each_run_counts_from_zero(redis_url: str, limits: redis.Redis):
+    with gateway_running() as gateway:
+        settings = AgentSettings(
+            redis_url=redis_url, server="shop-1", service="shop", url=gateway.url, token="fb_sel_secret"
+        )
+        for _ in range(2):
+            with blocking.Agent(settings=settings) as agent, agent.lock("report"):
+                pass
+    runs = [beat.primitives for beat in gateway.beats if beat.leaving]
+    assert [one and (one.locks.acquired, one.holding) for one in runs] == [(1, 0)] * 2
+    assert all(beat.primitives is not None for beat in gateway.beats)
