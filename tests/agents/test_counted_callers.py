@@ -9,8 +9,10 @@ import redis
 
 from fuseboard import Agent, AgentSettings, Mode, Subject
 from fuseboard.contract.policy import Limit, TenantRecord, Tier
+from fuseboard.contract.protection import Route
 from fuseboard.contract.refusal_samples import DigestKey, digest_of
 from fuseboard.contract.words import Algorithm, Dimension
+from fuseboard.protection.signals import OTHER, RouteLatencies
 from tests.agents.published import publish
 from tests.agents.servers import PATIENT, POLICY
 from tests.waiting import eventually
@@ -106,3 +108,17 @@ async def test_a_limit_of_each_endpoint_counts_head_with_get(agent: Agent):
     names = ["HEAD /a", "GET /a", "HEAD /a", "GET /a", "POST /a", "GET /b"]
     found = await allowed(agent, "each", [Subject(endpoint=name) for name in names])
     assert found == [True, True, False, False, True, True]
+
+
+def test_the_routes_of_the_protection_use_the_same_patterns():
+    regular = "GET /^orders/(?P<pk>[0-9]+)/$"
+    routes = RouteLatencies((Route(pattern=regular, sla_ms=1), Route(pattern="GET /reports*", sla_ms=1)))
+    found = [
+        routes.of("GET /orders/7/", regular),
+        routes.of("HEAD /orders/7/", regular.replace("GET", "HEAD")),
+        routes.of("HEAD /reports/7"),
+        routes.of("get /reports"),
+        routes.of("POST /reports"),
+        routes.of("GET /orders/7/"),
+    ]
+    assert [route.pattern for route in found] == [regular, regular, *["GET /reports*"] * 2, OTHER, OTHER]
