@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.policies.models import Environment
+from controlplane.policies.protection_presets import POD_PRESETS
 from controlplane.policies.setting_labels import LABELS, OBSERVED, POD_PARTS
 from dashboard.setting_controls import ON_OFF, Control, Group, Typed, setting_controls, setting_values
 from fuseboard.contract.protection_fields import MAX_ROUTES, OBSERVED_PARTS, POD_SETTINGS
@@ -59,9 +60,12 @@ def typed_settings(data: Mapping[str, str]) -> PodSettings:
     return PodSettings(protection=protection, observe_for_s=observe_for_s)
 
 
-def values_of(row: Environment) -> dict[str, str]:
-    """What the inputs display."""
-    document: dict[str, Any] = row.protection
+def values_of(row: Environment, preset: str = "") -> dict[str, str]:
+    """What the inputs display: the row, with the values of a preset that the address names."""
+    document: dict[str, Any] = dict(row.protection)
+    for name, change in POD_PRESETS.get(preset, {}).items():
+        defaults = {each.name: each.default for each in POD_SETTINGS if each.part == name}
+        document[name] = defaults | document.get(name, {}) | change
     values = {}
     for setting in POD_SETTINGS:
         part: dict[str, Any] = document.get(setting.part, {}) if setting.part else document
@@ -106,7 +110,17 @@ def groups(
             label = LABELS[ROUTES]
             controls.append(control(ROUTES, label, hint=hint, lines=4, longest=_LONGEST))
         switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
-        found.append(Group(title=POD_PARTS[part], help=_HELP[part], controls=controls, switch=switch))
+        preset = tuple(POD_PRESETS) if part == "shedding" else ()
+        found.append(
+            Group(
+                title=POD_PARTS[part],
+                help=_HELP[part],
+                controls=controls,
+                switch=switch,
+                preset="preset" if preset else "",
+                presets=preset,
+            )
+        )
     present: dict[str, int] = row.protection.get("observe", {})
     ends = {part: until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED}
     found.append(

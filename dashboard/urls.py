@@ -93,6 +93,7 @@ urlpatterns = [
     path("templates/of/<str:name>", limit_templates.template, name="template"),
     path("templates/of/<str:name>/preview", limit_templates.template_preview, name="template_preview"),
     path("defaults", defaults.defaults, name="defaults"),
+    path("defaults/idle-slots", defaults.share_idle_slots, name="share_idle_slots"),
     path("alerts", alerts.alerts, name="alerts"),
     path("alerts/rules", alert_rules.alert_rules, name="alert_rules"),
     path("alerts/mutes", mutes.mutes, name="mutes"),

@@ -7,9 +7,9 @@ from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import BOTH, FLEET, Rule, Scope, Subject
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.status.breakers import BreakerStatus
-from controlplane.status.facts import Observing
+from controlplane.status.facts import Observing, Server
 from controlplane.status.observed import observed_head, observed_rate, observed_until
-from controlplane.status.servers import spared_how, unhealthy_because
+from controlplane.status.servers import spared_how, unhealthy_because, worst_part
 from controlplane.status.status import Status
 from fuseboard.contract.protection import Bulkhead
 from fuseboard.contract.words import WhenFull
@@ -65,16 +65,31 @@ def _pressed_share(status: Status) -> float:
     return len(status.fleet.pressed) / max(1, status.fleet.live)
 
 
+def _unhealthy(status: Status) -> tuple[str, ...]:
+    """Unhealthy pods. With a lower threshold of the rule, the worst pod."""
+    worst = max(status.fleet.servers, key=lambda one: worst_part(one.server), default=None)
+    return status.fleet.unhealthy or ((worst.name,) if worst is not None else ())
+
+
+def _worst(status: Status) -> float:
+    return max((worst_part(one.server) for one in status.fleet.servers), default=0.0)
+
+
 def _why_unhealthy(status: Status) -> str:
     observes = status.facts.observes("shedding")
-    named = status.fleet.unhealthy[:_NAMED]
+    named = _unhealthy(status)[:_NAMED]
     servers = [one.server for one in status.fleet.servers if one.name in named]
     said = [
-        f"{server.name}: {', '.join(unhealthy_because(server))}; {spared_how(server, observes=observes)}."
+        f"{server.name}: {_why(server)}; {spared_how(server, observes=observes)}."
         for server in sorted(servers, key=lambda server: named.index(server.name))
     ]
-    more = len(status.fleet.unhealthy) - len(named)
+    more = len(_unhealthy(status)) - len(named)
     return " ".join([*said, *([f"The page of the pods lists {more} more."] if more else [])])
+
+
+def _why(server: Server) -> str:
+    near = f"{100 * worst_part(server):.0f} % of the most that a healthy pod has"
+    return ", ".join(unhealthy_because(server)) or near
 
 
 def _why_observes(part: ObservedPart) -> str:
@@ -158,10 +173,10 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         said=headlines.unhealthy,
         runbook="pod-under-pressure",
         scope=FLEET,
-        pods=lambda status: status.fleet.unhealthy,
-        subject=lambda status: Subject(kind="server", name=status.fleet.unhealthy[0]),
-        test=lambda status: bool(status.fleet.unhealthy),
-        text=lambda status: f"{texts.name_or_count(status.fleet.unhealthy)} unhealthy",
+        pods=_unhealthy,
+        subject=lambda status: Subject(kind="server", name=_unhealthy(status)[0]),
+        value=_worst,
+        text=lambda status: f"{texts.name_or_count(_unhealthy(status))} unhealthy",
         detail=_why_unhealthy,
     ),
     Rule[ObservedPart](

@@ -152,6 +152,9 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "shed": _jumping(warning=thresholds.SHED_SHARE, critical=thresholds.SHED_SHARE_CRITICAL),
         "token": _days(warning=thresholds.EXPIRY_DAYS, critical=thresholds.EXPIRY_CRITICAL_DAYS),
         "uncounted": _jumping(warning=thresholds.UNCOUNTED_SHARE),
+        "unhealthy": _jumping(
+            warning=thresholds.UNHEALTHY_PART, unit="% of the most of a healthy pod", least=0.1, most=100.0
+        ),
         "vendor-429": _jumping(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),
         "vendor-auth": _jumping(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),
     }

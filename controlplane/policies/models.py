@@ -1,5 +1,7 @@
 """The configuration of an environment. Only ``controlplane.editing.edits`` changes it."""
 
+from collections.abc import Iterable
+
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
@@ -237,11 +239,34 @@ class Kind(models.TextChoices):
 
 #: Kind -> breaker columns that differ from the model's defaults.
 BREAKER_PRESETS: dict[str, dict[str, int]] = {
-    Kind.LLM: {"consecutive_failures": 3, "open_ms": 60_000, "slow_ms": 30_000, "slow_percent": 50},
+    # Calls of language models are few and long: the last 10 of ten minutes count.
+    Kind.LLM: {
+        "consecutive_failures": 3,
+        "open_ms": 60_000,
+        "slow_ms": 30_000,
+        "slow_percent": 50,
+        "minimum_calls": 10,
+        "window_calls": 10,
+        "window_s": 600,
+    },
     Kind.EXTERNAL: {"consecutive_failures": 5, "open_ms": 60_000, "slow_ms": 10_000, "slow_percent": 50},
     Kind.DATABASE: {"consecutive_failures": 3, "open_ms": 30_000, "slow_ms": 5_000, "slow_percent": 50},
     Kind.INTERNAL: {"consecutive_failures": 5, "open_ms": 30_000, "slow_ms": 5_000, "slow_percent": 50},
 }
+
+_WINDOW = ("minimum_calls", "window_calls", "window_s")
+
+
+def breaker_preset(kind: str, given: Iterable[str] = ()) -> dict[str, int]:
+    """Return the columns of the preset. ``given``: columns that replace some of them.
+
+    Who gives a window or a minimum without a number of calls means a window of time.
+    """
+    found, given = dict(BREAKER_PRESETS.get(kind, {})), set(given)
+    if "window_calls" not in given and given.intersection(_WINDOW):
+        found = {column: value for column, value in found.items() if column not in _WINDOW}
+    return found
+
 
 MAX_MS = 400 * 86_400_000
 

@@ -32,7 +32,7 @@ class Differing:
     #: ``dependency``, ``template``, ``tier``, ``tenant``; ``environment`` for callers without a tenant.
     kind: str
     name: str
-    #: Name of the limit; empty for the breaker of a dependency, and for a template.
+    #: Name of the limit; empty for the breaker and the bulkhead of a dependency, and for a template.
     limit: str
     #: Always empty: of limits that follow a template, only the template is listed.
     template: str
@@ -51,7 +51,7 @@ class DifferingRows:
 def differing_rows(environment: str, *, most: int) -> DifferingRows:
     row = environment_of(environment)
     limits = list(_limits(row))
-    first = [*_breakers(row), *_templates(row)]
+    first = [*_breakers(row), *_bulkheads(row), *_templates(row)]
     # There may be a hundred thousand tenants: Postgres counts them.
     found = chain(first, chain.from_iterable(_differing(*each, most=most) for each in limits))
     return DifferingRows(
@@ -62,17 +62,41 @@ def differing_rows(environment: str, *, most: int) -> DifferingRows:
 
 def _breakers(environment: Environment) -> Iterator[Differing]:
     for row in Dependency.objects.filter(environment=environment).order_by("name"):
-        new = Dependency(**BREAKER_PRESETS.get(row.kind, {})).slow_percent
-        if row.slow_percent != new:
+        new = Dependency(**BREAKER_PRESETS.get(row.kind, {}))
+        changed = ["slow_percent"] if row.slow_percent != new.slow_percent else []
+        if new.window_calls and not row.window_calls:
+            changed.append("window_calls")
+        for field in changed:
             yield Differing(
                 kind="dependency",
                 name=row.name,
                 limit="",
                 template="",
-                field="slow_percent",
-                value=str(row.slow_percent),
-                new=str(new),
+                field=field,
+                value=str(getattr(row, field)),
+                new=str(getattr(new, field)),
             )
+
+
+def divided_bulkheads(environment: str) -> list[str]:
+    """The dependencies whose bulkhead gives a tier no more than its share, also if no other tier calls."""
+    rows = Dependency.objects.filter(environment=environment, protection__has_key="bulkhead")
+    return list(
+        rows.exclude(protection__bulkhead__share_idle=True).order_by("name").values_list("name", flat=True)
+    )
+
+
+def _bulkheads(environment: Environment) -> Iterator[Differing]:
+    for name in divided_bulkheads(environment.slug):
+        yield Differing(
+            kind="dependency",
+            name=name,
+            limit="",
+            template="",
+            field="protection.bulkhead.share_idle",
+            value="false",
+            new="true",
+        )
 
 
 def _limits(environment: Environment) -> Iterator[tuple[str, QuerySet[Any], str]]:

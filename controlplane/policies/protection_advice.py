@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controlplane.policies.protection import CALL, completed, protection_in
+from controlplane.policies.protection import CALL, POD, completed, protection_in
 from fuseboard.contract.protection_fields import TIERS
 
 #: Connections of an httpx client unless it sets limits.
@@ -28,6 +28,28 @@ def protection_advice(fields: Mapping[str, Any]) -> list[str]:
     if "retry" in document:
         found += _about_retry(document["retry"], fields)
     return found
+
+
+def queue_max_advice(pods: Mapping[str, Any], bulkheads: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Warnings about shedding that begins after every queue is full. ``bulkheads``: by dependency."""
+    most = completed(pods, POD).get("shedding", {}).get("queue_max")
+    every = [completed({"bulkhead": each}, CALL)["bulkhead"] for each in bulkheads.values()]
+    if most is None or not every or any(each["adaptive"] for each in every):
+        return []
+    places = sum(_places(each) for each in every)
+    if most < places:
+        return []
+    return [
+        f"calls that wait, at most, is {most:,}, and the queues of the bulkheads have {places:,} places: a"
+        " full bulkhead refuses calls of all tenants before the pod sheds the lowest tiers. Use a smaller"
+        " number."
+    ]
+
+
+def _places(bulkhead: Mapping[str, Any]) -> int:
+    """The most calls of one tier that wait: most services use one."""
+    pairs = zip(bulkhead["queues"], bulkhead["when_full"], strict=True)
+    return max((places for places, when_full in pairs if when_full == "queue"), default=0)
 
 
 def _about_bulkhead(bulkhead: Mapping[str, Any], timeout_ms: int) -> Iterator[str]:

@@ -32,6 +32,11 @@ PRESETS: Mapping[str, Mapping[str, dict[str, Any]]] = MappingProxyType(
         "retry": {name: {"retry": dict(values)} for name, values in RETRY_PRESETS.items()},
     }
 )
+#: Preset of what protects every pod -> its change. ``queue_max`` is less than the places of a bulkhead: that
+#: knows no tiers of tenants, so a pod must shed before its queue is full.
+POD_PRESETS: Mapping[str, dict[str, Any]] = MappingProxyType(
+    {"overload": {"shedding": {"queue_max": 20}, "readiness": {}}}
+)
 #: Kind of a dependency -> the presets that its form suggests.
 KIND_PRESETS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {

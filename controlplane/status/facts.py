@@ -65,6 +65,12 @@ class PodLoad:
     retries_no_budget_per_s: float = 0.0
     fallbacks_per_s: float = 0.0
     observed_calls_per_s: float = 0.0
+    #: p95 of the slowest route beside its SLA; ``None`` for unknown.
+    late: int | None = None
+    #: Priority of a tier -> requests per second, and those that were shed.
+    priorities: dict[str, list[float]] = field(default_factory=dict)
+    #: It applies ``share_idle``. A pod of an earlier version does not.
+    shares_idle: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

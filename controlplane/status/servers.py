@@ -8,9 +8,10 @@ from controlplane.status.facts import Facts, Server
 LAG_WARN_S = 10.0
 LAG_CRITICAL_S = 30.0
 
-#: Above one of these, a pod is unhealthy: waiting calls, p95, its own errors per second, CPU in thousandths.
+#: Above one of these, a pod is unhealthy: waiting calls, p95 in thousandths of the SLA of its route, its own
+#: errors per second, CPU in thousandths.
 MOST_WAITING = 1_000
-MOST_P95_MS = 1_000
+MOST_LATE = 1_000
 MOST_ERRORS_PER_S = 10.0
 MOST_CPU = 900
 
@@ -112,13 +113,26 @@ def unhealthy_because(server: Server) -> list[str]:
     found = []
     if load.waiting > MOST_WAITING:
         found.append(f"{load.waiting:,} calls wait")
-    if (load.p95_ms or 0) > MOST_P95_MS:
-        found.append(f"p95 is {(load.p95_ms or 0) / 1000:.1f} s")
+    if (load.late or 0) > MOST_LATE:
+        found.append(f"p95 of a route is {(load.late or 0) / 10:.0f} % of its SLA")
     if load.errors_per_s > MOST_ERRORS_PER_S:
         found.append(f"{load.errors_per_s:.0f} errors/s")
     if (load.cpu or 0) > MOST_CPU:
         found.append(f"CPU is at {(load.cpu or 0) / 10:.0f} %")
     return found
+
+
+def worst_part(server: Server) -> float:
+    """The largest of its figures, as a part of the most that a healthy pod has."""
+    load = server.load
+    if load is None or not server.live:
+        return 0.0
+    return max(
+        load.waiting / MOST_WAITING,
+        (load.late or 0) / MOST_LATE,
+        load.errors_per_s / MOST_ERRORS_PER_S,
+        (load.cpu or 0) / MOST_CPU,
+    )
 
 
 def spared_how(server: Server, *, observes: bool) -> str:

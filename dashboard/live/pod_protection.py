@@ -1,6 +1,6 @@
 """What protects every pod, as the page of the pods displays it: parts that are on, and pods in trouble."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from controlplane.status.facts import Facts, Observing
@@ -36,6 +36,8 @@ class PodsProtection:
     #: The parts that are on, in words.
     parts: str
     observed: tuple[ObservedLine, ...]
+    #: What was shed of the requests of each priority, the lowest first; empty while nothing is.
+    shed: tuple[str, ...]
     spared: tuple[SparedRow, ...]
     #: How many more there are than ``spared`` lists.
     more: int
@@ -50,9 +52,24 @@ def pods_protection(facts: Facts, fleet: Fleet) -> PodsProtection:
     return PodsProtection(
         parts=", ".join(parts) or "off",
         observed=observed_lines(facts, facts.observing_now),
+        shed=tuple(_shed_lines(facts)),
         spared=tuple(rows[:MOST]),
         more=len(rows[MOST:]),
     )
+
+
+def _shed_lines(facts: Facts) -> Iterator[str]:
+    rates: dict[int, list[tuple[float, float]]] = {}
+    for server in facts.servers:
+        if server.live and server.load is not None:
+            for priority, (asked, shed) in server.load.priorities.items():
+                rates.setdefault(int(priority), []).append((asked, shed))
+    found = {one: tuple(map(sum, zip(*each, strict=True))) for one, each in sorted(rates.items())}
+    if not any(shed for _, shed in found.values()):
+        return
+    for one, (asked, shed) in found.items():
+        part = 100 * shed / asked if asked else 0.0
+        yield f"Priority {one}: {part:.0f} % of the requests are shed ({shed:.1f} of {asked:.1f}/s)."
 
 
 def observed_lines(facts: Facts, parts: Iterable[Observing]) -> tuple[ObservedLine, ...]:

@@ -1,21 +1,54 @@
-from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_GET
+from collections.abc import Sequence
 
-from controlplane.accounts.permissions import environment_in, require_role
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from controlplane.accounts.permissions import environment_in, require, require_role
+from controlplane.editing import edits
+from controlplane.errors import InvalidEdit
+from controlplane.fleet.models import Server
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import Dependency
-from controlplane.policies.older_defaults import differing_rows
+from controlplane.policies.older_defaults import differing_rows, divided_bulkheads
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.setting_lines import wrong_lines
 from dashboard.views.page import show
 
 #: The API lists more.
 _SHOWN = 200
+#: Pods that the page names.
+_NAMED = 20
 
 
 @require_GET
 @require_role("viewer")
 def defaults(request: HttpRequest) -> HttpResponse:
     """Rows that differ from the current defaults."""
+    return _page(request)
+
+
+@require_POST
+@require("edit_breaker_policy")
+def share_idle_slots(request: HttpRequest) -> HttpResponse:
+    """Give every bulkhead of an earlier version the default of a new one."""
+    try:
+        revision = edits.share_idle_slots(
+            environment=environment_in(request),
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+        )
+    except InvalidEdit as error:
+        return _page(request, wrong=wrong_lines(error.errors), status=422)
+    hub.nudge()
+    messages.success(request, f"The bulkheads are saved as revision {revision}.")
+    return redirect("defaults")
+
+
+def _page(request: HttpRequest, *, wrong: Sequence[str] = (), status: int = 200) -> HttpResponse:
     rows = (
         Dependency.objects.filter(environment=environment_in(request))
         .order_by("name")
@@ -27,5 +60,16 @@ def defaults(request: HttpRequest) -> HttpResponse:
         "defaults.html",
         differing=differing_rows(environment_in(request), most=_SHOWN),
         most=_SHOWN,
+        divided=divided_bulkheads(environment_in(request)),
+        older_pods=_older_pods(environment_in(request)),
+        wrong=wrong,
+        status=status,
         advice=[(row.name, text) for row in rows for text in advice_about(dependency_fields(row))][:_SHOWN],
     )
+
+
+def _older_pods(environment: str) -> list[str]:
+    """Live pods of a version that does not know ``share_idle``, as their heartbeats say."""
+    rows = Server.objects.filter(environment=environment, state__in=("online", "late"))
+    rows = rows.exclude(load={}).exclude(load__shares_idle=True).order_by("name")[:_NAMED]
+    return [f"{row.name} ({row.agent_version})" for row in rows]

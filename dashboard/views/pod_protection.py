@@ -18,6 +18,9 @@ from controlplane.editing.edits.pod_protection import (
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.history import Changed
+from controlplane.policies.models import Dependency
+from controlplane.policies.protection import protection_in
+from controlplane.policies.protection_advice import queue_max_advice
 from dashboard.change_words import change_words
 from dashboard.forms import whole
 from dashboard.hub import hub
@@ -36,7 +39,8 @@ _MOST = 30
 @require("edit_breaker_policy")
 def pod_protection(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
-        return _page(request, typed=values_of(environment_of(environment_in(request))))
+        row = environment_of(environment_in(request))
+        return _page(request, typed=values_of(row, request.GET.get("preset", "")))
     try:
         settings = typed_settings(request.POST)
         if starts := request.POST.get("starts", "").strip():
@@ -90,7 +94,16 @@ def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
     lines = change_words(Changed("environment", environment, before, after))
-    return {"changes": lines[:_MOST], "more": len(lines[_MOST:])}
+    return {
+        "changes": lines[:_MOST],
+        "more": len(lines[_MOST:]),
+        "advice": queue_max_advice(protection_in(after), _bulkheads(environment)),
+    }
+
+
+def _bulkheads(environment: str) -> dict[str, Any]:
+    rows = Dependency.objects.filter(environment=environment, protection__has_key="bulkhead")
+    return {row.name: row.protection["bulkhead"] for row in rows}
 
 
 def _page(

@@ -6,13 +6,19 @@ from typing import Any
 from fuseboard.admission.call_guard import CallGuard
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate, PodProtection
-from fuseboard.contract.words import CallTier, Reason
+from fuseboard.contract.words import CallTier, Reason, WhenFull
 from fuseboard.decision import Decision, Permit
 from tests.agents.models.pods import NAME, Call, Pod, VirtualTime
 
 BREAKER = BreakerPolicy(consecutive_failures=3, minimum_calls=100)
 #: One slot for each tier, and two places in the queue.
 SMALL = Bulkhead(max_concurrent=3, queues=(2, 2, 2), queue_timeout_ms=5_000)
+#: What the form of a new dependency suggests.
+PRESET = Bulkhead(
+    queues=(30, 30, 6),
+    when_full=(WhenFull.QUEUE, WhenFull.QUEUE, WhenFull.DISCARD),
+    share_idle=True,
+)
 CRITICAL = CallProtection(tier=CallTier.CRITICAL, bulkhead=SMALL, local_rate=LocalRate(limit=1_000))
 
 Make = Callable[..., Pod]

@@ -1,4 +1,4 @@
-"""T6: 500 calls at once to one pod, with 50 slots, 80 calls per minute, and 5 s in the queue."""
+"""T6: 500 calls at once to one pod, with 50 slots and 5 s in the queue."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,7 @@ import pytest
 from fuseboard.contract.protection import Bulkhead, CallProtection, LocalRate
 from fuseboard.contract.words import CallTier, Mode, Outcome, WhenFull
 from fuseboard.errors import Refused
-from tests.agents.guarded_pods import Make, guard_of
+from tests.agents.guarded_pods import PRESET, Make, guard_of
 from tests.agents.models.pods import NAME, Pod
 
 CALLS = 500
@@ -24,6 +24,8 @@ PROTECTION = CallProtection(
     ),
     local_rate=LocalRate(limit=80, window_ms=60_000),
 )
+
+DEFAULT = CallProtection(bulkhead=PRESET)
 
 
 def burst(pod: Pod, latency_s: float) -> Counter[tuple[str, float]]:
@@ -53,19 +55,22 @@ def burst(pod: Pod, latency_s: float) -> Counter[tuple[str, float]]:
     return ended
 
 
-CASES: list[tuple[float, dict[tuple[str, float], int]]] = [
+CASES: list[tuple[CallProtection, float, dict[tuple[str, float], int]]] = [
     # No slot becomes free in time.
-    (30.0, {("made", 0.0): 50, ("queue_timeout", 5.0): 450}),
+    (PROTECTION, 30.0, {("made", 0.0): 50, ("queue_timeout", 5.0): 450}),
     # At 2 s, the bucket of 80 has 30 tokens left, and 2.7 new ones.
-    (2.0, {("made", 0.0): 50, ("made", 2.0): 32, ("local_rate", 2.0): 418}),
+    (PROTECTION, 2.0, {("made", 0.0): 50, ("made", 2.0): 32, ("local_rate", 2.0): 418}),
+    # What the form of a new dependency suggests, to a service that names no tier.
+    (DEFAULT, 30.0, {("made", 0.0): 50, ("bulkhead_full", 0.0): 420, ("queue_timeout", 5.0): 30}),
+    (DEFAULT, 2.0, {("made", 0.0): 50, ("bulkhead_full", 0.0): 420, ("made", 2.0): 30}),
 ]
 
 
-@pytest.mark.parametrize(("latency_s", "expected"), CASES)
+@pytest.mark.parametrize(("protection", "latency_s", "expected"), CASES)
 def test_t6_what_fits_is_made_and_the_rest_is_refused_in_time(
-    make_pod: Make, latency_s: float, expected: dict[tuple[str, float], int]
+    make_pod: Make, protection: CallProtection, latency_s: float, expected: dict[tuple[str, float], int]
 ):
-    pod = make_pod(PROTECTION)
+    pod = make_pod(protection)
     pod.in_mode(Mode.LOCAL)
     assert burst(pod, latency_s) == expected
     assert guard_of(pod).in_flight == guard_of(pod).waiting == 0

@@ -57,7 +57,6 @@ def request_of(kind: type[BaseException]) -> Any:
 
 
 EXAMPLES: dict[str, Any] = {
-    "legacy": True,
     "after_s": 2.5,
     "code": next(iter(Exit)),
     "content": b"{}",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fuseboard.contract.load import CallLoad, PodLoad, TierLoad
+from fuseboard.contract.load import CallLoad, PodLoad, PriorityLoad, TierLoad
 from fuseboard.contract.policy import (
     BreakerPolicy,
     ConfigHead,
@@ -420,6 +420,17 @@ BY_CALLS_POLICY = Policy(
 )
 
 PREFIX_POLICY = msgspec.structs.replace(SMALLEST_POLICY, tuning=Tuning(ipv6_prefix=56))
+SHED_REQUEST = msgspec.structs.replace(
+    SMALLEST_REQUEST,
+    load=PodLoad(
+        late=1_250,
+        priorities=(
+            PriorityLoad(priority=10, asked=900, shed=700),
+            PriorityLoad(priority=90, asked=800, shed=0),
+        ),
+        shares_idle=True,
+    ),
+)
 
 #: File in ``golden/`` -> the object.
 EXAMPLES: dict[str, Any] = {
@@ -459,6 +470,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.exhausted.json": msgspec.structs.replace(SMALLEST_REQUEST, protection=EXHAUSTED),
     "policy.5.json": SHARING_POLICY,
     "policy.6.json": STREAMING_POLICY,
+    "sync_request.16.json": SHED_REQUEST,
     "nudge.1.json": NUDGE,
     "nudge.1.smallest.json": Nudge(epoch=1, revision=1, since=0),
     "nudge.1.too_many.json": Nudge(epoch=1, revision=900, since=1, tenants=None),

@@ -29,6 +29,7 @@ from tests.contract.examples import (
     POLICY,
     PROTECTED_REQUEST,
     PROTECTING_POLICY,
+    SHED_REQUEST,
     STREAMING_POLICY,
 )
 from tests.contract.failing_examples import FAILURES
@@ -179,7 +180,13 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
         PRIMITIVES.locks,
         PRIMITIVES.once,
         PRIMITIVES.held[0],
-        PROTECTED_REQUEST.load,
+        # Fields that came later are in another file.
+        msgspec.structs.replace(
+            PROTECTED_REQUEST.load,
+            late=SHED_REQUEST.load.late,
+            priorities=SHED_REQUEST.load.priorities,
+            shares_idle=True,
+        ),
         msgspec.structs.replace(SAMPLES[0], trace=TRACED[0].trace),
         FAILURES[0],
         msgspec.structs.replace(FAILURES[0].last[0], outcome=Outcome.SLOW),

@@ -27,16 +27,13 @@ from controlplane.policies.protection_presets import KIND_PRESETS, PRESETS, pres
 from fuseboard.contract.policy import decode_policy, encode_policy
 from fuseboard.contract.protection import Bulkhead, CallProtection, PodProtection, Retry
 from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS, fits
-from fuseboard.contract.words import CallTier, WhenFull
+from fuseboard.contract.words import CallTier
+from tests.agents.guarded_pods import PRESET as NEW
 from tests.controlplane.calling import problem
 
 API = "/api/v1/production"
 WHY = {"reason": "Slow calls fill our pods"}
 EDIT: dict[str, Any] = {"environment": "production", **WHY}
-
-QUEUE = WhenFull.QUEUE
-#: What a new bulkhead gets: all slots for the only tier that calls, and a queue.
-NEW = Bulkhead(queues=(30, 30, 6), when_full=(QUEUE, QUEUE, WhenFull.DISCARD), share_idle=True)
 
 SETTINGS = DependencySettings(breaker={}, timeout_ms=1, wait_ms=0, fallback_note="", protection="off")
 

@@ -3,13 +3,36 @@
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from controlplane.audit.actor import Actor
 from controlplane.editing import edits
-from controlplane.policies.models import Template
+from controlplane.fleet.models import Server
+from controlplane.policies.models import Dependency, Template
 from controlplane.policies.template_starts import STARTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def a_pod(name: str, load: dict[str, Any]) -> None:
+    now = timezone.now()
+    Server.objects.create(
+        environment="production",
+        name=name,
+        boot=f"boot-of-{name}",
+        service="shop",
+        agent_version="0.1.0",
+        state="online",
+        mode="shared",
+        mode_since=now,
+        config_status="applied",
+        config_source="http",
+        started_at=now,
+        last_seen_at=now,
+        due_at=now,
+        load=load,
+    )
+
 
 ADA = Actor(name="ada", role="admin", origin="command")
 WHY = "for a test"
@@ -75,3 +98,27 @@ def test_the_page_lists_breakers_to_check(log_in: Any) -> None:
         actor=ADA,
     )
     assert "a single failed call opens the breaker" in client.get("/defaults").content.decode()
+
+
+def test_one_button_gives_every_older_bulkhead_all_slots_of_idle_tiers(log_in: Any) -> None:
+    older = {"bulkhead": {"max_concurrent": 20}}
+    Dependency.objects.filter(name="payments-api").update(protection=older)
+    a_pod("web-1", {"pressure": 0})
+    a_pod("web-2", {"pressure": 0, "shares_idle": True})
+    client = log_in("ada")
+    page = " ".join(client.get("/defaults").content.decode().split())
+    assert "Slots that no tier uses" in page
+    assert "has 17. payments-api." in page
+    assert "divide as before: web-1 (0.1.0)." in page
+    assert client.post("/defaults/idle-slots", {"reason": ""}).status_code == 422
+    assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 302
+    assert Dependency.objects.get(name="payments-api").protection["bulkhead"]["share_idle"] is True
+    assert "Slots that no tier uses" not in client.get("/defaults").content.decode()
+    assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 422
+
+
+def test_only_those_who_may_edit_breakers_switch_it_on(log_in: Any) -> None:
+    Dependency.objects.filter(name="payments-api").update(protection={"bulkhead": {"max_concurrent": 20}})
+    client = log_in("vera")
+    assert "Use all slots" not in client.get("/defaults").content.decode()
+    assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 403

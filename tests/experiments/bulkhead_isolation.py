@@ -31,14 +31,15 @@ def bulkhead_isolation() -> Result:
         )
         return critical, flood
 
-    async def protected() -> tuple[list[Call], list[Call]]:
-        bulkhead = Bulkhead(Settings(max_concurrent=SLOTS))
+    async def protected(*, share_idle: bool = False) -> tuple[list[Call], list[Call]]:
+        bulkhead = Bulkhead(Settings(max_concurrent=SLOTS, share_idle=share_idle))
         return await play(lambda vendor: with_bulkhead(bulkhead, vendor, lambda call: call.level))
 
     async def unprotected() -> tuple[list[Call], list[Call]]:
         return await play(lambda vendor: without_agent(SLOTS, vendor))
 
     (ours, flood), (theirs, _) = run_virtually(protected()), run_virtually(unprotected())
+    shared, flood_of_shared = run_virtually(protected(share_idle=True))
 
     def during(calls: list[Call]) -> list[Call]:
         return [call for call in calls if FLOOD[0] <= call.at < FLOOD[1]]
@@ -48,6 +49,8 @@ def bulkhead_isolation() -> Result:
 
     quiet, busy = times(before(ours), 0.95) or 0.0, times(during(ours), 0.95) or 0.0
     lost = [call for call in ours if not call.served]
+    quiet_shared, busy_shared = times(before(shared), 0.95) or 0.0, times(during(shared), 0.95) or 0.0
+    lost_shared = [call for call in shared if not call.served]
     result = Result(
         key="T19",
         title="A bulkhead isolates the tiers",
@@ -69,11 +72,21 @@ def bulkhead_isolation() -> Result:
         table=(
             ("critical calls", "p95 before", "p95 during the flood", "refused"),
             ("with the agent", ms(quiet), ms(busy), share(len(lost), len(ours))),
+            ("with share_idle", ms(quiet_shared), ms(busy_shared), share(len(lost_shared), len(shared))),
             ("without", ms(times(before(theirs), 0.95)), ms(times(during(theirs), 0.95)), "0.0 %"),
         ),
     )
     result.check(f"p95 is {ms(quiet)} before and {ms(busy)} during the flood", busy <= 1.15 * quiet)
     result.check(f"{len(lost)} of {len(ours)} critical calls are refused", len(lost) <= len(ours) // 100)
+    result.check(
+        f"With share_idle: {ms(quiet_shared)}, {ms(busy_shared)}, and {len(lost_shared)} refused",
+        busy_shared <= 1.15 * quiet_shared and len(lost_shared) <= len(shared) // 100,
+    )
+    turned_away = sum(not call.served for call in flood_of_shared)
+    result.check(
+        f"With share_idle, {share(turned_away, len(flood_of_shared))} of the optional calls are refused",
+        turned_away > 0.9 * len(flood_of_shared),
+    )
     turned_away = sum(not call.served for call in flood)
     result.check(
         f"{share(turned_away, len(flood))} of the optional calls are refused", turned_away > 0.9 * len(flood)

@@ -6,6 +6,7 @@ from tests.experiments.little import little
 from tests.experiments.load_steps import load_steps
 from tests.experiments.local_capacity import local_capacity, local_capacity_in_real_time
 from tests.experiments.one_bad_pod import one_bad_pod
+from tests.experiments.overload import overload, overload_in_real_time
 from tests.experiments.result import Experiment
 from tests.experiments.retries import budget_table, retry_storm, sustained_failures
 from tests.experiments.shedding_by_tier import (
@@ -31,6 +32,7 @@ SIMULATED: dict[str, Experiment] = {
     "T20": sustained_failures,
     "T23": overload_and_recovery,
     "T24": retry_storm,
+    "T26": overload,
 }
 #: With real processes, sockets and seconds.
 REAL: dict[str, Experiment] = {
@@ -39,6 +41,7 @@ REAL: dict[str, Experiment] = {
     "T14": slow_redis,
     "T18": small_parts,
     "T25": storm_of_processes,
+    "T26": overload_in_real_time,
 }
 EVERY: dict[str, Experiment] = dict(
     sorted((SIMULATED | REAL).items(), key=lambda item: int(item[0].removeprefix("T")))

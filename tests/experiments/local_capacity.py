@@ -15,6 +15,7 @@ from fuseboard.contract.words import CallTier, Mode, Outcome, WhenFull
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.store import OnReply, Word
+from tests.agents.guarded_pods import PRESET
 from tests.agents.models.pods import NAME, HeldStore, VirtualTime
 from tests.agents.servers import POLICY, configured
 from tests.experiments.chart import Chart
@@ -24,6 +25,16 @@ from tests.virtual_loop import run_virtually
 
 CALLS, SLOTS, TIMEOUT_S, PROBE_S = 500, 50, 5.0, 0.05
 RATE = LocalRate(limit=80, window_ms=60_000)
+PROTECTION = CallProtection(
+    tier=CallTier.CRITICAL,
+    bulkhead=one_tier(
+        SLOTS,
+        queues=(CALLS, 0, 0),
+        queue_timeout_ms=int(TIMEOUT_S * 1000),
+        when_full=(WhenFull.QUEUE, WhenFull.ABORT, WhenFull.DISCARD),
+    ),
+    local_rate=RATE,
+)
 
 
 class LoopTime(VirtualTime):
@@ -53,6 +64,7 @@ class GrantingStore(HeldStore):
 
 def local_capacity() -> Result:
     long, short = run_virtually(_in_virtual_time(30.0)), run_virtually(_in_virtual_time(2.0))
+    new = run_virtually(_in_virtual_time(2.0, CallProtection(bulkhead=PRESET)))
     alone = run_virtually(_without(2.0))
 
     def split(calls: list[Call]) -> tuple[int, int, Counter[str]]:
@@ -62,7 +74,12 @@ def local_capacity() -> Result:
         return at_once, len(served) - at_once, Counter(str(c.outcome) for c in calls if not c.served)
 
     rows = []
-    for name, calls in (("30 s", long), ("2 s", short), ("2 s, without the agent", alone)):
+    for name, calls in (
+        ("30 s", long),
+        ("2 s", short),
+        ("2 s, a new dependency, no tier", new),
+        ("2 s, without the agent", alone),
+    ):
         at_once, later, refused = split(calls)
         last = max(call.ended for call in calls)
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items())) or "-"
@@ -94,7 +111,12 @@ def local_capacity() -> Result:
         f"2 s: {at_once} / {later} / {sum(refused.values())}",
         at_once == 50 and 30 <= later <= 36 and at_once + later + sum(refused.values()) == CALLS,
     )
-    waited = max(call.took_s for call in short + long if not call.served)
+    at_once, later, refused = split(new)
+    result.check(
+        f"2 s, what a new dependency gets: {at_once} / {later} / {sum(refused.values())}",
+        (at_once, later, refused) == (50, 30, Counter(bulkhead_full=420)),
+    )
+    waited = max(call.took_s for call in short + long + new if not call.served)
     result.check(f"The last refusal comes after {waited:.2f} s", waited <= TIMEOUT_S + 0.01)
     return result
 
@@ -102,29 +124,22 @@ def local_capacity() -> Result:
 def local_capacity_in_real_time() -> Result:
     """The same, and how long a liveness probe waits for the loop meanwhile."""
     result = local_capacity()
-    calls, late = asyncio.run(_with_agent(2.0))
+    calls, late = asyncio.run(_with_agent(2.0, PROTECTION))
     served = sum(call.served for call in calls)
     result.check(f"In real time: {served} served, {CALLS - served} refused", 80 <= served <= 86)
     result.check(f"The liveness probe waits {ms(max(late))} at most", max(late) <= 0.1)
     return result
 
 
-async def _in_virtual_time(latency_s: float) -> list[Call]:
+async def _in_virtual_time(latency_s: float, protection: CallProtection = PROTECTION) -> list[Call]:
     with LoopTime().applied():
-        calls, _ = await _with_agent(latency_s)
+        calls, _ = await _with_agent(latency_s, protection)
     return calls
 
 
-async def _with_agent(latency_s: float) -> tuple[list[Call], list[float]]:
+async def _with_agent(latency_s: float, protection: CallProtection) -> tuple[list[Call], list[float]]:
     """The calls, and how late each liveness probe ran."""
     loop = asyncio.get_running_loop()
-    settings = one_tier(
-        SLOTS,
-        queues=(CALLS, 0, 0),
-        queue_timeout_ms=int(TIMEOUT_S * 1000),
-        when_full=(WhenFull.QUEUE, WhenFull.ABORT, WhenFull.DISCARD),
-    )
-    protection = CallProtection(tier=CallTier.CRITICAL, bulkhead=settings, local_rate=RATE)
     dependency = msgspec.structs.replace(POLICY.dependencies[0], vendor_limits=(), protection=protection)
     policy = msgspec.structs.replace(
         POLICY, dependencies=(dependency,), tuning=Tuning(store_deadline_us=4_000)

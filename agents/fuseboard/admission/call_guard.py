@@ -215,6 +215,12 @@ class CallGuard:
     def waiting(self) -> int:
         return self.bulkhead.waiting if self.bulkhead is not None else 0
 
+    @property
+    def refused(self) -> int:
+        """Total of calls that got no slot."""
+        tiers = self._bulkhead.tiers if self._bulkhead is not None else ()
+        return sum(tier.full + tier.timed_out for tier in tiers)
+
     # What a heartbeat says
 
     def recent(self) -> int:

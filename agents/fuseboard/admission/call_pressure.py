@@ -26,6 +26,9 @@ class GuardLoads:
     def waiting(self) -> int:
         return sum(guard.waiting for guard in self._guards.every())
 
+    def refused(self) -> int:
+        return sum(guard.refused for guard in self._guards.every())
+
     def slots(self) -> float:
         if not self.waiting():
             return 0.0
@@ -34,9 +37,9 @@ class GuardLoads:
             for guard in self._guards.every()
             if guard.bulkhead is not None
             for pool in guard.bulkhead.pools
-            if 0 < pool.limit < UNLIMITED
+            if 0 < pool.share < UNLIMITED
         ]
-        used, limits = sum(pool.in_flight for pool in pools), sum(pool.limit for pool in pools)
+        used, limits = sum(pool.in_flight for pool in pools), sum(pool.share for pool in pools)
         return used / limits if limits else 0.0
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:

@@ -15,8 +15,18 @@ PerMille = Annotated[int, Meta(ge=0, le=1_000)]
 #: Thousandths of what the pod may use. More than 1,000 without a limit that binds; ``None`` for unknown.
 Used = Annotated[int, Meta(ge=0, le=1_000_000)] | None
 
+#: The most priorities of tiers that a pod distinguishes.
+MAX_PRIORITIES = 16
 #: The most dependencies of which a heartbeat reports the protection.
 MAX_CALL_LOADS = 100
+
+
+class PriorityLoad(Struct, frozen=True, kw_only=True, gc=False):
+    """The requests of tenants whose tier has this priority. Totals since shedding was switched on."""
+
+    priority: Annotated[int, Meta(ge=0, le=1_000_000)]
+    asked: Total
+    shed: Total
 
 
 class PodLoad(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -45,6 +55,12 @@ class PodLoad(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     asks_unready: bool = False
     #: Its readiness probe answers 503 because of the pressure.
     unready: bool = False
+    #: p95 of the slowest route beside its SLA, in thousandths of the SLA; ``None`` for unknown.
+    late: Used = None
+    #: Requests by the priority of the tier, while shedding is on; the lowest first.
+    priorities: Annotated[tuple[PriorityLoad, ...], Meta(max_length=MAX_PRIORITIES)] = ()
+    #: Its bulkheads apply ``share_idle``: a pod of an earlier version does not.
+    shares_idle: bool = False
 
 
 class TierLoad(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

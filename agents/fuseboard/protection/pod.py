@@ -27,6 +27,8 @@ TICK_S = 0.25
 TICK_JITTER = 0.1
 #: CPU, memory and p95 are read this often.
 SLOW_TICK_S = 1.0
+#: Calls that bulkheads refused in this time count as waiting.
+DEMAND_S = 1.0
 #: What a heartbeat can say about a cause.
 LONGEST_CAUSE = 200
 #: Signals that limit the rate of what a pod admits. If they refused tiers too, a pod whose p95 is a little
@@ -94,6 +96,9 @@ class Pod:
         #: Without what the shedder steers by itself.
         self._tier_gauge = PressureGauge()
         self._observing = False
+        #: Calls that bulkheads refused: in all, since the last tick, and per second.
+        self._refused_before = self._refused = 0
+        self._refused_per_s = 0.0
         self.usage = Usage()
         self.lag = LoopLag()
         self.requests = RequestSignals()
@@ -203,6 +208,7 @@ class Pod:
                 return
             self.lag.tick(late_s)
             self.requests.tick(now - before)
+            self._count_refused(now - before)
             if now - self._slow_ticked >= SLOW_TICK_S:
                 self._slow_ticked = now
                 self._latency = self.requests.routes.worst(now)
@@ -216,7 +222,12 @@ class Pod:
                 route, latency = self._latency
                 others = tuple(one for one in signals if one.name not in STEERED)
                 pressure = self._tier_gauge.measure(others, now)
-                load = Load(waiting, unanswered=self.requests.unanswered, pressure=pressure)
+                load = Load(
+                    waiting,
+                    refused=self._refused,
+                    unanswered=self.requests.unanswered,
+                    pressure=pressure,
+                )
                 if route is not None:
                     load = load._replace(latency=latency, route=route.pattern, sla_s=route.sla_s)
                 self.shedder.tick(now, load)
@@ -227,10 +238,21 @@ class Pod:
         if self._on_tick is not None:
             self._on_tick()
 
+    def _count_refused(self, elapsed_s: float) -> None:
+        total = self.calls.refused()
+        # A dependency that lost its protection takes its total with it.
+        self._refused, self._refused_before = max(0, total - self._refused_before), total
+        self._refused_per_s += 0.5 * (self._refused / elapsed_s - self._refused_per_s)
+
     @property
     def waiting(self) -> float:
-        """Calls that wait for a slot, and requests that wait for the event loop."""
-        return self.calls.waiting() + self.requests.per_second * self.lag.usual_s
+        """Calls that wait for a slot, and requests that wait for the event loop.
+
+        A call that a bulkhead refuses is demand, too: with a longer queue it would wait. Without it, a pod
+        whose bulkhead refuses at once would never shed, and its bulkheads know no tiers of tenants.
+        """
+        late = self.requests.per_second * self.lag.usual_s
+        return self.calls.waiting() + late + self._refused_per_s * DEMAND_S
 
     def _describe(self, value: float, signals: tuple[Signal, ...], now: float) -> None:
         level = self.shedder.level if self.shedder is not None else LoadLevel.NORMAL
@@ -282,6 +304,7 @@ class Pod:
         now = self._clock()
         with self._lock:
             p95_s = self.requests.p95_s(now)
+            priorities = self.shedder.priorities() if self.shedder is not None else ()
         usage, pressure = self.usage, self.pressure
         return PodLoad(
             pressure=round(pressure.value * 1000),
@@ -298,6 +321,9 @@ class Pod:
             observed=self.observed,
             asks_unready=self.readiness.asks,
             unready=not self.readiness.state(now).ready,
+            late=None if self._latency[0] is None else _per_mille(self._latency[1]),
+            priorities=priorities,
+            shares_idle=True,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -340,6 +366,10 @@ class Pod:
                 "active": shedder.active,
                 "observe_only": self._observing,
                 "refused": dict(shedder.refused),
+                "priorities": [
+                    {"priority": one.priority, "asked": one.asked, "shed": one.shed}
+                    for one in shedder.priorities()
+                ],
                 "observed": self.observed,
                 "changes": shedder.changes,
                 "finished_per_s": round(shedder.rate, 1),

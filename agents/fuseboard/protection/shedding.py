@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from fuseboard.contract.load import MAX_PRIORITIES, PriorityLoad
 from fuseboard.contract.protection import Shedding
 from fuseboard.contract.words import LoadLevel
 from fuseboard.protection.fair_part import FairPart
@@ -19,7 +20,7 @@ from fuseboard.protection.switch import Switch
 logger = logging.getLogger("fuseboard.shedding")
 
 #: Tiers with different priorities are distinguished up to this number.
-MAX_LEVELS = 16
+MAX_LEVELS = MAX_PRIORITIES
 #: The weight of the last tick in a rate.
 WEIGHT = 0.5
 #: It lasts at least this long, and then begins again after this time at the earliest.
@@ -40,8 +41,10 @@ LOG_S = 10.0
 class Load(NamedTuple):
     """The inputs of one tick."""
 
-    #: Calls and requests that wait.
+    #: Calls and requests that wait, and calls that found no place to wait in.
     waiting: float = 0.0
+    #: Calls that a bulkhead refused since the last tick. Their requests end at once, and are no work done.
+    refused: int = 0
     #: p95 of the worst route, as a part of its SLA; ``None`` with too few samples.
     latency: float | None = None
     #: The name of that route.
@@ -93,6 +96,9 @@ class Shedder:
         self._levels: dict[int, int] = {}
         self._arrived: list[int] = []
         self._offered: list[float] = []
+        #: Totals by level: requests that asked, up to the last tick, and those that were shed.
+        self._asked: list[int] = []
+        self._shed_of: list[int] = []
         self.configure(settings, priorities)
 
     def configure(self, settings: Shedding, priorities: tuple[int, ...]) -> None:
@@ -104,6 +110,7 @@ class Shedder:
             self._levels = levels
             count = max(levels.values()) + 1
             self._arrived, self._offered = [0] * count, [0.0] * count
+            self._asked, self._shed_of = [0] * count, [0] * count
             self._fair.forget()
             self.cut = -1
 
@@ -129,11 +136,26 @@ class Shedder:
         if level == self.cut and self._fair.take(source):
             return None
         self.refused[self._cause] += 1
+        self._shed_of[level] += 1
         return Shed(self._cause, self._retry_s * self._random.uniform(1.0, 1.5))
 
     def leave(self) -> None:
         """An admitted request has ended."""
         self._finished += 1
+
+    def priorities(self) -> tuple[PriorityLoad, ...]:
+        """What was asked and shed, by the lowest priority of each level."""
+        lowest: dict[int, int] = {}
+        for priority, level in self._levels.items():
+            lowest.setdefault(level, priority)
+        return tuple(
+            PriorityLoad(
+                priority=priority,
+                asked=max(self._shed_of[level], self._asked[level]),
+                shed=self._shed_of[level],
+            )
+            for level, priority in lowest.items()
+        )
 
     # The timer
 
@@ -151,8 +173,9 @@ class Shedder:
     def _measure(self, elapsed: float, load: Load) -> None:
         for level, arrived in enumerate(self._arrived):
             self._offered[level] += WEIGHT * (arrived / elapsed - self._offered[level])
+            self._asked[level] += arrived
             self._arrived[level] = 0
-        finished, self._finished = self._finished / elapsed, 0
+        finished, self._finished = max(0, self._finished - load.refused) / elapsed, 0
         # While hardly anything waits the pod could do more, so this rate is a lower bound.
         if self._fill(load) >= 0.25 or finished > self.rate or not self._by_rate.on:
             self.rate += WEIGHT / 2 * (finished - self.rate)

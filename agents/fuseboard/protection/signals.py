@@ -24,6 +24,9 @@ class CallLoads(Protocol):
     def waiting(self) -> int:
         """Calls that wait for a slot of a bulkhead."""
 
+    def refused(self) -> int:
+        """Total of calls that got no slot of a bulkhead."""
+
     def slots(self) -> float:
         """The part of all slots that is in use; 0 while no call waits for one."""
 
@@ -35,6 +38,9 @@ class NoCalls:
     """A pod without bulkheads."""
 
     def waiting(self) -> int:
+        return 0
+
+    def refused(self) -> int:
         return 0
 
     def slots(self) -> float:

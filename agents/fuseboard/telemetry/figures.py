@@ -60,7 +60,7 @@ def _of_tiers(read: Callable[[Tier], int]) -> Callable[[Source], Series]:
 def _sizes(source: Source) -> Series:
     return Counter(
         {
-            (guard.name,): sum(min(pool.limit, UNLIMITED) for pool in guard.bulkhead.pools)
+            (guard.name,): sum(min(pool.share, UNLIMITED) for pool in guard.bulkhead.pools)
             for guard in source.guards.every()
             if guard.bulkhead is not None
         }

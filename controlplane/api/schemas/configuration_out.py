@@ -145,11 +145,11 @@ class ConfigurationOut(Schema):
 
 
 class DifferingRowOut(Schema):
-    """One value of a breaker or a limit, and what a new row gets."""
+    """One value of a breaker, a bulkhead or a limit, and what a new row gets."""
 
     kind: Literal["dependency", "environment", "template", "tier", "tenant"]
     name: str
-    #: Name of the limit; empty for the breaker of a dependency, and for a template.
+    #: Name of the limit; empty for the breaker and the bulkhead of a dependency, and for a template.
     limit: str
     #: Always empty: of limits that follow a template, only the template is listed.
     template: str

@@ -12,6 +12,7 @@ LOAD = {
     "in_flight": 40,
     "waiting": 94,
     "p95_ms": 740,
+    "late": 0.42,
     "errors_per_s": 0.0,
     "asks_unready": False,
     "unready": False,

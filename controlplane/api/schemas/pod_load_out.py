@@ -27,6 +27,8 @@ class PodLoadOut(Schema):
     in_flight: int
     waiting: int
     p95_ms: int | None
+    #: p95 of the slowest route, as a part of its SLA.
+    late: float | None
     errors_per_s: float
     #: It asks to be unready because of pressure; and its readiness probe answers 503.
     asks_unready: bool
@@ -115,7 +117,7 @@ def load_out(server: Server) -> PodLoadOut | None:
     load = server.load
     if load is None:
         return None
-    parts = {name: _part(getattr(load, name)) for name in ("cpu", "throttled", "memory")}
+    parts = {name: _part(getattr(load, name)) for name in ("cpu", "throttled", "memory", "late")}
     same = {name: getattr(load, name) for name in PodLoadOut.model_fields if hasattr(load, name)}
     changed = {"pressure": load.pressure / 1000, "unhealthy": unhealthy_because(server)}
     return PodLoadOut(**{**same, **parts, **changed})

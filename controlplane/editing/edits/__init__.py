@@ -32,6 +32,7 @@ from controlplane.editing.edits.environments import (
     set_default_tier,
     set_tuning,
 )
+from controlplane.editing.edits.idle_slots import share_idle_slots
 from controlplane.editing.edits.limit_templates import preview_template, remove_template, set_template
 from controlplane.editing.edits.pod_protection import set_pod_protection
 from controlplane.editing.edits.quotas import (
@@ -107,6 +108,7 @@ __all__ = [
     "set_tier_quota",
     "set_tuning",
     "set_vendor_limit",
+    "share_idle_slots",
     "suspend_tenant",
     "use_shipped_runbook",
 ]

@@ -7,7 +7,6 @@ from controlplane.editing.rows.versioned_rows import DependencyEdit
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import (
-    BREAKER_PRESETS,
     BREAKER_RANGES,
     MAX_MS,
     MAX_PART_MS,
@@ -17,6 +16,7 @@ from controlplane.policies.models import (
     Dependency,
     Kind,
     Runbook,
+    breaker_preset,
 )
 from controlplane.policies.protection import CALL, changed
 from controlplane.policies.protection_presets import (
@@ -60,7 +60,7 @@ def create_dependency(
     problems.text("fallback_note", fallback_note, 500)
     problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
     problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
-    columns = BREAKER_PRESETS.get(kind, {}) | dict(breaker or {})
+    columns = breaker_preset(kind, breaker or ()) | dict(breaker or {})
     check_breaker(problems, columns)
     parts = {"first_part_ms": first_part_ms, "between_parts_ms": between_parts_ms}
     columns |= STREAM_PRESETS.get(kind, {}) | _checked_parts(problems, parts)

@@ -34,6 +34,8 @@ def copy_configuration(
             protection = protection_in(fields)
             shape = POD if kind == "environment" else CALL
             said[PROTECTION] = completed(protection, shape) if protection else "off"
+        if kind == "dependency":
+            said.setdefault("breaker.window_calls", 0)
         plan.things[kind, "" if kind == "environment" else name] = said
     if with_tenants:
         plan.sections.add("tenant")

@@ -55,6 +55,9 @@ def _thing(kind: str, name: str, fields: Fields) -> Iterator[str]:
     for field, value in fields.items():
         if "." not in field:
             yield f"    {field}: {_scalar(value if value is not None else '')}\n"
+    if kind == "dependency":
+        # A field that is 0 is absent, and a new dependency gets another value.
+        fields = {"breaker.window_calls": 0} | fields
     if breaker := _below("breaker", fields):
         yield f"    breaker: {_flow(breaker)}\n"
     if kind == "dependency":

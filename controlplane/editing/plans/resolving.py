@@ -25,13 +25,13 @@ from controlplane.policies.limits import (
     plain_columns,
 )
 from controlplane.policies.models import (
-    BREAKER_PRESETS,
     OPEN_TOO_SHORT,
     STREAM_COLUMNS,
     STREAM_PRESETS,
     WINDOW_TOO_FEW,
     Dependency,
     Kind,
+    breaker_preset,
 )
 from controlplane.policies.protection import (
     CALL,
@@ -164,7 +164,7 @@ class _Resolving:
     def _dependency(self, name: str, given: Fields, now: Fields | None) -> Fields:
         if now is None and "kind" not in given:
             self._error("dependency", name, "kind", f"Choose a kind: {', '.join(Kind.values)}.")
-        base: Fields = now or _new_dependency(given.get("kind", Kind.EXTERNAL))
+        base: Fields = now or _new_dependency(given)
         if given.get("runbook") and not is_runbook(given["runbook"]):
             self._error("dependency", name, "runbook", f"There is no runbook {given['runbook']!r}.")
         if "runbook" in given:
@@ -378,8 +378,10 @@ def _unprotected(given: Fields) -> Fields:
     return {field: value for field, value in given.items() if field != PROTECTION}
 
 
-def _new_dependency(kind: str) -> Fields:
-    row = Dependency(kind=kind, **BREAKER_PRESETS.get(kind, {}))
+def _new_dependency(given: Fields) -> Fields:
+    kind = given.get("kind", Kind.EXTERNAL)
+    columns_given = [field.removeprefix("breaker.") for field in given if field.startswith("breaker.")]
+    row = Dependency(kind=kind, **breaker_preset(kind, columns_given))
     columns = ("title", "kind", "owner", "fallback_note", "timeout_ms")
     return {
         **{column: getattr(row, column) for column in columns},

@@ -62,6 +62,8 @@ _LOAD = (
     "p95_ms",
     "asks_unready",
     "unready",
+    "late",
+    "shares_idle",
 )
 
 
@@ -142,6 +144,10 @@ def _load(server: KnownServer) -> dict[str, object]:
         "cause": _clean(load.cause),
         "errors_per_s": round(server.errors_per_s, 3),
         "observed_per_s": round(server.observed_per_s, 3),
+        "priorities": {
+            priority: [round(rate, 3) for rate in rates]
+            for priority, rates in server.shed_by_priority.items()
+        },
         **_calls(server),
     }
 

@@ -79,6 +79,8 @@ class KnownServer:
     errors_per_s: float = 0.0
     #: Requests per second that shedding would have refused if it did not only observe, likewise.
     observed_per_s: float = 0.0
+    #: Priority of a tier -> its requests per second, and those that were shed, likewise.
+    shed_by_priority: dict[str, tuple[float, float]] = field(default_factory=dict)
     rates: Contribution = NOTHING
     #: Whether a process of this name ever counted a request. Until then it is in no divisor of local shares.
     has_asked: bool = False
@@ -228,6 +230,7 @@ class KnownServer:
         # A row has no totals: the first heartbeat after a restart of the gateway would count all of them.
         rates = (0.0, 0.0) if self.adopted else _load_rates(last, beat, now - self.seen)
         self.errors_per_s, self.observed_per_s = rates
+        self.shed_by_priority = {} if self.adopted else _shed_rates(last, beat, now - self.seen)
         self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
         self.has_asked = self.has_asked or self.owner_has_asked
         # What was counted is in the tracks, and what was wanted is in the answer.
@@ -308,6 +311,21 @@ def _load_rates(last: SyncRequest, beat: SyncRequest, passed_s: float) -> tuple[
         return 0.0, 0.0
     errors, observed = beat.load.errors - last.load.errors, beat.load.observed - last.load.observed
     return max(0, errors) / passed_s, max(0, observed) / passed_s
+
+
+def _shed_rates(last: SyncRequest, beat: SyncRequest, passed_s: float) -> dict[str, tuple[float, float]]:
+    """Requests per second by priority, and those of them that were shed."""
+    if last.load is None or beat.load is None or last.boot != beat.boot or passed_s < _SHORTEST_S:
+        return {}
+    before = {one.priority: one for one in last.load.priorities}
+    found = {}
+    for one in beat.load.priorities:
+        was = before.get(one.priority)
+        # Other tiers make the pod count from 0 again.
+        if was is not None and one.asked >= was.asked and one.shed >= was.shed:
+            asked, shed = one.asked - was.asked, one.shed - was.shed
+            found[str(one.priority)] = (asked / passed_s, shed / passed_s)
+    return found
 
 
 def _moved(was: tuple[BreakerView, ...], now: tuple[BreakerView, ...]) -> bool:
