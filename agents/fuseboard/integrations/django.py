@@ -73,7 +73,7 @@ def agent() -> blocking.Agent:
 
     An asynchronous view uses ``acall``, ``aadmit_call`` and ``aadmit_request``; the others would block it.
     """
-    given = _option("AGENT")
+    given = option("AGENT")
     return given if given is not None else _from_env()
 
 
@@ -85,6 +85,11 @@ def subject_of(request: HttpRequest) -> Subject:
     return Subject(
         ip=request.META.get("REMOTE_ADDR", ""), endpoint=endpoint_of(request.method or "", _route_of(request))
     )
+
+
+def decided(request: HttpRequest) -> Decision | None:
+    """The decision of ``FuseboardMiddleware`` about this request: pass it to ``agent().settle``."""
+    return getattr(request, "_fuseboard_decision", None)
 
 
 def _route_of(request: HttpRequest) -> str:
@@ -109,14 +114,14 @@ class FuseboardMiddleware:
         unknown = sorted(set(getattr(settings, "FUSEBOARD", {})) - _OPTIONS)
         if unknown:
             raise ImproperlyConfigured(f"FUSEBOARD[{unknown[0]!r}] is unknown: it takes {sorted(_OPTIONS)}")
-        self._tenant = _option("TENANT")
+        self._tenant = option("TENANT")
         if self._tenant is None:
             raise ImproperlyConfigured(
                 "FUSEBOARD['TENANT'] is not set: it returns the tenant whose quota decides a request"
             )
-        self._subject, self._cost, self._costs = _option("SUBJECT"), _option("COST"), _option("COSTS")
-        self._legacy = bool(_option("LEGACY_HEADERS"))
-        self._wait_s = _option("WAIT_S")
+        self._subject, self._cost, self._costs = option("SUBJECT"), option("COST"), option("COSTS")
+        self._legacy = bool(option("LEGACY_HEADERS"))
+        self._wait_s = option("WAIT_S")
         try:
             check_wait(self._wait_s)
         except Misconfigured as error:
@@ -149,6 +154,7 @@ class FuseboardMiddleware:
                         served.decision = self._agent.admit_request(**question)
                 except Misconfigured:
                     self._note_failure()
+                request._fuseboard_decision = served.decision  # type: ignore[attr-defined]
                 if (refused := served.refusal) is not None:
                     served.finish()
                     return self._refused(refused)
@@ -176,6 +182,7 @@ class FuseboardMiddleware:
                         served.decision = await self._agent.aadmit_request(**question)
                 except Misconfigured:
                     self._note_failure()
+                request._fuseboard_decision = served.decision  # type: ignore[attr-defined]
                 if (refused := served.refusal) is not None:
                     served.finish()
                     return self._refused(refused)
@@ -320,7 +327,8 @@ def _add(response: HttpResponseBase, headers: Headers) -> None:
         response.headers[name] = value
 
 
-def _option(name: str) -> Any:
+def option(name: str) -> Any:
+    """A value of ``FUSEBOARD``, imported if it is a dotted path; ``None`` without one."""
     given = getattr(settings, "FUSEBOARD", {}).get(name)
     return import_string(given) if isinstance(given, str) else given
 
