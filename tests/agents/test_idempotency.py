@@ -50,6 +50,19 @@ async def hasty(shop: Shop, agent: Agent) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class TestRepeats:
+    async def test_what_became_of_requests_is_counted(self, client: httpx.AsyncClient, agent: Agent):
+        await asyncio.gather(*(order(client) for _ in range(3)))
+        await order(client)
+        assert (await order(client, b"two books")).status_code == 422
+        counted = agent.resilience()["once"]
+        assert (counted["begun"], counted["mismatched"], counted["lost"], counted["unavailable"]) == (
+            1,
+            1,
+            0,
+            0,
+        )
+        assert counted["running"] + counted["replayed"] == 3
+
     async def test_a_repeated_request_gets_the_first_answer(self, client: httpx.AsyncClient, shop: Shop):
         first, second = await order(client), await order(client)
         assert (shop.runs, shop.bodies) == (1, [b"one book"])
