@@ -49,6 +49,16 @@ def test_a_bucket_is_exact_over_a_rate_that_does_not_divide_the_second(limits: r
     assert admitted == 49  # seven seconds at seven a second, none lost to rounding
 
 
+def test_the_longest_wait_of_several_limits_counts(limits: redis.Redis):
+    for order in ([window(3, 60), bucket(3)], [bucket(3), window(3, 60)]):
+        limits.flushall()
+        store = Store(limits, order)
+        store.admit((3, 1))
+        group = store.admit().groups[0]
+        assert store.limits[group.blocked - 1].name == "vendor"
+        assert group.wait_us > 50_000_000
+
+
 def test_the_wait_of_a_bucket_is_sufficient_and_minimal(limits: redis.Redis):
     store = Store(limits, [bucket(7, 3)])
     wait_us = store.admit((4, 1)).groups[0].wait_us

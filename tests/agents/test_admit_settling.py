@@ -99,6 +99,29 @@ class TestSettling:
         store.settle(amount=-10, at=spent_at)
         assert store.admit().granted == 0
 
+    def test_a_bucket_gives_nothing_back_to_a_call_that_left_the_window(self, limits: redis.Redis):
+        store = Store(limits, [bucket(10, 20)])
+        store.admit((20, 1))
+        spent_at = store.now_us
+        store.advance(2)
+        store.admit((20, 1))
+        store.settle(amount=-20, at=spent_at)
+        assert store.admit().granted == 0
+        store.settle(amount=-5)
+        assert store.admit((20, 1)).granted == 5
+
+    def test_a_cost_of_many_times_the_limit_keeps_the_bucket_empty(self, limits: redis.Redis):
+        for amount in (50, 10**12):
+            limits.flushall()
+            store = Store(limits, [bucket(10, 5)])
+            store.admit()
+            for _ in range(3):
+                store.settle(amount=amount)
+            store.advance(0.9)
+            assert store.admit().granted == 0, amount
+            store.advance(0.2)
+            assert store.admit((5, 1)).granted == 1, amount
+
     def test_a_bucket_never_holds_more_than_its_burst(self, limits: redis.Redis):
         store = Store(limits, [bucket(10, 5)])
         store.admit()

@@ -192,8 +192,26 @@ MUTANTS = [
     Mutant(
         "the real cost is capped at the estimate",
         "settle",
-        "not limit.outside then\n        spend(limit, amount)",
-        "not limit.outside then\n        spend(limit, 0)",
+        "not limit.outside then\n        charge(limit, amount)",
+        "not limit.outside then\n        charge(limit, 0)",
+    ),
+    Mutant(
+        "a bucket gives back to a call that left the window",
+        "settle",
+        "elseif now < at + limit.window * math.max(1, limit.size / limit.limit) then",
+        "else",
+    ),
+    Mutant(
+        "a cost of many times the limit is forgotten",
+        "settle",
+        "limit.us = math.min(limit.us, now + full + math.max(full, limit.window))",
+        "",
+    ),
+    Mutant(
+        "the first of several limits says how long to wait",
+        "admit",
+        "if not scarcest or longest > group.wait then",
+        "if not scarcest then",
     ),
     Mutant("a freed slot stays taken", "settle", "redis.pcall('ZREM', key, token)", ""),
     Mutant(
