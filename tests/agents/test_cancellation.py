@@ -27,6 +27,8 @@ from tests.agents.servers import POLICY, configured
 from tests.agents.test_local_breaker import held_open
 from tests.cancelling import TIMES, ends_at, uncancellable_task
 
+pytestmark = pytest.mark.both_loops
+
 #: Nothing listens here.
 NOWHERE = "redis://127.0.0.1:1/0"
 #: A bound of each ``stop``, on a busy machine.

@@ -23,6 +23,8 @@ from fuseboard.errors import Refused
 from tests.agents.servers import PATIENT, POLICY, Server, configured, give, running
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.both_loops
+
 BREAKER = BreakerPolicy(consecutive_failures=3, minimum_servers=2, window_s=10, open_ms=60_000)
 #: Batches are sent much later than a test takes.
 BATCHED = msgspec.structs.replace(PATIENT, report_interval_ms=5_000)

@@ -15,6 +15,8 @@ from fuseboard.errors import Refused
 from tests.agents.servers import POLICY, Server, configured, running
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.both_loops
+
 QUICK = BreakerPolicy(
     consecutive_failures=3, open_ms=100, open_max_ms=100, probes=2, successes_to_close=2, minimum_servers=1
 )

@@ -22,6 +22,8 @@ from tests.agents.test_late_outcomes import admitted, report, state, with_breake
 from tests.virtual_loop import run_virtually
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.both_loops
+
 QUICK = BreakerPolicy(
     consecutive_failures=2,
     open_ms=50,

@@ -24,6 +24,8 @@ from tests.agents.test_configuration import POLICY, with_limit
 from tests.agents.test_configuration_watch import revision, watched
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.both_loops
+
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Answer = Callable[[list[bytes], Writer], Awaitable[None]]
 

@@ -25,6 +25,8 @@ from fuseboard.settings import AgentSettings
 from tests.agents.alone import settings_with
 from tests.agents.servers import POLICY
 
+pytestmark = pytest.mark.both_loops
+
 #: One call per tenth of a second.
 PACED = Limit(name="paced", limit=10, window_ms=1000, burst=1, algorithm=Algorithm.TOKEN_BUCKET)
 SHORT = Policy(
