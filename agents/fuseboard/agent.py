@@ -275,10 +275,8 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
 
     def finish(self, decision: Decision) -> None:
         """The request has ended: free its slots, once. Its other costs stay spent."""
-        for charge in decision.charges:
-            if charge.local or charge.demand.holds_slots:
-                self._run_on_loop(lambda: self._runtime.admission.finish(decision))
-                return
+        if decision.holds_slots():
+            self._run_on_loop(lambda: self._runtime.admission.finish(decision))
 
     def give_back(self, taken: Decision | Permit) -> None:
         """The request was not served, or the call was not made: refund what it spent."""

@@ -174,6 +174,10 @@ class Decision(Struct, frozen=True, kw_only=True):
             return replace(self, charges=(), signer=None).__reduce__()
         return super().__reduce__()
 
+    def holds_slots(self) -> bool:
+        """Whether ``Agent.finish`` has anything to free."""
+        return any(charge.local or charge.demand.holds_slots for charge in self.charges)
+
     def refusal_token(self) -> str:
         """A new token of this refusal, which the control plane explains: send it to the caller, or log it.
 

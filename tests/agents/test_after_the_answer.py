@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fuseboard.contract.words import Algorithm, Reason
-from fuseboard.decision import Decision, LimitStatus
+from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.errors import Refused
 from fuseboard.integrations import asgi, wsgi
 from tests.agents.test_integrations_asgi import FakeAgent, tenant_of
@@ -23,6 +23,7 @@ HELD = Decision(
     allowed=True,
     tenant="acme",
     limits=(LimitStatus(name="open", limit=1, window_ms=60_000, algorithm=Algorithm.CONCURRENCY),),
+    charges=(Charge(domain="", demand=None, at_us=0, token="", local=True),),
 )
 
 

@@ -100,6 +100,12 @@ class TestExplainATenant:
         assert "--user" in found["per-user"]["why_not"]
         assert "payments" in found["on-vendor"]["why_not"]
 
+    def test_an_address_is_explained_by_its_network(self, agent, run, limits):
+        agent.admit_request(None, subject=Subject(ip="[2001:DB8:7:1::1]:443"))
+        for address, left in (("2001:db8:7:1::2", 2), ("2001:db8:7:2::2", 3)):
+            _, said = run("explain", "--nobody", "--ip", address)
+            assert [limit["remaining"] for limit in said["limits"] if limit["name"] == "per-ip"] == [left]
+
     def test_a_spent_limit_is_named_with_the_time_it_takes(self, agent, run, limits):
         agent.admit_request("acme", 10)
         before = contents(limits)

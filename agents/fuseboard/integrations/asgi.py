@@ -116,7 +116,7 @@ class FuseboardMiddleware:
         visit: Visit | None = None
         token = enter_request(partial(_traceparent, scope))
         try:
-            free = kind == "http" and preflight.in_scope(scope)
+            free = scope.get("method") == "OPTIONS" and preflight.in_scope(scope)
             if free:
                 tenant, subject = None, subject_of(scope)
             else:
@@ -231,7 +231,8 @@ class _Answer:
                 message = {**message, "headers": [*message.get("headers", ()), *self.extra]}
         elif kind in _ENDS and not message.get("more_body"):
             self.complete = True
-            if self._decision is not None or self._visit is not None:
+            decision = self._decision
+            if self._visit is not None or (decision is not None and decision.holds_slots()):
                 return self._send_last(message)
         return self._send(message)
 
