@@ -164,7 +164,7 @@ def _texts(names: list[str]) -> dict[str, Any] | None:
 def _budget(counter: _Counter, text: Any, now: float) -> Budget:
     row = counter.row
     began_us, ends_us = period_around(int(now * 1_000_000), Period(row.period), row.time_zone)
-    spent = None if text is _UNREAD else _spent(text, began_us)
+    spent = None if text is _UNREAD else _spent(text, began_us, ends_us)
     began, ends = began_us / 1_000_000, ends_us / 1_000_000
     passed = (now - began) / (ends - began)
     is_vendor = counter.source == "vendor"
@@ -186,11 +186,15 @@ def _budget(counter: _Counter, text: Any, now: float) -> Budget:
     )
 
 
-def _spent(text: Any, began_us: int) -> int | None:
-    """What ``limits.lua`` writes: the beginning of a period, and what is spent of it."""
+def _spent(text: Any, began_us: int, ends_us: int) -> int | None:
+    """What ``limits.lua`` writes: the beginning of a period, and what is spent of it.
+
+    A shorter period, from before people changed it, is a part of this one. What a longer one included is
+    known after the next decision.
+    """
     if text is None:
         return 0
     parts = text.split(" ") if isinstance(text, str) else []
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         return None
-    return int(parts[1]) if int(parts[0]) == began_us else 0
+    return int(parts[1]) if began_us <= int(parts[0]) < ends_us else 0

@@ -10,6 +10,7 @@ from controlplane.editing import edits
 from controlplane.fleet.models import Server
 from controlplane.policies.carried_counts import carried, carried_words
 from controlplane.policies.history import Changed
+from controlplane.usage import budgets
 from tests.controlplane.calling import API, send, token_of
 
 WINDOW = {"algorithm": "sliding_window", "limit": 10, "window_s": 60}
@@ -108,3 +109,11 @@ def test_a_plan_names_live_pods_with_older_scripts(production: str, ada: Any) ->
     *_, said = send(token, "POST", f"{API}/plan", changed).json()["advice"]
     assert said.startswith("2 pods run an older agent (old-1, old-2): after this change they may refuse")
     assert send(token, "POST", f"{API}/plan", same).json()["advice"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "spent"),
+    [("1000 8", 8), ("1500 8", 8), ("2000 8", 0), ("900 8", 0), (None, 0), ("a ring", None)],
+)
+def test_a_budget_shows_what_a_shorter_period_has_counted(text: str | None, spent: int | None) -> None:
+    assert budgets._spent(text, 1000, 2000) == spent

@@ -403,6 +403,30 @@ MUTANTS = [
         "if false then",
     ),
     Mutant(
+        "a correction under the old rule converts the counter back",
+        "settle",
+        "    if text and not usual then\n        take_rule(limit, text)\n    elseif",
+        "    if",
+    ),
+    Mutant(
+        "a refund is given to another algorithm",
+        "settle",
+        "amount < 0 and limit.algorithm == algorithm and",
+        "amount < 0 and",
+    ),
+    Mutant(
+        "a cost of a call is added to slots",
+        "settle",
+        "elseif not text and limit.algorithm ~= CONCURRENCY and redis.call('TYPE', limit.key).ok == 'zset' then",
+        "elseif false then",
+    ),
+    Mutant(
+        "a period that is over is corrected",
+        "settle",
+        "if limit.algorithm ~= FIXED_WINDOW or end_us > now then",
+        "if true then",
+    ),
+    Mutant(
         "a call occupies as many slots as it costs",
         "admit",
         "limit.algorithm == CONCURRENCY and 1 or asked[j + 2]",
