@@ -214,6 +214,15 @@ def full_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {**OPTIONAL, **ALONE, "burst": 1, **columns}
 
 
+def set_columns(row: LimitColumns, columns: Mapping[str, Any]) -> None:
+    """Set all columns that the limit has, including those left out at their default."""
+    known = (*columns_for(row.whose), *ALONE)
+    for column, value in full_columns(columns).items():
+        # The dependency of a vendor's limit is its owner.
+        if column in known:
+            setattr(row, column, value)
+
+
 def followed(columns: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a limit with the values of ``template``, except those it overrides."""
     full, values = full_columns(columns), full_columns(template)

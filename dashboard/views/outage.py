@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from controlplane.policies.document import environment_of, limit_of, tuning_of
-from controlplane.policies.limits import full_columns
+from controlplane.policies.limits import set_columns
 from controlplane.policies.models import TenantQuota
 from controlplane.policies.without_redis import without_redis
 
 
 def outage_words(environment: str, columns: Mapping[str, Any], *, pods: int) -> str:
-    limit = limit_of(TenantQuota(name="limit", **full_columns(columns)))
+    row = TenantQuota(name="limit")
+    set_columns(row, columns)
+    limit = limit_of(row)
     return without_redis(limit, pods=pods, tuning=tuning_of(environment_of(environment)))

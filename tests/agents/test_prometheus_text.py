@@ -76,6 +76,18 @@ async def test_a_pod_exports_what_it_decided(settings: Any):
     assert families == [figure.series for figure in pod_figures.EVERY]
 
 
+async def test_resilience_has_the_failures_and_the_remaining_time_of_each_breaker(settings: Any):
+    async with Agent(settings=settings) as agent:
+        for _ in range(5):
+            agent.report(await agent.admit_call("llm"), Outcome.FAILURE)
+        state = agent.resilience()
+    assert state["breakers"]["llm"] == "open"
+    figures = state["breaker_figures"]["llm"]
+    assert 0 < figures["remaining_ms"] <= 2 * 60_000
+    assert figures["local"] is True
+    assert {"calls", "failures", "consecutive_failures", "for_ms"} <= figures.keys()
+
+
 def test_promtool_accepts_it(settings: Any):
     promtool = shutil.which("promtool")
     if promtool is None:

@@ -16,6 +16,7 @@ from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
 from fuseboard.reporting.refusal_samples import (
+    LINES,
     OF_OTHERS,
     PER_RULE,
     RULES,
@@ -65,6 +66,23 @@ def test_the_weights_of_a_rule_add_up_to_its_refusals():
     weights = {rule: sum(one.weight for one in sent if one.rule == rule) for rule in ("requests", "seldom")}
     assert weights == {"requests": 1000, "seldom": 1}
     assert samples.drain() == ()
+
+
+def test_a_pod_logs_few_of_its_samples_with_digests_of_the_caller(caplog):
+    caplog.set_level("INFO", "fuseboard.refusals")
+    samples = sampling()
+    for number in range(40):
+        subject = Subject(ip="192.0.2.7", endpoint="GET /orders/{id}")
+        samples.offer(refused(f"rule-{number}", retry_after_ms=1200), subject)
+    assert len(samples.drain()) > LINES
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == LINES
+    digest = digest_of(KEY.key, "ip", "192.0.2.7")
+    assert lines[0] == (
+        "refusal.sampled rule='rule-0' reason=quota dependency='' tenant='acme' endpoint='GET /orders/{id}'"
+        f" ip={digest} user=- api_key=- retry_after_ms=1200 stands_for=1 trace=-"
+    )
+    assert "192.0.2.7" not in "".join(lines)
 
 
 def test_a_sample_has_the_trace_of_its_request():

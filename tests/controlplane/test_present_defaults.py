@@ -8,7 +8,7 @@ import pytest
 from controlplane.editing import edits
 from controlplane.editing.plans import apply_plan, difference, read_plan
 from controlplane.policies.document import environment_of, limit_of, policy_of
-from controlplane.policies.limits import full_columns
+from controlplane.policies.limits import set_columns
 from controlplane.policies.models import Dependency, Kind, SubjectLimit, TenantQuota, TierQuota
 from controlplane.policies.older_defaults import differing_rows
 from controlplane.policies.without_redis import without_redis
@@ -147,7 +147,8 @@ def test_admins_see_which_rows_differ(production: str, ada: Any) -> None:
     ],
 )
 def test_a_form_says_what_the_limit_allows_without_redis(columns: dict[str, Any], words: str) -> None:
-    row = TenantQuota(name="requests", **full_columns({"limit": 1000, "window_s": 60} | columns))
+    row = TenantQuota(name="requests")
+    set_columns(row, {"limit": 1000, "window_s": 60} | columns)
     found: Limit = limit_of(row)
     assert without_redis(found, pods=20, tuning=Tuning()).startswith(words)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from fuseboard.agent_api.arguments import INVALID, harmless
 from fuseboard.agent_api.lifetime import Lifetime
+from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import is_subject
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
@@ -14,6 +15,18 @@ from fuseboard.reporting.heartbeat import agent_version
 from fuseboard.subject import NOBODY, Subject
 
 _NO_PRESSURE = Pressure()
+
+
+def _figures(view: BreakerView) -> dict[str, int | bool]:
+    """The outcomes of the fleet in the window of a breaker, and how long until an open one may probe."""
+    return {
+        "calls": view.window_calls,
+        "failures": view.window_failures,
+        "consecutive_failures": view.consecutive_failures,
+        "for_ms": view.for_ms,
+        "remaining_ms": view.remaining_ms,
+        "local": view.local,
+    }
 
 
 class PodState(Lifetime):
@@ -48,7 +61,7 @@ class PodState(Lifetime):
     def resilience(self) -> dict[str, Any]:
         """What protects the pod and what it does now, as JSON. Without tenants and without secrets."""
         ready, why = self.readiness()
-        runtime = self._runtime
+        runtime, views = self._runtime, self.views()
         return {
             "server": self.settings.server,
             "service": self.settings.service,
@@ -58,7 +71,8 @@ class PodState(Lifetime):
             "ready": ready,
             "not_ready_because": why if not ready else "",
             **({"unused_retries": unused} if (unused := runtime.retries.unused()) else {}),
-            "breakers": {view.dependency: str(view.state) for view in self.views()},
+            "breakers": {view.dependency: str(view.state) for view in views},
+            "breaker_figures": {view.dependency: _figures(view) for view in views},
             **runtime.inbound.describe(),
             **runtime.primitives.describe(),
         }

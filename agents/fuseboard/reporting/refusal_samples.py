@@ -5,6 +5,7 @@ with the same probability. So a rule that refuses seldom is in the log beside on
 beyond ``RULES`` share one reservoir.
 """
 
+import logging
 import random
 import re
 from collections.abc import Callable
@@ -23,6 +24,10 @@ from fuseboard.subject import NOBODY, Subject
 #: 32 samples take about 8 KB of a heartbeat.
 RULES, PER_RULE, OF_OTHERS = 12, 2, 8
 MOST_AGO_MS = 3_600_000
+#: Lines in the log of the pod about the samples of one heartbeat.
+LINES = 5
+
+logger = logging.getLogger("fuseboard.refusals")
 
 #: Segments of a path that identify something: numbers, long or mixed ids, addresses of people.
 _ID = re.compile(r"^(?=.*\d)[\w.~:%-]{6,}$|^\d+$|.*[@%].*|^.{25,}$")
@@ -101,17 +106,39 @@ class RefusalSamples:
         if key is None:
             return ()
         now = monotonic()
-        return tuple(
+        samples = tuple(
             _sample(seen, key, reservoir.offered / len(reservoir.kept), now)
             for reservoir in (*rules.values(), others)
             for seen in reservoir.kept
         )
+        _log(samples)
+        return samples
 
     def _clear(self) -> tuple[dict[tuple[str, str, Reason], Reservoir], Reservoir]:
         with self._lock:
             before = self._rules, self._others
             self._rules, self._others = {}, Reservoir(OF_OTHERS, self._below)
         return before
+
+
+def _log(samples: tuple[RefusalSample, ...]) -> None:
+    """A line for some of the samples, with digests in place of the caller."""
+    for one in samples[:LINES]:
+        logger.info(
+            "refusal.sampled rule=%r reason=%s dependency=%r tenant=%r endpoint=%r ip=%s user=%s api_key=%s"
+            " retry_after_ms=%d stands_for=%.0f trace=%s",
+            one.rule,
+            one.reason,
+            one.dependency,
+            one.tenant,
+            one.endpoint,
+            one.ip or "-",
+            one.user or "-",
+            one.api_key or "-",
+            one.retry_after_ms,
+            one.weight,
+            one.trace or "-",
+        )
 
 
 def _sample(seen: _Seen, key: bytes, weight: float, now: float) -> RefusalSample:

@@ -11,13 +11,11 @@ from controlplane.policies.limit_fields import LimitValues
 from controlplane.policies.limits import (
     ALONE,
     OPTIONAL,
-    LimitColumns,
-    columns_for,
     columns_of,
     followed,
-    full_columns,
     own_columns,
     plain_columns,
+    set_columns,
 )
 from controlplane.policies.models import Template
 from controlplane.validation import Problems
@@ -53,14 +51,6 @@ def put_limit(
     set_columns(row, columns)
     check_row(row, environment)
     row.save()
-
-
-def set_columns(row: LimitColumns, columns: Mapping[str, Any]) -> None:
-    known = (*columns_for(row.whose), *ALONE)
-    for column, value in full_columns(columns).items():
-        # The dependency of a vendor's limit is its owner.
-        if column in known:
-            setattr(row, column, value)
 
 
 def given_over(

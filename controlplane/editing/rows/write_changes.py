@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.editing.revise import Revision
-from controlplane.editing.rows.limit_rows import set_columns
 from controlplane.editing.rows.write_tenants import write_tenants
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.history import Changed, Progress
-from controlplane.policies.limits import VALUES, LimitColumns, full_columns
+from controlplane.policies.limits import VALUES, LimitColumns, full_columns, set_columns
 from controlplane.policies.models import (
     BREAKER_RANGES,
     STREAM_COLUMNS,
