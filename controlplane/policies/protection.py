@@ -40,6 +40,8 @@ NEW_PARTS: Mapping[str, Document] = {
 
 _OBSERVE = "observe"
 _RETRY = "retry"
+#: Absent while no tier has a timeout of its own.
+_TIMEOUTS = "timeouts_ms"
 #: A form or a file takes a moment to arrive.
 _LATE_US = 60_000_000
 
@@ -162,6 +164,9 @@ def changed(
     result = _defaults(shape, "")
     result |= {name: value for name, value in now.items() if name not in shape.groups}
     result |= {name: _plain(value) for name, value in patch.items() if name not in shape.groups}
+    # As in the rows from before it was added.
+    if result.get(_TIMEOUTS) == _defaults(shape, "").get(_TIMEOUTS):
+        result.pop(_TIMEOUTS, None)
     for group in shape.groups:
         given = patch.get(group, {})
         if is_off(given) or (group not in patch and group not in now):

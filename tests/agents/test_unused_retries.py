@@ -1,6 +1,5 @@
 """The agent says once which calls do not use the retries that the policy allows."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
