@@ -10,9 +10,9 @@ and ``httpx.TransportError``: code that handles an unavailable vendor handles an
 attempt is admitted separately, so a client that retries must not retry ``fuseboard.Refused`` before
 ``decision.retry_after_ms`` is over.
 
-Failures are 5xx, 429, timeouts and broken connections, also while the body is read. Other 4xx and
+Failures are 5xx, timeouts and broken connections, also while the body is read. 4xx and
 cancelled requests say nothing about the dependency. A success is slow when its headers took longer than
-the breaker's ``slow_ms``; the time of streaming a body does not count. After a 429 or 503 with
+the breaker's ``slow_ms``; the time of streaming a body does not count. After a 429, or a 503 with
 ``Retry-After``, the whole fleet stops calling for that time, at most an hour. A request without a
 timeout gets the dependency's.
 
