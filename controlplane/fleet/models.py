@@ -241,6 +241,10 @@ class RedisNode(models.Model):
     commands = models.BigIntegerField()
     #: Null while it does not answer.
     ops_per_s = models.FloatField(null=True)
+    #: CPU of the thread that executes commands, in seconds; and the part of a core that it used between the
+    #: last two readings. Null for unknown.
+    cpu_s = models.FloatField(null=True)
+    cpu_share = models.FloatField(null=True)
     memory_bytes = models.BigIntegerField()
     #: 0 for no limit.
     memory_limit_bytes = models.BigIntegerField()

@@ -25,6 +25,8 @@ class NodeFigures:
     commands: int = 0
     #: Over the last second or two, as the server measures it.
     ops_per_s: float = 0.0
+    #: Seconds of CPU of the thread that executes commands, since the process started; 0 for unknown.
+    cpu_s: float = 0.0
     memory_bytes: int = 0
     #: 0 for no limit.
     memory_limit_bytes: int = 0
@@ -66,7 +68,7 @@ def _info(url: StoreUrl, where: dict[str, Any]) -> dict[str, Any] | None:
     with connection(url, **where) as server:
         try:
             # In one go: sections of several calls would not fit together.
-            info: dict[str, Any] = server.info("server", "memory", "stats", "replication")
+            info: dict[str, Any] = server.info("server", "memory", "stats", "replication", "cpu")
         except (redis.ConnectionError, redis.TimeoutError):
             return None
     return info
@@ -87,6 +89,7 @@ def _figures(address: str, role: str, info: dict[str, Any] | None, lag_s: float 
         run_id=str(info.get("run_id", "")),
         commands=int(info.get("total_commands_processed", 0)),
         ops_per_s=float(info.get("instantaneous_ops_per_sec", 0)),
+        cpu_s=sum(float(info.get(f"used_cpu_{kind}_main_thread", 0)) for kind in ("user", "sys")),
         memory_bytes=int(info.get("used_memory", 0)),
         memory_limit_bytes=int(info.get("maxmemory", 0)),
         lag_s=lag_s,

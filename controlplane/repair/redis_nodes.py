@@ -28,12 +28,14 @@ def measure_nodes() -> None:
 
 
 def _row(node: NodeFigures, before: RedisNode | None, now: datetime) -> RedisNode:
-    ops_per_s = node.ops_per_s
+    ops_per_s, cpu_share = node.ops_per_s, None
     if before is not None and before.run_id == node.run_id and node.commands >= before.commands:
         passed_s = (now - before.read_at).total_seconds()
         # A server's own figure is of one second, which may be a quiet one.
         if passed_s >= _SHORTEST_S:
             ops_per_s = (node.commands - before.commands) / passed_s
+            if node.cpu_s and before.cpu_s:
+                cpu_share = max(0.0, node.cpu_s - before.cpu_s) / passed_s
     return RedisNode(
         address=node.address[:255],
         role=node.role,
@@ -41,6 +43,8 @@ def _row(node: NodeFigures, before: RedisNode | None, now: datetime) -> RedisNod
         run_id=node.run_id[:64],
         commands=node.commands,
         ops_per_s=ops_per_s if node.up else None,
+        cpu_s=node.cpu_s or None,
+        cpu_share=cpu_share,
         memory_bytes=node.memory_bytes,
         memory_limit_bytes=node.memory_limit_bytes,
         lag_s=node.lag_s,

@@ -30,6 +30,17 @@ MOST_MEMORY_SHARE = 0.9
 MOST_REPLICATION_LAG_S = 10.0
 
 
+#: Below this part of a core, the CPU per command says little.
+LEAST_CPU_SHARE = 0.1
+
+
+def measured_capacity(ops_per_s: float | None, cpu_share: float | None) -> int:
+    """How many commands per second use a whole core: a server executes them in one thread. 0 for unknown."""
+    if not ops_per_s or cpu_share is None or cpu_share < LEAST_CPU_SHARE:
+        return 0
+    return round(ops_per_s / cpu_share)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RedisServer:
     """A server of Redis, as the worker last read it."""

@@ -162,8 +162,7 @@ def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada:
         " Use 3 to 5.",
         "dependency ledger: open time is 5,000 ms: the dependency has little time to recover."
         " Use at least 30,000 ms.",
-        "dependency ledger: what callers do is not described: write what they do while the breaker is open,"
-        " and after the last retry.",
+        "dependency ledger: what callers do is not described: write what they do while the breaker is open.",
     ]
     assert "warning: dependency ledger: open time is 5,000 ms" in planned["text"]
     good = "dependencies: {ledger: {kind: database, fallback_note: Last known rate}}"

@@ -70,6 +70,7 @@ def test_commands_are_counted_between_two_readings(production: str, primary: Val
     ops_per_s = RedisNode.objects.get().ops_per_s or 0.0
     # The second reading comes a moment after ten seconds.
     assert 200 < ops_per_s < 510
+    assert 0 < (RedisNode.objects.get().cpu_share or 0.0) < 1
     found = exported()
     assert found["fuseboard_redis_up", node, "primary"] == 1
     assert found["fuseboard_redis_ops_per_second", node] == ops_per_s
@@ -120,6 +121,12 @@ def test_a_busy_server_is_an_alert_if_its_capacity_is_known(production: str, set
     )
     settings.REDIS_CAPACITY_OPS = 0
     assert [one.used for one in read_facts(production).redis_servers] == [0.0]
+    # Without the setting, the CPU of the thread that executes commands says what the server bears.
+    RedisNode.objects.update(cpu_share=0.05)
+    assert [one.used for one in read_facts(production).redis_servers] == [0.0]
+    RedisNode.objects.update(cpu_share=0.85)
+    [busy] = read_facts(production).redis_servers
+    assert (busy.capacity_ops, round(busy.used, 4)) == (100_000, 0.85)
     settings.REDIS_CAPACITY_OPS = 100_000
     evaluate_environment(production)
     alert = Alert.objects.get(key="redis-ops:10.0.0.1:6379")
