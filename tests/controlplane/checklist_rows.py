@@ -59,6 +59,7 @@ def put_poor_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Dependency.objects.update(
         consecutive_failures=1,
         minimum_calls=500,
+        window_calls=0,
         open_ms=5_000,
         timeout_ms=1_000,
         fallback_note="",
