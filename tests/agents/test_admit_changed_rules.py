@@ -173,11 +173,11 @@ class TestSlots:
         store.admit((4, 1))
         assert left_after(store, replace(after, failure_policy=policy)) == 9
 
-    @pytest.mark.parametrize("cost", [1, 5, 500])
-    def test_a_call_occupies_one_slot_whatever_it_costs(self, limits: redis.Redis, cost: int):
+    @pytest.mark.parametrize(("cost", "granted"), [(1, 10), (3, 3), (5, 2), (10, 1), (11, 0)])
+    def test_a_call_occupies_as_many_slots_as_it_costs(self, limits: redis.Redis, cost: int, granted: int):
         store = Store(limits, [SLOTS])
-        assert store.admit((12, cost)).granted == 10
-        assert limits.zcard("{d}:limit:changed") == 10
+        assert store.admit((12, cost)).granted == granted
+        assert limits.zcard("{d}:limit:changed") == granted * cost
 
 
 class TestCorrections:

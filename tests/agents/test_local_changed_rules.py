@@ -72,8 +72,9 @@ def test_slots_stay_taken_when_their_length_changes(pod: Pod):
     assert pod.spend(replace(SLOTS, window_ms=60_000), 30) == 6
 
 
-def test_a_call_occupies_one_slot_whatever_it_costs(pod: Pod):
-    assert pod.spend(SLOTS, 12, cost=500) == 10
+def test_a_call_occupies_as_many_slots_as_it_costs(pod: Pod):
+    assert pod.spend(SLOTS, 12, cost=4) == 2
+    assert pod.spend(SLOTS, 12) == 2
 
 
 def test_a_window_keeps_the_times_of_its_calls(pod: Pod):

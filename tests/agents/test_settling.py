@@ -17,7 +17,7 @@ from fuseboard.contract.policy import Limit, Policy, TenantRecord, Tier
 from fuseboard.contract.words import FailurePolicy, Mode
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
-from tests.agents.limit_kinds import bucket, daily, window
+from tests.agents.limit_kinds import bucket, daily, slots, window
 from tests.agents.servers import PATIENT, POLICY, Server, configured, running
 
 TOKENS = {"measure": "tokens", "failure_policy": FailurePolicy.LOCAL_SHARE}
@@ -233,3 +233,30 @@ async def test_with_redis_the_refund_of_a_pod_ends_its_refusal(limits: redis.Red
             server.admission.settle(decision, "tokens", 300)
             server.admission._settlements.flush()
         assert passed == 60
+
+
+SLOTS = slots(10, seconds=60)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_call_occupies_and_frees_as_many_slots_as_it_costs(
+    limits: redis.Redis, redis_url: str, connected: bool
+):
+    quota = replace(SLOTS, failure_policy=FailurePolicy.LOCAL_SHARE)
+    async with serving(redis_url, quota, connected=connected) as server:
+        admission = server.admission
+
+        async def admit(cost: int) -> Decision:
+            return await admission.admit_request("acme", cost, wait_s=0)
+
+        first, second = await admit(4), await admit(5)
+        assert first.allowed and second.allowed  # noqa: PT018 - one state
+        assert not (await admit(2)).allowed
+        admission.finish(first)
+        admission._settlements.flush()
+        assert (await admit(5)).allowed
+        assert not (await admit(1)).allowed
+        admission.give_back(second)
+        admission._settlements.flush()
+        assert (await admit(5)).allowed
+        assert not (await admit(1)).allowed

@@ -160,9 +160,9 @@ class Questions:
         self, job_id: str, fence: int, how: int, *, delay_s: float, result: bytes, cause: str
     ) -> int:
         """The answer of ``backlog_end.lua``."""
-        slot_keys, _ = self.slots()
+        slot_keys, slots = self.slots()
         asked = [job_id, fence, how, int(delay_s * 1e6), int(self.options.result_s * 1e6), cause]
-        question = msgpack_encode([*asked, self.channel, self.dependency])
+        question = msgpack_encode([*asked, self.channel, self.dependency, slots[::2]])
         keys = (*(key.encode() for key in slot_keys), *self.keys)
         reply = await self._ask(BACKLOG_END, keys, (question, result))
         if not isinstance(reply, int):

@@ -11,6 +11,9 @@ from fuseboard.reporting.request_tallies import UNCOUNTED
 #: Sub-buckets of a sliding window. The effective window is a tenth longer than the configured one.
 RING_SIZE = 10
 
+#: The most slots of one call, because Redis stores each slot. A call of a higher cost never fits.
+MAX_SLOTS = 1_000
+
 #: When a demand has texts for this many orders of counters, they are all dropped.
 MAX_TEXTS = 16
 
@@ -95,8 +98,8 @@ class Demand:
         self.refs = refs
         self.keys = tuple([ref.key for ref in refs])
         self.measures = tuple([ref.limit.measure for ref in refs])
-        #: A call occupies one slot, whatever it costs.
-        self.costs = tuple([1 if ref.is_slot else cost for ref, cost in zip(refs, costs, strict=True)])
+        #: A call occupies as many slots as it costs.
+        self.costs = costs
         #: 0 to 100. When a limit is scarce, higher is served first.
         self.priority = priority
         #: How many calls one caller asks for; 0 when every caller asks for one.
@@ -169,11 +172,18 @@ def most_at_once(limit: Limit) -> int:
 
 def most_in_redis(limit: Limit) -> int:
     """The largest cost that Redis can ever admit: pods spend the reserved part."""
-    if limit.shadow or is_slot(limit):
+    if limit.shadow:
         return FOR_EVER
+    if is_slot(limit):
+        return min(limit.limit, MAX_SLOTS)
     if limit.algorithm is Algorithm.TOKEN_BUCKET:
         return max(1, limit.burst - reserved_burst(limit))
     return max(1, shared_limit(limit))
+
+
+def slot_names(token: str, cost: int) -> tuple[str, ...]:
+    """The names of the slots of one call in Redis, as ``fair_split.lua`` writes them."""
+    return (token, *(f"{token}.{number}" for number in range(2, cost + 1)))
 
 
 def is_slot(limit: Limit) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from fuseboard.batching.demand import Demand, LimitRef, RuleBook, settling_span_us
+from fuseboard.batching.demand import Demand, LimitRef, RuleBook, settling_span_us, slot_names
 from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.refusals import RememberedRefusals
@@ -47,19 +47,22 @@ class Settlements:
         """The calls that ``answer`` grants were not made: refund what they spent."""
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
             amount = 0 if ref.key in answer.uncounted else -cost * answer.calls
-            self._add(domain, ref, answer.at_us, amount, answer.token)
+            slots = slot_names(answer.token, cost) if ref.is_slot else ()
+            self._add(domain, ref, answer.at_us, amount, slots)
 
     def refund(self, charge: Charge, spent: Mapping[str, int]) -> None:
         """One call was not made: refund what it has spent by now, by measure."""
-        for ref in charge.demand.refs:
-            amount = 0 if ref.is_slot or ref.key in charge.account.uncounted else -spent[ref.limit.measure]
-            self._add(charge.domain, ref, charge.at_us, amount, charge.token)
+        for ref, cost in zip(charge.demand.refs, charge.demand.costs, strict=True):
+            if ref.is_slot:
+                self._add(charge.domain, ref, charge.at_us, 0, slot_names(charge.token, cost))
+            elif ref.key not in charge.account.uncounted:
+                self._add(charge.domain, ref, charge.at_us, -spent[ref.limit.measure])
 
     def free(self, domain: str, demand: Demand, token: str) -> None:
         """The call has ended: free its slots. What it spent stays spent."""
-        for ref in demand.refs:
+        for ref, cost in zip(demand.refs, demand.costs, strict=True):
             if ref.is_slot:
-                self._add(domain, ref, 0, 0, token)
+                self._add(domain, ref, 0, 0, slot_names(token, cost))
 
     def correct(self, charge: Charge, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever the estimate was."""
@@ -67,9 +70,9 @@ class Settlements:
         for ref, estimate in zip(demand.refs, demand.costs, strict=True):
             counts = ref.limit.measure == measure and ref.key not in charge.account.uncounted
             if counts and actual != estimate and not ref.is_slot:
-                self._add(charge.domain, ref, charge.at_us, actual - estimate, "")
+                self._add(charge.domain, ref, charge.at_us, actual - estimate)
 
-    def _add(self, domain: str, ref: LimitRef, at_us: int, amount: int, token: str) -> None:
+    def _add(self, domain: str, ref: LimitRef, at_us: int, amount: int, slots: tuple[str, ...] = ()) -> None:
         if self._count >= MAX_WAITING or (not amount and not ref.is_slot):
             return
         # A refund belongs to the bucket that was charged.
@@ -81,7 +84,7 @@ class Settlements:
             correction = corrections[key] = Correction(ref.limit)
             self._count += 1
         if ref.is_slot:
-            correction.tokens += (token,)
+            correction.tokens += slots
         else:
             correction.amount += amount
         if self._timer is None:

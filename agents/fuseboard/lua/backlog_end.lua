@@ -11,6 +11,7 @@
 --       result       us for which its result is kept
 --       cause        of a failure, for people
 --       channel name                where a hint is published, and the name of the dependency there
+--       measures     an array; for each limit that counts slots its measure
 --       2 the result
 -- Returns an integer: 0 not ours, or ended before  1 done  2 handed out again  3 dead  4 cancelled
 
@@ -20,11 +21,13 @@ local now = time[1] * 1000000 + time[2]
 -- insert backlog
 
 local DONE, RETRY, RELEASE = 1, 2, 4
-local id, fence, how, delay, result_us, cause, channel, name = unpack(cmsgpack.unpack(ARGV[1]))
+local id, fence, how, delay, result_us, cause, channel, name, measures = unpack(cmsgpack.unpack(ARGV[1]))
 local job = redis.call('ZSCORE', LEASES, id) and read_job(id)
 if not job or job[JOB.fence] ~= fence then return 0 end
 
-for n = 1, #KEYS - 11 do redis.pcall('ZREM', KEYS[n], job[JOB.token]) end
+for n = 1, #KEYS - 11 do
+    for _, slot in ipairs(slots_of(job, measures[n])) do redis.pcall('ZREM', KEYS[n], slot) end
+end
 -- Another process may wait for a slot.
 if #KEYS > 11 then publish_hint(channel, name) end
 if how == DONE then

@@ -28,12 +28,10 @@ for i = 1, #asked, 2 do
         answer = 1 + job[JOB.cancelled]
         redis.call('ZADD', LEASES, digits(now + lease_us), id)
         for n = 1, #slots, 2 do
-            for j = 1, #job[JOB.costs], 2 do
-                if job[JOB.costs][j] == slots[n] then
-                    local key = KEYS[(n + 1) / 2]
-                    redis.pcall('ZADD', key, digits(now + slots[n + 1]), job[JOB.token])
-                    redis.pcall('PEXPIRE', key, digits(math.ceil(slots[n + 1] / 1000) + 1))
-                end
+            local key = KEYS[(n + 1) / 2]
+            for _, slot in ipairs(slots_of(job, slots[n])) do
+                redis.pcall('ZADD', key, digits(now + slots[n + 1]), slot)
+                redis.pcall('PEXPIRE', key, digits(math.ceil(slots[n + 1] / 1000) + 1))
             end
         end
     end

@@ -37,7 +37,9 @@ local first_limit, last_limit = 4, #KEYS - 14
 -- The slots of a job that its worker no longer has.
 local function free_slots(job)
     for n = first_limit, last_limit do
-        if limits[4 * (n - 3)] == 1 and job[JOB.token] ~= '' then redis.pcall('ZREM', KEYS[n], job[JOB.token]) end
+        if limits[4 * (n - 3)] == 1 then
+            for _, slot in ipairs(slots_of(job, limits[4 * (n - 3) - 3])) do redis.pcall('ZREM', KEYS[n], slot) end
+        end
     end
 end
 

@@ -263,21 +263,30 @@ class CalendarPeriod:
 
 
 class Slots:
-    """Calls in progress. Each slot expires."""
+    """Calls in progress. Their slots expire."""
 
-    __slots__ = ("leases",)
+    __slots__ = ("calls",)
 
     def __init__(self) -> None:
-        self.leases: deque[float] = deque()
+        #: When its slots expire, how many it occupies, and what it costs.
+        self.calls: deque[tuple[float, int, int]] = deque()
 
     def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
-        while self.leases and self.leases[0] <= now:
-            self.leases.popleft()
-        allowed = max(1, int(portion.calls + 1e-9))
-        return 0.0 if len(self.leases) < allowed else self.leases[0] - now
+        while self.calls and self.calls[0][0] <= now:
+            self.calls.popleft()
+        allowed = _slots(portion)
+        # A call that costs more than the part of this pod waits until all of it is free.
+        missing = min(cost, allowed) - allowed + sum(slots for _, slots, _ in self.calls)
+        for expires, slots, _ in self.calls:
+            if missing <= 0:
+                break
+            missing -= slots
+            if missing <= 0:
+                return expires - now
+        return 0.0
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
-        self.leases.append(now + limit.window_ms / 1000)  # whatever the call costs
+        self.calls.append((now + limit.window_ms / 1000, min(cost, _slots(portion)), cost))
 
     def correct(self, portion: PodPortion, limit: Limit, amount: int, at: float, now: float) -> None:
         """A slot has no amount."""
@@ -291,9 +300,16 @@ class Slots:
     def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:
         """Slots start empty."""
 
-    def free(self) -> None:
-        if self.leases:
-            self.leases.popleft()
+    def free(self, cost: int) -> None:
+        """A call of this cost has ended."""
+        for place, (_, _, its) in enumerate(self.calls):
+            if its == cost:
+                del self.calls[place]
+                return
+
+
+def _slots(portion: PodPortion) -> int:
+    return max(1, int(portion.calls + 1e-9))
 
 
 KINDS: dict[Algorithm, Callable[[], Counter]] = {

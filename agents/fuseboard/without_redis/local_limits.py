@@ -89,10 +89,10 @@ class LocalLimits:
 
     def free(self, demand: Demand) -> None:
         """A call that took its slots here has ended."""
-        for ref in demand.refs:
+        for ref, cost in zip(demand.refs, demand.costs, strict=True):
             known = self._counters.get(ref.key)
             if known is not None and isinstance(known[1], Slots):
-                known[1].free()
+                known[1].free(cost)
 
     def correct(self, charge: Charge, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever the estimate was."""

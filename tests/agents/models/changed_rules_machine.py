@@ -84,8 +84,6 @@ def changed_rules_machine(client: redis.Redis, admit: Script) -> type[RuleBasedS
             if self.next is not self.exact.limit:
                 self.store.limits, self.exact = [self.next], changed(self.exact, self.next, now)
             reply = self.store.admit((calls, cost))
-            # A call occupies one slot, whatever it costs.
-            cost = 1 if self.next.algorithm is Algorithm.CONCURRENCY else cost
             granted = min(calls, max(0, self.exact.room(now) // cost))
             assert reply.granted == granted
             assert reply.unreadable == [0]

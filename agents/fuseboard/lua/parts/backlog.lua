@@ -29,6 +29,18 @@ local function digits(number)
     return string.format('%d', number)
 end
 
+-- The names of the slots that a job occupies in a limit of this measure: one for each unit of its cost, as
+-- fair_split.lua names them.
+local function slots_of(job, measure)
+    local names, costs = {}, job[JOB.costs]
+    for j = 1, job[JOB.token] ~= '' and #costs or 0, 2 do
+        if costs[j] == measure then
+            for i = 1, costs[j + 1] do names[i] = job[JOB.token] .. (i > 1 and '.' .. digits(i) or '') end
+        end
+    end
+    return names
+end
+
 local function stat(name)
     return tonumber(redis.call('HGET', STATS, name) or '') or 0
 end

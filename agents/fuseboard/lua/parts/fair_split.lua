@@ -42,9 +42,7 @@ while asked[at] do
                 if limit.outside then return { LATE, 0, 0, now, '', {} } end
             end
         end
-        group.limits[#group.limits + 1] = limit
-        -- A call occupies one slot, whatever it costs.
-        group.costs[#group.costs + 1] = limit.algorithm == CONCURRENCY and 1 or asked[j + 2]
+        group.limits[#group.limits + 1], group.costs[#group.costs + 1] = limit, asked[j + 2]
     end
     groups[#groups + 1] = group
     at = last + 3
@@ -160,18 +158,22 @@ end
 
 local tokens = verdict == PROBES and granted_total or 0
 for _, group in ipairs(groups) do
-    for _, limit in ipairs(group.limits) do
-        if limit.tokens then tokens = tokens + group.granted end
+    for j, limit in ipairs(group.limits) do
+        if limit.tokens then tokens = tokens + group.granted * group.costs[j] end
     end
 end
 assert(tokens <= MOST_TOKENS, 'too many slots or permits')
 
 -- Write. A repaired limit is written even when nothing was granted. Otherwise it would stay broken.
 for _, group in ipairs(groups) do
-    for _, limit in ipairs(group.limits) do
+    for j, limit in ipairs(group.limits) do
         if limit.tokens then
             for n = group.first, group.first + group.granted - 1 do
+                -- A call occupies as many slots as it costs. Whoever frees them knows their names.
                 limit.tokens[#limit.tokens + 1] = token .. '.' .. n
+                for i = 2, group.costs[j] do
+                    limit.tokens[#limit.tokens + 1] = token .. '.' .. n .. '.' .. string.format('%d', i)
+                end
             end
         end
     end

@@ -61,7 +61,7 @@ local function read_ring(limit, text)
     else
         local charges = {}
         if text or limit.poisoned then
-            charges = text and counted(limit, text) or { now, unreadable(limit, limit.limit) }
+            charges = text and counted(text) or { now, unreadable(limit, limit.limit) }
             limit.repaired = true
         elseif limit.lost_since and now < limit.lost_since + limit.window and not limit.lenient then
             -- It may have been full when the store lost its data.
@@ -88,7 +88,7 @@ local function read_bucket(limit, text)
     local most = math.max(full, limit.window)
     if not us then
         limit.us, limit.fraction = now, 0
-        local charges = text and counted(limit, text)
+        local charges = text and counted(text)
         if charges then
             limit.us, limit.repaired = 0, true
             for i = 1, #charges, 2 do
@@ -127,7 +127,7 @@ local function read_period(limit, text)
             limit.count, limit.repaired = spent, true
         end
     else
-        local charges = text and counted(limit, text)
+        local charges = text and counted(text)
         if charges then
             limit.repaired = true
             for i = 1, #charges, 2 do
@@ -141,7 +141,7 @@ end
 
 local function read_slots(limit, text)
     limit.count, limit.tokens = 0, {}
-    if text and counted(limit, text) then
+    if text and counted(text) then
         limit.repaired = true
     else
         local taken = redis.pcall('ZCOUNT', limit.key, '(' .. string.format('%d', now), '+inf')

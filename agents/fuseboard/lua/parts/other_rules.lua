@@ -42,7 +42,7 @@ end
 
 -- What counts now under the rule that wrote the text: times and amounts in turn, oldest first. A time is
 -- the latest at which the amount can have been spent. Returns nothing for garbage.
-local function counted(limit, text)
+local function counted(text)
     local began, spent = parse_period(text)
     if began then return { now, spent } end
     local us, fraction, old_limit, old_window = parse_bucket(text)
