@@ -16,7 +16,6 @@ STAY: dict[str, str] = {
     "agents/fuseboard/cli/ctl/limit_templates.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/cli/ctl/tenants.py": "prints the burst of a bucket, and the word of any other",
     "agents/fuseboard/admission/inspection.py": "any limit of one call serves to refuse a question",
-    "agents/fuseboard/lua/parts/fair_split.lua": "only slots ignore the cost of a call",
     "controlplane/usage/clear_counter.py": "slots belong to calls that run; any other counter can be cleared",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "agents/fuseboard/integrations/legacy_headers.py": "only slots have no older headers",
