@@ -144,8 +144,9 @@ class BacklogStore:
     def end(
         self, job_id: str, fence: int, how: str, *, delay_us: int = 0, result: bytes = b"", cause: str = ""
     ) -> int:
+        measures = [limit.measure for limit in self._slots]
         blob = msgspec.msgpack.encode(
-            [job_id, fence, HOW[how], delay_us, self.result_us, cause, "hints", "d"]
+            [job_id, fence, HOW[how], delay_us, self.result_us, cause, "hints", "d", measures]
         )
         return self._run("end", [*map(self.limit_key, self._slots)], [blob, result])  # type: ignore[no-any-return]
 

@@ -263,3 +263,26 @@ class TestFair:
             balance += cost if tenant == "a" else -cost
             seen.append(balance)
         assert max(seen) - min(seen) <= 2 * max(costs)
+
+
+def test_a_job_occupies_renews_and_frees_as_many_slots_as_it_costs(limits: redis.Redis):
+    store = BacklogStore(
+        limits, [Limit(name="slots", limit=4, window_ms=60_000, algorithm=Algorithm.CONCURRENCY)]
+    )
+    key = store.limit_key(store.limits[0])
+    for job, cost in (("a", 3), ("b", 2)):
+        store.submit(job, costs={"calls": cost})
+    (taken,) = store.take(2).jobs
+    assert limits.zcard(key) == 3
+    store.now_us += 10_000_000
+    assert store.keep((taken["id"], taken["fence"])) == [1]
+    assert {score for _, score in limits.zrange(key, 0, -1, withscores=True)} == {store.now_us + 60_000_000}
+    assert store.take().jobs == []
+    assert store.end(taken["id"], taken["fence"], "done") == 1
+    assert limits.zcard(key) == 0
+    (lost,) = store.take().jobs
+    assert limits.zcard(key) == 2
+    store.now_us = lost["until"] + 1
+    # The lease of a dead worker frees its slots; the same job is taken again.
+    assert store.take().ids == ["b"]
+    assert limits.zcard(key) == 2

@@ -126,7 +126,7 @@ BACKLOG_MUTANTS = [
     Mutant(
         "the slot is not renewed",
         "keep",
-        "redis.pcall('ZADD', key, digits(now + slots[n + 1]), job[JOB.token])",
+        "redis.pcall('ZADD', key, digits(now + slots[n + 1]), slot)",
         "redis.pcall('ZCARD', key)",
     ),
     Mutant(
@@ -138,7 +138,7 @@ BACKLOG_MUTANTS = [
     Mutant(
         "a slot stays taken",
         "end",
-        "for n = 1, #KEYS - 11 do redis.pcall('ZREM', KEYS[n], job[JOB.token]) end\n",
+        "    for _, slot in ipairs(slots_of(job, measures[n])) do redis.pcall('ZREM', KEYS[n], slot) end\n",
         "",
     ),
     Mutant("giving back spends a try", "end", "    job[JOB.tries] = job[JOB.tries] - 1\n", ""),

@@ -327,13 +327,13 @@ MUTANTS = [
     Mutant(
         "the text of another rule is garbage",
         "admit",
-        "charges = text and counted(limit, text) or { now",
+        "charges = text and counted(text) or { now",
         "charges = { now",
     ),
     Mutant(
         "a bucket begins again under another rule",
         "admit",
-        "local charges = text and counted(limit, text)\n        if charges then\n            limit.us",
+        "local charges = text and counted(text)\n        if charges then\n            limit.us",
         "local charges = text and {}\n        if charges then\n            limit.us",
     ),
     Mutant(
@@ -399,7 +399,7 @@ MUTANTS = [
     Mutant(
         "slots cannot read what another rule counted",
         "admit",
-        "if text and counted(limit, text) then",
+        "if text and counted(text) then",
         "if false then",
     ),
     Mutant(
@@ -427,10 +427,10 @@ MUTANTS = [
         "if true then",
     ),
     Mutant(
-        "a call occupies as many slots as it costs",
+        "a call occupies one slot, whatever it costs",
         "admit",
-        "limit.algorithm == CONCURRENCY and 1 or asked[j + 2]",
-        "asked[j + 2]",
+        "for i = 2, group.costs[j] do",
+        "for i = 2, 1 do",
     ),
     *REPORT_MUTANTS,
 ]
