@@ -14,6 +14,7 @@ class Calls:
     def __init__(self) -> None:
         self.waits = 0
         self.full = 0.0
+        self.turned_away = 0
         self.relieved: list[tuple[float | None, float | None]] = []
 
     def waiting(self) -> int:
@@ -21,6 +22,9 @@ class Calls:
 
     def slots(self) -> float:
         return self.full
+
+    def refused(self) -> int:
+        return self.turned_away
 
     def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
         self.relieved.append((cpu, memory))

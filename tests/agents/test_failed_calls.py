@@ -14,7 +14,7 @@ from fuseboard.contract.failures import MOST_CALLS, MOST_DEPENDENCIES, MOST_KIND
 from fuseboard.contract.heartbeat_size import cut_to
 from fuseboard.contract.sync import SyncRequest, encode
 from fuseboard.contract.words import Outcome
-from fuseboard.decision import Permit
+from fuseboard.decision import Decision, Permit
 from fuseboard.integrations.asgi import FuseboardMiddleware
 from fuseboard.integrations.wsgi import FuseboardMiddleware as WsgiMiddleware
 from fuseboard.reporting.counters import Counters
@@ -30,7 +30,7 @@ class VendorError(Exception):
 
 
 def permit() -> Permit:
-    return Permit(made=None, dependency="openai", generation=1)
+    return Permit(made=Decision(allowed=True, dependency="openai"), dependency="openai", generation=1)
 
 
 @pytest.mark.parametrize(

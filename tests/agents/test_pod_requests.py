@@ -131,5 +131,9 @@ def test_what_a_heartbeat_says() -> None:
         throttled=100,
         memory=500,
         p95_ms=bench.pod.load().p95_ms,
+        late=bench.pod.load().late,
+        priorities=bench.pod.load().priorities,
+        shares_idle=True,
     )
+    assert [one.priority for one in bench.pod.load().priorities] == [FREE, PREMIUM]
     assert (bench.pod.load().p95_ms or 0) == pytest.approx(100, rel=0.09)

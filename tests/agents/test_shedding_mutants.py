@@ -209,7 +209,11 @@ MUTANTS: dict[ModuleType, tuple[Mutant, ...]] = {
         ),
         Mutant("p95 is not looked at", "late > settings.p95_percent,", "False,"),
         Mutant("it ends while more is asked for", "not over and enough)", "not over)"),
-        Mutant("arrivals are rate enough", "self._finished / elapsed, 0", "sum(self._offered), 0"),
+        Mutant(
+            "arrivals are rate enough",
+            "max(0, self._finished - load.refused) / elapsed, 0",
+            "sum(self._offered), 0",
+        ),
         Mutant(
             "an unknown priority is the highest",
             "self._levels.get(priority, 0)",

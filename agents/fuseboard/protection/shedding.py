@@ -43,8 +43,6 @@ class Load(NamedTuple):
 
     #: Calls and requests that wait, and calls that found no place to wait in.
     waiting: float = 0.0
-    #: Calls that a bulkhead refused since the last tick. Their requests end at once, and are no work done.
-    refused: int = 0
     #: p95 of the worst route, as a part of its SLA; ``None`` with too few samples.
     latency: float | None = None
     #: The name of that route.
@@ -54,6 +52,8 @@ class Load(NamedTuple):
     #: Requests whose response has not begun.
     unanswered: int = 0
     pressure: float = 0.0
+    #: Calls that a bulkhead refused since the last tick. Their requests end at once, and are no work done.
+    refused: int = 0
 
 
 class Shed(Struct, frozen=True):

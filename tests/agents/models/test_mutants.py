@@ -84,8 +84,10 @@ def as_example(test: Callable[..., object]) -> Callable[[redis.Redis], object]:
     rows: list[dict[str, object]] = [{}]
     for mark in getattr(test, "pytestmark", []):
         if mark.name == "parametrize":
-            name, values = mark.args
-            rows = [row | {name: value} for row in rows for value in values]
+            names, values = mark.args
+            if isinstance(names, str):
+                names, values = (names,), [(value,) for value in values]
+            rows = [row | dict(zip(names, value, strict=True)) for row in rows for value in values]
 
     def run(client: redis.Redis) -> None:
         for row in rows:
