@@ -11,7 +11,7 @@ from fuseboard.contract.words import LoadLevel
 from fuseboard.protection.cgroup import Usage
 from fuseboard.protection.pod import Visit
 from fuseboard.protection.shedding import Shed
-from tests.agents.pod_bench import FREE, Bench
+from tests.agents.pod_bench import FREE, PREMIUM, Bench
 
 
 def test_a_visit_is_counted_once_however_often_it_ends() -> None:

@@ -25,6 +25,7 @@ from fuseboard.contract.sync import (
 from fuseboard.contract.words import Outcome
 from tests.contract.examples import (
     EXAMPLES,
+    EXHAUSTED,
     NESTING_REQUEST,
     POLICY,
     PROTECTED_REQUEST,
@@ -195,6 +196,7 @@ def test_a_protection_that_contradicts_itself_is_refused_naming_the_field(old, n
             PROTECTED_REQUEST.protection[0],
             reclaimed=NESTING_REQUEST.protection[0].reclaimed,
             nested=NESTING_REQUEST.protection[0].nested,
+            exhausted=EXHAUSTED[0].exhausted,
         ),
         PROTECTED_REQUEST.protection[0].tiers[0],
         PROTECTING_POLICY.protection,

@@ -22,8 +22,8 @@ from fuseboard.contract.words import Algorithm, Mode, Reason
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.subject import Costs, Subject
 
-#: A probe asks for 2 of this limit, so Redis refuses every probe. A refused question charges nothing. Its wait
-#: of 1 ms is shorter than that of any spent limit, and the limit with the longest wait refuses.
+#: A probe asks for 2 of this limit, so Redis refuses every probe. A refused question charges nothing. The
+#: limit with the longest wait refuses: the wait of 1 ms is shorter than that of a spent limit.
 _NEVER = Limit(name="never", limit=1, window_ms=1, algorithm=Algorithm.TOKEN_BUCKET)
 
 #: The name of its counter. No limit can have this name, so the key counts nothing.
