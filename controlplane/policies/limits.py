@@ -216,10 +216,10 @@ def full_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def set_columns(row: LimitColumns, columns: Mapping[str, Any]) -> None:
     """Set all columns that the limit has, including those left out at their default."""
-    known = (*columns_for(row.whose), *ALONE)
+    own = columns_for(row.whose)
     for column, value in full_columns(columns).items():
-        # The dependency of a vendor's limit is its owner.
-        if column in known:
+        # A limit lacks some columns of other owners: the dependency of a vendor's limit is its owner.
+        if column in own or column not in OPTIONAL:
             setattr(row, column, value)
 
 

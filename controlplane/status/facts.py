@@ -68,7 +68,7 @@ class PodLoad:
     #: p95 of the slowest route beside its SLA; ``None`` for unknown.
     late: int | None = None
     #: Priority of a tier -> requests per second, and those that were shed.
-    priorities: dict[str, list[float]] = field(default_factory=dict)
+    priority_rates: dict[str, list[float]] = field(default_factory=dict)
     #: It applies ``share_idle``. A pod of an earlier version does not.
     shares_idle: bool = False
 

@@ -62,7 +62,7 @@ def _shed_lines(facts: Facts) -> Iterator[str]:
     rates: dict[int, list[tuple[float, float]]] = {}
     for server in facts.servers:
         if server.live and server.load is not None:
-            for priority, (asked, shed) in server.load.priorities.items():
+            for priority, (asked, shed) in server.load.priority_rates.items():
                 rates.setdefault(int(priority), []).append((asked, shed))
     found = {one: tuple(map(sum, zip(*each, strict=True))) for one, each in sorted(rates.items())}
     if not any(shed for _, shed in found.values()):

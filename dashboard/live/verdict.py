@@ -42,6 +42,7 @@ WEIGHTS = (
     "locally",
     "lag",
     "429",
+    "refused-caller",
     "pressure",
     "shed",
     "vendor-auth",

@@ -129,6 +129,7 @@ async def test_calls_are_a_histogram_for_each_dependency(settings: Any):
         agent.report(await agent.admit_call("mail"), Outcome.OK)
         text = agent.metrics_text()
     name = CALL_SECONDS.series
+    assert name == "fuseboard_call_duration_seconds"
     below = [
         value(text, f"{name}_bucket", dependency="llm", le=edge) for edge in ("0.002", "0.2", "0.5", "60.0")
     ]
@@ -146,6 +147,7 @@ async def test_attempts_and_what_retries_did_are_exported(settings: Any):
         totals.helped, totals.exhausted = 2, 1
         text = agent.metrics_text()
     name = ATTEMPTS.series
+    assert name == "fuseboard_call_attempts"
     below = [
         value(text, f"{name}_bucket", dependency="llm", le=edge) for edge in ("1", "2", "3", "10", "+Inf")
     ]

@@ -11,7 +11,7 @@ from controlplane.accounts.models import ApiToken
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
-from fuseboard.contract.limit_fields import FIELDS, NUMBERS
+from fuseboard.contract.limit_fields import NUMBERS, QUOTAS, fields_of
 from tests.controlplane.calling import API, problem, send, token_of
 from tests.people import create_person
 
@@ -27,7 +27,7 @@ def test_a_quota_is_set_and_read_back(call: Any) -> None:
     assert tenant.json()["quotas"] == [
         {
             "name": "requests",
-            **{field.name: field.default for field in FIELDS},
+            **{field.name: field.default for field in fields_of(QUOTAS)},
             **{"per": [], "endpoints": [], "failure_policy": "fail_open"},
             **{name: GOOD[name] for name in NUMBERS},
             "template": "",

@@ -130,6 +130,8 @@ OTHERS = {"create_environment", "save_edit", "TenantChange", "TenantFilter", "Th
 #: Pods do not need runbooks, and all environments share them. A bulk edit for later is only a plan.
 OTHERS |= {"save_runbook", "restore_runbook", "use_shipped_runbook", "keep_edited_runbook"}
 OTHERS |= {"remove_runbook", "scheduled_bulk_edit"}
+#: A plan for all bulkheads with the old division, which ``apply_plan`` writes.
+OTHERS |= {"share_idle_slots"}
 
 
 def test_the_table_has_every_edit() -> None:

@@ -144,7 +144,7 @@ def _load(server: KnownServer) -> dict[str, object]:
         "cause": _clean(load.cause),
         "errors_per_s": round(server.errors_per_s, 3),
         "observed_per_s": round(server.observed_per_s, 3),
-        "priorities": {
+        "priority_rates": {
             priority: [round(rate, 3) for rate in rates]
             for priority, rates in server.shed_by_priority.items()
         },
