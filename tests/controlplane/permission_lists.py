@@ -269,6 +269,8 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/backlogs/openai", {"act": "return", "until": "1", **WHY}, "operator"),
     ("GET", "/bulkheads", None, "viewer"),
     ("GET", "/retries", None, "viewer"),
+    ("GET", "/locks", None, "viewer"),
+    ("POST", "/defaults/idle-slots", WHY, "admin"),
     ("GET", "/limits", None, "viewer"),
     ("GET", "/hot-keys", None, "viewer"),
     ("GET", "/reconciliation", None, "viewer"),

@@ -180,7 +180,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     **REFUSAL_EXAMPLES,
     "ReasonIn": _WHY,
     "LimitIn": {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], **_WHY},
-    "SubjectLimitIn": {"limit": 5, "window_s": 1, "burst": 5, "per": ["ip"], **_WHY},
     "QuotaIn": {"limit": 1000, "window_s": 60, "burst": 100, "expected_version": 3, **_WHY},
     "TenantQuotaIn": {
         "limit": 2000,
@@ -284,8 +283,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "RevisionOut": {"revision": 42},
     "Done": {"done": True},
-    "LimitOut": _LIMIT,
-    "SubjectLimitOut": _LIMIT | {"per": ["ip"], "service": ""},
+    "LimitOut": _LIMIT | {"per": ["ip"], "service": ""},
     "QuotaOut": _QUOTA,
     "TenantQuotaOut": _QUOTA | {"expires_at": "2026-05-04T15:12:09Z"},
     "DifferingOut": {"count": 1, "rows": [_DIFFERING]},

@@ -128,7 +128,7 @@ class TemplateIn(ValuesIn):
     ] = None
 
 
-class LimitIn(ValuesIn):
+class AnyLimitIn(ValuesIn):
     """A value that is left out stays as it is. Any other value overrides the template, if there is one."""
 
     template: Annotated[
@@ -138,7 +138,7 @@ class LimitIn(ValuesIn):
 
 
 @with_values_in(only=QUOTAS)
-class QuotaIn(LimitIn):
+class QuotaIn(AnyLimitIn):
     expected_version: Annotated[
         Version | None, Field(description="The version this edit is based on; or send If-Match.")
     ] = None
@@ -156,11 +156,11 @@ class TenantQuotaIn(QuotaIn):
 
 
 @with_values_in(only=CALLERS)
-class SubjectLimitIn(LimitIn):
-    pass
+class LimitIn(AnyLimitIn):
+    """A limit of callers. Clients of version 0.1.0 know it by this name."""
 
 
-class VendorLimitIn(LimitIn):
+class VendorLimitIn(AnyLimitIn):
     expected_version: Annotated[
         Version | None, Field(description="The version this edit is based on; or send If-Match.")
     ] = None
@@ -171,18 +171,19 @@ class ValuesOut(Schema):
     name: str
 
 
-class LimitOut(ValuesOut):
+class AnyLimitOut(ValuesOut):
     template: Annotated[str, Field(description="The template it follows; empty for none.")]
     own: Annotated[list[str], Field(description="Names of the values that override the template.")]
 
 
-@with_values_out(only=CALLERS)
-class SubjectLimitOut(LimitOut):
-    pass
+class LimitOut(AnyLimitOut):
+    """A limit of callers or of a vendor, by its name in version 0.1.0."""
+
+    service: Annotated[str, Field(description="Whose callers it counts; empty for a limit of a vendor.")] = ""
 
 
 @with_values_out(only=QUOTAS)
-class QuotaOut(LimitOut):
+class QuotaOut(AnyLimitOut):
     pass
 
 
