@@ -100,11 +100,6 @@ MUTANTS = [
         "pool.limit = pool.in_flight + max(0, free)",
     ),
     Mutant(
-        "a free slot stays free while a pool uses more than its share",
-        "            self._count_free()\n            self._grant_all()\n        else",
-        "            self._count_free()\n        else",
-    ),
-    Mutant(
         "a crowd never ends",
         "        else:\n            self._divide()\n\n    def longest",
         "\n    def longest",

@@ -216,7 +216,7 @@ def pages_of_alerts(log_in: Any) -> list[str]:
 def test_the_number_of_queries_does_not_grow_with_the_edits(
     log_in: Any, moved: int, django_assert_max_num_queries: Any
 ) -> None:
-    with django_assert_max_num_queries(50) as of_one:
+    with django_assert_max_num_queries(56) as of_one:
         page(log_in, "?kind=edit")
     for tier in ("pro", "free", "pro", "free"):
         edits.change_tier(

@@ -33,7 +33,9 @@ _PROTECTION = {
         "adaptive": False,
         "target_wait_ms": 100,
         "resize_under_pressure": False,
+        "share_idle": True,
     },
+    "timeouts_ms": [0, 0, 0],
     "local_rate": None,
     "retry": None,
 }
