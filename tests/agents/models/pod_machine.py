@@ -205,7 +205,8 @@ class PodMachine(RuleBasedStateMachine):
         generation, row = self.counted
         if generation != self.local.generation:
             row = 0
-        if belongs and self.local.state is CLOSED and outcome is not Outcome.NEUTRAL:
+        # A slow success neither adds to the row nor ends it.
+        if belongs and self.local.state is CLOSED and outcome in (Outcome.FAILURE, Outcome.OK):
             row = row + 1 if outcome is Outcome.FAILURE else 0
         self.counted = (self.local.generation, row)
 
