@@ -43,7 +43,7 @@ PLACES = {
     ("calling/pauses.py", "block", "sleep"): "a retry in a thread",
     ("agent_api/retrying.py", "__anext__", "pause"): "agent.retrying",
     ("agent_api/retrying.py", "__next__", "block"): "blocking.Agent.retrying",
-    ("integrations/httpx_family.py", "_paused", "pause"): "an async transport",
+    ("integrations/guarded_request.py", "paused", "pause"): "an async transport, or a client middleware",
     ("integrations/guarded_request.py", "slept", "block"): "a blocking transport, or an adapter",
 }
 RETRY = Retry(base_ms=20, cap_ms=20, jitter=Jitter.NONE, budget_percent=100, idempotent=True)

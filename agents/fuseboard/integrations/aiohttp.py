@@ -32,7 +32,6 @@ from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
 from fuseboard.calling.codes import code_in
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
-from fuseboard.calling.pauses import pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
@@ -44,6 +43,7 @@ from fuseboard.integrations.guarded_request import (
     headers_bound_s,
     may_have_code,
     note_unused_retries,
+    paused,
     report_by_status_soon,
     reported,
 )
@@ -94,7 +94,7 @@ class GuardedMiddleware:
                 verdict = await self._verdict(permit, response, monotonic() - started)
                 if not one.answered(verdict) or not await _replaced(one, response):
                     return response
-            if not await _paused(one):
+            if not await paused(one):
                 last: aiohttp.ClientResponse = one.last()
                 return last
 
@@ -156,15 +156,6 @@ async def _replaced(one: GuardedRequest, response: aiohttp.ClientResponse) -> bo
             one.dropped()
             raise
     return one.replaces(response, read)
-
-
-async def _paused(one: GuardedRequest) -> bool:
-    try:
-        await pause(one.wait_s)
-    except BaseException:
-        one.dropped()
-        raise
-    return one.resumes()
 
 
 def _is_short(response: aiohttp.ClientResponse) -> bool:

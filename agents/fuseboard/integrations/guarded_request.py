@@ -16,7 +16,7 @@ from fuseboard.calling.classification import Verdict, classify_answer
 from fuseboard.calling.codes import NEVER_AGAIN
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, note_failure
 from fuseboard.calling.outcomes import outcome_of, settle_answered
-from fuseboard.calling.pauses import block
+from fuseboard.calling.pauses import block, pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
@@ -147,6 +147,16 @@ class GuardedRequest:
         if self._last is None and error is not None:
             raise error from error.__cause__
         return self._last
+
+
+async def paused(one: GuardedRequest) -> bool:
+    """Wait on the event loop. Whether the next attempt may begin."""
+    try:
+        await pause(one.wait_s)
+    except BaseException:
+        one.dropped()
+        raise
+    return one.resumes()
 
 
 def slept(one: GuardedRequest) -> bool:

@@ -18,7 +18,6 @@ from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
 from fuseboard.calling.codes import code_in, code_in_part
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
-from fuseboard.calling.pauses import pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
@@ -31,6 +30,7 @@ from fuseboard.integrations.guarded_request import (
     headers_bound_s,
     may_have_code,
     note_unused_retries,
+    paused,
     report_by_status_soon,
     reported,
     slept,
@@ -171,7 +171,7 @@ class AsyncGuard(Guard[Transport]):
                     return self._answer(permit, verdict, response, elapsed_s, request, own)
                 if not await self._replaced(one, response):
                     return response
-            if not await self._paused(one):
+            if not await paused(one):
                 return one.last()
 
     async def _verdict(self, permit: Permit, response: Any) -> Verdict:
@@ -201,14 +201,6 @@ class AsyncGuard(Guard[Transport]):
         kept: AsyncKept = response.stream.kept
         await kept.fill()
         return kept
-
-    async def _paused(self, one: GuardedRequest) -> bool:
-        try:
-            await pause(one.wait_s)
-        except BaseException:
-            one.dropped()
-            raise
-        return one.resumes()
 
 
 class BlockingGuard(Guard[Transport]):
