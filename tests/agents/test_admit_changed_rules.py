@@ -96,6 +96,14 @@ def test_a_bucket_owes_one_window_at_most(limits: redis.Redis):
     assert store.admit((2, 1)).granted == 1
 
 
+def test_the_debt_of_a_bucket_is_not_rounded_up(limits: redis.Redis):
+    store = Store(limits, [replace(DAY, limit=13)])
+    store.admit((13, 1))
+    store.limits = [replace(BUCKET, limit=11, burst=12)]  # 12 calls take 3,927,272,727.27 us
+    assert store.admit().granted == 0
+    assert left_after(store, replace(WINDOW, limit=13)) == 0
+
+
 def test_a_lower_burst_does_not_forget(limits: redis.Redis):
     store = Store(limits, [BUCKET])
     store.admit((10, 1))
@@ -137,6 +145,12 @@ class TestPeriods:
         store.admit((10, 1))
         store.now_us += HOUR_US
         assert left_after(store, DAY) == 9
+
+    def test_an_hour_that_is_just_over_counts_in_its_day(self, limits: redis.Redis):
+        store = Store(limits, [replace(DAY, period=Period.HOUR)], now_us=EVENING_US - HOUR_US)
+        store.admit((10, 1))
+        store.now_us += HOUR_US + 100_000
+        assert left_after(store, DAY) == -1
 
     def test_a_period_that_is_over_does_not_count_in_another_one(self, limits: redis.Redis):
         store = Store(limits, [DAY], now_us=EVENING_US)

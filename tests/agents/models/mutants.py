@@ -381,8 +381,14 @@ MUTANTS = [
     Mutant(
         "all that was ever spent is a debt of the bucket",
         "admit",
-        "if limit.us - now >= most then limit.us, limit.fraction = now + most, 0 end",
+        "if limit.us >= latest then limit.us, limit.fraction = latest, part end",
         "",
+    ),
+    Mutant(
+        "the debt of a bucket is rounded up",
+        "admit",
+        "if limit.us >= latest then limit.us, limit.fraction = latest, part end",
+        "if limit.us >= latest then limit.us, limit.fraction = latest + 1, 0 end",
     ),
     Mutant(
         "a bucket is filled while it takes over",

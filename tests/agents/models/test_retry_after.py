@@ -210,10 +210,12 @@ class Trace:
             self.late.append(untrue)
 
     def demand(self, tenant: str, costs: Costs) -> Demand:
-        rules = self.admission._configuration.snapshot.quotas_of(tenant)
+        snapshot = self.admission._configuration.snapshot
+        rules = snapshot.quotas_of(tenant)
         if self.tiers[tenant].name == "calls":
             return self.admission._calls.gate("vendor").demand(costs, tenant, rules)
-        return self.admission._requests.domains.of_tenant(tenant, rules, costs, NOBODY)[1]
+        domains = self.admission._requests.domains
+        return domains.of_tenant(snapshot.policy, tenant, rules, costs, NOBODY)[1]
 
     def fits_at(self, demand: Demand) -> int:
         """When the call fits in each of its counters, if no other call comes."""

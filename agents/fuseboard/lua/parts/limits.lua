@@ -84,8 +84,10 @@ local function read_bucket(limit, text)
     local us, fraction, old_limit, old_window
     if text then us, fraction, old_limit, old_window = parse_bucket(text) end
     local full = ceil(limit.size * limit.window / limit.limit)
-    -- A bucket owes at most one window, or itself if that is more.
-    local most = math.max(full, limit.window)
+    -- A bucket owes at most one window, or itself if that is more. The fraction counts: a debt that is
+    -- rounded up is one call more under the next rule.
+    local most = math.max(limit.size, limit.limit) * limit.window
+    local latest, part = now + floor(most / limit.limit), most % limit.limit
     if not us then
         limit.us, limit.fraction = now, 0
         local charges = text and counted(text)
@@ -95,7 +97,7 @@ local function read_bucket(limit, text)
                 if limit.us < charges[i] then limit.us, limit.fraction = charges[i], 0 end
                 spend(limit, charges[i + 1])
             end
-            if limit.us - now >= most then limit.us, limit.fraction = now + most, 0 end
+            if limit.us >= latest then limit.us, limit.fraction = latest, part end
         elseif text or limit.poisoned then
             limit.us = now + unreadable(limit, full)
         end
@@ -110,7 +112,7 @@ local function read_bucket(limit, text)
     if us < now then us, fraction = now, 0 end
     -- Far ahead: written with a clock that was ahead, or with a larger burst. After a small step back of
     -- the clock, the bucket waits instead.
-    if us - now > full + most + 1000000 then limit.repaired, us, fraction = true, now + most, 0 end
+    if us > latest + full + 1000000 then limit.repaired, us, fraction = true, latest, part end
     limit.us, limit.fraction = us, fraction
 end
 
