@@ -104,7 +104,7 @@ def _record(environment: str, kind: str, erased: Erased, reason: str, actor: Act
         target_kind="history" if kind == TENANT else "subject",
         target_name=KINDS[kind],
         before=None,
-        # Without the network: it is the caller.
+        # The network is left out: it is the caller.
         after={
             name: n for name, n in asdict(erased).items() if name == "samples" or (n and name != "network")
         },

@@ -66,7 +66,7 @@ if not _only_distributes():
     _start()
 if not _agents_alone:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-    # As in production: nothing else says where the pages of the tests are reached.
+    # The tests run as in production: nothing else says where their pages are reached.
     os.environ.setdefault("FUSEBOARD_PLAIN_HTTP", "0")
     os.environ.setdefault("FUSEBOARD_SECRET_KEY", "tests-sign-with-this-and-nothing-else-does")
     import django

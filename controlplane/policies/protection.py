@@ -164,7 +164,7 @@ def changed(
     result = _defaults(shape, "")
     result |= {name: value for name, value in now.items() if name not in shape.groups}
     result |= {name: _plain(value) for name, value in patch.items() if name not in shape.groups}
-    # As in the rows from before it was added.
+    # The default is that of the rows from before it was added.
     if result.get(_TIMEOUTS) == _defaults(shape, "").get(_TIMEOUTS):
         result.pop(_TIMEOUTS, None)
     for group in shape.groups:

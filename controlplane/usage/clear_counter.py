@@ -67,7 +67,7 @@ def clear_counter(
             target_kind="tenant" if tenant else "dependency" if dependency else "subject",
             target_name=tenant or dependency or "a caller",
             before=None,
-            # Without the values: they are a caller, and the audit is never deleted.
+            # The values are left out: they are a caller, and the audit is never deleted.
             after={
                 "limit": limit,
                 "counted": was_counted,

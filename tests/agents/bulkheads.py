@@ -318,7 +318,7 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
             settings = self.bulkhead.settings
             if self.lends() and self.bulkhead.in_flight < settings.max_concurrent and shared is not None:
                 assert shared
-                # With ``borrow``, another tier may use its slots.
+                # Another tier may use its slots with ``borrow``.
                 assert settings.borrow or active >= slots_of(settings)[tier]
 
         def count(self, reason: Reason) -> int:

@@ -13,7 +13,7 @@ from tests.agents.models.pods import NAME, Call, Pod, VirtualTime
 BREAKER = BreakerPolicy(consecutive_failures=3, minimum_calls=100)
 #: One slot for each tier, and two places in the queue.
 SMALL = Bulkhead(max_concurrent=3, queues=(2, 2, 2), queue_timeout_ms=5_000)
-#: What the form of a new dependency suggests.
+#: The form of a new dependency suggests this.
 PRESET = Bulkhead(
     queues=(30, 30, 6),
     when_full=(WhenFull.QUEUE, WhenFull.QUEUE, WhenFull.DISCARD),

@@ -85,7 +85,7 @@ async def read_json(response: Any) -> None:
         (answer("503 Busy"), raise_for_status, "RT"),
         (answer("429 Busy", b"", "Retry-After: 3"), raise_for_status, "RC"),
         (answer("404 No"), raise_for_status, ""),
-        # What should be JSON is a page.
+        # The answer should be JSON and is a page.
         (answer("200 OK", b"<html>", "Content-Type: text/html"), read_json, "TA"),
         (answer("502 Bad", b"<html>", "Content-Type: text/html"), read_json, "RT"),
         (answer("200 OK", b"{", "Content-Type: application/json"), read_json, "TA"),

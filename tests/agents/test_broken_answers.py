@@ -67,7 +67,7 @@ async def test_m1_an_answer_whose_body_breaks_is_handed_on(
                 assert (answer.status_code, answer.headers["retry-after"]) == (429, "3600")
                 with pytest.raises(client_of.RemoteProtocolError):
                     await answer.aread()
-            # Without money, only this pod waits, and for a minute.
+            # An account without money: only this pod waits, and for a minute.
             with pytest.raises(ours.CallRefused) as refused:
                 await client.get(vendor.url)
             assert waits_s - 30 < refused.value.decision.retry_after_ms / 1000 <= waits_s

@@ -60,7 +60,7 @@ CASES: list[tuple[CallProtection, float, dict[tuple[str, float], int]]] = [
     (PROTECTION, 30.0, {("made", 0.0): 50, ("queue_timeout", 5.0): 450}),
     # At 2 s, the bucket of 80 has 30 tokens left, and 2.7 new ones.
     (PROTECTION, 2.0, {("made", 0.0): 50, ("made", 2.0): 32, ("local_rate", 2.0): 418}),
-    # What the form of a new dependency suggests, to a service that names no tier.
+    # The form of a new dependency suggests this, to a service that names no tier.
     (DEFAULT, 30.0, {("made", 0.0): 50, ("bulkhead_full", 0.0): 420, ("queue_timeout", 5.0): 30}),
     (DEFAULT, 2.0, {("made", 0.0): 50, ("bulkhead_full", 0.0): 420, ("made", 2.0): 30}),
 ]

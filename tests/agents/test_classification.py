@@ -363,7 +363,7 @@ NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
 @pytest.mark.parametrize(
     ("answered", "expected"),
     [
-        # No attempt fits. The calls of others do.
+        # The call never fits. The calls of others do.
         ((429, {"retry-after": "1"}, "rate_limit_exceeded", TOO_LARGE), "D"),
         ((429, {"x-should-retry": "true"}, "tokens", TOO_LARGE), "D"),
         ((429, {}, "", "Limit 30000, Requested 30601"), "D"),

@@ -94,11 +94,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("took_s", "sla_ms", "expected_s"),
         [
-            # Before a call was measured: the SLA, or else the time from which a call is slow.
+            # No call was measured yet: the SLA, or else the time from which a call is slow.
             (None, 4_000, 8.0),
             (None, 0, 2 * BREAKER.slow_ms / 1000),
             (3.0, 4_000, 6.0),
-            # Never less than 1 s.
+            # The wait is never less than 1 s.
             (0.1, 4_000, 1.0),
         ],
     )

@@ -56,7 +56,7 @@ def test_every_rule_takes_over_what_every_other_one_counts(pod: Pod, before: Lim
     assert pod.spend(before, 4) == 4
     room = after.burst if after.algorithm is Algorithm.TOKEN_BUCKET else after.limit
     assert pod.spend(after, 30) == room - 4
-    # What is reported to Redis later, also for a report that knows the rule until now.
+    # The pod reports this to Redis later, also in a report that knows the rule until now.
     assert pod.still_spent(after) == pod.still_spent(before) == room
 
 

@@ -84,7 +84,7 @@ def test_the_spellings_of_an_address_are_one_caller(keys: None, ada: Any) -> Non
 
 def test_an_ipv6_address_is_erased_with_the_network_that_pods_count(keys: None, ada: Any) -> None:
     sample(ip="2001:db8:7:1::/64")
-    # From before the prefix of the environment was changed.
+    # These rows are from before the prefix of the environment was changed.
     sample(ip="2001:db8:7::/56")
     kept = {sample(ip="2001:db8:7:100::/64"), sample(ip="2001:db8:8::/56")}
     erased = erase(environment="production", kind="ip", value="[2001:DB8:7:1::9]:443", reason=WHY, actor=ada)

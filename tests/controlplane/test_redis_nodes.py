@@ -121,7 +121,7 @@ def test_a_busy_server_is_an_alert_if_its_capacity_is_known(production: str, set
     )
     settings.REDIS_CAPACITY_OPS = 0
     assert [one.used for one in read_facts(production).redis_servers] == [0.0]
-    # Without the setting, the CPU of the thread that executes commands says what the server bears.
+    # The setting is missing: the CPU of the thread that executes commands says what the server bears.
     RedisNode.objects.update(cpu_share=0.05)
     assert [one.used for one in read_facts(production).redis_servers] == [0.0]
     RedisNode.objects.update(cpu_share=0.85)

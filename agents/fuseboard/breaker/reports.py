@@ -24,7 +24,7 @@ class Reports:
         self._tuning = tuning
         self._gates: dict[str, FleetBreaker] = {}
         self._tallies: list[UncountedSuccesses] = []
-        # With the time of the timer: a handle of uvloop does not know it when the timer is due at once.
+        # Kept with its time: a handle of uvloop does not know it when the timer is due at once.
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 

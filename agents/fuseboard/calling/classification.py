@@ -179,7 +179,7 @@ def classify_answer(status: int, headers: Mapping[str, str], code: str = "", mes
 def _judge_answer(status: int, headers: Mapping[str, str], code: str, message: str) -> Verdict:
     code = known_code((code,), message)
     if status == 429 and code not in NEVER_AGAIN and code != NEVER_FITS and asks_for_hours(headers):
-        # No limit of a minute: what the account may use of a day or a month is spent.
+        # This is no limit of a minute: what the account may use of a day or a month is spent.
         code = "insufficient_quota"
     stands_for = status_of_code(code, message, has_status=status >= 400)
     verdict = _STATUSES.get(stands_for or status)

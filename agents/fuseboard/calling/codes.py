@@ -18,7 +18,7 @@ NEVER_AGAIN = frozenset(
         "account_deactivated",
     }
 )
-#: No attempt fits: the request alone is larger than the limit.
+#: The request alone is larger than the limit: no attempt fits.
 NEVER_FITS = "request_too_large"
 
 #: 0: a mistake in this request alone.

@@ -43,7 +43,7 @@ class MessageRefused(Portable, MiddlewareError, Retry):
 
     def __init__(self, decision: Decision, delay: int | None) -> None:
         super().__init__(decision.explain(), delay)
-        # Not the decision: the key that signs refusals must not leave the process.
+        # The decision stays here: the key that signs refusals must not leave the process.
         self.args = (decision.explain(), delay)
         self.reason = str(decision.reason)
         self.dependency = decision.dependency

@@ -43,7 +43,7 @@ class RequestRefused(Refused, APIException):  # type: ignore[misc] # the library
         self.decision = decision
         self.status_code, headers, body = refusal(decision, legacy=bool(option("LEGACY_HEADERS")))
         self.headers = _without_content(headers)
-        # As it is: REST framework would make every value a text.
+        # The document is returned as it is: REST framework would make every value a text.
         self.detail = json.loads(body)
 
 

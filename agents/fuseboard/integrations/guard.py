@@ -126,7 +126,7 @@ def _wrap_session(session: Any, agent: Any, name: str, options: TransportOptions
     _check_agent(agent, asynchronous=False)
     _refuse_guarded(GuardedAdapter, *session.adapters.values())
     made = _memoized(lambda one: GuardedAdapter(agent, dependency=name, adapter=one, **options))
-    # In place, because the order decides which adapter a URL gets.
+    # The mount is replaced in place, because the order decides which adapter a URL gets.
     for prefix, adapter in session.adapters.items():
         session.adapters[prefix] = made(adapter)
 

@@ -163,7 +163,7 @@ def _policy(name: str, limit: int, window_ms: int, algorithm: Algorithm, measure
     if algorithm is Algorithm.CONCURRENCY:
         return f'{text};qu="concurrent-requests"'
     if measure != CALLS:
-        # Without a unit, a quota counts requests.
+        # A quota without a unit counts requests.
         text = f"{text};qu={_quoted(measure)}"
     # Only whole seconds are possible. A window of 1.5 s is left out rather than rounded.
     return f"{text};w={window_ms // 1000}" if window_ms % 1000 == 0 else text

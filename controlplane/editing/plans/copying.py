@@ -30,7 +30,7 @@ def copy_configuration(
     for (kind, name), fields in state.items():
         said = _said(fields)
         if kind in ("environment", "dependency"):
-            # With every value: an older row lacks some, and a new one would get others.
+            # Every value is copied: an older row lacks some, and a new one would get others.
             protection = protection_in(fields)
             shape = POD if kind == "environment" else CALL
             said[PROTECTION] = completed(protection, shape) if protection else "off"

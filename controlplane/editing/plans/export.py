@@ -62,7 +62,7 @@ def _thing(kind: str, name: str, fields: Fields) -> Iterator[str]:
         yield f"    breaker: {_flow(breaker)}\n"
     if kind == "dependency":
         protection = protection_in(fields)
-        # With every value: an older row lacks some, and a new one would get others.
+        # Every value is exported: an older row lacks some, and a new one would get others.
         yield f"    protection: {_scalar(completed(protection, CALL) if protection else 'off')}\n"
     if kind != "template":
         yield from _limits("vendor_limits" if kind == "dependency" else "quotas", fields, "    ")

@@ -70,7 +70,7 @@ def changed_rules_machine(client: redis.Redis, admit: Script) -> type[RuleBasedS
         )
         def time_passes(self, us: int) -> None:
             self.store.now_us += us
-            # What is left of a period in the second after it depends on how long the test takes.
+            # The key of a period lives on for a second of real time: the test may take that long.
             if isinstance(self.exact, Calendar) and 0 <= self.store.now_us - self.exact.ends < 2 * SECOND:
                 self.store.now_us = self.exact.ends + 2 * SECOND
 

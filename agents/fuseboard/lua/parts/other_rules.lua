@@ -40,8 +40,8 @@ local function ends(limit)
     return now + redis.call('PTTL', limit.key) * 1000 - 1500000
 end
 
--- What counts now under the rule that wrote the text: times and amounts in turn, oldest first. A time is
--- the latest at which the amount can have been spent. Returns nothing for garbage.
+-- Returns what counts now under the rule that wrote the text: times and amounts in turn, oldest first.
+-- A time is the latest at which the amount can have been spent. Returns nothing for garbage.
 local function counted(text)
     local began, spent = parse_period(text)
     if began then return { now, spent } end
