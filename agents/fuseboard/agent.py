@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fuseboard.admission.admission import ONE
 from fuseboard.agent_api.arguments import (
     INVALID,
+    MAX_ACTUAL,
     check_actual,
     check_costs,
     check_deadline,
@@ -249,6 +250,8 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         timeout, counts as slow. The time of a stream is that until its first part. ``cooldown_ms``: for how
         long the vendor asked not to be called; the whole fleet stops calling it.
         """
+        if permit.counted is not None:
+            self._settle_counted(permit, permit.counted)
         if outcome is Outcome.OK and elapsed_s is not None and self._is_slow(permit, elapsed_s):
             outcome = SLOW
         if permit.failure is None and (outcome is FAILURE or outcome is SLOW):
@@ -263,6 +266,11 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         self.report(permit, outcome, cooldown_ms=cooldown_ms)
 
     # What was charged
+
+    def _settle_counted(self, permit: Permit, counted: Mapping[str, int]) -> None:
+        permit.counted = None
+        for measure, amount in counted.items():
+            self.settle(permit.decision, measure, min(amount, MAX_ACTUAL))
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once.

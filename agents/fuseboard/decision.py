@@ -256,6 +256,8 @@ class Permit(Struct, kw_only=True, gc=False):
     probe: Any = None
     #: The vendor does not serve the account of this pod. For the agent alone.
     account_refused: bool = False
+    #: What the call has used so far, by measure: see ``count``. For the agent alone.
+    counted: dict[str, int] | None = None
 
     @property
     def decision(self) -> Decision:
@@ -299,6 +301,18 @@ class Permit(Struct, kw_only=True, gc=False):
         """
         if self.settler is not None:
             self.settler(self.decision, measure, actual)
+
+    def count(self, measure: str, amount: int) -> None:
+        """The call has used ``amount`` more of ``measure``. For answers that can break off or be left early.
+
+        When the call ends, whatever ends it, it costs what was counted, unless ``settle`` was called before.
+        Raises ``ValueError`` unless ``amount`` is a whole number of at least 0.
+        """
+        if type(amount) is not int or amount < 0:
+            raise ValueError(f"count({measure!r}) takes a whole number of at least 0, not {amount!r:.80}")
+        if self.counted is None:
+            self.counted = {}
+        self.counted[measure] = self.counted.get(measure, 0) + amount
 
 
 def _own(charge: Charge) -> Charge:

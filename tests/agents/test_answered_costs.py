@@ -1,6 +1,9 @@
 """What a failed call with an estimate is charged: nothing, if the vendor answered with an error."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +13,15 @@ import pytest
 import redis
 from msgspec.structs import replace
 
+from fuseboard import Agent, AgentSettings, Mode, blocking
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.policy import Dependency
 from fuseboard.decision import Permit
 from fuseboard.integrations.guarded_request import reported
 from tests.agents.limit_kinds import bucket
+from tests.agents.published import publish
 from tests.agents.servers import PATIENT, POLICY, Server, configured, running
+from tests.waiting import eventually, wait_until
 
 MODEL = Dependency(
     name="llm",
@@ -107,3 +113,84 @@ class TestAnswers:
             permit.settle("tokens", 20)
             judge_permitted(permit, answered(429))
             assert await left(server) == [80, 8]
+
+
+class TestCounted:
+    """An answer that comes in parts: the call costs what it used, however it ends."""
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            None,
+            GeneratorExit(),
+            asyncio.CancelledError(),
+            httpx.ReadError("cut"),
+            TimeoutError(),
+            answered(500),
+        ],
+        ids=lambda value: repr(value)[:40],
+    )
+    async def test_the_call_costs_what_was_counted(
+        self, limits: redis.Redis, redis_url: str, error: BaseException | None
+    ):
+        async with streaming(limits, redis_url) as agent:
+            with contextlib.suppress(BaseException):
+                async with agent.call("llm", costs={"tokens": 60}) as permit:
+                    permit.count("tokens", 20)
+                    for _ in range(3):
+                        permit.count("tokens", 5)
+                    if error is not None:
+                        raise error
+            await eventually(lambda: of(agent, 100 - 35))
+
+    async def test_the_usage_that_the_answer_names_replaces_it(self, limits: redis.Redis, redis_url: str):
+        async with streaming(limits, redis_url) as agent:
+            async with agent.call("llm", costs={"tokens": 60}) as permit:
+                permit.count("tokens", 35)
+                permit.settle("tokens", 40)
+            await eventually(lambda: of(agent, 60))
+
+    async def test_more_than_the_estimate_is_charged_too(self, limits: redis.Redis, redis_url: str):
+        async with streaming(limits, redis_url) as agent:
+            async with agent.call("llm", costs={"tokens": 20}) as permit:
+                permit.count("tokens", 50)
+            await eventually(lambda: of(agent, 50))
+
+    def test_a_thread_counts_too(self, limits: redis.Redis, redis_url: str, tmp_path: Path):
+        publish(limits, POLICY_OF_MODEL, revision=1)
+        settings = AgentSettings(redis_url=redis_url, state_dir=tmp_path)
+        with blocking.Agent(settings=settings) as agent:
+            wait_until(lambda: agent.configuration.snapshot.head.revision == 1)
+            with contextlib.suppress(EOFError), agent.call("llm", costs={"tokens": 60}) as permit:
+                permit.count("tokens", 35)
+                raise EOFError
+
+            def left_now() -> bool:
+                probe = agent.admit_call("llm", costs={"tokens": 1})
+                agent.give_back(probe)
+                return probe.decision.limits[0].remaining == 64
+
+            wait_until(left_now)
+
+    @pytest.mark.parametrize("amount", [-1, 1.5, None, True, "3"])
+    async def test_an_amount_that_is_no_number_is_refused(self, amount: Any):
+        permit = Permit(made=None, dependency="llm", generation=0)
+        with pytest.raises(ValueError, match="at least 0"):
+            permit.count("tokens", amount)
+
+
+@contextlib.asynccontextmanager
+async def streaming(limits: redis.Redis, redis_url: str) -> AsyncIterator[Agent]:
+    publish(limits, POLICY_OF_MODEL, revision=1)
+    async with Agent(settings=AgentSettings(redis_url=redis_url)) as agent:
+        await eventually(
+            lambda: agent.mode is Mode.SHARED and agent.configuration.snapshot.head.revision == 1
+        )
+        yield agent
+
+
+async def of(agent: Agent, tokens: int) -> bool:
+    """Whether so many tokens are left."""
+    probe = await agent.admit_call("llm", costs={"tokens": 1})
+    agent.give_back(probe)
+    return probe.decision.limits[0].remaining == tokens - 1

@@ -74,9 +74,9 @@ def judge_permitted(
 
 
 def settle_answered(permit: Permit, verdict: Verdict) -> None:
-    """If the vendor answered with an error, the call has used nothing of what was estimated."""
+    """If the vendor answered with an error, the call used only what was counted of its estimates."""
     if verdict.free:
-        for measure in permit.estimated:
+        for measure in permit.estimated.difference(permit.counted or ()):
             permit.settle(measure, 0)
 
 
