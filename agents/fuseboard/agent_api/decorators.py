@@ -3,8 +3,13 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from functools import wraps
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncContextDecorator,
+    ContextDecorator,
+)
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 from fuseboard.agent_api.arguments import CALL_NAMES, check_name, check_names, check_tier
@@ -38,7 +43,9 @@ def in_block(
     @wraps(function)
     def decorated(*arguments: P.args, **named: P.kwargs) -> R:
         with block(**options.of(arguments, named)):
-            return function(*arguments, **named)
+            result = function(*arguments, **named)
+            refuse_unfinished(function, result)
+            return result
 
     return decorated
 
@@ -66,15 +73,49 @@ def in_blocks(
     """Decorator: every call of an async or a blocking function is in a block of its own."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise Misconfigured(
-                "a generator runs when it is read: use the block inside it instead of the decorator"
-            )
-        if not inspect.iscoroutinefunction(function):
+        if not is_asynchronous(function, "use the block inside it instead of the decorator"):
             return in_block(function, blocking, options)
         return cast(Callable[P, R], in_async_block(function, asynchronous, options))
 
     return decorate
+
+
+def is_asynchronous(function: Any, instead: str) -> bool:
+    """Whether a decorated function is async. Raises ``Misconfigured`` for one that no block can guard."""
+    if isinstance(function, staticmethod | classmethod) or not callable(function):
+        raise Misconfigured(
+            f"the decorator is for functions, not for a {type(function).__name__}: write it next to 'def',"
+            " below other decorators"
+        )
+    forms = [function]
+    while isinstance(forms[-1], partial):
+        forms.append(forms[-1].func)
+    if not isinstance(forms[-1], type):
+        forms.append(getattr(forms[-1], "__call__", None))  # noqa: B004 - an object whose call is a coroutine
+    if any(inspect.isgeneratorfunction(form) or inspect.isasyncgenfunction(form) for form in forms):
+        raise Misconfigured(f"a generator runs when it is read: {instead}")
+    return any(inspect.iscoroutinefunction(form) for form in forms)
+
+
+def refuse_unfinished(function: Callable[..., object], result: object) -> None:
+    """Raise ``Misconfigured`` if a decorated function has only prepared its work: no block guards that."""
+    if not _is_unfinished(function, result):
+        return
+    if inspect.iscoroutine(result):
+        result.close()
+    raise Misconfigured(
+        f"the decorated function returned a {type(result).__name__}, whose work is still to be done: decorate"
+        " the 'async def' that does it, or use the block around the work"
+    )
+
+
+def _is_unfinished(function: Callable[..., object], result: object) -> bool:
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        # A generator that a function returns may read an answer that it has. The body of a function may also
+        # be the generator, below another decorator.
+        body = inspect.unwrap(function)
+        return inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body)
+    return inspect.isawaitable(result) or isinstance(result, ContextDecorator | AsyncContextDecorator)
 
 
 class Decorators(ABC):

@@ -1,12 +1,12 @@
 """``retrying`` and ``retry`` of both kinds of agents."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 from fuseboard.agent_api.arguments import check_name
+from fuseboard.agent_api.decorators import is_asynchronous, refuse_unfinished
 from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.options import CallOptions, Neutral
 from fuseboard.agent_api.retrying import (
@@ -80,17 +80,13 @@ class RetryDecorator(ABC):
         asynchronous, blocking = self._retry_loops()
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-                raise Misconfigured(
-                    "a generator runs when it is read: use 'retrying' inside it instead of the decorator"
-                )
-            if inspect.iscoroutinefunction(function):
+            if is_asynchronous(function, "use 'retrying' inside it instead of the decorator"):
 
                 @wraps(function)
                 async def attempted(*given: P.args, **named: P.kwargs) -> Any:
                     async for attempt in asynchronous(dependency, **arguments):
                         async with attempt:
-                            answer = await function(*given, **named)
+                            answer = await cast(Callable[P, Any], function)(*given, **named)
                     return answer
 
                 return cast(Callable[P, R], attempted)
@@ -100,6 +96,7 @@ class RetryDecorator(ABC):
                 for attempt in blocking(dependency, **arguments):
                     with attempt:
                         answer = function(*given, **named)
+                        refuse_unfinished(function, answer)
                 return answer
 
             return tried
