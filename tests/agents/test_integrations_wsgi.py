@@ -124,7 +124,7 @@ def test_what_a_request_held_is_free_when_its_body_is_closed(agent: blocking.Age
 
 def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(agent: blocking.Agent):
     def calling(environ: Any, start_response: Any) -> Iterable[bytes]:
-        raise Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN, retry_after_ms=4000))
+        raise refused_call()
 
     answer = Answer(FuseboardMiddleware(calling, agent, tenant_of), "acme")
     assert (answer.status, b"breaker_open" in answer.read()) == (503, True)
@@ -164,10 +164,12 @@ def test_requests_are_shed_before_any_limit_and_counted_until_their_body_ends(ti
     assert (pod.requests.in_flight, pod.requests.errors) == (0, 1)
 
 
+def refused_call() -> Refused:
+    return Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN, retry_after_ms=4000))
+
+
 @pytest.mark.parametrize("starts", [False, True])
 def test_a_generator_that_fails_is_an_error_of_the_pod(tiered: blocking.Agent, starts: bool):
-    """Third reader, low 12: it runs only while the server reads its body, so its 500 was not counted."""
-
     def broken(environ: Any, start_response: Any) -> Iterable[bytes]:
         if starts:
             start_response("200 OK", [("Content-Type", "text/plain")])
@@ -180,6 +182,47 @@ def test_a_generator_that_fails_is_an_error_of_the_pod(tiered: blocking.Agent, s
     pod = pod_of(tiered)
     # A response that began with 200 is counted as that.
     assert (pod.requests.in_flight, pod.requests.errors) == (0, 0 if starts else 1)
+
+
+def test_a_generator_whose_call_is_refused_gets_the_same_answer(tiered: blocking.Agent):
+    """It runs only while the server reads its body."""
+    closed = []
+
+    def calling(environ: Any, start_response: Any) -> Iterable[bytes]:
+        try:
+            raise ExceptionGroup("tasks", [refused_call()])
+            yield b""
+        finally:
+            closed.append(True)
+
+    answer = Answer(FuseboardMiddleware(calling, tiered, tenant_of), "premium")
+    body = answer.read()
+    assert (answer.status, b"breaker_open" in body, closed) == (503, True, [True])
+    pod = pod_of(tiered)
+    assert (pod.requests.in_flight, pod.requests.errors) == (0, 0)
+
+
+def test_a_refusal_after_the_start_of_an_answer_is_raised(agent: blocking.Agent):
+    def late(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        yield b"hel"
+        raise refused_call()
+
+    answer = Answer(FuseboardMiddleware(late, agent, tenant_of), "slots")
+    with pytest.raises(Refused):
+        answer.read()
+    wait_until(lambda: free(agent))
+
+
+@pytest.mark.parametrize("path", ["/café/menu", "/a b", "/日本"])
+def test_the_path_of_an_endpoint_is_text(path: str):
+    environ = {"SCRIPT_NAME": "", "PATH_INFO": path.encode().decode("latin-1"), "REQUEST_METHOD": "get"}
+    assert subject_of(environ).endpoint == f"GET {path}"
+
+
+def test_bytes_of_a_path_that_are_no_text_stay(agent: blocking.Agent):
+    environ = {"SCRIPT_NAME": "/shop", "PATH_INFO": "/\xff", "REQUEST_METHOD": "GET"}
+    assert subject_of(environ).endpoint == "GET /shop/\xff"
 
 
 def test_a_probe_and_the_protection_of_the_pod(tiered: blocking.Agent):

@@ -11,7 +11,7 @@ import redis
 from fuseboard import Agent, AgentSettings, Mode, blocking
 from fuseboard.contract.words import Reason
 from fuseboard.integrations import asgi, wsgi
-from tests.agents.pressed import TENANTS, TIERED, press
+from tests.agents.pressed import TENANTS, TIERED, pod_of, press
 from tests.agents.published import publish
 from tests.agents.test_integrations_asgi import FakeAgent, hello, refused
 from tests.agents.test_integrations_wsgi import hello as wsgi_hello
@@ -55,6 +55,44 @@ class TestASGI:
             assert (await ask(app, "OPTIONS", ORIGIN | ASKS)).status_code == 200
             press(agent, 1.0, seconds=10)
             assert (await ask(app, "OPTIONS", ORIGIN | ASKS)).status_code == 503
+
+
+class TestFastAPI:
+    """A route that answers OPTIONS itself, without the middleware for CORS."""
+
+    def app(self, agent: Any) -> Any:
+        fastapi = pytest.importorskip("fastapi")
+        from fuseboard.integrations.fastapi import limited
+
+        app = fastapi.FastAPI()
+        limit = fastapi.Depends(limited(agent, tenant=lambda: "acme"))
+
+        @app.api_route("/orders", methods=["OPTIONS", "POST"], dependencies=[limit])
+        async def orders() -> str:
+            return "ok"
+
+        return app
+
+    async def test_a_preflight_passes_without_a_question(self):
+        agent = FakeAgent(refused(Reason.QUOTA))
+        more = {"Access-Control-Request-Private-Network": "true"}
+        for headers in (ORIGIN | ASKS, ORIGIN | ASKS | more):
+            assert (await ask(self.app(agent), "OPTIONS", headers)).status_code == 200
+        assert agent.asked == []
+
+    @pytest.mark.parametrize(("method", "headers"), REQUESTS)
+    async def test_other_requests_are_limited(self, method: str, headers: dict[str, str]):
+        app = self.app(FakeAgent(refused(Reason.QUOTA)))
+        assert (await ask(app, method, headers)).status_code == 429
+
+    async def test_an_overloaded_pod_sheds_it(self, limits: redis.Redis, redis_url: str, tmp_path: Path):
+        publish(limits, TIERED, revision=1, tenants=TENANTS)
+        async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
+            await eventually(lambda: agent.mode is Mode.SHARED and agent._runtime.inbound.pod is not None)
+            assert (await ask(self.app(agent), "OPTIONS", ORIGIN | ASKS)).status_code == 200
+            press(agent, 1.0, seconds=10)
+            assert (await ask(self.app(agent), "OPTIONS", ORIGIN | ASKS)).status_code == 503
+            assert pod_of(agent).requests.in_flight == 0
 
 
 class TestWSGI:

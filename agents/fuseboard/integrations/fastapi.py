@@ -27,6 +27,7 @@ from fuseboard.calling.classification import refusal_of
 from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
+from fuseboard.integrations import preflight
 from fuseboard.integrations.asgi import ENTERED, can_deny
 from fuseboard.integrations.problem import close_code, close_reason, limit_headers, refusal
 from fuseboard.protection.pod import Visit
@@ -114,7 +115,8 @@ def limited(
     refusal ends within ``wait_s`` seconds. Raises ``LimitReached``, which is a ``fuseboard.Refused``.
 
     Without the ASGI middleware, the protection of the pod counts a request until its response has been
-    sent. For responses that are long streams, use the middleware.
+    sent. For responses that are long streams, use the middleware. A CORS preflight costs nothing, and can be
+    shed.
     """
     check_wait(wait_s)
 
@@ -127,6 +129,11 @@ def limited(
         estimates: Annotated[Mapping[str, int] | None, Depends(costs)],
         who: Annotated[Subject | None, Depends(subject)],
     ) -> AsyncIterator[Decision | None]:
+        if preflight.in_scope(connection.scope):
+            with _visiting(agent, connection, None, subject_of(connection), legacy_headers) as held:
+                after.add_task(held.answered)
+                yield None
+            return
         if whose is None and (who is None or who == NOBODY):
             yield None
             return

@@ -11,6 +11,7 @@ too.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -41,8 +42,16 @@ logger = logging.getLogger("fuseboard.wsgi")
 
 def subject_of(environ: Environ) -> Subject:
     """Who asks: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), method and path."""
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    return Subject(ip=environ.get("REMOTE_ADDR", ""), endpoint=endpoint_of(environ["REQUEST_METHOD"], path))
+    endpoint = endpoint_of(environ["REQUEST_METHOD"], _path_of(environ))
+    return Subject(ip=environ.get("REMOTE_ADDR", ""), endpoint=endpoint)
+
+
+def _path_of(environ: Environ) -> str:
+    """The path as text. A server passes each of its bytes as one character (PEP 3333)."""
+    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    with suppress(UnicodeError):
+        return path.encode("latin-1").decode()
+    return path
 
 
 class FuseboardMiddleware:
@@ -87,8 +96,7 @@ class FuseboardMiddleware:
             subject = (self._subject(environ) if self._subject is not None else None) or NOBODY
         if tenant is None and subject == NOBODY:
             return self._serve(environ, start_response, [], None)
-        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-        visit = self._agent.enter_request(tenant, subject, environ["REQUEST_METHOD"], path)
+        visit = self._agent.enter_request(tenant, subject, environ["REQUEST_METHOD"], _path_of(environ))
         if isinstance(visit, Decision):
             return self._refuse(environ, start_response, visit)
         try:
@@ -102,7 +110,7 @@ class FuseboardMiddleware:
             if visit is not None:
                 visit.leave()
             raise
-        return _Body(body, visit.leave, failed=lambda: visit.answered(500))
+        return _ending(body, visit.leave)
 
     def _handle(
         self,
@@ -123,7 +131,7 @@ class FuseboardMiddleware:
             self._agent.finish(decision)
             raise
         if any(limit.algorithm is Algorithm.CONCURRENCY for limit in decision.limits):
-            return _Body(body, lambda: self._agent.finish(decision))
+            return _ending(body, lambda: self._agent.finish(decision))
         return body
 
     def _decide(self, environ: Environ, tenant: str | None, subject: Subject) -> Decision | None:
@@ -152,15 +160,19 @@ class FuseboardMiddleware:
                 visit.answered(int(status.split(maxsplit=1)[0]))
             return start_response(status, [*headers, *extra], exc_info)
 
-        try:
-            return self._app(environ, start_with_headers)
-        except Exception as error:
+        def failed(error: Exception) -> Iterable[bytes]:
             refused = refusal_of(error)
             if refused is not None and not started:
                 return self._refuse(environ, start_response, refused.decision)
             if refused is None and visit is not None:
                 visit.answered(500)
-            raise
+            raise error
+
+        try:
+            body = self._app(environ, start_with_headers)
+        except Exception as error:
+            return failed(error)
+        return body if started and visit is None else _Body(body, failed)
 
     def _refuse(self, environ: Environ, start_response: StartResponse, decision: Decision) -> Iterable[bytes]:
         status, headers, body = refusal(decision, legacy=self._legacy)
@@ -202,27 +214,36 @@ class _Body:
     """A response body. What the request holds is free when the body ends, before the application's own
     ``close``: work after the answer holds nothing.
 
-    An application that is a generator runs, and fails, only while its body is read: ``failed``.
+    An application that is a generator runs, and fails, only while its body is read. ``failed`` returns the
+    answer to its error, or raises the error.
     """
 
     def __init__(
-        self, body: Iterable[bytes], ended: Callable[[], None], failed: Callable[[], None] | None = None
+        self, body: Iterable[bytes], failed: Callable[[Exception], Iterable[bytes]] | None = None
     ) -> None:
-        self._body, self._ended, self._failed = body, ended, failed
+        self._body, self._failed = body, failed
+        self.ended = ExitStack()
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._body
-        except Exception:
-            if self._failed is not None:
-                self._failed()
-            raise
+        except Exception as error:
+            if self._failed is None:
+                raise
+            yield from self._failed(error)
 
     def close(self) -> None:
         """The server calls it exactly once, whatever happened (PEP 3333)."""
         try:
-            self._ended()
+            self.ended.close()
         finally:
             close = getattr(self._body, "close", None)
             if close is not None:
                 close()
+
+
+def _ending(body: Iterable[bytes], ended: Callable[[], None]) -> _Body:
+    """``body``, which calls ``ended`` at its end."""
+    held = body if isinstance(body, _Body) else _Body(body)
+    held.ended.callback(ended)
+    return held
