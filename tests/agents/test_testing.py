@@ -56,13 +56,22 @@ async def test_it_refuses_on_demand(fuseboard_agent: FakeAgent):
         30_000,
     )
     fuseboard_agent.full("api", times=1)
-    with pytest.raises(Refused):
+    with pytest.raises(Refused) as full:
         await ask(fuseboard_agent)
+    assert full.value.decision.retry_after_ms == 1000  # the least that a pod says
+    fuseboard_agent.full("api", retry_after_s=7, times=1)
+    with pytest.raises(Refused) as full:
+        await ask(fuseboard_agent)
+    assert full.value.decision.retry_after_ms == 7000
     assert await ask(fuseboard_agent) == "answer"
     fuseboard_agent.open("api")
     fuseboard_agent.admit("api")
     assert await ask(fuseboard_agent) == "answer"
-    assert [one.reason for one in fuseboard_agent.refusals] == [Reason.BREAKER_OPEN, Reason.BULKHEAD_FULL]
+    assert [one.reason for one in fuseboard_agent.refusals] == [
+        Reason.BREAKER_OPEN,
+        Reason.BULKHEAD_FULL,
+        Reason.BULKHEAD_FULL,
+    ]
     fuseboard_agent.shed("acme")
     assert (await fuseboard_agent.admit_request("acme")).reason is Reason.SHED
     assert (await fuseboard_agent.admit_request("other")).allowed

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack
 
+from fuseboard.admission.call_guard import SOONEST_S
 from fuseboard.agent_api.arguments import (
     check_actual,
     check_call_options,
@@ -81,9 +82,9 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         """The breaker is open."""
         self.refuse(dependency, Reason.BREAKER_OPEN, retry_after_s=retry_after_s, times=times)
 
-    def full(self, dependency: str, *, times: int | None = None) -> None:
-        """No slot of the bulkhead is free."""
-        self.refuse(dependency, Reason.BULKHEAD_FULL, retry_after_s=30.0, times=times)
+    def full(self, dependency: str, *, retry_after_s: float = SOONEST_S, times: int | None = None) -> None:
+        """No slot of the bulkhead is free. A pod says when one will be: after at least 1 s."""
+        self.refuse(dependency, Reason.BULKHEAD_FULL, retry_after_s=retry_after_s, times=times)
 
     def admit(self, dependency: str) -> None:
         """Admit calls again, at once."""
