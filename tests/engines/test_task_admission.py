@@ -3,17 +3,20 @@
 import asyncio
 import pickle
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.app.task import Context
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
+from dramatiq.errors import Retry as Later
 
 from fuseboard import Misconfigured, Outcome, Reason, Refused
 from fuseboard.decision import Decision
 from fuseboard.integrations import celery as integration
 from fuseboard.integrations.celery import HEADER, GuardedTask
+from fuseboard.integrations.dramatiq import FuseboardMiddleware as DramatiqMiddleware
 from fuseboard.integrations.task_admission import (
     CAP_S,
     MOST_REFUSALS,
@@ -23,6 +26,7 @@ from fuseboard.integrations.task_admission import (
     call_options,
     chosen,
     pause_s,
+    report_end,
 )
 from fuseboard.testing import FakeAgent
 
@@ -159,18 +163,69 @@ class TestCelery:
 
     def test_the_end_is_reported_and_a_direct_call_is_not_guarded(self, agent: FakeAgent):
         assert run() == "charged"
-        for error in (ConnectionError(), Retry(exc=ConnectionError()), Retry(), Reject()):
+        for error in (ConnectionError(), Retry(exc=ConnectionError()), Retry(), Reject(), Ignore()):
             with pytest.raises(type(error)):
                 run(error)
-        assert [outcome for _, outcome in agent.outcomes] == [
-            Outcome.OK,
-            Outcome.FAILURE,
-            Outcome.FAILURE,
-            Outcome.NEUTRAL,
-            Outcome.NEUTRAL,
-        ]
+            with pytest.raises(ExceptionGroup):
+                run(ExceptionGroup("tasks", [error]))
+        failed, neutral = Outcome.FAILURE, Outcome.NEUTRAL
+        found = [outcome for _, outcome in agent.outcomes]
+        assert found == [Outcome.OK, *[failed] * 4, *[neutral] * 6]
         agent.open("payments")
         assert charge() == "charged"
+
+
+class Again(Exception):
+    """What a task of any engine raises to run again."""
+
+
+def again_from(cause: BaseException | None) -> Again:
+    error = Again()
+    error.__cause__ = cause
+    return error
+
+
+def again_while_handling(context: BaseException) -> Again:
+    error = Again()
+    error.__context__ = context
+    return error
+
+
+REFUSED = Refused(refusal(1000))
+ENDS = [
+    (again_from(None), Outcome.NEUTRAL),
+    (again_from(ConnectionError()), Outcome.FAILURE),
+    (again_while_handling(ConnectionError()), Outcome.FAILURE),
+    (again_from(REFUSED), Outcome.NEUTRAL),
+    (again_from(ExceptionGroup("tasks", [REFUSED, ConnectionError()])), Outcome.FAILURE),
+    (ExceptionGroup("tasks", [again_from(None)]), Outcome.NEUTRAL),
+    (ExceptionGroup("tasks", [again_from(ConnectionError())]), Outcome.FAILURE),
+    (ExceptionGroup("tasks", [again_from(None), REFUSED]), Outcome.NEUTRAL),
+    (ExceptionGroup("tasks", [again_from(None), ConnectionError()]), Outcome.FAILURE),
+    (ExceptionGroup("tasks", [ExceptionGroup("more", [REFUSED])]), Outcome.NEUTRAL),
+    (ExceptionGroup("tasks", [KeyError("left out")]), Outcome.NEUTRAL),
+    (BaseExceptionGroup("tasks", [asyncio.CancelledError(), KeyboardInterrupt()]), Outcome.NEUTRAL),
+]
+
+
+@pytest.mark.parametrize(("error", "expected"), ENDS, ids=lambda value: repr(value)[:60])
+async def test_a_task_that_runs_again_says_what_caused_it(
+    agent: FakeAgent, error: BaseException, expected: Outcome
+):
+    permit = await agent.admit_call("payments")
+    report_end(agent.report, permit, error, 0.1, again=Again, neutral=(KeyError,))
+    assert agent.outcomes == [("payments", expected)]
+
+
+def test_an_actor_of_dramatiq_that_asks_to_run_again_is_no_failure(agent: FakeAgent):
+    for error, expected in ((Later("busy"), Outcome.NEUTRAL), (ConnectionError(), Outcome.FAILURE)):
+        worker: Any = Threads(agent)
+        middleware = DramatiqMiddleware(worker)
+        message: Any = SimpleNamespace(actor_name="charge", args=(), kwargs={}, options={}, failed=False)
+        broker: Any = SimpleNamespace(get_actor=lambda _: SimpleNamespace(options={"dependency": "payments"}))
+        middleware.before_process_message(broker, message)
+        middleware.after_process_message(broker, message, exception=error)
+        assert agent.outcomes[-1] == ("payments", expected)
 
 
 def test_the_options_of_a_task_are_values_or_functions_of_its_arguments():

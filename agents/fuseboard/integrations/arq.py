@@ -27,7 +27,6 @@ from arq.constants import retry_key_prefix
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_name, check_tier
 from fuseboard.agent_api.options import Given
-from fuseboard.contract.words import Outcome
 from fuseboard.errors import Refused
 from fuseboard.integrations.task_admission import (
     MOST_REFUSED_S,
@@ -75,16 +74,10 @@ def guarded(
             began = monotonic()
             try:
                 result = await job(ctx, *args, **kwargs)
-            except Retry as again:
-                if again.__context__ is None:
-                    agent.report(permit, Outcome.NEUTRAL)
-                else:
-                    report_end(agent.report, permit, again.__context__, monotonic() - began)
-                raise
             except BaseException as error:
-                report_end(agent.report, permit, error, monotonic() - began)
+                report_end(agent.report, permit, error, monotonic() - began, again=Retry)
                 raise
-            report_end(agent.report, permit, None, monotonic() - began)
+            report_end(agent.report, permit, None, monotonic() - began, again=Retry)
             return result
 
         return run

@@ -25,8 +25,7 @@ from celery import Task, signals
 from celery.exceptions import Ignore, Reject, Retry
 
 from fuseboard import blocking
-from fuseboard.contract.words import Outcome
-from fuseboard.decision import Decision
+from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.integrations.task_admission import (
     CAP_S,
@@ -86,21 +85,15 @@ class GuardedTask(Task):  # type: ignore[type-arg] # the parameters of each task
         began = monotonic()
         try:
             result = self.run(*args, **kwargs)
-        except Retry as again:
-            cause = again.exc or again.__context__
-            if cause is None:
-                agent().report(permit, Outcome.NEUTRAL)
-            else:
-                report_end(agent().report, permit, cause, monotonic() - began)
-            raise
-        except (Ignore, Reject):
-            agent().report(permit, Outcome.NEUTRAL)
-            raise
         except BaseException as error:
-            report_end(agent().report, permit, error, monotonic() - began)
+            self._ended(permit, error, began)
             raise
-        report_end(agent().report, permit, None, monotonic() - began)
+        self._ended(permit, None, began)
         return result
+
+    def _ended(self, permit: Permit, error: BaseException | None, began: float) -> None:
+        elapsed_s = monotonic() - began
+        report_end(agent().report, permit, error, elapsed_s, again=Retry, neutral=(Ignore, Reject))
 
     def _later(self, refused: Refused) -> Exception:
         """What ends this run of the task. Its message is published again, unless it was refused too often."""

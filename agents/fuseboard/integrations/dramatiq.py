@@ -105,7 +105,7 @@ class FuseboardMiddleware(Middleware):
             return
         permit, began = self._permits.pop(id(message), (None, 0.0))
         if permit is not None:
-            report_end(self._agent.report, permit, exception, monotonic() - began)
+            report_end(self._agent.report, permit, exception, monotonic() - began, again=Retry)
 
     def after_skip_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:
         permit, _ = self._permits.pop(id(message), (None, 0.0))

@@ -2,10 +2,12 @@
 
 import random
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from fuseboard.agent_api.options import CallOptions
+from fuseboard.calling.exception_paths import paths
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
@@ -59,11 +61,30 @@ def call_options(
 
 
 def report_end(
-    report: Callable[..., None], permit: Permit, error: BaseException | None, elapsed_s: float
+    report: Callable[..., None],
+    permit: Permit,
+    error: BaseException | None,
+    elapsed_s: float,
+    *,
+    again: type[Exception],
+    neutral: tuple[type[Exception], ...] = (),
 ) -> None:
-    """Report how the task ended, to ``Agent.report`` of either kind of agent."""
+    """Report how the task ended, to ``Agent.report`` of either kind of agent.
+
+    A task raises ``again`` to run once more: that says what caused it. ``neutral`` say nothing.
+    """
     if error is None:
         report(permit, Outcome.OK, elapsed_s)
-    else:
-        outcome, cooldown_ms = judge_permitted(permit, error)
-        report(permit, outcome, cooldown_ms=cooldown_ms)
+        return
+    members = [path[0] for path in paths(error)]
+    if any(isinstance(member, again) for member in members):
+        causes = [_cause(member) if isinstance(member, again) else member for member in members]
+        error = BaseExceptionGroup("a task", [cause or CancelledError() for cause in causes])
+    outcome, cooldown_ms = judge_permitted(permit, error, neutral)
+    report(permit, outcome, cooldown_ms=cooldown_ms)
+
+
+def _cause(again: BaseException) -> BaseException | None:
+    # Celery's ``Task.retry`` gets it as an argument.
+    given = getattr(again, "exc", None)
+    return given if isinstance(given, BaseException) else again.__cause__ or again.__context__
