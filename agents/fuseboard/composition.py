@@ -13,6 +13,7 @@ from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.domains import RequestDomains
 from fuseboard.batching.fleet_leases import Leases
+from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.probes import Probes
 from fuseboard.breaker.reports import Reports
@@ -46,14 +47,16 @@ def compose_admission(
 
     drill_store = DrillStore(store)
     health = StoreHealth(store=drill_store, environment=environment, tuning=tuning)
+    spending = KnownSpending()
     batcher = Batcher(
         store=drill_store,
         health=health,
         meter=counters,
         tuning=tuning,
         token_prefix=f"{token_hex(4)}-",
+        spending=spending,
     )
-    settlements = Settlements(store=drill_store, health=health)
+    settlements = Settlements(store=drill_store, health=health, spending=spending)
     leases = Leases(
         batcher=batcher,
         settlements=settlements,
@@ -61,7 +64,10 @@ def compose_admission(
         usable=lambda: health.usable,
     )
     reports = Reports(store=drill_store, health=health, tuning=tuning)
-    redis_fallback = compose_redis_fallback(configuration=configuration, store=drill_store, health=health)
+    redis_fallback = compose_redis_fallback(
+        configuration=configuration, store=drill_store, health=health, spending=spending
+    )
+    redis_fallback.limits.settle = settlements.add
     decisions = DecisionBuilder(server, health, signer)
     requests = RequestAdmission(
         configuration=configuration,

@@ -1,7 +1,7 @@
 """What a limit allows while Redis is down, in words, for the forms where the limit is typed."""
 
 from fuseboard.contract.policy import Limit, Tuning
-from fuseboard.contract.shares import allowed_alone, reserved_calls, settled_limit
+from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reserved_calls, settled_limit
 from fuseboard.contract.words import FailurePolicy
 
 
@@ -16,12 +16,17 @@ def without_redis(limit: Limit, *, pods: int, tuning: Tuning) -> str:
         )
     if limit.failure_policy is FailurePolicy.FAIL_CLOSED or limit.limit == 0:
         return "Pods refuse every call."
+    if divides_what_is_left(limit):
+        alone = (
+            " A pod that never asked Redis refuses." if limit.failure_policy is FailurePolicy.RESERVED else ""
+        )
+        return f"Pods divide what was left of {limit.limit:,} when Redis last answered.{alone}"
     if limit.failure_policy is FailurePolicy.RESERVED:
         part = reserved_calls(settled_limit(limit, tuning))
         if part == 0:
             return (
-                "Pods refuse every call: nothing is reserved of a calendar quota, of a limit that remembers"
-                " calls for longer than share_rest_ms, or of a part below one call."
+                "Pods refuse every call: nothing is reserved of a limit that remembers calls for longer than"
+                " share_rest_ms, or of a part below one call."
             )
         return (
             f"All pods together allow {part:,} of {limit.limit:,}; with Redis, {limit.limit - part:,}."

@@ -105,7 +105,7 @@ class Admission:
         self._calls.probes.stop()
         self._leases.stop()
         self._reports.flush()
-        self._settlements.flush()
+        self._settlements.stop()
         self._batcher.close()
         self.redis_fallback.drain.stop()
         await asyncio.sleep(0)

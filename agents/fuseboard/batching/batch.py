@@ -18,6 +18,7 @@ import msgspec
 
 from fuseboard.batching.demand import Demand
 from fuseboard.batching.distribute import distribute_all, distribute_scarce, tally_shadows
+from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.redis_question import (
     ADMITS,
     BYPASS,
@@ -64,12 +65,14 @@ class Batcher:
         meter: StoreMeter,
         tuning: Callable[[], Tuning],
         token_prefix: str,
+        spending: KnownSpending,
     ) -> None:
         self._store = store
         self._health = health
         self._meter = meter
         self._tuning = tuning
         self._token_prefix = token_prefix
+        self._spending = spending
         self._questions = 0
         self._ready: list[Domain] = []
         self._scheduled = False
@@ -224,6 +227,11 @@ class Batcher:
             decided = self._health.decided_at(decoded.now_us, question.sent_at)
             distribute_scarce(question, decoded, decided, remember=self._health.shared_tenths >= 1.0)
             tally_shadows(question, decoded)
+        # During a ramp, less is left of a limit than pods may spend. A breaker that refuses reads no limits.
+        if self._health.shared_tenths >= 1.0 and verdict in (ADMITS, BYPASS, PROBES):
+            for demand in question.groups:
+                if demand.divides_what_is_left:
+                    self._spending.learn(demand, decoded.now_us)
         return True
 
     def _timer_fired(self) -> None:

@@ -4,7 +4,7 @@ from fuseboard.batching.encoding import GroupText
 from fuseboard.batching.refusals import Denial
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit, lease_length_ms
-from fuseboard.contract.shares import reserved_burst, reserved_calls
+from fuseboard.contract.shares import divides_what_is_left, reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
 from fuseboard.reporting.request_tallies import UNCOUNTED
 
@@ -84,6 +84,7 @@ class Demand:
         "bulk",
         "costs",
         "denial",
+        "divides_what_is_left",
         "has_estimates",
         "holds_slots",
         "keys",
@@ -106,6 +107,8 @@ class Demand:
         self.bulk = 0
         #: The call must be settled when it ends. Otherwise its slots stay taken until they expire.
         self.holds_slots = any(ref.is_slot for ref in refs)
+        #: Pods divide what is left of some of its limits while they have no Redis.
+        self.divides_what_is_left = any(divides_what_is_left(ref.limit) for ref in refs)
         #: The last refusal, while it still applies: Redis need not be asked before it ends.
         self.denial: Denial | None = None
         #: Other costs than calls: what callers say is an estimate.

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from fuseboard.batching.demand import Demand, LimitRef, RuleBook, settling_span_us, slot_names
 from fuseboard.batching.encoding import msgpack_encode
+from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.batching.redis_question import Answer
 from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.contract.policy import Limit
@@ -17,6 +18,8 @@ from fuseboard.store.store import ConnectionLostError, Reply, Store
 
 #: Corrections are collected for this time. Short, because a freed slot matters to waiting callers.
 WAIT_S = 0.005
+#: Redis is unavailable: see this much later whether it is back.
+LATER_S = 0.5
 #: Corrections kept while Redis is unavailable. Further ones are dropped: slots expire anyway.
 MAX_WAITING = 10_000
 
@@ -33,9 +36,10 @@ class Correction(Struct):
 class Settlements:
     """Sends corrections in batches, one script call per domain."""
 
-    def __init__(self, *, store: Store, health: StoreHealth) -> None:
+    def __init__(self, *, store: Store, health: StoreHealth, spending: KnownSpending) -> None:
         self._store = store
         self._health = health
+        self._spending = spending
         #: Those that a correction ends.
         self.refusals = RememberedRefusals()
         #: domain -> (counter, store time of admission) -> correction
@@ -48,21 +52,21 @@ class Settlements:
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
             amount = 0 if ref.key in answer.uncounted else -cost * answer.calls
             slots = slot_names(answer.token, cost) if ref.is_slot else ()
-            self._add(domain, ref, answer.at_us, amount, slots)
+            self.add(domain, ref, answer.at_us, amount, slots)
 
     def refund(self, charge: Charge, spent: Mapping[str, int]) -> None:
         """One call was not made: refund what it has spent by now, by measure."""
         for ref, cost in zip(charge.demand.refs, charge.demand.costs, strict=True):
             if ref.is_slot:
-                self._add(charge.domain, ref, charge.at_us, 0, slot_names(charge.token, cost))
+                self.add(charge.domain, ref, charge.at_us, 0, slot_names(charge.token, cost))
             elif ref.key not in charge.account.uncounted:
-                self._add(charge.domain, ref, charge.at_us, -spent[ref.limit.measure])
+                self.add(charge.domain, ref, charge.at_us, -spent[ref.limit.measure])
 
     def free(self, domain: str, demand: Demand, token: str) -> None:
         """The call has ended: free its slots. What it spent stays spent."""
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
             if ref.is_slot:
-                self._add(domain, ref, 0, 0, slot_names(token, cost))
+                self.add(domain, ref, 0, 0, slot_names(token, cost))
 
     def correct(self, charge: Charge, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``, whatever the estimate was."""
@@ -70,9 +74,12 @@ class Settlements:
         for ref, estimate in zip(demand.refs, demand.costs, strict=True):
             counts = ref.limit.measure == measure and ref.key not in charge.account.uncounted
             if counts and actual != estimate and not ref.is_slot:
-                self._add(charge.domain, ref, charge.at_us, actual - estimate)
+                self.add(charge.domain, ref, charge.at_us, actual - estimate)
 
-    def _add(self, domain: str, ref: LimitRef, at_us: int, amount: int, slots: tuple[str, ...] = ()) -> None:
+    def add(self, domain: str, ref: LimitRef, at_us: int, amount: int, slots: tuple[str, ...] = ()) -> None:
+        """Correct what was spent at ``at_us`` by an amount, and free these slots."""
+        if amount:
+            self._spending.add(ref, amount, at_us)
         if self._count >= MAX_WAITING or (not amount and not ref.is_slot):
             return
         # A refund belongs to the bucket that was charged.
@@ -90,20 +97,29 @@ class Settlements:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(WAIT_S, self.flush)
 
+    def stop(self) -> None:
+        """Send what is collected, if Redis is available."""
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def flush(self) -> None:
-        """Send what is collected. Drop it when Redis is unavailable, because then Redis counts nothing
-        either.
+        """Send what is collected. Keep it while Redis, or its node of a Cluster, is unavailable: what it has
+        charged stays charged.
         """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting, self._count = self._waiting, {}, 0
-        if not self._health.usable:
-            return
-        for corrections in waiting.values():
-            every = list(corrections.items())
-            for first in range(0, len(every), MAX_TOGETHER):
-                self._send(every[first : first + MAX_TOGETHER])
+        for domain, corrections in tuple(self._waiting.items()):
+            if self._health.usable and self._store.serves(next(iter(corrections))[0]):
+                del self._waiting[domain]
+                self._count -= len(corrections)
+                every = list(corrections.items())
+                for first in range(0, len(every), MAX_TOGETHER):
+                    self._send(every[first : first + MAX_TOGETHER])
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(LATER_S, self.flush)
 
     def _send(self, corrections: list[tuple[tuple[bytes, int], Correction]]) -> None:
         rules = RuleBook(self._health.shared_tenths, self._health.store_time_us())

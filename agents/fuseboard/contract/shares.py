@@ -66,12 +66,18 @@ def _part(limit: Limit, amount: int) -> int:
     return max(0, min(part, amount - 1))  # Redis can always grant one
 
 
+def divides_what_is_left(limit: Limit) -> bool:
+    """Whether pods without Redis divide what was left of the limit when Redis last answered."""
+    divides = limit.failure_policy in (FailurePolicy.LOCAL_SHARE, FailurePolicy.RESERVED)
+    return divides and limit.algorithm is Algorithm.FIXED_WINDOW and not limit.shadow
+
+
 def settled(policy: Policy) -> Policy:
     """The policy with the reserved part of every limit computed.
 
     A share rests for ``share_rest_ms`` before another pod gets it, so that what was spent of it has
     left the window. A limit that remembers calls for longer has no reserved part, and neither has a
-    calendar quota, which would need a correct clock in the pod.
+    calendar limit: pods divide what is left of it.
     """
     tuning = policy.tuning
 
@@ -136,6 +142,9 @@ def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> All
         )
     if limit.failure_policy is FailurePolicy.FAIL_CLOSED or limit.limit == 0:
         return AllowedAlone(calls=0.0, words=f"none of {limit.limit:,} here")
+    fair = limit.limit / max(1, servers)
+    if divides_what_is_left(limit):
+        return AllowedAlone(calls=fair, words=f"at most {max(1, int(fair)):,} of {limit.limit:,} here")
     if limit.failure_policy is FailurePolicy.RESERVED:
         whole = reserved_calls(limit)
         if share is None:
@@ -144,7 +153,6 @@ def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> All
             )
         calls = calls_of(share.level, share.place, whole)
         return AllowedAlone(calls=float(calls), words=f"{calls:,} of {limit.limit:,} here")
-    fair = limit.limit / max(1, servers)
     if fair >= 1:
         return AllowedAlone(calls=fair, words=f"{int(fair):,} of {limit.limit:,} here")
     every_s = 3 * limit.window_ms / 1000 / fair

@@ -17,7 +17,7 @@ from fuseboard.contract.scripts import DRAIN
 from fuseboard.store.health import StoreHealth
 from fuseboard.store.store import NotServedError, Reply, Store
 from fuseboard.without_redis.journal import KEPT_S, Journal
-from fuseboard.without_redis.local_limits import LocalLimits
+from fuseboard.without_redis.local_limits import LocalLimits, Reported
 from fuseboard.without_redis.offline_counts import Segment
 
 logger = logging.getLogger("fuseboard.journal")
@@ -134,7 +134,8 @@ class Drain:
     def _ask(self, segment: Segment, names: list[str]) -> asyncio.Future[Reply]:
         totals, limits = fields_of(segment, names)
         refs = [(ref, amount) for ref, amount in self._charges(segment, limits) if amount > 0]
-        rules = RuleBook(1.0, self._health.store_time_us())
+        store_us = self._health.store_time_us()
+        rules = RuleBook(1.0, store_us)
         numbers: list[int] = []
         for ref, amount in refs:
             numbers += (rules.number(ref.limit), amount)
@@ -147,6 +148,9 @@ class Drain:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def answered(reply: Reply) -> None:
+            if reply == 1:
+                for ref, amount in refs:
+                    self._local.charged(ref, amount, Reported(segment.until, store_us))
             if not answer.done():
                 answer.set_result(reply)
 

@@ -225,7 +225,7 @@ class CalendarPeriod:
     def wait(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> float:
         wall_us = int(time() * 1_000_000)
         ends = self._enter(limit, wall_us)
-        return 0.0 if self.amount + cost <= max(1.0, portion.calls) else (ends - wall_us) / 1_000_000
+        return 0.0 if self.amount + cost <= portion.calls else (ends - wall_us) / 1_000_000
 
     def spend(self, portion: PodPortion, limit: Limit, cost: int, now: float) -> None:
         self.amount += cost
@@ -239,6 +239,10 @@ class CalendarPeriod:
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
         self._enter(limit, int(time() * 1_000_000))
         return self.amount
+
+    def charged(self, amount: int) -> None:
+        """Redis counts so much of it from now on."""
+        self.amount = max(0, self.amount - amount)
 
     def known(self, limit: Limit, now: float) -> list[Entry]:
         # All of it may have been spent just now: only the period is known.

@@ -2,14 +2,23 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from time import monotonic
+from time import monotonic, time
+from typing import NamedTuple
 
 from fuseboard.batching.demand import Demand, LimitRef
+from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.contract.policy import Limit
-from fuseboard.contract.shares import reserved_burst, reserved_calls
+from fuseboard.contract.shares import divides_what_is_left, reserved_burst, reserved_calls
 from fuseboard.contract.words import Algorithm, FailurePolicy
 from fuseboard.decision import Charge
-from fuseboard.without_redis.local_counters import KINDS, Counter, PodPortion, Slots, Turn
+from fuseboard.without_redis.local_counters import (
+    KINDS,
+    CalendarPeriod,
+    Counter,
+    PodPortion,
+    Slots,
+    Turn,
+)
 from fuseboard.without_redis.offline_counts import OfflineCounts
 from fuseboard.without_redis.reserved_share import ReservedShare
 
@@ -32,12 +41,19 @@ class LocalRefusal:
         self.unavailable = unavailable
 
 
+class Reported(NamedTuple):
+    """A report to Redis: of calls until a moment of the monotonic clock, at a store time."""
+
+    until: float
+    store_us: int
+
+
 class LocalLimits:
     """This pod's own counters, used when Redis is unavailable, and for its part of a ramp.
 
     A ``reserved`` limit is spent from this pod's reserved share, which Redis never grants. A
     ``local_share`` limit is divided by the number of pods. When that is less than one call, the pod
-    gets a time slot.
+    gets a time slot. Of a calendar limit of either policy, pods divide what Redis last said is left.
     """
 
     def __init__(
@@ -46,6 +62,7 @@ class LocalLimits:
         *,
         share: ReservedShare | None = None,
         offline: OfflineCounts | None = None,
+        spending: KnownSpending | None = None,
         fleet_offset_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._live_servers = live_servers
@@ -53,8 +70,13 @@ class LocalLimits:
         #: Server time minus the monotonic clock; ``None`` until a server has said the time.
         self._fleet_offset_s = fleet_offset_s
         self.offline = offline or OfflineCounts(fleet_offset_s)
+        self._spending = spending or KnownSpending()
         #: Each with the rule that it counts by.
         self._counters: OrderedDict[bytes, tuple[Limit, Counter]] = OrderedDict()
+        #: The last report of each counter that Redis has charged.
+        self._charged: OrderedDict[bytes, Reported] = OrderedDict()
+        #: Corrects in Redis what is reported; a domain, a limit, the store time, and the amount.
+        self.settle: Callable[[str, LimitRef, int, int], None] = lambda *_: None
 
     def take(self, demand: Demand, part: float, now: float | None = None) -> LocalRefusal | None:
         """Spend from every limit, or from none; then the limit that refused.
@@ -72,7 +94,7 @@ class LocalLimits:
                 continue
             if limit.failure_policy is FailurePolicy.FAIL_CLOSED:
                 return LocalRefusal(limit, 1.0, unavailable=True)
-            portion = self.portion(limit, part)
+            portion = self.portion(ref, part)
             if portion is None:
                 return LocalRefusal(limit, NO_SHARE_WAIT_S, unavailable=True)
             counter = self._counter(ref, portion, now)
@@ -99,27 +121,48 @@ class LocalLimits:
         demand = charge.demand
         for ref, estimate in zip(demand.refs, demand.costs, strict=True):
             if ref.limit.measure == measure and actual != estimate and not ref.is_slot:
-                self._add(ref, actual - estimate, charge.at_us)
+                self._add(charge.domain, ref, actual - estimate, charge.at_us)
 
     def refund(self, charge: Charge, spent: Mapping[str, int]) -> None:
         """One call was not made: refund what it has spent by now, by measure. Its slots are freed apart."""
         for ref in charge.demand.refs:
             if not ref.is_slot:
-                self._add(ref, -spent[ref.limit.measure], charge.at_us)
+                self._add(charge.domain, ref, -spent[ref.limit.measure], charge.at_us)
 
-    def _add(self, ref: LimitRef, amount: int, at_us: int) -> None:
+    def _add(self, domain: str, ref: LimitRef, amount: int, at_us: int) -> None:
         """Add to what was spent at ``at_us``; negative is a refund, which gives back what still counts."""
         limit, known, at = ref.limit, self._counters.get(ref.key), at_us / 1_000_000
+        charged = self._charged.get(ref.key)
+        if charged is not None and at < charged.until:
+            # Redis counts the call by now, and it is corrected there.
+            self.settle(domain, ref, charged.store_us, amount)
+            if divides_what_is_left(limit):
+                return
         if known is not None:
             # The limit may have another rule by now. As in Redis, a refund to another algorithm is lost.
             rule, counter = known
-            portion = self.portion(rule, 1.0)
+            portion = self._portion_of(rule, 1.0)
             if portion is not None and (amount > 0 or rule.algorithm is limit.algorithm):
                 counter.correct(portion, rule, amount, at, monotonic())
         self.offline.correct(ref, amount, at)
 
-    def portion(self, limit: Limit, part: float) -> PodPortion | None:
-        """What this pod may spend of ``limit``; ``None`` for nothing."""
+    def portion(self, ref: LimitRef, part: float) -> PodPortion | None:
+        """What this pod may spend of a limit; ``None`` for nothing."""
+        limit = ref.limit
+        if divides_what_is_left(limit):
+            spent = self._spending.of(ref, int(time() * 1_000_000))
+            if spent is not None:
+                return PodPortion(self._whole_calls(max(0, limit.limit - spent) * part), 0)
+        return self._portion_of(limit, part)
+
+    def _whole_calls(self, left: float) -> int:
+        """This pod's share of what is left of a calendar limit."""
+        servers = self._live_servers()
+        # With less than one call for each pod, those with a reserved share have the calls.
+        return int(left / servers) if left >= servers else self.share.calls(int(left))
+
+    def _portion_of(self, limit: Limit, part: float) -> PodPortion | None:
+        """The same when Redis has said nothing about the limit."""
         if limit.limit == 0:
             return None
         if limit.failure_policy is FailurePolicy.RESERVED:
@@ -130,17 +173,32 @@ class LocalLimits:
             return PodPortion(calls, burst)
         servers = self._live_servers()
         fair = limit.limit * part / servers
+        if limit.algorithm is Algorithm.FIXED_WINDOW:
+            return PodPortion(max(1.0, fair), 0)
         turn = None if fair >= 1 else self._turn(limit.window_ms / 1000 / fair)
         return PodPortion(fair, max(1.0, limit.burst * part / servers), turn)
 
+    def charged(self, ref: LimitRef, amount: int, reported: Reported) -> None:
+        """Redis counts from now on what this pod spent alone of a limit."""
+        self._charged[ref.key] = reported
+        self._charged.move_to_end(ref.key)
+        if len(self._charged) > MAX_COUNTERS:
+            self._charged.popitem(last=False)
+        known = self._counters.get(ref.key)
+        if known is not None and isinstance(known[1], CalendarPeriod):
+            spent = self._spending.of(ref, int(time() * 1_000_000))
+            if spent is not None:
+                self._spending.add(ref, amount, reported.store_us)
+                known[1].charged(amount)
+
     def still_spent(self, ref: LimitRef) -> int:
-        """What this pod spent alone of a ``local_share`` limit and what still counts."""
+        """What this pod spent alone of a limit that Redis counts too, and what still counts."""
         known = self._counters.get(ref.key)
         if known is None:
             return 0
         # The limit may have another rule since the call: what still counts, counts by that one.
         limit, counter = known
-        portion = self.portion(limit, 1.0)
+        portion = self._portion_of(limit, 1.0)
         return 0 if portion is None else counter.spent(portion, limit, monotonic())
 
     def _turn(self, fair_s: float) -> Turn:

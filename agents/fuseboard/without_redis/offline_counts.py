@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from secrets import token_hex
+from time import monotonic
 
 from msgspec import Struct, field
 
@@ -11,6 +12,7 @@ from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.offline_fields import SHORTEST_S, part_suffix
 from fuseboard.contract.policy import Limit
+from fuseboard.contract.shares import divides_what_is_left
 from fuseboard.contract.words import FailurePolicy
 
 #: The most limits that are counted, whatever the tuning says. Calls of further limits are missing from the
@@ -31,6 +33,8 @@ class Segment(Struct):
     totals: dict[bytes, int] = field(default_factory=dict)
     #: Limits of which this pod spent a share that Redis does not know of.
     spent: dict[bytes, LimitRef] = field(default_factory=dict)
+    #: When it was closed; monotonic seconds.
+    until: float = 0.0
 
 
 class _Place:
@@ -103,6 +107,7 @@ class OfflineCounts:
         ended, self.changed = self.segment, {}
         if not ended.totals:
             return None
+        ended.until = monotonic()
         self.segment, self._places = Segment(next(self._names)), {}
         self.closed.append(ended)
         return ended
@@ -125,7 +130,7 @@ class OfflineCounts:
             if place is not None and place.name in totals and place.name != name:
                 # It takes the place of the last span, so that no limit needs more room than one entry.
                 totals[name] = totals.get(name, 0) + totals.pop(place.name)
-        if limit.failure_policy is FailurePolicy.LOCAL_SHARE:
+        if limit.failure_policy is FailurePolicy.LOCAL_SHARE or divides_what_is_left(limit):
             self.segment.spent[ref.key] = ref
         found = self._places[ref.key] = _Place(name, limit, now, until)
         return found

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from fuseboard.batching.known_spending import KnownSpending
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import AllowedAlone
 from fuseboard.contract.words import Mode
@@ -40,13 +41,14 @@ class RedisFallback(Struct, frozen=True):
 
 
 def compose_redis_fallback(
-    *, configuration: Configuration, store: Store, health: StoreHealth
+    *, configuration: Configuration, store: Store, health: StoreHealth, spending: KnownSpending
 ) -> RedisFallback:
     """Everything for decisions without Redis, with its hook in ``health``."""
     share, clock = ReservedShare(), configuration.clock
     limits = LocalLimits(
         lambda: configuration.live_servers,
         share=share,
+        spending=spending,
         fleet_offset_s=lambda: clock.offset_us / 1_000_000 if clock.learned else None,
     )
     drain = Drain(store=store, health=health, local=limits)

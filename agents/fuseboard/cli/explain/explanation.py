@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fuseboard.admission.inspection import Expected, Inspection
 from fuseboard.cli.found_configuration import FoundConfiguration
 from fuseboard.contract.policy import EVERY_SERVICE, Limit
-from fuseboard.contract.shares import allowed_alone, reserved_calls
+from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reserved_calls
 from fuseboard.contract.words import ConfigSource, FailurePolicy, Mode
 from fuseboard.decision import LimitStatus
 from fuseboard.subject import Costs, Subject
@@ -184,6 +184,9 @@ def _explain_limit(
 
 
 def _without_redis(limit: Limit, live_servers: int) -> str:
+    if divides_what_is_left(limit):
+        pods = f"{live_servers} pods" if live_servers else "all pods"
+        return f"this pod's share of what Redis last said is left; {pods} divide it"
     if limit.failure_policy is FailurePolicy.RESERVED:
         whole = reserved_calls(limit)
         return f"this pod's share of the reserved {whole:,} of {limit.limit:,}; its page shows how much"

@@ -1,0 +1,57 @@
+"""What Redis last said of the calendar limits that pods divide without it.
+
+Such a limit counts from the start of its period. A pod that loses Redis must not begin with all of it, so it
+spends its share of what was left. Times are store time in us.
+"""
+
+from collections import OrderedDict
+
+from msgspec import Struct
+
+from fuseboard.batching.demand import Demand, LimitRef, most_at_once
+from fuseboard.contract.shares import divides_what_is_left
+
+#: Counters kept. The least recently counted is dropped first.
+MAX_COUNTERS = 50_000
+
+
+class _Spent(Struct):
+    """What a counter had spent in the period that has these ends."""
+
+    began_us: int
+    ends_us: int
+    amount: int
+
+
+class KnownSpending:
+    """Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._spent: OrderedDict[bytes, _Spent] = OrderedDict()
+
+    def learn(self, demand: Demand, now_us: int) -> None:
+        """Redis has answered a question about ``demand``, which says what is left of its limits."""
+        for ref, left in zip(demand.refs, demand.left, strict=True):
+            if divides_what_is_left(ref.limit):
+                began_us, ends_us = ref.rule(1.0, now_us)[2:4]
+                amount = most_at_once(ref.limit) - left
+                self._spent[ref.key] = _Spent(began_us, ends_us, amount)
+                self._spent.move_to_end(ref.key)
+                if len(self._spent) > MAX_COUNTERS:
+                    self._spent.popitem(last=False)
+
+    def add(self, ref: LimitRef, amount: int, at_us: int) -> None:
+        """Redis also counts ``amount`` for a call of this time, or will; a negative amount is given back."""
+        known = self._spent.get(ref.key)
+        if known is not None and (amount > 0 or at_us >= known.began_us):
+            known.amount = max(0, known.amount + amount)
+
+    def of(self, ref: LimitRef, now_us: int) -> int | None:
+        """What is spent of the limit, as far as this pod knows; ``None`` if it never asked Redis about it.
+
+        Nothing is spent of a period that began after the last answer.
+        """
+        known = self._spent.get(ref.key)
+        if known is None:
+            return None
+        return known.amount if now_us < known.ends_us else 0
