@@ -1,6 +1,7 @@
 """One pod in virtual time, in front of a Redis that answers when the test wants it to."""
 
 import asyncio
+import selectors
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -97,6 +98,21 @@ class HeldStore:
         return False
 
 
+class VirtualSelector(selectors.DefaultSelector):
+    """Time is virtual, and a thread or a socket is never waited for. So a loop that has nothing to do would
+    wait forever: it raises instead, with what its tasks wait for.
+    """
+
+    def __init__(self, missing: Callable[[], str]) -> None:
+        super().__init__()
+        self._missing = missing
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            raise AssertionError(f"the loop waits for something that never comes: {self._missing()}")
+        return super().select(0)
+
+
 class Call:
     """A call from its admission on. ``permit`` and ``refused`` say how that ended, if it has."""
 
@@ -138,7 +154,7 @@ class Pod:
             POLICY, dependencies=(payments,), tuning=tuning, protection=pod_protection
         )
         self.time = time
-        self.loop = asyncio.SelectorEventLoop()
+        self.loop = asyncio.SelectorEventLoop(VirtualSelector(self.missing))
         self.loop.time = time  # type: ignore[method-assign]
         self.store = HeldStore()
         self.counters = Counters()
@@ -158,6 +174,11 @@ class Pod:
     def gate(self) -> FleetBreaker:
         return self.admission._calls.gate(NAME)
 
+    def missing(self) -> str:
+        """What Redis has not answered, and the tasks that have not ended."""
+        tasks = sorted(task.get_name() for task in asyncio.all_tasks(self.loop))
+        return f"answers to {[asked.script.name for asked in self.store.asked]}, for the tasks {tasks}"
+
     def run(self, what: Callable[[], object]) -> None:
         """Do ``what`` in the loop, and let everything happen that follows from it now."""
 
@@ -173,8 +194,11 @@ class Pod:
 
         def change() -> None:
             self.store.connected = mode is not Mode.LOCAL
-            while mode is Mode.LOCAL and self.store.asked:
-                self.store.asked.popleft().on_reply(ConnectionLostError("lost"))
+            lost = tuple(self.store.asked) if mode is Mode.LOCAL else ()
+            for asked in lost:
+                self.store.asked.popleft()
+                asked.on_reply(ConnectionLostError("lost"))
+            assert not lost or not self.store.asked, f"asked of a Redis that is lost: {self.missing()}"
             if self.admission.health.mode is not mode:
                 self.admission.health._change(mode, "the model")
 
