@@ -80,6 +80,8 @@ class Store:
     now_us: int = START_US
     admit_script: Script = field(default_factory=lambda: read_script("admit", clock=VIRTUAL_CLOCK))
     report_script: Script = field(default_factory=lambda: read_script("report", clock=VIRTUAL_CLOCK))
+    settle_script: Script = field(default_factory=lambda: read_script("settle", clock=VIRTUAL_CLOCK))
+    drain_script: Script = field(default_factory=lambda: read_script("drain", clock=VIRTUAL_CLOCK))
     batches: int = 0
     #: Text and generation of the breaker when it was last seen at rest, as a server remembers it.
     known: tuple[object, int] = (0, 0)
@@ -193,8 +195,15 @@ class Store:
         blob = msgspec.msgpack.encode(
             [rules.numbers, number, amount, self.now_us if at is None else at, tokens]
         )
-        settle = read_script("settle", clock=VIRTUAL_CLOCK)
-        self._run(settle, [self.limit_key(self.limits[0])], [blob])
+        self._run(self.settle_script, [self.limit_key(self.limits[0])], [blob])
+
+    def drain(self, amount: int, segment: str) -> None:
+        """Report what a pod spent alone of the first limit."""
+        rules = RuleBook(1.0, self.now_us)
+        number = rules.number(self.limits[0])
+        blob = msgspec.msgpack.encode([rules.numbers, ["field", amount], number, amount])
+        keys = ["{d}:reported", "{d}:totals", self.limit_key(self.limits[0])]
+        self._run(self.drain_script, keys, [segment, 60, 60, blob])
 
     def breaker(self) -> StoredBreaker | None:
         text = self.client.get("{d}:breaker")
