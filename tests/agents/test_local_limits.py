@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuseboard.batching.demand import Demand, LimitRef, rule_of
+from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.contract.policy import Limit, Tuning
 from fuseboard.contract.shares import ShareLease, reserved_calls, settled_limit
 from fuseboard.contract.words import Algorithm, FailurePolicy, Period
@@ -20,6 +21,11 @@ VENDOR = Limit(
     algorithm=Algorithm.SLIDING_WINDOW,
     failure_policy=FailurePolicy.RESERVED,
 )
+RESERVED_KINDS = [
+    VENDOR,
+    msgspec.structs.replace(VENDOR, algorithm=Algorithm.TOKEN_BUCKET, burst=100),
+    msgspec.structs.replace(VENDOR, algorithm=Algorithm.CONCURRENCY),
+]
 SECURITY = msgspec.structs.replace(VENDOR, name="logins", failure_policy=FailurePolicy.LOCAL_SHARE)
 
 
@@ -60,6 +66,22 @@ class TestPieces:
         blocked = LocalLimits(lambda: 1).take(demand_for(VENDOR), 1.0)
         assert blocked is not None
         assert (blocked.unavailable, blocked.limit) == (True, VENDOR)
+
+    @pytest.mark.parametrize("limit", RESERVED_KINDS)
+    def test_a_cost_that_exceeds_the_share_is_refused(self, clock: Clock, limit: Limit):
+        ref = LimitRef(limit, "key")
+        refused = with_piece(clock).take(Demand((ref,), (11,)), 1.0)
+        assert refused is not None
+        assert refused.unavailable
+        assert with_piece(clock).take(Demand((ref,), (10,)), 1.0) is None
+
+    @pytest.mark.parametrize("limit", RESERVED_KINDS)
+    def test_a_cost_that_redis_never_grants_never_fits(self, limit: Limit):
+        ref = LimitRef(limit, "key")
+        assert StandingDemand((ref,), (91,)).never is limit
+        assert StandingDemand((ref,), (90,)).never is None
+        shadow = LimitRef(msgspec.structs.replace(limit, shadow=True), "key")
+        assert StandingDemand((shadow,), (101,)).never is None
 
     def test_a_piece_that_has_run_out_is_nothing(self, clock: Clock):
         limits = with_piece(clock, lease_s=10.0)

@@ -177,8 +177,10 @@ def most_in_redis(limit: Limit) -> int:
     """The largest cost that Redis can ever admit: pods spend the reserved part."""
     if limit.shadow:
         return FOR_EVER
+    if limit.limit == 0:
+        return 0
     if is_slot(limit):
-        return min(limit.limit, MAX_SLOTS)
+        return min(shared_limit(limit), MAX_SLOTS)
     if limit.algorithm is Algorithm.TOKEN_BUCKET:
         return max(1, limit.burst - reserved_burst(limit))
     return max(1, shared_limit(limit))

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from fuseboard.batching.demand import Demand, LimitRef, may_be_leased, most_at_once
+from fuseboard.batching.demand import Demand, LimitRef, may_be_leased, most_in_redis
 from fuseboard.batching.fleet_leases import Supply
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Reason
@@ -73,7 +73,7 @@ class StandingDemand(Demand):
 
     def _never_fits(self) -> Limit | None:
         for ref, cost in zip(self.refs, self.costs, strict=True):
-            if cost > most_at_once(ref.limit) and not ref.limit.shadow:
+            if cost > most_in_redis(ref.limit):
                 return ref.limit
         return None
 

@@ -95,7 +95,7 @@ class LocalLimits:
             if limit.failure_policy is FailurePolicy.FAIL_CLOSED:
                 return LocalRefusal(limit, 1.0, unavailable=True)
             portion = self.portion(ref, part)
-            if portion is None:
+            if portion is None or _exceeds_reserved_share(limit, portion, cost):
                 return LocalRefusal(limit, NO_SHARE_WAIT_S, unavailable=True)
             counter = self._counter(ref, portion, now)
             wait_s = counter.wait(portion, limit, cost, now)
@@ -232,6 +232,13 @@ class LocalLimits:
                 counter.take_over(portion, limit, sorted(entries), now)
             self._counters[ref.key] = (limit, counter)
         return counter
+
+
+def _exceeds_reserved_share(limit: Limit, portion: PodPortion, cost: int) -> bool:
+    """Whether a reserved share never has so much at once. More would be spent than the limit allows."""
+    if limit.failure_policy is not FailurePolicy.RESERVED or limit.algorithm is Algorithm.FIXED_WINDOW:
+        return False
+    return cost > (portion.burst if limit.algorithm is Algorithm.TOKEN_BUCKET else portion.calls)
 
 
 def _rule(limit: Limit) -> tuple[object, ...]:
