@@ -7,9 +7,9 @@ from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import BOTH, FLEET, Rule, Scope, Subject
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.status.breakers import BreakerStatus
-from controlplane.status.facts import Observing, Server
+from controlplane.status.facts import Observing
 from controlplane.status.observed import observed_head, observed_rate, observed_until
-from controlplane.status.servers import spared_how, unhealthy_because, worst_part
+from controlplane.status.servers import ServerStatus, spared_how, worst_part
 from controlplane.status.status import Status
 from fuseboard.contract.protection import Bulkhead
 from fuseboard.contract.words import WhenFull
@@ -66,7 +66,7 @@ def _pressed_share(status: Status) -> float:
 
 
 def _unhealthy(status: Status) -> tuple[str, ...]:
-    """Unhealthy pods. With a lower threshold of the rule, the worst pod."""
+    """Unhealthy pods. While none is, and an alert has not ended yet, the worst pod."""
     worst = max(status.fleet.servers, key=lambda one: worst_part(one.server), default=None)
     return status.fleet.unhealthy or ((worst.name,) if worst is not None else ())
 
@@ -78,18 +78,18 @@ def _worst(status: Status) -> float:
 def _why_unhealthy(status: Status) -> str:
     observes = status.facts.observes("shedding")
     named = _unhealthy(status)[:_NAMED]
-    servers = [one.server for one in status.fleet.servers if one.name in named]
+    servers = [one for one in status.fleet.servers if one.name in named]
     said = [
-        f"{server.name}: {_why(server)}; {spared_how(server, observes=observes)}."
-        for server in sorted(servers, key=lambda server: named.index(server.name))
+        f"{one.name}: {_why(one)}; {spared_how(one.server, observes=observes)}."
+        for one in sorted(servers, key=lambda one: named.index(one.name))
     ]
     more = len(_unhealthy(status)) - len(named)
     return " ".join([*said, *([f"The page of the pods lists {more} more."] if more else [])])
 
 
-def _why(server: Server) -> str:
-    near = f"{100 * worst_part(server):.0f} % of the most that a healthy pod has"
-    return ", ".join(unhealthy_because(server)) or near
+def _why(one: ServerStatus) -> str:
+    near = f"{100 * worst_part(one.server):.0f} % of the most that a healthy pod has"
+    return ", ".join(one.because) or near
 
 
 def _why_observes(part: ObservedPart) -> str:

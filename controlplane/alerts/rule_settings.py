@@ -13,6 +13,7 @@ from typing import Any, Literal
 from controlplane.alerts import thresholds
 from controlplane.alerts.findings import Rule, Severity
 from controlplane.alerts.timings import Timing, rule_of, timing_of
+from controlplane.status.servers import UNHEALTHY_AT
 
 Compare = Literal["more than", "at least", "less than"]
 #: Rule -> field -> value.
@@ -153,7 +154,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "token": _days(warning=thresholds.EXPIRY_DAYS, critical=thresholds.EXPIRY_CRITICAL_DAYS),
         "uncounted": _jumping(warning=thresholds.UNCOUNTED_SHARE),
         "unhealthy": _jumping(
-            warning=thresholds.UNHEALTHY_PART, unit="% of the most of a healthy pod", least=0.1, most=100.0
+            warning=UNHEALTHY_AT, unit="% of the most of a healthy pod", least=0.1, most=100.0
         ),
         "vendor-429": _jumping(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),
         "vendor-auth": _jumping(warning=thresholds.VENDOR_SHARE, critical=thresholds.VENDOR_SHARE_CRITICAL),

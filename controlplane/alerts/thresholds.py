@@ -24,8 +24,6 @@ P99_WARN_LASTS_S = 60.0
 LOCAL_PODS = 3
 LOCAL_SHARE = 0.5
 #: Share of pods missing from the rates above which it is more than pods that changed their gateway.
-#: The largest figure of a pod beside the most that a healthy pod has: see ``controlplane.status.servers``.
-UNHEALTHY_PART = 1.0
 UNCOUNTED_SHARE = 0.1
 #: A change this late is applied neither by the worker nor by a web process in its place.
 OVERDUE_S = 30.0

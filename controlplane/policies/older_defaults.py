@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from controlplane.policies.document import environment_of
 from controlplane.policies.limits import OPTIONAL, SUBJECT_DEFAULTS, VENDOR_DEFAULTS
@@ -81,9 +81,9 @@ def _breakers(environment: Environment) -> Iterator[Differing]:
 def divided_bulkheads(environment: str) -> list[str]:
     """The dependencies whose bulkhead gives a tier no more than its share, also if no other tier calls."""
     rows = Dependency.objects.filter(environment=environment, protection__has_key="bulkhead")
-    return list(
-        rows.exclude(protection__bulkhead__share_idle=True).order_by("name").values_list("name", flat=True)
-    )
+    # A key that is absent is neither true nor false, so that exclude() would leave the oldest rows out.
+    divided = ~Q(protection__bulkhead__has_key="share_idle") | Q(protection__bulkhead__share_idle=False)
+    return list(rows.filter(divided).order_by("name").values_list("name", flat=True))
 
 
 def _bulkheads(environment: Environment) -> Iterator[Differing]:

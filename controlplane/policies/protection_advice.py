@@ -1,9 +1,13 @@
 """Values of a protection that are allowed, and are seldom what is meant."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from controlplane.policies.document import environment_of
+from controlplane.policies.history import Changed
+from controlplane.policies.models import Dependency
 from controlplane.policies.protection import CALL, POD, completed, protection_in
+from controlplane.policies.sizing import bulkhead_words
 from fuseboard.contract.protection_fields import TIERS
 
 #: Connections of an httpx client unless it sets limits.
@@ -44,6 +48,35 @@ def queue_max_advice(pods: Mapping[str, Any], bulkheads: Mapping[str, Mapping[st
         " full bulkhead refuses calls of all tenants before the pod sheds the lowest tiers. Use a smaller"
         " number."
     ]
+
+
+def queue_max_after(environment: str, changes: Iterable[Changed]) -> list[str]:
+    """Return ``queue_max_advice`` about the environment after these changes; empty if they do not matter."""
+    row = environment_of(environment)
+    rows = Dependency.objects.filter(environment=row, protection__has_key="bulkhead")
+    pods, matters = row.protection, False
+    bulkheads = {each.name: each.protection["bulkhead"] for each in rows}
+    for change in changes:
+        before, after = (protection_in(fields or {}) for fields in (change.before, change.after))
+        if change.kind == "environment":
+            pods, matters = after, True
+        elif change.kind == "dependency":
+            matters = matters or before.get("bulkhead") != after.get("bulkhead")
+            bulkheads.pop(change.name, None)
+            if "bulkhead" in after:
+                bulkheads[change.name] = after["bulkhead"]
+    return queue_max_advice(pods, bulkheads) if matters else []
+
+
+def bulkheads_after(changes: Iterable[Changed]) -> Iterator[str]:
+    """Yield how many calls each new or changed bulkhead admits at once."""
+    for change in changes:
+        if change.kind != "dependency" or change.after is None:
+            continue
+        after = protection_in(change.after)
+        if "bulkhead" in after and after["bulkhead"] != protection_in(change.before or {}).get("bulkhead"):
+            full = completed(after, CALL)
+            yield f"dependency {change.name}: {bulkhead_words(full['bulkhead'], full['tier'])}."
 
 
 def _places(bulkhead: Mapping[str, Any]) -> int:

@@ -1,6 +1,8 @@
 """Each pod's place in the fleet, those in trouble first, and the fleet in numbers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from controlplane.status.facts import Facts, Server
 
@@ -8,12 +10,14 @@ from controlplane.status.facts import Facts, Server
 LAG_WARN_S = 10.0
 LAG_CRITICAL_S = 30.0
 
-#: Above one of these, a pod is unhealthy: waiting calls, p95 in thousandths of the SLA of its route, its own
-#: errors per second, CPU in thousandths.
+#: The most that a healthy pod has: waiting calls, p95 in thousandths of the SLA of its route, its own errors
+#: per second, CPU in thousandths.
 MOST_WAITING = 1_000
 MOST_LATE = 1_000
 MOST_ERRORS_PER_S = 10.0
 MOST_CPU = 900
+#: A pod is unhealthy above this part of one of these, unless an admin chose another part.
+UNHEALTHY_AT = 1.0
 
 #: Kinds of pods, worst first.
 KINDS = ("rejected", "silent", "lag", "local", "drill", "ramping", "shared")
@@ -26,6 +30,8 @@ class ServerStatus:
     kind: str
     #: Seconds since the oldest revision that it has not applied.
     lag_s: float
+    #: Why it is unhealthy; empty for a healthy pod, and for one that reports no load.
+    because: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -90,7 +96,8 @@ def server_statuses(facts: Facts) -> tuple[ServerStatus, ...]:
 
 def server_status(server: Server, facts: Facts) -> ServerStatus:
     lag_s = facts.lag_s(server)
-    return ServerStatus(server=server, kind=_kind(server, lag_s), lag_s=lag_s)
+    because = unhealthy_because(server, unhealthy_at(facts.alert_rules)) if server.live else ()
+    return ServerStatus(server=server, kind=_kind(server, lag_s), lag_s=lag_s, because=because)
 
 
 def _kind(server: Server, lag_s: float) -> str:
@@ -105,34 +112,33 @@ def _kind(server: Server, lag_s: float) -> str:
     return "ramping" if server.mode == "ramping" else "shared"
 
 
-def unhealthy_because(server: Server) -> list[str]:
-    """Why a pod looks unhealthy; empty for one that does not, or reports no load."""
-    load = server.load
-    if load is None:
-        return []
-    found = []
-    if load.waiting > MOST_WAITING:
-        found.append(f"{load.waiting:,} calls wait")
-    if (load.late or 0) > MOST_LATE:
-        found.append(f"p95 of a route is {(load.late or 0) / 10:.0f} % of its SLA")
-    if load.errors_per_s > MOST_ERRORS_PER_S:
-        found.append(f"{load.errors_per_s:.0f} errors/s")
-    if (load.cpu or 0) > MOST_CPU:
-        found.append(f"CPU is at {(load.cpu or 0) / 10:.0f} %")
-    return found
+def unhealthy_at(alert_rules: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the part above which a pod is unhealthy: the threshold of the alert, as the admin chose it."""
+    return float(alert_rules.get("unhealthy", {}).get("warning", UNHEALTHY_AT))
+
+
+def unhealthy_because(server: Server, at: float) -> tuple[str, ...]:
+    """Return the figures above the part ``at``; empty for a healthy pod, and for one that reports no load."""
+    return tuple([words for part, words in _parts(server) if part > at])
 
 
 def worst_part(server: Server) -> float:
-    """The largest of its figures, as a part of the most that a healthy pod has."""
+    """Return the largest figure of a live pod, as a part of the most that a healthy pod has."""
+    return max([part for part, _ in _parts(server)], default=0.0) if server.live else 0.0
+
+
+def _parts(server: Server) -> list[tuple[float, str]]:
+    """Return each figure as a part of the most that a healthy pod has, and in words."""
     load = server.load
-    if load is None or not server.live:
-        return 0.0
-    return max(
-        load.waiting / MOST_WAITING,
-        (load.late or 0) / MOST_LATE,
-        load.errors_per_s / MOST_ERRORS_PER_S,
-        (load.cpu or 0) / MOST_CPU,
-    )
+    if load is None:
+        return []
+    late, cpu = load.late or 0, load.cpu or 0
+    return [
+        (load.waiting / MOST_WAITING, f"{load.waiting:,} calls wait"),
+        (late / MOST_LATE, f"p95 of a route is {late / 10:.0f} % of its SLA"),
+        (load.errors_per_s / MOST_ERRORS_PER_S, f"{load.errors_per_s:.0f} errors/s"),
+        (cpu / MOST_CPU, f"CPU is at {cpu / 10:.0f} %"),
+    ]
 
 
 def spared_how(server: Server, *, observes: bool) -> str:
@@ -196,6 +202,6 @@ def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSumma
         silent_since=min((one.server.last_seen for one in by_kind["silent"]), default=None),
         pressed=tuple(one.name for one in live if one.server.load and one.server.load.level != "normal"),
         unready=tuple(one.name for one in live if one.server.load and one.server.load.unready),
-        unhealthy=tuple(one.name for one in live if unhealthy_because(one.server)),
+        unhealthy=tuple(one.name for one in live if one.because),
         versions=tuple(sorted({one.server.version for one in live if one.server.version})),
     )

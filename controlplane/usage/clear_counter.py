@@ -24,6 +24,8 @@ from fuseboard.contract.words import Algorithm, Dimension, is_subject
 
 log = structlog.get_logger(__name__)
 
+DOWN = "Redis does not answer, and it has the counter. Try again when it is back."
+
 
 def clear_counter(
     *,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controlplane.status.facts import Facts, Observing
 from controlplane.status.observed import observed_head, observed_rate, observed_until
-from controlplane.status.servers import spared_how, unhealthy_because
+from controlplane.status.servers import spared_how
 from dashboard.live.servers import Fleet, ServerRow
 
 #: Pods that the list names. The alert, the API and the pages of the pods have all of them.
@@ -81,15 +81,14 @@ def observed_lines(facts: Facts, parts: Iterable[Observing]) -> tuple[ObservedLi
 
 def _is_listed(row: ServerRow) -> bool:
     load = row.server.load
-    return load is not None and (bool(unhealthy_because(row.server)) or row.pressed or load.unready)
+    return load is not None and (bool(row.because) or row.pressed or load.unready)
 
 
 def _row(row: ServerRow, *, observes: bool) -> SparedRow:
-    because = unhealthy_because(row.server)
     cause = row.server.load.cause if row.server.load else ""
     return SparedRow(
         name=row.name,
-        why=", ".join(because) or cause or f"pressure {row.pressure}",
+        why=row.unhealthy or cause or f"pressure {row.pressure}",
         how=spared_how(row.server, observes=observes),
-        unhealthy=bool(because),
+        unhealthy=bool(row.because),
     )

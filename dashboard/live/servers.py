@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controlplane.status.breakers import NO_DATA, BreakerStatus
 from controlplane.status.facts import Facts, Server
-from controlplane.status.servers import FleetSummary, ServerStatus, unhealthy_because
+from controlplane.status.servers import FleetSummary, ServerStatus
 from controlplane.status.status import Status
 from dashboard.live.breaker_looks import FACES
 
@@ -63,7 +63,7 @@ class ServerRow(ServerStatus):
 
     @property
     def unhealthy(self) -> str:
-        return ", ".join(unhealthy_because(self.server))
+        return ", ".join(self.because)
 
     @property
     def p99_ms(self) -> str:

@@ -11,14 +11,13 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.usage.clear_counter import clear_counter
+from controlplane.usage.clear_counter import DOWN, clear_counter
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of
 
 log = structlog.get_logger(__name__)
 
-_DOWN = "Redis does not answer, and it has the counter. Try again when it is back."
 #: What a limit can count by -> the label of its value.
 BY = (("user", "User"), ("ip", "Address"), ("api_key", "API key"), ("endpoint", "Endpoint"))
 _NAMED = ("tenant", "dependency", "limit")
@@ -47,7 +46,7 @@ def clear(request: HttpRequest) -> HttpResponse:
         return _page(request, errors={"limit": [str(error)]}, status=422)
     except redis.RedisError as error:
         log.warning("counter.not_cleared", error=str(error))
-        return _page(request, errors={"limit": [_DOWN]}, status=503)
+        return _page(request, errors={"limit": [DOWN]}, status=503)
     hub.nudge()
     empty = "" if counted else " It was empty already."
     messages.success(request, f"The counter of {typed['limit']} is cleared.{empty}")

@@ -8,10 +8,11 @@ from django.views.decorators.http import require_GET, require_POST
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit
-from controlplane.fleet.models import Server
+from controlplane.fleet.older_agents import dividing_words, ignored_words
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import Dependency
+from controlplane.policies.newer_settings import SHARED_SLOTS, newer_settings
 from controlplane.policies.older_defaults import differing_rows, divided_bulkheads
 from dashboard.hub import hub
 from dashboard.reader import actor_of
@@ -20,8 +21,6 @@ from dashboard.views.page import show
 
 #: The API lists more.
 _SHOWN = 200
-#: Pods that the page names.
-_NAMED = 20
 
 
 @require_GET
@@ -69,7 +68,11 @@ def _page(request: HttpRequest, *, wrong: Sequence[str] = (), status: int = 200)
 
 
 def _older_pods(environment: str) -> list[str]:
-    """Live pods of a version that does not know ``share_idle``, as their heartbeats say."""
-    rows = Server.objects.filter(environment=environment, state__in=("online", "late"))
-    rows = rows.exclude(load={}).exclude(load__shares_idle=True).order_by("name")[:_NAMED]
-    return [f"{row.name} ({row.agent_version})" for row in rows]
+    """What live pods of earlier versions do not apply."""
+    others = [one for one in newer_settings(environment) if one != SHARED_SLOTS]
+    has_bulkheads = Dependency.objects.filter(environment=environment, protection__has_key="bulkhead")
+    found = [
+        dividing_words(environment) if has_bulkheads.exists() else "",
+        ignored_words(environment, others),
+    ]
+    return [text for text in found if text]

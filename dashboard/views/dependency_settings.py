@@ -16,9 +16,12 @@ from controlplane.editing.edits.dependency_settings import (
     set_dependency,
 )
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.fleet.older_agents import ignored_words
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Dependency
+from controlplane.policies.newer_settings import newly_used
+from controlplane.policies.protection_advice import queue_max_after
 from controlplane.policies.protection_presets import SIZE, size_words
 from dashboard.change_words import change_words
 from dashboard.dependency_form import groups, suggests, typed_settings, values_of
@@ -113,8 +116,11 @@ def _preview(environment: str, name: str, data: Mapping[str, str]) -> dict[str, 
         return {"wrong": wrong_lines(error.errors)}
     except NotFound as missing:
         return {"wrong": [str(missing)]}
-    lines = change_words(Changed("dependency", name, before, after))
-    return {"changes": lines[:_MOST], "more": len(lines[_MOST:]), "advice": advice_about(after)}
+    change = Changed("dependency", name, before, after)
+    lines = change_words(change)
+    ignored = [ignored_words(environment, newly_used([change]))]
+    advice = [*advice_about(after), *queue_max_after(environment, [change]), *filter(None, ignored)]
+    return {"changes": lines[:_MOST], "more": len(lines[_MOST:]), "advice": advice}
 
 
 def _page(

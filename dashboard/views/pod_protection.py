@@ -18,9 +18,7 @@ from controlplane.editing.edits.pod_protection import (
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.history import Changed
-from controlplane.policies.models import Dependency
-from controlplane.policies.protection import protection_in
-from controlplane.policies.protection_advice import queue_max_advice
+from controlplane.policies.protection_advice import queue_max_after
 from dashboard.change_words import change_words
 from dashboard.forms import whole
 from dashboard.hub import hub
@@ -93,17 +91,13 @@ def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
         )
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
-    lines = change_words(Changed("environment", environment, before, after))
+    change = Changed("environment", environment, before, after)
+    lines = change_words(change)
     return {
         "changes": lines[:_MOST],
         "more": len(lines[_MOST:]),
-        "advice": queue_max_advice(protection_in(after), _bulkheads(environment)),
+        "advice": queue_max_after(environment, [change]),
     }
-
-
-def _bulkheads(environment: str) -> dict[str, Any]:
-    rows = Dependency.objects.filter(environment=environment, protection__has_key="bulkhead")
-    return {row.name: row.protection["bulkhead"] for row in rows}
 
 
 def _page(

@@ -9,6 +9,7 @@ from controlplane.editing import edits
 from controlplane.fleet.models import Figures, Server
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.rows import row_of
+from controlplane.policies.models import Environment
 from fuseboard.contract.load import PodLoad, TierLoad
 from fuseboard.contract.words import LoadLevel
 from tests.controlplane.gateway import TurnedClock, beat
@@ -116,3 +117,15 @@ def test_a_fleet_without_pods_has_none(production: str, call: Any) -> None:
     found = call("viewer", "GET", f"{API}/fleet").json()
     assert found["pods"]["by_level"] == {"normal": 0, "shed": 0, "shed_hard": 0}
     assert (found["pods"]["unhealthy_pods"], found["pods"]["observing"], found["protection"]) == ([], [], {})
+
+
+def test_pods_are_unhealthy_above_the_threshold_of_the_alert(production: str, call: Any) -> None:
+    put(*reported(HOT, PodLoad(), None))
+    for at, because in ((1.1, []), (0.5, ["CPU is at 95 %"])):
+        Environment.objects.update(alert_rules={"unhealthy": {"warning": at}})
+        assert call("viewer", "GET", f"{API}/servers/pod-0").json()["load"]["unhealthy"] == because
+        (load,) = [
+            row["load"] for row in call("viewer", "GET", f"{API}/servers").json() if row["name"] == "pod-0"
+        ]
+        assert load["unhealthy"] == because
+        assert call("viewer", "GET", f"{API}/fleet").json()["pods"]["unhealthy"] == len(because)

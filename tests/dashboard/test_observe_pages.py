@@ -1,5 +1,6 @@
 """Pages show which part of the protection only observes, and what spares a pod (issue 12, parts 7 and 8)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,6 +78,14 @@ def test_the_page_of_the_pods_lists_unhealthy_pods_and_what_spares_them() -> Non
     assert html.index("web-1") < html.index("web-3") < html.index("web-2"), "unhealthy ones are first"
     for name in ("web-4", "web-5", "web-6"):
         assert name not in html
+
+
+def test_pods_are_unhealthy_on_the_page_above_the_threshold_of_the_alert() -> None:
+    raised = drawn("servers", replace(facts(), alert_rules={"unhealthy": {"warning": 100.0}}))["protection"]
+    assert "CPU is at 95 %" not in raised
+    half = PodLoad(waiting=600)
+    lowered = facts(servers=(pod("web-1", half),), alert_rules={"unhealthy": {"warning": 0.5}})
+    assert "600 calls wait" in drawn("servers", lowered)["protection"]
 
 
 def test_the_list_is_bounded() -> None:

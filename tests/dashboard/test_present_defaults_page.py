@@ -103,17 +103,20 @@ def test_the_page_lists_breakers_to_check(log_in: Any) -> None:
 def test_one_button_gives_every_older_bulkhead_all_slots_of_idle_tiers(log_in: Any) -> None:
     older = {"bulkhead": {"max_concurrent": 20}}
     Dependency.objects.filter(name="payments-api").update(protection=older)
-    a_pod("web-1", {"pressure": 0})
-    a_pod("web-2", {"pressure": 0, "shares_idle": True})
+    Server.objects.update(carries_counts=True, load={"shares_idle": True})
+    a_pod("old-1", {"pressure": 0})
+    a_pod("new-1", {"pressure": 0, "shares_idle": True})
     client = log_in("ada")
     page = " ".join(client.get("/defaults").content.decode().split())
     assert "Slots that no tier uses" in page
     assert "has 17. payments-api." in page
-    assert "divide as before: web-1 (0.1.0)." in page
+    assert "1 pod runs an older agent (old-1): a tier has only its share" in page
     assert client.post("/defaults/idle-slots", {"reason": ""}).status_code == 422
     assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 302
     assert Dependency.objects.get(name="payments-api").protection["bulkhead"]["share_idle"] is True
-    assert "Slots that no tier uses" not in client.get("/defaults").content.decode()
+    page = client.get("/defaults").content.decode()
+    assert "Slots that no tier uses" not in page
+    assert "1 pod runs an older agent (old-1): a tier has only its share" in page
     assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 422
 
 
@@ -122,3 +125,15 @@ def test_only_those_who_may_edit_breakers_switch_it_on(log_in: Any) -> None:
     client = log_in("vera")
     assert "Use all slots" not in client.get("/defaults").content.decode()
     assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 403
+
+
+def test_the_page_lists_settings_that_older_pods_do_not_apply(log_in: Any) -> None:
+    Server.objects.update(carries_counts=True, load={"shares_idle": True})
+    a_pod("old-1", {"pressure": 0, "shares_idle": True})
+    client = log_in("ada")
+    assert "Pods of an older version" not in client.get("/defaults").content.decode()
+    edits.set_subject_limit(
+        environment="production", name="flood", service="*", limit=9, window_s=60, reason=WHY, actor=ADA
+    )
+    page = " ".join(client.get("/defaults").content.decode().split())
+    assert "(old-1): limits of all callers do not apply there. Update them first." in page

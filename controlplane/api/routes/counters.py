@@ -10,11 +10,9 @@ from pydantic import ConfigDict, Field
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.edits_in import Environment, ReasonIn, Slug, Subject
-from controlplane.usage.clear_counter import clear_counter
+from controlplane.usage.clear_counter import DOWN, clear_counter
 
 router = Router()
-
-_DOWN = "Redis does not answer, and it has the counter. Try again when it is back."
 
 Value = Annotated[str, Field(max_length=200)]
 
@@ -53,7 +51,5 @@ def clear(request: HttpRequest, environment: Environment, values: CounterIn) -> 
     try:
         counted = clear_counter(environment=environment, actor=actor_of(request), values=by, **given)
     except redis.RedisError as error:
-        raise HttpError(
-            503, "Redis does not answer, and it has the counter. Try again when it is back."
-        ) from error
+        raise HttpError(503, DOWN) from error
     return ClearedOut(counted=counted)

@@ -13,8 +13,10 @@ from controlplane.fleet import live
 from controlplane.fleet.edits import forget_pod, lift_freeze
 from controlplane.fleet.models import Event, Server
 from controlplane.policies.document import environment_of
+from controlplane.policies.models import Environment as EnvironmentRow
 from controlplane.status.read_observing import read_observing
 from controlplane.status.server_rows import server_of_row
+from controlplane.status.servers import unhealthy_at
 
 router = Router()
 fleet = Router()
@@ -23,15 +25,17 @@ fleet = Router()
 @router.get("", response=list[ServerOut])
 def list_servers(request: HttpRequest, environment: Environment) -> list[Server]:
     """The last heartbeat of each server, whether it is still alive, and how busy it is."""
-    return live.servers(environment_of(environment).slug)
+    row = environment_of(environment)
+    return _judged(live.servers(row.slug), row)
 
 
 @router.get("/{server}", response=ServerOut)
 def get_server(request: HttpRequest, environment: Environment, server: Slug) -> Server:
-    row = Server.objects.filter(environment=environment_of(environment).slug, name=server).first()
-    if row is None:
+    row = environment_of(environment)
+    found = Server.objects.filter(environment=row.slug, name=server).first()
+    if found is None:
         raise NotFound("server", server)
-    return row
+    return _judged([found], row)[0]
 
 
 @router.get("/{server}/events", response=list[EventOut])
@@ -65,6 +69,15 @@ def get_fleet(request: HttpRequest, environment: Environment) -> FleetOut:
     figures = asdict(live.figures(row.slug))
     figures.pop("live_servers")
     pods = pods_out(
-        [server_of_row(server) for server in live.servers(row.slug)], read_observing(row.slug, row.protection)
+        [server_of_row(server) for server in live.servers(row.slug)],
+        read_observing(row.slug, row.protection),
+        unhealthy_at(row.alert_rules),
     )
     return FleetOut(revision=row.revision, confirmed=confirmed, servers=servers, pods=pods, **figures)
+
+
+def _judged(rows: list[Server], environment: EnvironmentRow) -> list[Server]:
+    at = unhealthy_at(environment.alert_rules)
+    for row in rows:
+        row.unhealthy_at = at
+    return rows

@@ -138,7 +138,7 @@ class ServerOut(Schema):
 
     @staticmethod
     def resolve_load(row: Server) -> PodLoadOut | None:
-        return load_out(server_of_row(row))
+        return load_out(server_of_row(row), row.unhealthy_at)
 
 
 class EventOut(Schema):

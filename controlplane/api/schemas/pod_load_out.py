@@ -85,7 +85,7 @@ class CallFiguresOut(Schema):
 
 class UnhealthyOut(Schema):
     server: str
-    because: list[str]
+    because: tuple[str, ...]
     #: What spares it, in words: it is unready, it sheds.
     spared: str
 
@@ -113,21 +113,22 @@ class PodsOut(Schema):
     observing: list[ObservingOut]
 
 
-def load_out(server: Server) -> PodLoadOut | None:
+def load_out(server: Server, unhealthy_at: float) -> PodLoadOut | None:
+    """Return the load, and why the pod is unhealthy: see ``controlplane.status.servers``."""
     load = server.load
     if load is None:
         return None
     parts = {name: _part(getattr(load, name)) for name in ("cpu", "throttled", "memory", "late")}
     same = {name: getattr(load, name) for name in PodLoadOut.model_fields if hasattr(load, name)}
-    changed = {"pressure": load.pressure / 1000, "unhealthy": unhealthy_because(server)}
+    changed = {"pressure": load.pressure / 1000, "unhealthy": unhealthy_because(server, unhealthy_at)}
     return PodLoadOut(**{**same, **parts, **changed})
 
 
-def pods_out(servers: list[Server], observing: tuple[Observing, ...]) -> PodsOut:
+def pods_out(servers: list[Server], observing: tuple[Observing, ...], unhealthy_at: float) -> PodsOut:
     live = [server for server in servers if server.live]
     loads: list[PodLoad] = [server.load for server in live if server.load is not None]
     observes = any(one.part == "shedding" for one in observing)
-    unhealthy = [(server, because) for server in live if (because := unhealthy_because(server))]
+    unhealthy = [(server, because) for server in live if (because := unhealthy_because(server, unhealthy_at))]
     levels = ("normal", "shed", "shed_hard")
     return PodsOut(
         by_level={level: sum(load.level == level for load in loads) for level in levels},

@@ -8,12 +8,14 @@ from typing import Any
 
 from controlplane.editing.plans.plan import Plan
 from controlplane.editing.plans.resolving import resolve
-from controlplane.fleet.older_scripts import older_scripts_words
+from controlplane.fleet.older_agents import ignored_words, older_scripts_words
 from controlplane.policies.breaker_advice import advice
 from controlplane.policies.carried_counts import carried
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed
+from controlplane.policies.newer_settings import newly_used
+from controlplane.policies.protection_advice import bulkheads_after, queue_max_after
 from controlplane.policies.state import names_of, read_state, tenants_following
 
 #: The most things that a text lists. The rest is counted.
@@ -51,13 +53,23 @@ class Difference:
 
     @property
     def advice(self) -> list[str]:
-        """Return what happens to spent calls, and warnings about breakers. They prevent nothing. Of very
-        many, the first.
+        """Return what happens to spent calls, what older pods ignore, and warnings about breakers and queues.
+        They prevent nothing. Of very many, the first.
         """
         spent = list(islice(carried(self.changes), MOST_SHOWN))
-        if spent and (older := older_scripts_words(self.environment)):
-            spent.append(older)
-        return [*spent, *islice(advice(self.changes), MOST_SHOWN)]
+        older = [older_scripts_words(self.environment)] if spent else []
+        older.append(ignored_words(self.environment, newly_used(self.changes)))
+        return [
+            *spent,
+            *filter(None, older),
+            *islice(advice(self.changes), MOST_SHOWN),
+            *queue_max_after(self.environment, self.changes),
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """Return how many calls new and changed bulkheads admit at once. Of very many, the first."""
+        return list(islice(bulkheads_after(self.changes), MOST_SHOWN))
 
     def to_text(self, *, most: int = MOST_SHOWN) -> str:
         return "\n".join(self._lines(most)) + "\n"
@@ -80,6 +92,7 @@ class Difference:
                 }
                 for change in shown
             ],
+            "notes": self.notes,
             "advice": self.advice,
             "left_off": len(self.changes) - len(shown),
         }
@@ -97,6 +110,8 @@ class Difference:
                     yield f"    {field}: {_change(before, after)}"
         if len(self.changes) > most:
             yield f"... and {len(self.changes) - most:,} more"
+        for text in self.notes:
+            yield f"note: {text}"
         for text in self.advice:
             yield f"warning: {text}"
 

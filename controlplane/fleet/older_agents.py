@@ -1,0 +1,55 @@
+"""Live pods of earlier versions, by what their heartbeats report, and what they do not apply."""
+
+from collections.abc import Collection
+
+from django.db.models import Q, QuerySet
+
+from controlplane.fleet.models import Server, ServerState
+
+_LIVE = (ServerState.ONLINE, ServerState.LATE, ServerState.UNKNOWN)
+_NAMED = 3
+
+
+def older_scripts_words(environment: str) -> str:
+    """What these pods do after a limit begins to count in another way; empty if there are none."""
+    return _words(
+        _older(environment),
+        "after this change they may refuse until the next window, and count from 0 in another"
+        " calendar period. Update them first.",
+    )
+
+
+def ignored_words(environment: str, settings: Collection[str]) -> str:
+    """Which of these settings, that an older agent does not know, have no effect in these pods; or empty."""
+    if not settings:
+        return ""
+    return _words(_older(environment), f"{', '.join(settings)} do not apply there. Update them first.")
+
+
+def dividing_words(environment: str) -> str:
+    """Which pods divide the slots of every bulkhead between its tiers; empty if there are none."""
+    # A pod without a load has no bulkhead yet.
+    pods = _live(environment).exclude(load={})
+    # A key that is absent is neither true nor false, so that exclude() would leave the oldest pods out.
+    pods = pods.filter(~Q(load__has_key="shares_idle") | Q(load__shares_idle=False))
+    return _words(pods, "a tier has only its share of each bulkhead there, also if no other tier calls.")
+
+
+def _live(environment: str) -> QuerySet[Server]:
+    return Server.objects.filter(environment=environment, state__in=_LIVE)
+
+
+def _older(environment: str) -> QuerySet[Server]:
+    # Every agent that reports this also knows the settings of its release.
+    return _live(environment).filter(carries_counts=False)
+
+
+def _words(pods: QuerySet[Server], what: str) -> str:
+    names = list(pods.order_by("name").values_list("name", flat=True)[: _NAMED + 1])
+    if not names:
+        return ""
+    if len(names) == 1:
+        return f"1 pod runs an older agent ({names[0]}): {what}"
+    number = pods.count()
+    more = f" and {number - _NAMED:,} more" if number > _NAMED else ""
+    return f"{number:,} pods run an older agent ({', '.join(names[:_NAMED])}{more}): {what}"

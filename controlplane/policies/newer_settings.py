@@ -1,0 +1,50 @@
+"""Settings that agents of version 0.1.0 do not know. They apply the rest of the policy."""
+
+from collections.abc import Iterable, Iterator
+
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import Fields, dependency_fields, environment_fields, limits_in
+from controlplane.policies.history import Changed
+from controlplane.policies.models import STREAM_COLUMNS, Dependency
+from controlplane.policies.protection import protection_in
+
+SHARED_SLOTS = "shared idle slots"
+
+
+def newer_settings(environment: str) -> list[str]:
+    """Return those that the environment uses, in words."""
+    found = set(_of_environment(environment_fields(environment_of(environment))))
+    rows = Dependency.objects.filter(environment=environment).select_related("runbook")
+    for row in rows.prefetch_related("vendor_limits"):
+        found.update(_of_dependency(dependency_fields(row)))
+    return sorted(found)
+
+
+def newly_used(changes: Iterable[Changed]) -> list[str]:
+    """Return those that a changed thing did not use before, in words."""
+    found: set[str] = set()
+    for change in changes:
+        of = _READ.get(change.kind)
+        if of is not None and change.after is not None:
+            found |= {*of(change.after)} - {*of(change.before or {})}
+    return sorted(found)
+
+
+def _of_environment(fields: Fields) -> Iterator[str]:
+    if any(limit.get("service") for limit in limits_in("subject_limits", fields).values()):
+        yield "limits of all callers"
+    if "tuning.ipv6_prefix" in fields:
+        yield "networks of IPv6 callers"
+
+
+def _of_dependency(fields: Fields) -> Iterator[str]:
+    protection = protection_in(fields)
+    if any(fields.get(column) for column in STREAM_COLUMNS):
+        yield "times of streams"
+    if any(protection.get("timeouts_ms", ())):
+        yield "timeouts of tiers"
+    if protection.get("bulkhead", {}).get("share_idle"):
+        yield SHARED_SLOTS
+
+
+_READ = {"environment": _of_environment, "dependency": _of_dependency}
