@@ -55,9 +55,9 @@ _WAIT = OwnField(
     hint=f"0 to {MAX_WAIT_MS:,}",
     default=0,
 )
-_TUNING_LABELS = {"ipv6_prefix": "IPv6 prefix that counts as one address"}
+_TUNING_LABELS = {"ipv6_prefix": "IPv6 prefix, bits"}
 _TUNING_HINTS = {
-    "ipv6_prefix": f"{WIDEST_PREFIX} to {NARROWEST_PREFIX}; {NARROWEST_PREFIX} counts each address"
+    "ipv6_prefix": f"{WIDEST_PREFIX} to {NARROWEST_PREFIX}: addresses with one prefix are one caller"
 }
 OWN: dict[str, tuple[OwnField, ...]] = {
     "tier": (

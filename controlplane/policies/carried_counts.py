@@ -1,11 +1,16 @@
 """What happens to what is spent when people change how a limit counts. In the words of forms and plans."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from controlplane.policies.fields import Fields, limits_in
+from controlplane.policies.fields import Fields, limits_in, tier_fields
 from controlplane.policies.history import Changed
 from controlplane.policies.limits import full_columns
+from controlplane.policies.models import Tier
 from fuseboard.contract.words import Algorithm
+
+#: Tier -> quota -> its columns, before and after the changes.
+Tiers: TypeAlias = tuple[Mapping[str, Mapping[str, Fields]], Mapping[str, Mapping[str, Fields]]]
 
 #: The most owners of one limit that a sentence names.
 _MOST_NAMED = 3
@@ -21,6 +26,10 @@ _SECTIONS = {
 def carried_words(before: Fields, after: Fields) -> str:
     """What the changed limit takes over from the old one; empty if it counts as before."""
     old, new = full_columns(before), full_columns(after)
+    if _counter(old) != _counter(new):
+        return "counting starts at 0, in another counter for each caller"
+    if old["measure"] != new["measure"]:
+        return f"what is spent in {old['measure']} counts in {new['measure']}, without conversion"
     if _rule(old) == _rule(new):
         return ""
     was, becomes = Algorithm(old["algorithm"]), Algorithm(new["algorithm"])
@@ -43,11 +52,12 @@ def carried_words(before: Fields, after: Fields) -> str:
     return "spent calls of the last window are carried over"
 
 
-def carried(changes: Iterable[Changed]) -> Iterator[str]:
+def carried(environment: str, changes: Sequence[Changed]) -> Iterator[str]:
     """A sentence for each way in which limits are changed, with the limits."""
     found: dict[tuple[str, str], list[str]] = {}
+    tiers = _tiers(environment, changes)
     for change in changes:
-        for limit, before, after in _limits(change):
+        for limit, before, after in _limits(change, tiers):
             words = carried_words(before, after)
             if words:
                 found.setdefault((limit, words), []).append(f"{change.kind} {change.name}".strip())
@@ -55,6 +65,11 @@ def carried(changes: Iterable[Changed]) -> Iterator[str]:
         more = len(owners) - _MOST_NAMED
         named = ", ".join(owners[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
         yield f"{named}{', ' if limit else ''}{limit}: {words}."
+
+
+def _counter(full: Fields) -> tuple[object, ...]:
+    """What a limit has a counter for, apart from its name and its owner."""
+    return full["dependency"], full["service"], tuple(full["per"])
 
 
 def _rule(full: Fields) -> tuple[object, ...]:
@@ -71,7 +86,17 @@ def _period(full: Fields) -> str:
     return f"the {full['period']} in {full['time_zone']}"
 
 
-def _limits(change: Changed) -> Iterator[tuple[str, Fields, Fields]]:
+def _tiers(environment: str, changes: Sequence[Changed]) -> Tiers:
+    """The quotas of each tier before and after, if a tenant changes: its own replace those of its tier."""
+    if not any(change.kind == "tenant" and change.before and change.after for change in changes):
+        return {}, {}
+    rows = Tier.objects.filter(environment=environment).prefetch_related("quotas")
+    before = {row.name: limits_in("quotas", tier_fields(row)) for row in rows}
+    changed = {one.name: limits_in("quotas", one.after or {}) for one in changes if one.kind == "tier"}
+    return before, before | changed
+
+
+def _limits(change: Changed, tiers: Tiers) -> Iterator[tuple[str, Fields, Fields]]:
     """The limits of a changed thing that exist before and after: name, old columns, new columns."""
     if change.before is None or change.after is None:
         return
@@ -79,6 +104,14 @@ def _limits(change: Changed) -> Iterator[tuple[str, Fields, Fields]]:
         yield "", change.before, change.after
     elif section := _SECTIONS.get(change.kind):
         before, after = (limits_in(section, fields) for fields in (change.before, change.after))
+        if change.kind == "tenant":
+            was, becomes = change.before.get("tier", ""), change.after.get("tier", "")
+            # Of a tenant that stays, its tier has a sentence itself.
+            own = None if was != becomes else before.keys() | after.keys()
+            before, after = (
+                {name: columns for name, columns in quotas.items() if own is None or name in own} | limits
+                for quotas, limits in ((tiers[0].get(was, {}), before), (tiers[1].get(becomes, {}), after))
+            )
         for limit in after:
             if limit in before:
                 yield limit, before[limit], after[limit]

@@ -4,14 +4,14 @@ Redis has the exact number, in the unit of the limit and with settled costs. Rat
 stored series start later than a month.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import redis
 
 from controlplane.policies.models import Tenant, TenantQuota, TierQuota, VendorLimit
-from controlplane.redis.read_many import read_many
+from controlplane.redis.read_many import ask_many, read_many
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
@@ -97,7 +97,11 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
     counters = [*_of_vendors(environment), *_of_tiers(environment, busy), *_of_tenants(environment)]
     chosen = counters[:MOST]
     texts = _texts([counter.key for counter in chosen])
-    rows = [_budget(one, _UNREAD if texts is None else texts[one.key], now) for one in chosen]
+    lives = _lives_ms(texts or {}, chosen, now)
+    rows = [
+        _budget(one, _UNREAD if texts is None else texts[one.key], now, lives_ms=lives.get(one.key, 0))
+        for one in chosen
+    ]
     rows.sort(key=lambda row: (-(row.percent or 0.0), row.tenant, row.dependency, row.name))
     return Budgets(rows=rows, known=texts is not None, cut=len(counters) > MOST)
 
@@ -161,10 +165,31 @@ def _texts(names: list[str]) -> dict[str, Any] | None:
         return None
 
 
-def _budget(counter: _Counter, text: Any, now: float) -> Budget:
+def _lives_ms(texts: Mapping[str, Any], counters: Iterable[_Counter], now: float) -> dict[str, int]:
+    """Key -> for how long it lives, of counters that began before the present period of their limit."""
+    older = []
+    for one in counters:
+        began_us, _ = _period(one.row, now)
+        found = _counted(texts.get(one.key))
+        if found is not None and found[0] < began_us:
+            older.append(one.key)
+    try:
+        answers = ask_many(older, lambda pipeline, key: pipeline.pttl(key))
+    except redis.RedisError:
+        return {}
+    return {key: answer for key, answer in answers.items() if isinstance(answer, int) and answer > 0}
+
+
+def _period(row: Any, now: float) -> tuple[int, int]:
+    return period_around(int(now * 1_000_000), Period(row.period), row.time_zone)
+
+
+def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0) -> Budget:
     row = counter.row
-    began_us, ends_us = period_around(int(now * 1_000_000), Period(row.period), row.time_zone)
-    spent = None if text is _UNREAD else _spent(text, began_us, ends_us)
+    began_us, ends_us = _period(row, now)
+    # The text does not say when its period ends. Its key lives one second longer, as limits.lua has it.
+    old_end_us = int(now * 1_000_000) + lives_ms * 1_000 - 1_500_000
+    spent = None if text is _UNREAD else _spent(text, began_us, ends_us, old_end_us if lives_ms else 0)
     began, ends = began_us / 1_000_000, ends_us / 1_000_000
     passed = (now - began) / (ends - began)
     is_vendor = counter.source == "vendor"
@@ -186,15 +211,23 @@ def _budget(counter: _Counter, text: Any, now: float) -> Budget:
     )
 
 
-def _spent(text: Any, began_us: int, ends_us: int) -> int | None:
-    """What ``limits.lua`` writes: the beginning of a period, and what is spent of it.
+def _spent(text: Any, began_us: int, ends_us: int, old_end_us: int = 0) -> int | None:
+    """What is spent. After people changed the period, as the next decision counts it.
 
-    A shorter period, from before people changed it, is a part of this one. What a longer one included is
-    known after the next decision.
+    That of another algorithm is unknown until then.
     """
     if text is None:
         return 0
+    found = _counted(text)
+    if found is None:
+        return None
+    began, spent = found
+    return spent if began < ends_us and (began >= began_us or old_end_us > began_us) else 0
+
+
+def _counted(text: Any) -> tuple[int, int] | None:
+    """What ``limits.lua`` writes: the beginning of a period, and what is spent of it."""
     parts = text.split(" ") if isinstance(text, str) else []
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         return None
-    return int(parts[1]) if began_us <= int(parts[0]) < ends_us else 0
+    return int(parts[0]), int(parts[1])

@@ -29,8 +29,9 @@ class LockPodRow:
 
     @property
     def mean_wait_s(self) -> float | None:
-        acquired = self.locks.get("acquired", 0)
-        return self.locks.get("waited_ms", 0) / 1000 / acquired if acquired else None
+        """Of all attempts: one that another process was served before has waited, too."""
+        attempts = self.locks.get("acquired", 0) + self.locks.get("taken", 0)
+        return self.locks.get("waited_ms", 0) / 1000 / attempts if attempts else None
 
 
 @dataclass(frozen=True, kw_only=True)

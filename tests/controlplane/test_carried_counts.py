@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.editing import edits
+from controlplane.editing.plans import difference, plan_from_document
 from controlplane.fleet.models import Server
 from controlplane.policies.carried_counts import carried, carried_words
 from controlplane.policies.history import Changed
@@ -41,7 +42,14 @@ def test_another_size_or_failure_policy_needs_no_words(limit: dict[str, Any]) ->
     assert carried_words(limit, limit | {"limit": 7, "failure_policy": "reserved", "shadow": True}) == ""
 
 
-def test_a_bulk_edit_has_one_sentence_for_all_its_tenants() -> None:
+def test_another_counter_or_unit_has_words() -> None:
+    assert "counting starts at 0" in carried_words(BUCKET, BUCKET | {"per": ["ip"]})
+    assert "counting starts at 0" in carried_words(BUCKET, BUCKET | {"service": "shop"})
+    assert "without conversion" in carried_words(BUCKET, BUCKET | {"measure": "tokens"})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_bulk_edit_has_one_sentence_for_all_its_tenants(production: str) -> None:
     def quota(name: str, columns: dict[str, Any]) -> dict[str, Any]:
         return {f"quotas.{name}.{column}": value for column, value in columns.items()}
 
@@ -51,7 +59,7 @@ def test_a_bulk_edit_has_one_sentence_for_all_its_tenants() -> None:
     ]
     changes.append(Changed("tier", "free", None, quota("requests", WINDOW)))
     changes.append(Changed("template", "reads", BUCKET, SLOTS))
-    assert list(carried(changes)) == [
+    assert list(carried(production, changes)) == [
         "tenant t0, tenant t1, tenant t2 and 997 more, requests: "
         "spent calls that are not refilled yet are carried over.",
         "template reads: slots start empty: calls in progress occupy none.",
@@ -84,6 +92,24 @@ def test_a_plan_and_a_bulk_edit_say_it(production: str, ada: Any) -> None:
     assert bulk.json()["advice"] == [
         "tenant zenith, exports: slots start empty: calls in progress occupy none."
     ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_plan_says_it_of_a_tenant_that_moves_or_gets_its_own_quota(production: str, ada: Any) -> None:
+    common: dict[str, Any] = {"environment": production, "reason": "for a test", "actor": ada}
+    edits.create_tenant(tenant="zenith", tier="free", **common)
+    edits.create_tier(tier="windowed", title="Windowed", priority=1, **common)
+    edits.set_tier_quota(tier="windowed", quota="requests", expected_version=1, **WINDOW, **common)
+    said = "tenant zenith, requests: spent calls that are not refilled yet are carried over."
+    own = {"quotas": {"requests": {**WINDOW, "burst": 1}}}
+    for tenant in ({"tier": "windowed"}, {"tier": "free", **own}, {"tier": "windowed", **own}):
+        assert difference(production, plan_from_document({"tenants": {"zenith": tenant}})).advice == [said]
+    stays = plan_from_document({"tenants": {"zenith": {"title": "Zenith"}}})
+    assert difference(production, stays).advice == []
+    both = plan_from_document({
+        "tenants": {"zenith": {"title": "Zenith"}}, "tiers": {"free": {"quotas": {"requests": {**WINDOW, "burst": 1}}}}
+    })  # fmt: skip
+    assert [text.split(",")[0] for text in difference(production, both).advice] == ["tier free"]
 
 
 @pytest.mark.django_db(transaction=True)

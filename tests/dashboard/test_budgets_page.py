@@ -104,6 +104,20 @@ def test_what_was_spent_in_an_earlier_period_does_not_count(log_in: Any, own: st
     assert "unknown" in row
 
 
+def test_a_shorter_period_includes_what_the_longer_one_has_counted(
+    log_in: Any, own: str, limits: Any
+) -> None:
+    edits.set_tenant_quota(
+        **USUAL | {"tenant": "acme-retail", "quota": "spend", "limit": 50_000_000, "period": "day"}
+    )
+    now_us = time.time_ns() // 1_000
+    began, ends = period_around(now_us, Period.MONTH, "UTC")
+    day, _ = period_around(now_us, Period.DAY, "UTC")
+    limits.set(own, f"{began if began < day else began - 1} 12500000", px=(ends - now_us) // 1_000 + 1_000)
+    (row,) = rows(log_in)
+    assert "12.50 USD, 25 %" in row
+
+
 def test_the_projection_follows_the_part_of_the_period_that_has_passed() -> None:
     began, ends = period_around(1_800_000_000_000_000, Period.DAY, "UTC")
 

@@ -56,7 +56,7 @@ class Difference:
         """Return what happens to spent calls, what older pods ignore, and warnings about breakers and queues.
         They prevent nothing. Of very many, the first.
         """
-        spent = list(islice(carried(self.changes), MOST_SHOWN))
+        spent = list(islice(carried(self.environment, self.changes), MOST_SHOWN))
         older = [older_scripts_words(self.environment)] if spent else []
         older.append(ignored_words(self.environment, newly_used(self.changes)))
         return [
