@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.editing.edits.dependency_settings import DependencySettings
-from controlplane.policies.models import BREAKER_RANGES, MAX_MS, MAX_PART_MS, STREAM_COLUMNS, Dependency
+from controlplane.policies.models import (
+    BREAKER_RANGES,
+    MAX_MS,
+    MAX_PART_MS,
+    STREAM_COLUMNS,
+    Change,
+    Dependency,
+)
 from controlplane.policies.protection import CALL, NEW_PARTS, check_patch
 from controlplane.policies.protection_presets import (
     PRESETS,
@@ -34,7 +41,14 @@ _PRESETS = {"": "sla", "bulkhead": "bulkhead", "retry": "retry"}
 
 def suggests(row: Dependency) -> bool:
     """Whether the form suggests a protection: the API or a file made the dependency without one."""
-    return row.version == 1 and not row.protection
+    if row.protection:
+        return False
+    changes = Change.objects.filter(
+        kind="dependency", name=row.name, revision__environment=row.environment_id
+    )
+    # A file numbers versions by revisions, so the version does not say whether people edited it.
+    newest = changes.order_by("-revision").first()
+    return newest is not None and newest.before is None
 
 
 def typed_settings(data: Mapping[str, str]) -> DependencySettings:

@@ -14,6 +14,8 @@ _INTEGRATION, _OBSERVED, _DOCUMENTED = "Integration", "Observability", "Document
 _ACCESS, _TESTED = "Access", "Tests"
 #: The worker evaluates alerts every 5 s.
 _EVALUATED_WITHIN = timedelta(seconds=60)
+#: Above this part of what a server of Redis bears, twice the traffic is too much.
+_BUSY_REDIS = 0.5
 
 
 def lines(state: State) -> Iterator[Line]:
@@ -21,6 +23,7 @@ def lines(state: State) -> Iterator[Line]:
     yield from _protected_pods(state)
     yield from _alerts(state)
     yield from _signals(state)
+    yield _redis_capacity(state)
     yield from _documents(state)
     yield from _access(state)
     yield from _tests(state)
@@ -238,6 +241,29 @@ def _signals(state: State) -> Iterator[Line]:
         traced = sum(bool(trace) for trace in traces)
         found = f"{traced} of {len(traces)} samples have a trace id"
         yield item.ok(found) if traced else item.attention(found)
+
+
+def _redis_capacity(state: State) -> Line:
+    """Each server of Redis executes commands in one thread: it is full long before its machine is."""
+    item = Item(
+        key="redis-capacity",
+        group=_OBSERVED,
+        check="The load of Redis is measured, and far from what it bears",
+        do="Use a Cluster or a faster machine; or set FUSEBOARD_REDIS_CAPACITY_OPS to what a server bears.",
+        doc="runbooks/redis-busy.md",
+    )
+    servers = [one for one in state.status.facts.redis_servers if one.answers]
+    known = [one for one in servers if one.capacity_ops]
+    if not servers:
+        return item.unchecked("The worker has read no server of Redis within the last minute.")
+    if not known:
+        busiest = max(one.ops_per_s for one in servers)
+        return item.unchecked(
+            f"{busiest:,.0f} commands/s. What a server bears is measured from 10 % of a core on."
+        )
+    worst = max(known, key=lambda one: one.used)
+    found = f"{worst.address}: {worst.used:.0%} of {worst.capacity_ops:,} commands/s".replace("%", " %")
+    return item.attention(found) if worst.used > _BUSY_REDIS else item.ok(found)
 
 
 def _documents(state: State) -> Iterator[Line]:

@@ -115,8 +115,11 @@ REDIS_OPS = Gauge(
 )
 REDIS_CAPACITY = Gauge(
     "fuseboard_redis_capacity_ops",
-    "FUSEBOARD_REDIS_CAPACITY_OPS: commands per second that a server of Redis bears; missing if unknown.",
+    "Commands per second that a server of Redis bears: FUSEBOARD_REDIS_CAPACITY_OPS, or as its CPU shows;"
+    " missing if unknown. Of the 10 busiest servers.",
     by=(WEB,),
+    labels=("node",),
+    most=10,
 )
 REDIS_MEMORY = Gauge(
     "fuseboard_redis_memory_bytes",

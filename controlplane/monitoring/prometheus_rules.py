@@ -101,9 +101,7 @@ _ILL = (
     " or max by (node) (fuseboard_redis_memory_bytes / fuseboard_redis_memory_limit_bytes)"
     f" > {MOST_MEMORY_SHARE:g}"
 )
-_USED = (
-    "max by (node) (fuseboard_redis_ops_per_second) / on () group_left () max(fuseboard_redis_capacity_ops) >"
-)
+_USED = "max by (node) (fuseboard_redis_ops_per_second) / max by (node) (fuseboard_redis_capacity_ops) >"
 _DEGRADED = f"{_ILL} or {_USED} {MOST_OPS_SHARE:g}"
 
 PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (

@@ -7,7 +7,6 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic, time
 
-from django.conf import settings
 from django.db.models import Count, Min
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -27,6 +26,7 @@ from controlplane.metric_catalogue import traffic
 from controlplane.publishing.models import OutboxEntry
 from controlplane.status.read_facts import REDIS_FRESH_FOR
 from controlplane.status.read_watched import certificate_expires_at
+from controlplane.status.watched import capacity_of
 from controlplane.usage.budgets import Budget, budgets
 
 #: What an evaluation saw is left out when it is older: a stopped worker must not look like a quiet fleet.
@@ -198,8 +198,8 @@ def _expiry() -> list[Metric]:
 def _redis() -> list[Metric]:
     up, ops = traffic.REDIS_UP.family(), traffic.REDIS_OPS.family()
     memory, limit = traffic.REDIS_MEMORY.family(), traffic.REDIS_MEMORY_LIMIT.family()
-    lag = traffic.REDIS_LAG.family()
-    oldest = timezone.now() - REDIS_FRESH_FOR
+    lag, capacity = traffic.REDIS_LAG.family(), traffic.REDIS_CAPACITY.family()
+    oldest, bears = timezone.now() - REDIS_FRESH_FOR, []
     for node in RedisNode.objects.order_by("role", "address")[: traffic.REDIS_UP.most]:
         answers = node.up and node.read_at > oldest
         up.add_metric([node.address, node.role], float(answers))
@@ -208,10 +208,11 @@ def _redis() -> list[Metric]:
         if node.lag_s is not None:
             lag.add_metric([node.address], node.lag_s)
         ops.add_metric([node.address], node.ops_per_s or 0.0)
+        if most := capacity_of(node.ops_per_s, node.cpu_share):
+            bears.append(((node.ops_per_s or 0.0) / most, node.address, most))
         memory.add_metric([node.address], node.memory_bytes)
         if node.memory_limit_bytes:
             limit.add_metric([node.address], node.memory_limit_bytes)
-    found: list[Metric] = [up, ops, memory, limit, lag]
-    if settings.REDIS_CAPACITY_OPS:
-        found.append(traffic.REDIS_CAPACITY.family(settings.REDIS_CAPACITY_OPS))
-    return found
+    for _, address, most in sorted(bears, reverse=True)[: traffic.REDIS_CAPACITY.most]:
+        capacity.add_metric([address], most)
+    return [up, ops, memory, limit, lag, capacity]

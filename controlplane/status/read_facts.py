@@ -4,7 +4,6 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from django.conf import settings
 from django.db.models import Exists, Min, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -38,7 +37,7 @@ from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
 from controlplane.status.read_watched import read_watched
 from controlplane.status.unlimited import nothing_is_limited
-from controlplane.status.watched import Blind, RedisServer, measured_capacity
+from controlplane.status.watched import Blind, RedisServer, capacity_of
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 #: Enough for six hours of a breaker that flaps.
@@ -108,7 +107,7 @@ def _redis_servers() -> tuple[RedisServer, ...]:
             role=row.role,
             answers=row.up and row.read_at > oldest,
             ops_per_s=row.ops_per_s or 0.0,
-            capacity_ops=settings.REDIS_CAPACITY_OPS or measured_capacity(row.ops_per_s, row.cpu_share),
+            capacity_ops=capacity_of(row.ops_per_s, row.cpu_share),
             memory_share=row.memory_bytes / row.memory_limit_bytes if row.memory_limit_bytes else 0.0,
             lag_s=row.lag_s or 0.0,
         )

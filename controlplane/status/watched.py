@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from django.conf import settings
+
 from controlplane.refusals.callers import RefusedCaller
 
 #: Where figures come from that an evaluation reads itself. ``tokens`` has certificates too. ``redis`` is
@@ -34,8 +36,13 @@ MOST_REPLICATION_LAG_S = 10.0
 LEAST_CPU_SHARE = 0.1
 
 
-def measured_capacity(ops_per_s: float | None, cpu_share: float | None) -> int:
-    """How many commands per second use a whole core: a server executes them in one thread. 0 for unknown."""
+def capacity_of(ops_per_s: float | None, cpu_share: float | None) -> int:
+    """How many commands per second a server bears, by the setting; 0 for unknown.
+
+    Without the setting: how many use a whole core, because a server executes them in one thread.
+    """
+    if settings.REDIS_CAPACITY_OPS:
+        return settings.REDIS_CAPACITY_OPS
     if not ops_per_s or cpu_share is None or cpu_share < LEAST_CPU_SHARE:
         return 0
     return round(ops_per_s / cpu_share)

@@ -14,7 +14,7 @@ from controlplane.breakers.models import Override, Transition
 from controlplane.checklist import read_state as reading
 from controlplane.drills.models import Drill
 from controlplane.editing import edits
-from controlplane.fleet.models import FailedCalls
+from controlplane.fleet.models import FailedCalls, RedisNode
 from controlplane.policies.models import Dependency, Environment, Runbook, TierQuota
 from controlplane.series import partitions
 from controlplane.series.kinds import DEPENDENCY, FLEET, Kind
@@ -117,6 +117,10 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_settings_found", tuple)
     monkeypatch.setattr("django.conf.settings.WATCHDOG_URL", "https://watch.example.com/x")
     create_people("ada", "bob")
+    RedisNode.objects.create(
+        address="10.0.0.1:6379", role="primary", up=True, commands=1, ops_per_s=20_000, cpu_share=0.2,
+        memory_bytes=1, memory_limit_bytes=0, read_at=timezone.now(),
+    )  # fmt: skip
     edits.create_environment(environment="staging", reason="for a test", actor=ADA)
     edits.create_dependency(dependency="small-model", kind="llm", **WHY)
     runbook = Runbook.objects.create(slug="models", title="Models", body="Wait.")

@@ -106,9 +106,7 @@ def test_a_plan_says_it_of_a_tenant_that_moves_or_gets_its_own_quota(production:
         assert difference(production, plan_from_document({"tenants": {"zenith": tenant}})).advice == [said]
     stays = plan_from_document({"tenants": {"zenith": {"title": "Zenith"}}})
     assert difference(production, stays).advice == []
-    both = plan_from_document({
-        "tenants": {"zenith": {"title": "Zenith"}}, "tiers": {"free": {"quotas": {"requests": {**WINDOW, "burst": 1}}}}
-    })  # fmt: skip
+    both = plan_from_document({"tenants": {"zenith": {"title": "Zenith"}}, "tiers": {"free": own}})
     assert [text.split(",")[0] for text in difference(production, both).advice] == ["tier free"]
 
 

@@ -12,7 +12,7 @@ from controlplane.alerts.models import Route
 from controlplane.checklist.checklist import checklist
 from controlplane.checklist.lines import Verdict
 from controlplane.editing import edits
-from controlplane.fleet.models import Server
+from controlplane.fleet.models import RedisNode, Server
 from controlplane.policies.models import Dependency, Environment
 from controlplane.series import partitions
 from controlplane.series.kinds import DEPENDENCY, FLEET
@@ -81,6 +81,17 @@ def test_attempts_are_compared_with_the_slowest_route(rich: None) -> None:
         routes = [{"pattern": "GET /*", "sla_ms": 500}, {"pattern": "POST /*", "sla_ms": sla_ms}]
         Environment.objects.filter(pk="production").update(protection={"routes": routes})
         assert verdicts()["retry-time"] == verdict
+
+
+def test_a_busy_server_of_redis_needs_attention(rich: None) -> None:
+    def line() -> Any:
+        return next(line for line in checklist("production").lines if line.key == "redis-capacity")
+
+    assert (line().verdict, line().found) == ("ok", "10.0.0.1:6379: 20 % of 100,000 commands/s")
+    RedisNode.objects.update(ops_per_s=60_000, cpu_share=0.6)
+    assert line().verdict == "attention"
+    RedisNode.objects.update(cpu_share=0.01)
+    assert line().verdict == "unchecked"
 
 
 def test_nothing_that_was_not_measured_counts_as_passed(production: str) -> None:

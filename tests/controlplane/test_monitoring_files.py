@@ -207,7 +207,8 @@ DRIVEN: dict[str, tuple[list[dict[str, str]], list[str], list[str], dict[str, st
     ),
     "FuseboardRedisOpsCritical": (
         [
-            series("fuseboard_redis_capacity_ops", "100000x200", instance="a"),
+            series("fuseboard_redis_capacity_ops", "100000x200", node="r:1", instance="a"),
+            series("fuseboard_redis_capacity_ops", "100000x200", node="r:2", instance="a"),
             series("fuseboard_redis_ops_per_second", "50000x3 95000x40 50000x80", node="r:1", instance="a"),
             series("fuseboard_redis_ops_per_second", "50000x200", node="r:2", instance="a"),
         ],

@@ -74,7 +74,7 @@ def test_commands_are_counted_between_two_readings(production: str, primary: Val
     found = exported()
     assert found["fuseboard_redis_up", node, "primary"] == 1
     assert found["fuseboard_redis_ops_per_second", node] == ops_per_s
-    assert found["fuseboard_redis_capacity_ops",] == 500
+    assert found["fuseboard_redis_capacity_ops", node] == 500
     assert found["fuseboard_redis_memory_bytes", node] > 100_000
     assert ("fuseboard_redis_memory_limit_bytes", node) not in found, "it has no limit"
     # Another process counts from zero.

@@ -9,12 +9,14 @@ from shown import text_of
 
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Dependency
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
 from dashboard.dependency_form import groups, typed_settings, values_of
 from fuseboard.contract.protection_fields import CALL_SETTINGS
+from tests.people import ADA
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -267,6 +269,18 @@ def test_a_new_dependency_gets_what_its_form_shows(
     assert bulkhead["share_idle"] is True
     assert bulkhead["when_full"] == ["queue", "queue", "discard"]
     assert "retry" in saved.protection
+
+
+def test_the_form_suggests_a_protection_until_a_person_saves_it(ada: Any) -> None:
+    unprotected = {"kind": "external", "protection": "off", "fallback_note": "Order queue"}
+    plan = plan_from_document({"dependencies": {"filed": unprotected}})
+    apply_plan(environment="production", plan=plan, expected_revision=None, reason=REASON, actor=ADA)
+    assert "Nothing protects pods from filed yet." in ada.get("/breakers/filed/settings").content.decode()
+    edits.set_breaker_policy(
+        environment="production", dependency="filed", breaker={}, timeout_ms=900, expected_version=None,
+        reason=REASON, actor=ADA,
+    )  # fmt: skip
+    assert "Nothing protects pods" not in ada.get("/breakers/filed/settings").content.decode()
 
 
 def test_a_wrong_size_is_refused(ada: Any) -> None:

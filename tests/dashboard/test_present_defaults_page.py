@@ -109,7 +109,7 @@ def test_one_button_gives_every_older_bulkhead_all_slots_of_idle_tiers(log_in: A
     client = log_in("ada")
     page = " ".join(client.get("/defaults").content.decode().split())
     assert "Slots that no tier uses" in page
-    assert "has 17. payments-api." in page
+    assert "In the bulkhead of <b>payments-api</b>, a tier has only its share" in page
     assert "1 pod runs an older agent (old-1): a tier has only its share" in page
     assert client.post("/defaults/idle-slots", {"reason": ""}).status_code == 422
     assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 302
