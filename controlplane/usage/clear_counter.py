@@ -24,6 +24,7 @@ from fuseboard.contract.words import Algorithm, Dimension, is_subject
 
 log = structlog.get_logger(__name__)
 
+_SUBJECT = "Use 1 to 200 characters without control characters."
 DOWN = "Redis does not answer, and it has the counter. Try again when it is back."
 
 
@@ -44,6 +45,8 @@ def clear_counter(
     """
     problems = Problems()
     problems.reason(reason)
+    if tenant and not is_subject(tenant):
+        problems.add("tenant", _SUBJECT)
     problems.settle()
     row = environment_of(environment)
     if tenant:
@@ -117,7 +120,7 @@ def _counted_by(
         if not value:
             problems.add(dimension, f"The limit counts by {' and '.join(limit.per)}: enter this value.")
         elif dimension != Dimension.ENDPOINT and not is_subject(value):
-            problems.add(dimension, "Use 1 to 200 characters without control characters.")
+            problems.add(dimension, _SUBJECT)
         elif dimension == Dimension.IP:
             value = counted_address(value, tuning_of(row).ipv6_prefix)
         found[dimension] = value

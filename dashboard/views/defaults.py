@@ -62,6 +62,7 @@ def _page(request: HttpRequest, *, wrong: Sequence[str] = (), status: int = 200)
         divided=divided_bulkheads(environment_in(request)),
         older_pods=_older_pods(environment_in(request)),
         wrong=wrong,
+        reason=request.POST.get("reason", ""),
         status=status,
         advice=[(row.name, text) for row in rows for text in advice_about(dependency_fields(row))][:_SHOWN],
     )

@@ -79,6 +79,8 @@ def test_what_cannot_be_cleared_is_refused_with_the_next_step(clear: Any, edit: 
     edit("set_tier_quota", tier="pro", quota="running", algorithm="concurrency", expected_version=None)
     for limit, about, said in (
         ("running", {"tenant": "acme"}, "free when the calls end"),
+        ("requests", {"tenant": "a\nb"}, "without control characters"),
+        ("requests", {"tenant": "a" * 201}, "1 to 200 characters"),
         ("addresses", {}, "enter this value"),
         ("addresses", {"values": {"ip": "192.0.2.7", "user": "ann"}}, "does not count by this"),
     ):

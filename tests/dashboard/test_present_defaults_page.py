@@ -111,7 +111,9 @@ def test_one_button_gives_every_older_bulkhead_all_slots_of_idle_tiers(log_in: A
     assert "Slots that no tier uses" in page
     assert "In the bulkhead of <b>payments-api</b>, a tier has only its share" in page
     assert "1 pod runs an older agent (old-1): a tier has only its share" in page
-    assert client.post("/defaults/idle-slots", {"reason": ""}).status_code == 422
+    refused = client.post("/defaults/idle-slots", {"reason": "x" * 501})
+    assert refused.status_code == 422
+    assert "x" * 501 in refused.content.decode(), "what was typed stays"
     assert client.post("/defaults/idle-slots", {"reason": WHY}).status_code == 302
     assert Dependency.objects.get(name="payments-api").protection["bulkhead"]["share_idle"] is True
     page = client.get("/defaults").content.decode()
