@@ -39,12 +39,16 @@ def begin_message() -> bytes:
 
 
 class StreamingVendor:
-    """``parts``: seconds to wait before each part, and the part. ``ended`` ends every wait."""
+    """``parts``: seconds to wait before each part, and the part. ``ended`` ends every wait.
+
+    With ``cuts``, the connection closes after the last part, where more should follow.
+    """
 
     def __init__(self) -> None:
         self.parts: list[tuple[float, bytes]] = []
         self.headers = {"Content-Type": "text/event-stream"}
         self.status = 200
+        self.cuts = False
         self.requests = 0
         self.ended = threading.Event()
         self.url = ""
@@ -70,6 +74,9 @@ def streaming_vendor() -> Iterator[StreamingVendor]:
                     if delay_s and vendor.ended.wait(delay_s):
                         return
                     self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+                if vendor.cuts:
+                    self.close_connection = True
+                    return
                 self.wfile.write(b"0\r\n\r\n")
             except OSError:
                 self.close_connection = True

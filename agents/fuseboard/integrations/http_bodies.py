@@ -58,12 +58,12 @@ class Body:
         parts = self.stream if bounds is None else self._bounded(bounds)
         try:
             async for part in parts:
-                self._look(part)
+                self.look(part)
                 yield part
         except GeneratorExit:
             raise  # the reader has enough; closing reports a success
         except BaseException as error:
-            self._broke(error)
+            self.broke(error)
             raise
 
     async def _bounded(self, bounds: Parts) -> AsyncIterator[bytes]:
@@ -87,24 +87,24 @@ class Body:
     def parts(self) -> Iterator[bytes]:
         try:
             for part in self.stream:
-                self._look(part)
+                self.look(part)
                 yield part
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._broke(error)
+            self.broke(error)
             raise
 
     async def close_async(self) -> None:
         # Reported first: closing may be cancelled, or fail because the connection is already lost.
-        self._ended()
+        self.ended()
         await self.stream.aclose()
 
     def close(self) -> None:
-        self._ended()
+        self.ended()
         self.stream.close()
 
-    def _look(self, part: bytes) -> None:
+    def look(self, part: bytes) -> None:
         """An error event ends the permit. The reader gets every part as it came."""
         if not self._begun and part:
             if self._errors is None and not self._encoded and are_events(part):
@@ -118,7 +118,8 @@ class Body:
         if verdict is not None:
             report_verdict(self._agent, self._permit, verdict)
 
-    def _ended(self) -> None:
+    def ended(self) -> None:
+        """It is over, or its reader has enough."""
         verdict = self._errors.finish() if self._errors is not None else None
         if verdict is not None:
             report_verdict(self._agent, self._permit, verdict)
@@ -126,7 +127,7 @@ class Body:
             self._permit.first_part_s = self._elapsed_s
             self._agent.report(self._permit, Outcome.OK, self._elapsed_s)
 
-    def _broke(self, error: BaseException) -> None:
+    def broke(self, error: BaseException) -> None:
         self._agent.report(self._permit, judge_permitted(self._permit, error)[0])
 
     def __del__(self) -> None:

@@ -5,8 +5,9 @@
     session.mount("https://payments.example.com", GuardedAdapter(agent, dependency="payments-api"))
 
 A refused request raises ``CallRefused``, which is both ``fuseboard.Refused`` and
-``requests.ConnectionError``. Outcomes are those of ``fuseboard.integrations.httpx``, decided when the
-headers have arrived: a body that breaks off later is not counted. Redirects are separate calls.
+``requests.ConnectionError``. Outcomes are those of ``fuseboard.integrations.httpx``, also while the body is
+read with ``content``, ``iter_content`` or ``iter_lines``. A call of ``stream=True`` ends when its body does,
+or when you close the response. Redirects are separate calls.
 
 With ``retry=True``, a failed request is sent again as the policy of the dependency allows, see
 docs/protection.md. Not repeated are requests that may have arrived and are not idempotent, unless
@@ -15,6 +16,8 @@ docs/protection.md. Not repeated are requests that may have arrived and are not 
 """
 
 import json
+import weakref
+from collections.abc import Iterator
 from itertools import chain
 from time import monotonic
 from typing import Any, Unpack
@@ -45,7 +48,7 @@ from fuseboard.integrations.guarded_request import (
     reported,
     slept,
 )
-from fuseboard.integrations.http_bodies import LEAST_S, MOST_BYTES
+from fuseboard.integrations.http_bodies import LEAST_S, MOST_BYTES, Body
 
 #: The session reads bodies in such parts.
 PART_BYTES = 10_240
@@ -148,7 +151,9 @@ class GuardedAdapter(BaseAdapter):
             code = _code(body)
         verdict = reported(self._agent, permit, response, code)
         if outcome_of(verdict) is Outcome.OK:
-            self._agent.report(permit, Outcome.OK, elapsed_s)
+            # Its parts come decoded. It has no stream: the response reads, and must not be in a circle.
+            headers = {"content-type": response.headers.get("content-type") or ""}
+            _watch(response, Body(None, self._agent, permit, elapsed_s, headers, requests.ReadTimeout))
         return verdict
 
     def close(self) -> None:
@@ -189,6 +194,39 @@ class _Begun:
         if self.error is not None:
             raise self.error
         return b"".join(chain((self.begun,), self._parts))
+
+
+def _watch(response: requests.Response, body: Body) -> None:
+    """End the permit with the body of ``response``: when it is read, breaks off, is closed or dropped."""
+    kind, found = type(response), weakref.ref(response)
+
+    def owner() -> requests.Response:
+        alive = found()
+        assert alive is not None  # noqa: S101 - its own method was called
+        return alive
+
+    def iter_content(chunk_size: int | None = 1, decode_unicode: bool = False) -> Iterator[Any]:
+        return _watched(kind.iter_content(owner(), chunk_size, decode_unicode), body)
+
+    def close() -> None:
+        body.ended()
+        kind.close(owner())
+
+    response.iter_content = iter_content  # type: ignore[method-assign]
+    response.close = close  # type: ignore[method-assign]
+
+
+def _watched(parts: Iterator[Any], body: Body) -> Iterator[Any]:
+    try:
+        for part in parts:
+            body.look(part if isinstance(part, bytes) else part.encode())
+            yield part
+    except GeneratorExit:
+        raise  # the reader has enough for now
+    except BaseException as error:
+        body.broke(error)
+        raise
+    body.ended()
 
 
 def _replaced(one: GuardedRequest, response: requests.Response, body: _Begun) -> bool:
