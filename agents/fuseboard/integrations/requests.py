@@ -198,7 +198,8 @@ class _Begun:
 
 def _watch(response: requests.Response, body: Body) -> None:
     """End the permit with the body of ``response``: when it is read, breaks off, is closed or dropped."""
-    kind, found = type(response), weakref.ref(response)
+    kind: Any = type(response)
+    found = weakref.ref(response)
 
     def owner() -> requests.Response:
         alive = found()
