@@ -122,8 +122,11 @@ def test_what_a_request_held_is_free_when_its_body_is_closed(agent: blocking.Age
     wait_until(lambda: free(agent))
 
 
-def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(agent: blocking.Agent):
+@pytest.mark.parametrize("group", [False, True])
+def test_a_guarded_call_that_is_refused_and_escapes_is_a_503(agent: blocking.Agent, group: bool):
     def calling(environ: Any, start_response: Any) -> Iterable[bytes]:
+        if group:
+            raise ExceptionGroup("tasks", [ExceptionGroup("more", [refused_call()])])
         raise refused_call()
 
     answer = Answer(FuseboardMiddleware(calling, agent, tenant_of), "acme")

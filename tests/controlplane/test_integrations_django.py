@@ -100,6 +100,18 @@ def wrapping(request: HttpRequest) -> HttpResponse:
         raise ConnectionError("what a vendor's client raises") from error
 
 
+async def grouping(request: HttpRequest) -> HttpResponse:
+    """A ``TaskGroup`` raises a group, inside which a client wraps the refusal."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.to_thread(wrapping, request))
+        tasks.create_task(asyncio.sleep(60))
+    raise AssertionError("the group was raised")
+
+
+def defective(request: HttpRequest) -> HttpResponse:
+    raise ExceptionGroup("tasks", [Refused(Decision(allowed=False, reason=Reason.SHED)), LookupError()])
+
+
 def choosing(request: HttpRequest) -> HttpResponse:
     try:
         return wrapping(request)
@@ -137,6 +149,8 @@ urlpatterns = [
     path("async-streaming", async_streaming),
     path("refused", refused),
     path("wrapping", wrapping),
+    path("grouping", grouping),
+    path("defective", defective),
     path("choosing", choosing),
     path("readyz", readiness()),
     path("resilience", resilience()),
@@ -301,6 +315,15 @@ async def test_a_refusal_inside_another_error_is_a_503_unless_the_view_chose_an_
     assert (response.status_code, response.json()["reason"]) == (503, "breaker_open")
     assert int(response.headers["Retry-After"]) >= 4
     assert (await get(client, "/choosing")).status_code == 404
+
+
+async def test_a_refusal_inside_a_group_is_a_503_and_hides_no_defect_beside_it(
+    guarded: blocking.Agent, client: Client | AsyncClient
+):
+    response = await get(client, "/grouping")
+    assert (response.status_code, response.json()["reason"]) == (503, "breaker_open")
+    client.raise_request_exception = False
+    assert (await get(client, "/defective")).status_code == 500
 
 
 def fail(guarded: blocking.Agent) -> None:
