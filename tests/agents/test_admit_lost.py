@@ -35,6 +35,13 @@ class TestVendorLimits:
         store.now_us += 1
         assert store.admit((9, 1)).granted == 5
 
+    def test_a_refund_from_before_the_loss_does_not_hide_it(self, limits: redis.Redis):
+        store = self.knowing(limits)
+        limits.flushall()
+        store.settle(amount=-1)
+        assert limits.keys() == []
+        assert store.admit().granted == 0
+
     def test_the_window_begins_when_the_loss_is_noticed_also_for_limits_asked_later(
         self, limits: redis.Redis
     ):

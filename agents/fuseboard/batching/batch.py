@@ -228,10 +228,10 @@ class Batcher:
             distribute_scarce(question, decoded, decided, remember=self._health.shared_tenths >= 1.0)
             tally_shadows(question, decoded)
         # During a ramp, less is left of a limit than pods may spend. A breaker that refuses reads no limits.
-        if self._health.shared_tenths >= 1.0 and verdict in (ADMITS, BYPASS, PROBES):
-            for demand in question.groups:
-                if demand.divides_what_is_left:
-                    self._spending.learn(demand, decoded.now_us)
+        decides = verdict in (ADMITS, BYPASS, PROBES)
+        for demand in question.groups:
+            if demand.divides_what_is_left and decides and self._health.shared_tenths >= 1.0:
+                self._spending.learn(demand, decoded.now_us)
         return True
 
     def _timer_fired(self) -> None:

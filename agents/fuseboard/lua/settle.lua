@@ -65,7 +65,8 @@ for i, key in ipairs(KEYS) do
     -- Outside its period a calendar quota has no count: there is nothing to correct.
     if amount > 0 and not limit.tokens and not limit.outside then
         charge(limit, amount)
-    elseif amount < 0 and limit.algorithm == algorithm and not limit.outside then
+    elseif amount < 0 and limit.algorithm == algorithm and not limit.outside and (texts[i] or limit.spent) then
+        -- Without a counter, nothing is spent, or the store has lost it: an empty one would hide the loss.
         refund(limit, -amount, at)
     end
     if limit.spent or limit.repaired then write_limit(limit) end

@@ -421,6 +421,12 @@ MUTANTS = [
         "amount < 0 and",
     ),
     Mutant(
+        "a refund hides that the store has lost a counter",
+        "settle",
+        " and (texts[i] or limit.spent) then",
+        " then",
+    ),
+    Mutant(
         "a cost of a call is added to slots",
         "settle",
         "elseif not text and limit.algorithm ~= CONCURRENCY and redis.call('TYPE', limit.key).ok == 'zset' then",
