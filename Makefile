@@ -25,7 +25,7 @@ demo: environment ## the whole product on this machine, until Ctrl-C; CHECK=1 ru
 
 # Every test runs once: the agent's where there is no Django, but for those that want more installed, or
 # whole formations of servers.
-WITH_MORE = $(foreach file,account_stop aiohttp_errors answered_costs broken_answers call_options classification cluster escaped_refusals exception_groups frameworks_page sentinel hammer hurried_calls integrations_fastapi integrations_guide integrations_wsgi guard opentelemetry portable_errors primitives_formations prometheus_text retrying_transports sleeps_without_slots streams tier_timeouts waits_and_timeouts websockets wrapped_errors,tests/agents/test_$(file).py)
+WITH_MORE = $(foreach file,account_stop aiohttp_errors answered_costs broken_answers call_options classification cluster escaped_refusals exception_groups frameworks_page sentinel hammer hurried_calls integrations_fastapi integrations_guide integrations_wsgi guard guard_versions opentelemetry portable_errors preflights primitives_formations prometheus_text requests_bodies retrying_transports sleeps_without_slots streams tier_timeouts waits_and_timeouts websockets wrapped_errors,tests/agents/test_$(file).py)
 WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(wildcard tests/agents/test_*.py))
 
 # Files are shared out to so many processes, each with its own servers: one more than cores, because tests wait
@@ -38,7 +38,7 @@ test: environment agent-environment engine-environments chromium curl nginx prom
 	@$(PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
 
 test-full: environment agent-environment engine-environments chromium curl nginx prometheus ## every test however long, the fault matrix, every checkpoint of the demo
-	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract
+	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract $(WITH_MORE:%=--ignore=%)
 	@FUSEBOARD_TEST_LOOP=uvloop $(PY) -m pytest tests/agents
 	@$(PY) manage.py demo --check-all
 	@$(MAKE) faults
