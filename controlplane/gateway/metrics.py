@@ -1,6 +1,6 @@
 """What Prometheus reads from the gateway."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from heapq import nlargest
 from typing import TYPE_CHECKING
@@ -19,12 +19,14 @@ from controlplane.metric_catalogue import processes as process_metrics
 from controlplane.metric_catalogue import traffic
 from controlplane.metric_catalogue.fleet import MOST_PROTECTED
 from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
+from fuseboard.contract.load import MAX_PRIORITIES
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 from fuseboard.contract.protection_fields import OBSERVED_PARTS
 from fuseboard.contract.words import Reason
 
 if TYPE_CHECKING:
     from controlplane.gateway.process import Gateway
+    from controlplane.gateway.servers.fleet import Fleet
 
 #: A dependency without a call for this long has no series of its protection.
 CALLED_WITHIN_S = 3600.0
@@ -145,6 +147,7 @@ class GatewayCollector(Collector):
 
     def _pressure(self) -> Iterable[Metric]:
         pressed = fleet_metrics.PODS_BY_PRESSURE.family()
+        shed = fleet_metrics.SHED_BY_PRIORITY.family()
         unready = fleet_metrics.PODS_UNREADY.family()
         granted = process_metrics.UNREADY_GRANTED.family()
         refused = process_metrics.UNREADY_REFUSED.family()
@@ -159,12 +162,14 @@ class GatewayCollector(Collector):
                 for server in fleet.servers.values()
                 if server.beat.load is not None and server.state is ServerState.ONLINE
             ]
+            for priority, per_s in _shed(fleet):
+                shed.add_metric([fleet.environment, priority], per_s)
             for level, count in sorted(Counter(load.level.value for load in loads).items()):
                 pressed.add_metric([fleet.environment, level], count)
             unready.add_metric([fleet.environment], sum(load.unready for load in loads))
             granted.add_metric([fleet.environment], fleet.protection.unready.granted)
             refused.add_metric([fleet.environment], fleet.protection.unready.refused)
-        return [pressed, unready, granted, refused, changes, caps]
+        return [pressed, shed, unready, granted, refused, changes, caps]
 
     def _observed(self) -> Iterable[Metric]:
         observes = fleet_metrics.OBSERVES.family()
@@ -254,6 +259,16 @@ class GatewayCollector(Collector):
             for of in [of for of in self._called if of[0] == fleet.environment and of[1] not in figures]:
                 del self._called[of]
         return nlargest(MOST_PROTECTED, found, key=lambda one: (one[1].first_calls_per_s, one[0]))
+
+
+def _shed(fleet: "Fleet") -> list[tuple[str, float]]:
+    """Priority -> requests per second that pods shed, the lowest priorities first."""
+    found: dict[str, float] = defaultdict(float)
+    for server in fleet.servers.values():
+        if server.state is ServerState.ONLINE:
+            for priority, (_, shed) in server.shed_by_priority.items():
+                found[priority] += shed
+    return sorted(found.items(), key=lambda one: int(one[0]))[:MAX_PRIORITIES]
 
 
 def exporter(gateway: "Gateway") -> Callable[[str | None], bytes]:

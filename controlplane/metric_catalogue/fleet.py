@@ -1,6 +1,7 @@
 """The fleet: its pods, and what protects the calls to dependencies."""
 
 from controlplane.metric_catalogue.metric import GATEWAY, WEB, Counter, Gauge, Panel
+from fuseboard.contract.load import MAX_PRIORITIES
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 
 _PODS = "Pods"
@@ -62,6 +63,19 @@ PODS_BY_PRESSURE = Gauge(
         title="Pods by pressure",
         promql="sum by (environment, level) (fuseboard_fleet_pods_by_pressure)",
         legend="{{environment}} {{level}}",
+    ),
+)
+SHED_BY_PRIORITY = Gauge(
+    "fuseboard_fleet_shed_per_second",
+    "Requests that pods shed, by the priority of the tier. Of the 16 lowest priorities that pods report.",
+    by=(GATEWAY,),
+    labels=("environment", "priority"),
+    most=MAX_PRIORITIES,
+    panel=Panel(
+        row=_PODS,
+        title="Shed requests by priority",
+        promql="sum by (environment, priority) (fuseboard_fleet_shed_per_second)",
+        legend="{{environment}} {{priority}}",
     ),
 )
 PODS_UNREADY = Gauge(

@@ -18,7 +18,7 @@ from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.retry_caps import MOST_MILLI, USUAL_PER_S, cap_milli
 from controlplane.gateway.servers.rows import row_of
 from controlplane.gateway.servers.server import KnownServer
-from fuseboard.contract.load import CallLoad, PodLoad, TierLoad
+from fuseboard.contract.load import CallLoad, PodLoad, PriorityLoad, TierLoad
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.protection import CallProtection, Observe, PodProtection, Readiness, Retry
 from fuseboard.contract.sync import SyncRequest, SyncResponse, decode_response
@@ -389,3 +389,22 @@ def test_l13_a_load_that_a_newer_gateway_wrote_stops_no_older_one() -> None:
     assert _load_of({"pressure": 5, "level": "calmer"}) is None
     assert _load_of({}) is None
     assert _load_of({"pressure": 5, "level": "shed", "slots": 3}) == PodLoad(pressure=5, level=LoadLevel.SHED)
+
+
+def test_what_is_shed_of_each_priority_is_in_the_row_and_exported(clock: TurnedClock) -> None:
+    gateway = ready_gateway(clock)
+    fleet = gateway.fleet("production")
+    for asked, shed in ((0, 0), (100, 50)):
+        for name in ("pod-1", "pod-2"):
+            lowest, highest = (
+                PriorityLoad(priority=0, asked=asked, shed=shed),
+                PriorityLoad(priority=9, asked=asked, shed=0),
+            )
+            hear(fleet, beat(name, load=PodLoad(priorities=(lowest, highest))))
+        clock.turn(5.0)
+    clock.turn(-5.0)
+    row = row_of(fleet.servers["pod-1"])
+    assert row.load["priority_rates"] == {"0": [20.0, 10.0], "9": [20.0, 0.0]}
+    text = exporter(gateway)(None).decode()
+    assert 'fuseboard_fleet_shed_per_second{environment="production",priority="0"} 20.0' in text
+    assert 'fuseboard_fleet_shed_per_second{environment="production",priority="9"} 0.0' in text

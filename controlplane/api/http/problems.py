@@ -32,7 +32,7 @@ _DETAILS = {
     413: "The body is too large.",
     429: "Too many requests. Retry after the time in Retry-After.",
     500: "Internal error; it has been logged. Nothing was changed.",
-    503: "Postgres is down. Nothing was changed; try again in a few seconds.",
+    503: "Postgres is down or too slow. Nothing was changed; try again in a few seconds.",
 }
 
 
