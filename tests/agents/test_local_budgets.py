@@ -77,6 +77,22 @@ class TestWhatIsLeft:
             assert not (await admission.admit_request("acme", costs={"tokens": 61}, wait_s=0)).allowed
             assert (await admission.admit_request("acme", costs={"tokens": 60}, wait_s=0)).allowed
 
+    async def test_a_correction_of_what_a_pod_spent_alone_changes_it(
+        self, limits: redis.Redis, redis_url: str, policy: FailurePolicy
+    ):
+        budget = daily(100, measure="tokens", failure_policy=policy)
+        async with serving(redis_url, budget) as server:
+            admission = server.admission
+            await admission.admit_request("acme", costs={"tokens": 20})
+            await lose_redis(server)
+            alone = await admission.admit_request("acme", costs={"tokens": 70})
+            admission.settle(alone, "tokens", 30)
+            assert not (await admission.admit_request("acme", costs={"tokens": 51}, wait_s=0)).allowed
+            assert (await admission.admit_request("acme", costs={"tokens": 50}, wait_s=0)).allowed
+            await find_redis(server)
+            (key,) = limits.keys("fb1:production:{t:*}:quota:daily")
+            assert limits.get(key).endswith(b" 100")
+
     async def test_the_next_period_has_all_of_it(
         self, limits: redis.Redis, redis_url: str, policy: FailurePolicy, monkeypatch: pytest.MonkeyPatch
     ):
@@ -97,6 +113,8 @@ class TestWhatIsLeft:
             await lose_redis(server)
             assert await spend(server, 30) == 30
             await find_redis(server)
+            (key,) = limits.keys("fb1:production:{t:*}:quota:daily")
+            assert limits.get(key).endswith(b" 70")
             assert await spend(server, 10) == 10
             await lose_redis(server)
             assert await spend(server, 120) == 20

@@ -153,6 +153,8 @@ class LocalLimits:
             spent = self._spending.of(ref, int(time() * 1_000_000))
             if spent is not None:
                 return PodPortion(self._whole_calls(max(0, limit.limit - spent) * part), 0)
+            if limit.failure_policy is FailurePolicy.RESERVED:
+                return None
         return self._portion_of(limit, part)
 
     def _whole_calls(self, left: float) -> int:
@@ -165,16 +167,16 @@ class LocalLimits:
         """The same when Redis has said nothing about the limit."""
         if limit.limit == 0:
             return None
+        servers = self._live_servers()
+        fair = limit.limit * part / servers
+        if limit.algorithm is Algorithm.FIXED_WINDOW:
+            return PodPortion(max(1.0, fair), 0)
         if limit.failure_policy is FailurePolicy.RESERVED:
             calls = self.share.calls(reserved_calls(limit))
             burst = self.share.calls(reserved_burst(limit))
             if calls == 0 or (limit.algorithm is Algorithm.TOKEN_BUCKET and burst == 0):
                 return None
             return PodPortion(calls, burst)
-        servers = self._live_servers()
-        fair = limit.limit * part / servers
-        if limit.algorithm is Algorithm.FIXED_WINDOW:
-            return PodPortion(max(1.0, fair), 0)
         turn = None if fair >= 1 else self._turn(limit.window_ms / 1000 / fair)
         return PodPortion(fair, max(1.0, limit.burst * part / servers), turn)
 
