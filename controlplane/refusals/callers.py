@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import Count, Max, Sum
+from django.db.models import Count, F, Max, Sum, Value
 
 from controlplane.refusals.models import RefusalSample
 
@@ -46,25 +46,13 @@ def most_refused(environment: str, start: datetime, end: datetime) -> tuple[Refu
 def refused_callers(environment: str, start: datetime, end: datetime) -> list[RefusedCaller]:
     """Those that are refused most first. With the tenant and the rule that refused them."""
     rows = RefusalSample.objects.filter(environment=environment, at__gte=start, at__lt=end)
-    found: list[RefusedCaller] = []
-    for column, kind in KINDS.items():
-        groups = (
-            rows.exclude(**{column: ""})
-            .values(column, "tenant", "rule")
-            .annotate(part=Sum("weight"), number=Count("id"), last=Max("at"))
-            .order_by("-part")
-        )
-        found += [
-            RefusedCaller(
-                column=column,
-                kind=kind,
-                digest=group[column],
-                tenant=group["tenant"],
-                rule=group["rule"],
-                refused=group["part"],
-                samples=group["number"],
-                last=group["last"],
-            )
-            for group in groups[:MOST]
-        ]
-    return sorted(found, key=lambda caller: -caller.refused)
+    most = [
+        rows.exclude(**{column: ""})
+        .annotate(column=Value(column), digest=F(column))
+        .values("column", "digest", "tenant", "rule")
+        .annotate(refused=Sum("weight"), samples=Count("id"), last=Max("at"))
+        .order_by("-refused")[:MOST]
+        for column in KINDS
+    ]
+    found = most[0].union(*most[1:], all=True).order_by("-refused")
+    return [RefusedCaller(kind=KINDS[group["column"]], **group) for group in found]

@@ -180,13 +180,12 @@ def test_this_agent_works_with_the_control_plane_of_version_0_1_0(
 def test_a_clone_without_that_version_is_a_failure_in_continuous_integration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(release, "COMMIT", "0" * 40)
     monkeypatch.setenv("CI", "1")
     with pytest.raises(pytest.fail.Exception, match="git fetch --unshallow"):
-        release.need_history()
+        release.need_history("0" * 40)
     monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match="git fetch --unshallow"):
-        release.need_history()
+        release.need_history("0" * 40)
 
 
 def they_work_together(plane: ControlPlane, pod: Pod, *, override: str) -> None:

@@ -9,7 +9,7 @@ from controlplane.policies.document import environment_of, policy_of
 from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from fuseboard.contract.protection import Bulkhead, CallProtection, PodProtection
-from fuseboard.contract.words import CallTier
+from fuseboard.contract.words import CallTier, WhenFull
 from tests.controlplane.calling import token_of
 from tests.controlplane.web_process import web_running
 
@@ -55,7 +55,14 @@ def test_it_sets_and_shows_the_protection_of_a_dependency(ctl: Any) -> None:
     code, _, errors = ctl("set", "openai", "--preset", "bulkhead=small", *options, *WHY)
     assert code == Exit.DONE, errors
     expected = CallProtection(
-        tier=CallTier.CRITICAL, bulkhead=Bulkhead(max_concurrent=20, borrow=True, queues=(1, 2, 3))
+        tier=CallTier.CRITICAL,
+        bulkhead=Bulkhead(
+            max_concurrent=20,
+            borrow=True,
+            queues=(1, 2, 3),
+            when_full=(WhenFull.QUEUE, WhenFull.QUEUE, WhenFull.DISCARD),
+            share_idle=True,
+        ),
     )
     assert protection() == expected
     said = ctl("show", "openai")[1]

@@ -302,7 +302,7 @@ def test_the_guide_is_right(reader_in: Callable[[str], Reader], with_real: Calla
         assert "gateway" in reader.run("if fuseboard doctor; then :; else [ $? = 1 ]; fi")
 
     extras = re.findall(r"\(`(pip install [^`]*)`\)", page)
-    assert len(extras) == 2
+    assert len(extras) == 3
     for command in extras:
         reader.install(command)
     shop.write_text("\n\n".join(blocks(page, "python")))

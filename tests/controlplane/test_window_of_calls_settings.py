@@ -6,12 +6,14 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from controlplane.policies.document import environment_of, policy_of
-from controlplane.policies.models import Dependency
+from controlplane.policies.models import BREAKER_PRESETS, Dependency
 from controlplane.status.read_facts import read_facts
 from tests.controlplane.calling import problem
 
 API = "/api/v1/production"
 WHY = {"reason": "It is called twice a minute"}
+#: The dependency of every test is a language model.
+PRESET = {"openai": BREAKER_PRESETS["llm"]["window_calls"]}
 
 
 @pytest.fixture
@@ -40,49 +42,49 @@ def apply(admin: Any, document: str) -> None:
 
 def test_c10_the_api_sets_a_window_of_calls(admin: Any, call: Any) -> None:
     admin("POST", "dependencies", {"name": "llm", "kind": "llm", "breaker": {"window_calls": 50}, **WHY})
-    assert windows() == {"llm": 50}
+    assert windows() == PRESET | {"llm": 50}
     assert admin("GET", "dependencies/llm").json()["breaker"]["window_calls"] == 50
     # What an edit leaves out stays.
     admin("PATCH", "dependencies/llm/breaker", {"breaker": {"window_s": 600}, "expected_version": 1, **WHY})
-    assert windows() == {"llm": 50}
-    for breaker in ({"window_calls": -1}, {"window_calls": 10}, {"minimum_calls": 51}):
+    assert windows() == PRESET | {"llm": 50}
+    for breaker in ({"window_calls": -1}, {"window_calls": 9}, {"minimum_calls": 51}):
         body = {"breaker": breaker, "expected_version": 2, **WHY}
         refused = problem(call("admin", "PATCH", f"{API}/dependencies/llm/breaker", body), 422)
         [error] = refused["errors"]
         assert error["field"].endswith("window_calls")
     admin("PATCH", "dependencies/llm/breaker", {"breaker": {"window_calls": 0}, "expected_version": 2, **WHY})
-    assert windows() == {}
-    wrong = {"name": "two", "kind": "llm", "breaker": {"window_calls": 19}, **WHY}
+    assert windows() == PRESET
+    wrong = {"name": "two", "kind": "llm", "breaker": {"window_calls": 9}, **WHY}
     assert "minimum_calls" in str(problem(call("admin", "POST", f"{API}/dependencies", wrong), 422)["errors"])
 
 
 def test_c10_a_file_sets_it_and_the_export_and_a_rollback_know_it(admin: Any, call: Any) -> None:
     before = admin("GET", "configuration").json()["revision"]
-    assert "window_calls" not in admin("GET", "export").content.decode()
+    assert "window_calls: 100" not in admin("GET", "export").content.decode()
     apply(admin, "dependencies: {openai: {breaker: {window_calls: 100, window_s: 600}}}\n")
     assert windows() == {"openai": 100}
     exported = admin("GET", "export").content.decode()
-    assert exported.count("window_calls") == 1
+    assert exported.count("window_calls: 100") == 1
     assert admin("POST", "plan", exported).json()["changes"] == 0
 
     off = "dependencies: {openai: {breaker: {window_calls: 0}}}\n"
     assert admin("POST", "plan", off).json()["changes"] == 1
     expected = admin("GET", "configuration").json()["revision"]
     admin("POST", "rollback", {"to_revision": before, "expected_revision": expected, **WHY})
-    assert windows() == {}
-    assert admin("POST", "plan", off).json()["changes"] == 0
+    assert windows() == PRESET
     wrong = call("admin", "POST", f"{API}/plan", "dependencies: {openai: {breaker: {window_calls: 5}}}\n")
     assert "minimum_calls" in str(problem(wrong, 422)["errors"])
 
 
 @pytest.mark.django_db
 def test_c10_postgres_refuses_a_window_that_never_opens(admin: Any) -> None:
-    for calls in (-1, 19):
+    for calls in (-1, 9):
         with pytest.raises(IntegrityError), transaction.atomic():
             Dependency.objects.filter(name="openai").update(window_calls=calls)
 
 
 def test_c10_the_page_of_a_breaker_says_what_it_is_judged_by(admin: Any, production: str) -> None:
     apply(admin, "dependencies: {openai: {breaker: {window_calls: 100, window_s: 600}}}\n")
-    [openai] = [each for each in read_facts(production).dependencies if each.name == "openai"]
+    dependencies = {each.name: each for each in read_facts(production).dependencies}
+    openai = dependencies["openai"]
     assert (openai.window_calls, openai.window_s) == (100, 600)

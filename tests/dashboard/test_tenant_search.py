@@ -30,7 +30,7 @@ def test_a_search_reads_only_an_index(log_in, django_assert_max_num_queries):
     from django.db import connection, transaction
 
     client = log_in("vera")
-    with django_assert_max_num_queries(50) as queries:
+    with django_assert_max_num_queries(55) as queries:
         client.get("/tenants?q=retail")
     [search] = [found["sql"] for found in queries.captured_queries if "STRPOS" in found["sql"]]
     with connection.cursor() as cursor:
