@@ -220,6 +220,14 @@ class TestCorrections:
         store.settle(amount=3, limit=before)
         assert left_after(store, after) == left - 4
 
+    @pytest.mark.parametrize("before", COUNTS)
+    def test_a_higher_cost_is_not_added_to_slots(self, limits: redis.Redis, before: Limit):
+        store = Store(limits, [before])
+        store.admit((2, 1))
+        assert left_after(store, SLOTS) == 9
+        store.settle(amount=3, limit=before)
+        assert left_after(store, SLOTS) == 8
+
     def test_a_refund_finds_its_call_in_a_window_of_another_length(self, limits: redis.Redis):
         store = Store(limits, [WINDOW])
         charged_at = store.now_us

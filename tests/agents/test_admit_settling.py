@@ -1,4 +1,4 @@
-"""``admit.lua`` and ``settle.lua``: slots, and corrections of estimated costs."""
+"""The scripts that correct counters: slots, costs that were estimated, and what pods spent without Redis."""
 
 import redis
 
@@ -127,3 +127,17 @@ class TestSettling:
         store.admit()
         store.settle(amount=-100)
         assert store.admit((10, 1)).granted == 5
+
+
+class TestReports:
+    """A pod reports what it spent alone while it had no Redis."""
+
+    def test_a_report_counts_once_however_often_it_arrives(self, limits: redis.Redis):
+        store = Store(limits, [window(10)])
+        store.admit((2, 1))
+        store.drain(3, "first")
+        store.drain(3, "first")
+        assert store.admit().left == [4]
+        store.drain(1, "second")
+        assert store.admit().left == [2]
+        assert limits.hget("{d}:totals", "field") == b"4"
