@@ -7,7 +7,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from tests.waiting import wait_until
 REASON = "to see both versions at work"
 TENANT, OTHER, DEPENDENCY = "acme", "umbrella", "payments-api"
 LIMIT, RAISED = 3, 5
+#: Agents from before counters were carried from one rule to another.
+EARLIER = "239105b8"
+SHARED_LIMIT = 60
 CONFIGURATION = f"""
 tuning: {{store_deadline_us: 50000}}
 dependencies:
@@ -175,6 +179,71 @@ def test_this_agent_works_with_the_control_plane_of_version_0_1_0(
         pod_running(agent, plane, redis_url, tmp_path) as pod,
     ):
         they_work_together(plane, pod, override="override")
+
+
+def test_pods_of_three_versions_share_counters(
+    source: Path, plane: ControlPlane, restricted_url: str, tmp_path: Path
+) -> None:
+    """Together they spend a limit exactly. After another algorithm or window, never more than it."""
+    release.need_history(EARLIER)
+    plane.apply(CONFIGURATION.encode())
+    version_0_1_0 = release.install_wheel(source, tmp_path / "built")
+    earlier = release.unpack(tmp_path / "earlier", EARLIER) / "agents"
+    with ExitStack() as stack:
+        pods = []
+        for number, agent in enumerate((version_0_1_0, earlier, release.ROOT / "agents")):
+            folder = tmp_path / f"pod-{number}"
+            folder.mkdir()
+            pods.append(stack.enter_context(pod_running(agent, plane, restricted_url, folder)))
+        for number, rules in enumerate(CHANGES):
+            tenant = f"tenant-{number}"
+            create = {"key": tenant, "tier": "pro", "reason": REASON}
+            plane.call("POST", "production/tenants", create)
+            set_quota(plane, pods, tenant, rules[0])
+            first = spend(pods, tenant, SHARED_LIMIT // 2)
+            set_quota(plane, pods, tenant, rules[1])
+            rest = spend(pods, tenant, 2 * SHARED_LIMIT)
+            spent, unsure = first["allowed"] + rest["allowed"], first["unsure"] + rest["unsure"]
+            assert first["allowed"] >= SHARED_LIMIT // 2 - unsure, (rules, first)
+            assert spent <= SHARED_LIMIT + unsure, (rules, first, rest)
+            if rules[0] == rules[1]:
+                assert spent >= SHARED_LIMIT - unsure, (rules, first, rest)
+
+
+HOUR = {"limit": SHARED_LIMIT, "window_s": 3600, "burst": 1, "failure_policy": "fail_closed"}
+WINDOW = HOUR | {"algorithm": "sliding_window"}
+BUCKET = HOUR | {"algorithm": "token_bucket", "burst": SHARED_LIMIT}
+MONTH = HOUR | {"algorithm": "fixed_window", "period": "month"}
+#: The rule of a quota, and the next one.
+CHANGES = [
+    *((rule, rule) for rule in (WINDOW, BUCKET, MONTH)),
+    *permutations((WINDOW, BUCKET, MONTH), 2),
+    (WINDOW, WINDOW | {"window_s": 7200}),
+    (WINDOW | {"window_s": 7200}, WINDOW),
+    (BUCKET, BUCKET | {"window_s": 7200}),
+]
+
+
+def set_quota(plane: ControlPlane, pods: list[Pod], tenant: str, rule: dict[str, Any]) -> None:
+    version = plane.call("GET", f"production/tenants/{tenant}").json()["version"]
+    edit = rule | {"reason": REASON, "expected_version": version}
+    plane.call("PUT", f"production/tenants/{tenant}/quotas/requests", edit)
+    for pod in pods:
+        the_configuration_arrives(plane, pod)
+
+
+def spend(pods: list[Pod], tenant: str, requests: int) -> Counter[str]:
+    """The pods in turn ask for so many requests, each of which is allowed or refused by the quota.
+
+    Redis may answer too late on a busy machine, and may have charged the request or not: it is ``unsure``.
+    """
+    found = Counter[str]()
+    for number in range(requests):
+        answer = pods[number % len(pods)].ask("request", tenant)
+        assert answer["reason"] in ("", "quota", "store_unavailable"), answer
+        found["allowed"] += answer["allowed"]
+        found["unsure"] += answer["local"] or answer["reason"] == "store_unavailable"
+    return found
 
 
 def test_a_clone_without_that_version_is_a_failure_in_continuous_integration(
