@@ -272,6 +272,7 @@ def test_screenshots_show_every_page():
     assert PAGES.keys() - screenshots.PAGES.keys() == set()
 
 
+@pytest.mark.timeout(400)  # it opens every page
 def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_everywhere):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto("/login")
@@ -294,6 +295,7 @@ def test_every_page_fits_a_phone_and_is_accessible(page, sign_in, something_ever
     assert faults == [], "\n".join(faults)
 
 
+@pytest.mark.timeout(400)  # it opens every page
 def test_tables_show_their_important_columns_on_a_phone(page, sign_in, something_everywhere):
     """Rows of a table never scroll sideways; only the timeline of a breaker does."""
     sign_in("ada")
