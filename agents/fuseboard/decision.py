@@ -256,7 +256,7 @@ class Permit(Struct, kw_only=True, gc=False):
     probe: Any = None
     #: The vendor does not serve the account of this pod. For the agent alone.
     account_refused: bool = False
-    #: What the call has used so far, by measure: see ``count``. For the agent alone.
+    #: ``count`` adds up here what the call has used so far, by measure. For the agent alone.
     counted: dict[str, int] | None = None
 
     @property

@@ -106,7 +106,7 @@ def _limits(change: Changed, tiers: Tiers) -> Iterator[tuple[str, Fields, Fields
         before, after = (limits_in(section, fields) for fields in (change.before, change.after))
         if change.kind == "tenant":
             was, becomes = change.before.get("tier", ""), change.after.get("tier", "")
-            # Of a tenant that stays, its tier has a sentence itself.
+            # A tier has a sentence itself: a tenant that stays in it needs none.
             own = None if was != becomes else before.keys() | after.keys()
             before, after = (
                 {name: columns for name, columns in quotas.items() if own is None or name in own} | limits

@@ -97,7 +97,8 @@ class RetriedCall:
         self._on, self._shrink, self._neutral = on, shrink, neutral
         if idempotent is None:
             idempotent = self._retry is not None and self._retry.idempotent
-            if not idempotent and not one_request and on is None:
+            # Noted once: every call comes here.
+            if not idempotent and not one_request and on is None and not self._part.unused:
                 retries.note_unused(dependency, _SENT_ONCE)
         self._repeatable = idempotent
         #: An attempt is one request, so its error says whether that was sent. In a block of the application,
