@@ -59,7 +59,7 @@ class CallTotals(Struct):
     fallback_failures: int = 0
 
     def ended(self, attempts: int) -> None:
-        self.attempts[min(max(attempts, 1), MOST_ATTEMPTS) - 1] += 1
+        self.attempts[min(attempts, MOST_ATTEMPTS) - 1 if attempts > 1 else 0] += 1
 
     @property
     def any(self) -> bool:

@@ -132,9 +132,11 @@ class RetryBudget:
 
     def _advance(self, now: float) -> None:
         slot = int(now)
+        if slot <= self._slot:
+            return
         for passed in range(self._slot + 1, min(slot, self._slot + SLOTS) + 1):
             self._calls[passed % SLOTS] = self._retries[passed % SLOTS] = 0
-        self._slot = max(self._slot, slot)
+        self._slot = slot
 
     def _fill(self, now: float, floor_per_s: float, by_calls: float) -> None:
         # Less than one retry in the window is none at all.
