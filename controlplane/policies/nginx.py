@@ -196,7 +196,9 @@ def _addresses(ipv6_prefix: int) -> Iterator[str]:
     """
     whole = ipv6_prefix // 8
     yield "\nmap $binary_remote_addr $fuseboard_address {\n    default $binary_remote_addr;\n"
-    for ipv4_inside in (r"\x00{10}\xff\xff", r"\x00\x64\xff\x9b\x00{8}"):
+    compatible = r"\x00{12}(?!\x00{3}[\x00\x01])"
+    mapped, translated = r"\x00{10}\xff\xff", (r"\x00{8}\xff\xff\x00\x00", r"\x00\x64\xff\x9b\x00{8}")
+    for ipv4_inside in (compatible, mapped, *translated):
         yield f'    "~(?s)^{ipv4_inside}(.{{4}})$" $1;\n'
     for alone in (r"\xfe[\x80-\xbf].{14}", r"\x00{15}\x01"):
         yield f'    "~(?s)^({alone})$" $1;\n'

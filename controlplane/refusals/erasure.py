@@ -5,12 +5,18 @@ for it. Without its key, a digest belongs to no caller.
 """
 
 import re
-from ipaddress import IPv6Address
+from ipaddress import IPv6Network
 
 from django.db.models import Q
 
 from controlplane.refusals.models import DigestKey, RefusalSample
-from fuseboard.contract.addresses import NARROWEST_PREFIX, WIDEST_PREFIX, address_of, counted_address
+from fuseboard.contract.addresses import (
+    HOLD_IPV4,
+    NARROWEST_PREFIX,
+    WIDEST_PREFIX,
+    address_of,
+    counted_address,
+)
 from fuseboard.contract.refusal_samples import digest_of
 
 
@@ -47,13 +53,23 @@ def spellings(subject: str, value: str) -> set[str]:
     plain = address_of(value) if subject == "ip" else None
     if plain is None:
         return {value}
-    found = {value, str(plain), plain.exploded}
-    if plain.version == 4:
-        high, low = divmod(int(plain), 2**16)
-        mapped = f"::ffff:{high:x}:{low:x}"
-        found |= {f"::ffff:{plain}", mapped, IPv6Address(mapped).exploded, f"0:0:0:0:0:ffff:{high:x}:{low:x}"}
-        found |= {f"0:0:0:0:0:ffff:{plain}", f"0000:0000:0000:0000:0000:ffff:{plain}"}
+    if plain.version == 6:
+        found = {value, str(plain), plain.exploded, _without_zeros(plain.exploded)}
     else:
-        # Without the short form of zeros, as some runtimes write it.
-        found.add(":".join(f"{int(part, 16):x}" for part in plain.exploded.split(":")))
+        high, low = divmod(int(plain), 2**16)
+        ends = (str(plain), f"{high:x}:{low:x}", f"{high:04x}:{low:04x}")
+        heads = [head for network in HOLD_IPV4 for head in _heads(network)]
+        found = {value, str(plain), *(head + end for head in heads for end in ends)}
     return found | {one.upper() for one in found}
+
+
+def _heads(network: IPv6Network) -> set[str]:
+    """How a text of an address of this network begins, before the IPv4 address."""
+    full = network.network_address.exploded[: -len("0000:0000")]
+    plain = _without_zeros(full)
+    return {full, plain, re.sub("(^|:)0(:0)+:", "::", plain, count=1)}
+
+
+def _without_zeros(exploded: str) -> str:
+    """Write no zeros in front of a group, and every group, as some runtimes do."""
+    return re.sub(r"\b0{1,3}(?=[0-9a-f])", "", exploded)

@@ -72,11 +72,13 @@ def test_the_spellings_of_an_address_are_one_caller(keys: None, ada: Any) -> Non
     sample(ip="203.0.113.7")
     sample(ip="::ffff:203.0.113.7")
     sample(ip="::ffff:cb00:7107")
+    sample(ip="0:0:0:0:ffff:0:cb00:7107")
+    sample(ip="64:ff9b::203.0.113.7")
     sample(ip="0000:0000:0000:0000:0000:ffff:cb00:7107")
     sample(ip="2001:db8::1")
     sample(ip="2001:db8:0:0:0:0:0:1")
     sample(ip="2001:0db8:0000:0000:0000:0000:0000:0001")
-    for value, found in (("::FFFF:203.0.113.7", 4), ("2001:DB8:0::1", 3), ("not an address", 0)):
+    for value, found in (("::FFFF:203.0.113.7", 6), ("2001:DB8:0::1", 3), ("not an address", 0)):
         erased = erase(environment="production", kind="ip", value=value, reason=WHY, actor=ada)
         assert erased.samples == found, value
     assert left() == set()

@@ -11,8 +11,9 @@ NARROWEST_PREFIX, WIDEST_PREFIX = 128, 32
 
 #: Longer texts are not addresses: eight groups, a zone, brackets and a port have less.
 _LONGEST = 100
-#: A translator writes the IPv4 address of its client into the last 32 bits (RFC 6052).
-_TRANSLATED = IPv6Network("64:ff9b::/96")
+#: The last 32 bits are an IPv4 address: compatible and mapped ones (RFC 4291), and those that translators
+#: write (RFC 2765, RFC 6052).
+HOLD_IPV4 = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 
 Address = IPv4Address | IPv6Address
 
@@ -71,6 +72,6 @@ def _without_zeros(host: str) -> str:
 
 
 def _ipv4_in(address: IPv6Address) -> IPv4Address | None:
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return IPv4Address(int(address) & 0xFFFF_FFFF) if address in _TRANSLATED else None
+    if address.is_unspecified or address.is_loopback or not any(address in network for network in HOLD_IPV4):
+        return None
+    return IPv4Address(int(address) & 0xFFFF_FFFF)
