@@ -12,7 +12,7 @@ from fuseboard.configuration import startup
 from fuseboard.configuration.checked_config import ConfigError
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.disk import FORMAT, Disk, DiskError, SavedConfig, read_bootstrap
-from fuseboard.configuration.startup import TENANTS_WRITE_S, DiskWriter, apply_bootstrap, apply_from_disk
+from fuseboard.configuration.startup import RETRY_WRITE_S, DiskWriter, apply_bootstrap, apply_from_disk
 from fuseboard.contract.policy import ConfigHead, TenantRecord, encode_policy, hash_of
 from fuseboard.contract.words import ConfigSource
 from tests.agents.test_configuration import POLICY, offer
@@ -73,7 +73,7 @@ def test_a_copy_that_was_not_written_stays_due(disk: Disk, monkeypatch: pytest.M
         full.setattr(Disk, "_replace", no_space)
         keeper.write(kept)
     assert keeper.due() is None, "a disk that fails is not tried at each heartbeat"
-    now += TENANTS_WRITE_S
+    now += RETRY_WRITE_S
     kept = keeper.due()
     assert kept is not None
     keeper.write(kept)

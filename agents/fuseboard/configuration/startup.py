@@ -24,8 +24,10 @@ logger = logging.getLogger("fuseboard.configuration")
 
 T = TypeVar("T")
 
-#: A change of the kept tenants alone is written at most this often; a new head at once, if the disk works.
+#: A change of the kept tenants alone is written at most this often; a new head at once.
 TENANTS_WRITE_S = 30.0
+#: After a write that failed, the next try comes after this time.
+RETRY_WRITE_S = 5.0
 
 
 async def apply_from_disk(configuration: Configuration, disk: Disk, *, timeout_s: float) -> None:
@@ -76,7 +78,8 @@ class DiskWriter:
         if (snapshot.head, len(snapshot.tenants), configuration.live_servers) == written:
             return None
         newer = written is None or snapshot.head != written[0]
-        if (self._failed or not newer) and monotonic() - self._tried_at < TENANTS_WRITE_S:
+        pause_s = RETRY_WRITE_S if self._failed else 0.0 if newer else TENANTS_WRITE_S
+        if monotonic() - self._tried_at < pause_s:
             return None
         return SavedConfig(
             environment=configuration.environment,
