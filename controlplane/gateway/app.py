@@ -26,6 +26,7 @@ from controlplane.gateway.servers.fleet import Fleet, FleetFull
 from controlplane.gateway.servers.status_answers import read_question
 from controlplane.gateway.wire import problems
 from controlplane.gateway.wire.problems import Problem
+from controlplane.gateway.wire.texts import cleaned, is_suspect
 from controlplane.gateway.wire.tokens import Token
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, decode_request
 
@@ -162,6 +163,9 @@ class GatewayApp:
         if configuration is None:
             raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
         gateway.names.check(beat)
+        if is_suspect(body):
+            # Ids that the pod asks for stay: they are looked up, and not stored.
+            beat = replace(cleaned(beat), want=beat.want)
         token.check_pod(beat.service, beat.server)
         fleet = gateway.fleet(environment)
         now, wall = gateway.clock.monotonic(), gateway.clock.wall()

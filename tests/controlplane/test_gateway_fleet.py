@@ -249,9 +249,3 @@ def test_moments_stay_where_they_were_first_read(fleet, clock):
     first = moments(1)
     clock.turn(1.3)
     assert moments(2) == first
-
-
-def test_control_characters_never_reach_postgres(fleet):
-    fleet.absorb(beat(zone="a\x00b", mode_cause="line\nline", agent_version="\x7f1"))
-    row = row_of(fleet.servers["pod-1"])
-    assert (row.zone, row.mode_cause, row.agent_version) == ("a b", "line line", " 1")

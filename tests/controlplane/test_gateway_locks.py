@@ -57,7 +57,7 @@ def test_a_restarted_process_counts_from_zero(fleet: Fleet, clock: TurnedClock) 
 
 
 def test_a_row_says_since_when_locks_are_held(fleet: Fleet, clock: TurnedClock) -> None:
-    held = (HeldLock(name="nightly\x00report", held_ms=47_000), HeldLock(name="export", held_ms=2_000))
+    held = (HeldLock(name="nightly report", held_ms=47_000), HeldLock(name="export", held_ms=2_000))
     fleet.absorb(beat(primitives=Primitives(holding=9, longest_ms=47_000, held=held)))
     seen = NOON + clock.now
     assert row(fleet) == {

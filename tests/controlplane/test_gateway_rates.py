@@ -171,7 +171,6 @@ def test_the_twenty_tenants_refused_most_are_listed_then_the_busiest(fleet, cloc
     def counters(n):
         tenants = [TenantCounters(tenant=f"t{i:02}", allowed=n * 5 * i) for i in range(30)]
         tenants.append(TenantCounters(tenant="refused", allowed=n * 5, refused=n * 10))
-        tenants.append(TenantCounters(tenant="nul\x00", allowed=n * 10_000))
         return Counters(requests=10**6 + n * 100_000, tenants=tuple(tenants))
 
     fleet.absorb(beat(counters=counters(1)))

@@ -232,7 +232,6 @@ def test_all_kinds_of_things_are_counted():
             TenantCounters(
                 tenant="acme", allowed=6, refused=4, rules=(RuleCounters(rule="rps", refused=4, shadow=1),)
             ),
-            TenantCounters(tenant="bad\x00name", allowed=1),
         ),
         rules=(RuleCounters(rule="rps", asked=10, refused=4),),
     )

@@ -22,6 +22,10 @@ Slug = Annotated[str, Meta(pattern=SLUG_PATTERN.replace("$", r"\Z"), max_length=
 #: heartbeat. Code that takes one from a client checks it with ``is_slug`` when it is new.
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
+#: Characters that no text has, for a class of a pattern: controls, line separators, characters that turn the
+#: direction of the text around them, and halves of surrogate pairs. Postgres stores no NUL and no half.
+UNREADABLE = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+
 #: Ids of tenants, users, keys: any text of the customer, 1 to 200 characters, no control characters. They are
 #: hashed in Redis keys, so that they cannot choose a Cluster slot.
 SUBJECT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+$"

@@ -107,12 +107,5 @@ def primitives_row(primitives: Primitives | None, lately: Events, seen_wall: flo
         found["holding"] = primitives.holding
         found["longest_since"] = round(seen_wall - primitives.longest_ms / 1000, 3)
     if primitives.held:
-        found["held"] = [
-            [_printable(lock.name), round(seen_wall - lock.held_ms / 1000, 3)] for lock in primitives.held
-        ]
+        found["held"] = [[lock.name, round(seen_wall - lock.held_ms / 1000, 3)] for lock in primitives.held]
     return found
-
-
-def _printable(name: str) -> str:
-    """Postgres stores no NUL, and no page displays other control characters."""
-    return name if name.isprintable() else "".join(c if c.isprintable() else " " for c in name)

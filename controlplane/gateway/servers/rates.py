@@ -292,8 +292,7 @@ def _add_tenants(found: dict[Key, int], was: Counters, now: Counters, milli: flo
         bases = tuple(known.get(t.tenant) or (_NO_TENANT if complete else t) for t in now.tenants)
     for base, after in zip(bases, now.tenants, strict=True):
         refused = max(0, after.refused - base.refused)
-        # Postgres keeps no NUL in a document.
-        if (requests := refused + max(0, after.allowed - base.allowed)) and "\x00" not in after.tenant:
+        if requests := refused + max(0, after.allowed - base.allowed):
             found["tenant_requests", after.tenant] = int(requests * milli)
             if refused:
                 found["tenant_refused", after.tenant] = int(refused * milli)

@@ -84,7 +84,7 @@ class RefusalLog:
         environment = self._environments.get(beat.environment)
         if environment is None:
             environment = self._environments[beat.environment] = _Environment()
-        good = [sample for sample in taken if _is_sound(sample)]
+        good = [sample for sample in taken if not sample.dependency or is_slug(sample.dependency)]
         self._counts.refusal_samples += len(good)
         self._counts.refusal_samples_left_out += len(beat.refusals) - len(good)
         for sample in good:
@@ -120,9 +120,3 @@ class RefusalLog:
         minute = span * SPAN_S // 60
         if minute != self._minute:
             self._minute, self._by_pod = minute, {}
-
-
-def _is_sound(sample: RefusalSample) -> bool:
-    """Postgres and pages take its texts."""
-    texts = (sample.rule, sample.tenant, sample.endpoint)
-    return all(text.isprintable() for text in texts) and (not sample.dependency or is_slug(sample.dependency))

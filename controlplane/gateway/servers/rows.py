@@ -84,20 +84,20 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
     return Row(
         beat.environment,
         beat.server,
-        _clean(beat.boot),
+        beat.boot,
         beat.service,
-        _clean(beat.zone),
-        _clean(beat.agent_version),
+        beat.zone,
+        beat.agent_version,
         server.state.value,
         beat.mode,
         _mode_since(server),
-        _clean(beat.mode_cause),
+        beat.mode_cause,
         min(applied.epoch, LARGEST),
         min(applied.revision, LARGEST),
-        _clean(applied.hash),
+        applied.hash,
         applied.status,
         applied.source,
-        _clean(applied.error),
+        applied.error,
         server.started_wall,
         server.seen_wall,
         server.seen_wall + due_after(server.next_s),
@@ -115,7 +115,7 @@ def row_of(server: KnownServer, gateway: str = "") -> Row:
         _alone(server),
         primitives_row(server.beat.primitives, server.primitives.lately(), server.seen_wall),
         beat.carries_counts,
-        [[_clean(one.dependency), _clean(one.measure)] for one in server.beat.uncharged],
+        [[one.dependency, one.measure] for one in server.beat.uncharged],
     )
 
 
@@ -141,7 +141,7 @@ def _load(server: KnownServer) -> dict[str, object]:
     found: dict[str, object] = {name: getattr(load, name) for name in _LOAD}
     return found | {
         "level": load.level.value,
-        "cause": _clean(load.cause),
+        "cause": load.cause,
         "errors_per_s": round(server.errors_per_s, 3),
         "observed_per_s": round(server.observed_per_s, 3),
         "priority_rates": {
@@ -205,8 +205,3 @@ def _breaker(view: BreakerView, seen_wall: float, known: BreakerRow | None) -> B
 def _steady(known: float, read: float) -> float:
     """Two readings of one moment differ slightly. The first one stays."""
     return known if abs(known - read) < SAME_MOMENT_S else read
-
-
-def _clean(text: str) -> str:
-    """Without control characters: Postgres stores no NUL, and no page displays them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

@@ -100,11 +100,7 @@ def _by_reason(was: Mapping[Reason, int], now: Mapping[Reason, int]) -> dict[Rea
 
 
 def _add(found: Counted, thing: Thing, counts: Mapping[str, int]) -> None:
-    kind, name, sub = thing
-    # Postgres keeps no NUL.
-    if "\x00" in name or "\x00" in sub:
-        return
-    fields, places = found.setdefault(thing, {}), kind.places
+    fields, places = found.setdefault(thing, {}), thing[0].places
     for field, count in counts.items():
         if count:
             fields[places[field]] = count

@@ -27,7 +27,7 @@ class HeartbeatNames:
         breakers = [view.dependency for view in beat.breakers]
         if len(set(breakers)) < len(breakers):
             raise _repeated(breakers)
-        names = [beat.server, beat.service, *breakers]
+        names = [beat.server, beat.service, beat.boot, *breakers]
         names += [counted.dependency for counted in beat.counters.dependencies]
         names += [calls.dependency for calls in beat.protection]
         names += [failed.dependency for failed in beat.failures]
@@ -40,6 +40,8 @@ class HeartbeatNames:
     def _look_at(self, beat: SyncRequest) -> None:
         self._meet(beat.server, "server")
         self._meet(beat.service, "service")
+        # Agents send hexadecimal digits. Documents of the contract have other letters too.
+        self._meet(beat.boot, "boot")
         for at, view in enumerate(beat.breakers):
             self._meet(view.dependency, f"breakers[{at}].dependency")
         for at, counted in enumerate(beat.counters.dependencies):
