@@ -6,17 +6,24 @@ from datetime import datetime
 from enum import StrEnum
 
 from controlplane.errors import InvalidEdit
-from fuseboard.contract.words import is_slug, is_subject
+from fuseboard.contract.words import UNREADABLE, is_slug, is_subject
 
-#: Control characters except tab and line breaks, halves of surrogate pairs, and what turns the
-#: direction of the text around it: a reason must not make an audit read differently than it is.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: A reason must not make an audit read differently than it is.
+_UNPRINTABLE = re.compile(f"[{UNREADABLE}]")
+#: A text may have these where it may have several lines.
+_BREAKS = str.maketrans("", "", "\t\n\r")
 #: Alphabets with letters that cannot be told from another's by eye.
 _ALIKE = {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"}
 
 
-def is_printable(text: str) -> bool:
-    return _UNPRINTABLE.search(text) is None
+def is_printable(text: str, *, lines: bool = False) -> bool:
+    """Whether the text has no control characters; with ``lines``, it may have several lines."""
+    return _UNPRINTABLE.search(text.translate(_BREAKS) if lines else text) is None
+
+
+def printable(text: str) -> str:
+    """The text of a pod in one line, with a space in the place of each control character."""
+    return _UNPRINTABLE.sub(" ", text)
 
 
 def is_plain_key(key: str) -> bool:
@@ -27,7 +34,9 @@ def is_plain_key(key: str) -> bool:
     alphabets = {
         unicodedata.name(character, "").partition(" ")[0] for character in key if character.isalpha()
     }
-    plain = unicodedata.is_normalized("NFKC", key) and not invisible and key == key.strip()
+    plain = (
+        unicodedata.is_normalized("NFKC", key) and not invisible and key == key.strip() and is_printable(key)
+    )
     return plain and len(alphabets & _ALIKE) <= 1
 
 
@@ -85,11 +94,12 @@ class Problems:
             self.add(field, PLAIN_KEY)
         self.subject(field, value)
 
-    def text(self, field: str, value: object, longest: int) -> None:
+    def text(self, field: str, value: object, longest: int, *, lines: bool = False) -> None:
+        """A text of one line, or with ``lines`` of several."""
         if not isinstance(value, str):
             self.add(field, "Enter text.")
-        elif not is_printable(value):
-            self.add(field, "Remove the control characters.")
+        elif not is_printable(value, lines=lines):
+            self.add(field, f"Remove the {'' if lines else 'line breaks and '}control characters.")
         elif len(value) > longest:
             self.add(field, f"Use at most {longest:,} characters.")
 
@@ -103,7 +113,7 @@ class Problems:
             self.add(field, "Enter a time with its zone, in quotes, like '2030-01-31T18:00:00+00:00'.")
 
     def reason(self, value: object) -> None:
-        self.text("reason", value, LONGEST_REASON)
+        self.text("reason", value, LONGEST_REASON, lines=True)
         seen = [c for c in value if unicodedata.category(c) != "Cf"] if isinstance(value, str) else []
         if isinstance(value, str) and len("".join(seen).strip()) < SHORTEST_REASON:
             self.add("reason", MISSING_REASON)

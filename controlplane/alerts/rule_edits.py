@@ -208,7 +208,7 @@ def _checked(rule: str, values: RuleValues, problems: Problems) -> dict[str, Any
     if rule not in MUTABLE_RULES:
         raise NotFound("alert rule", rule)
     default = default_of(rule)
-    problems.text("note", values.note, LONGEST_NOTE)
+    problems.text("note", values.note, LONGEST_NOTE, lines=True)
     numbers = (("for_s", values.for_s, LONGEST_FOR_S), ("keep_s", values.keep_s, LONGEST_KEEP_S))
     for name, number, most in numbers:
         if number is not None:

@@ -46,7 +46,7 @@ def approve(
 ) -> ChangeRequest:
     """Approve a request as it was displayed. Raises ``NotYours`` for the people who made or changed it."""
     problems = Problems()
-    problems.text("note", note, 500)
+    problems.text("note", note, 500, lines=True)
     problems.settle()
     with pending(environment, request, actor) as row:
         _check_version(row, expected_version)

@@ -170,7 +170,7 @@ def _locked(environment: str, number: int) -> Incident:
 
 
 def _checked(problems: Problems, field: str, text: str) -> str:
-    if not 1 <= len(text) <= LONGEST_NOTE or not is_printable(text):
+    if not 1 <= len(text) <= LONGEST_NOTE or not is_printable(text, lines=True):
         problems.add(field, f"Enter 1 to {LONGEST_NOTE:,} characters without control characters.")
     return text
 

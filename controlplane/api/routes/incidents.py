@@ -30,7 +30,7 @@ from controlplane.api.schemas.edits_in import (
     RowId,
     Slug,
     Strict,
-    printable,
+    lines,
 )
 from controlplane.policies.document import environment_of
 
@@ -202,7 +202,7 @@ class ReportOut(Schema):
     usage: str
 
 
-NoteText = Annotated[str, Field(min_length=1, max_length=LONGEST_NOTE), AfterValidator(printable)]
+NoteText = Annotated[str, Field(min_length=1, max_length=LONGEST_NOTE), AfterValidator(lines)]
 
 
 class IncidentNoteIn(Strict):

@@ -16,11 +16,11 @@ from controlplane.accounts.models import User
 from controlplane.accounts.owned_tokens import count_by_owner
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
-from controlplane.api.schemas.edits_in import ReasonIn, Slug, Text, printable
+from controlplane.api.schemas.edits_in import ReasonIn, Slug, Text, one_line
 
 router = Router(auth=needs("manage_people"))
 
-Username = Annotated[str, Field(min_length=1, max_length=150), AfterValidator(printable)]
+Username = Annotated[str, Field(min_length=1, max_length=150), AfterValidator(one_line)]
 RoleWord = Literal["viewer", "operator", "admin"]
 Elsewhere = Annotated[
     dict[Slug, RoleWord | Literal[""]],

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from controlplane.api.http.auth import caller_of
 from controlplane.api.http.idempotency import changes_nothing
-from controlplane.api.schemas.edits_in import Environment, PageSize, RowId, printable
+from controlplane.api.schemas.edits_in import Environment, PageSize, RowId, one_line
 from controlplane.api.schemas.refusals import (
     ChangeSinceOut,
     ExplainedOut,
@@ -38,7 +38,7 @@ def _matching(what: str) -> Any:
     return Field(max_length=300, description=f"{what} Empty for any.")
 
 
-Text = AfterValidator(printable)
+Text = AfterValidator(one_line)
 Tenant = Annotated[str, Text, _matching("A tenant, or a caller that is not registered.")]
 RuleName = Annotated[str, Text, _matching("A quota, or another limit.")]
 Endpoint = Annotated[str, Text, _matching("The template of a route, such as `POST /v1/orders`.")]

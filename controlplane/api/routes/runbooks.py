@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import Done
-from controlplane.api.schemas.edits_in import Reason, ReasonIn, RowId, Slug, Title, printable
+from controlplane.api.schemas.edits_in import Reason, ReasonIn, RowId, Slug, Title, lines
 from controlplane.editing import edits
 from controlplane.editing.edits.runbooks import LONGEST_BODY
 from controlplane.errors import NotFound
@@ -77,7 +77,7 @@ class RunbookIn(ReasonIn):
             max_length=LONGEST_BODY,
             description=f"Markdown with the sections {', '.join(SECTIONS)}.",
         ),
-        AfterValidator(printable),
+        AfterValidator(lines),
     ]
     expected_version: Annotated[
         ExpectedVersion | None,

@@ -21,8 +21,14 @@ from fuseboard.contract.policy import MAX_WAIT_MS
 from fuseboard.contract.words import SLUG_PATTERN, is_subject
 
 
-def printable(text: str) -> str:
+def one_line(text: str) -> str:
     if not is_printable(text):
+        raise ValueError("Remove the line breaks and control characters.")
+    return text
+
+
+def lines(text: str) -> str:
+    if not is_printable(text, lines=True):
         raise ValueError("Remove the control characters.")
     return text
 
@@ -72,14 +78,12 @@ Slug = Annotated[str, Field(pattern=SLUG_PATTERN, max_length=64)]
 #: A part of the routers' prefix, where ninja does not find it.
 Environment = Path[Slug]
 Subject = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_subject)]
-Reason = Annotated[
-    str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(printable)
-]
-Text = Annotated[str, Field(max_length=200), AfterValidator(printable)]
-Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
-Note = Annotated[str, Field(max_length=500), AfterValidator(printable)]
+Reason = Annotated[str, Field(min_length=SHORTEST_REASON, max_length=LONGEST_REASON), AfterValidator(lines)]
+Text = Annotated[str, Field(max_length=200), AfterValidator(one_line)]
+Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
+Note = Annotated[str, Field(max_length=500), AfterValidator(lines)]
 BreakerColumns = dict[Slug, Annotated[int, Field(ge=0, le=MAX_MS)]]
-Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(printable)]
+Endpoint = Annotated[str, Field(min_length=1, max_length=MAX_ENDPOINT), AfterValidator(one_line)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
 PageSize = Annotated[
     int, BeforeValidator(digits), Field(ge=1, le=500, description="Maximum number of results.")
@@ -221,7 +225,7 @@ class _NewToken(ReasonIn):
     name: Annotated[
         str,
         Field(min_length=1, max_length=200, description="The purpose of the token."),
-        AfterValidator(printable),
+        AfterValidator(one_line),
     ]
     expires_in_s: Annotated[int, Field(ge=60, le=366 * 86_400)]
 

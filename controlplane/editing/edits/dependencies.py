@@ -57,7 +57,7 @@ def create_dependency(
         problems.add("kind", f"Choose one of: {', '.join(Kind.values)}.")
     problems.text("title", title, 200)
     problems.text("owner", owner, 200)
-    problems.text("fallback_note", fallback_note, 500)
+    problems.text("fallback_note", fallback_note, 500, lines=True)
     problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
     problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
     columns = breaker_preset(kind, breaker or ()) | dict(breaker or {})
@@ -184,7 +184,7 @@ def describe_dependency(
     problems = Problems()
     problems.text("title", title, 200)
     problems.text("owner", owner, 200)
-    problems.text("fallback_note", fallback_note, 500)
+    problems.text("fallback_note", fallback_note, 500, lines=True)
     problems.reason(reason)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:

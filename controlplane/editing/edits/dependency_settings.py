@@ -101,7 +101,7 @@ def _check(problems: Problems, settings: DependencySettings) -> None:
     problems.whole("wait_ms", settings.wait_ms, 0, MAX_WAIT_MS)
     for column in STREAM_COLUMNS:
         problems.whole(column, getattr(settings, column), 0, MAX_PART_MS)
-    problems.text("fallback_note", settings.fallback_note, 500)
+    problems.text("fallback_note", settings.fallback_note, 500, lines=True)
 
 
 def _apply(row: Dependency, settings: DependencySettings) -> None:

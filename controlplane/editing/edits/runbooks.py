@@ -119,7 +119,7 @@ def checked_text(runbook: str, title: str, body: str, reason: str) -> Text:
     errors.text("title", text.title, 200)
     if not text.title:
         errors.add("title", "Enter a title.")
-    errors.text("body", text.body, LONGEST_BODY)
+    errors.text("body", text.body, LONGEST_BODY, lines=True)
     if "body" not in errors.errors:
         for problem in read_runbook(text.body).to_correct:
             errors.add("body", problem)

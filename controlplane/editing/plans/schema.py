@@ -26,8 +26,8 @@ SECTIONS = {"templates": "template", "tiers": "tier", "dependencies": "dependenc
 Check = Callable[[Problems, str, Any], None]
 
 
-def _text(longest: int) -> Check:
-    return lambda problems, field, value: problems.text(field, value, longest)
+def _text(longest: int, *, lines: bool = False) -> Check:
+    return lambda problems, field, value: problems.text(field, value, longest, lines=lines)
 
 
 def _whole(least: int, most: int) -> Check:
@@ -65,7 +65,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "kind": _kind,
         "title": _text(200),
         "owner": _text(200),
-        "fallback_note": _text(500),
+        "fallback_note": _text(500, lines=True),
         "timeout_ms": _whole(1, MAX_MS),
         "wait_ms": _whole(0, MAX_WAIT_MS),
         **{column: _whole(0, MAX_PART_MS) for column in STREAM_COLUMNS},
