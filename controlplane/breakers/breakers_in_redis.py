@@ -51,6 +51,7 @@ def apply_override(
             keys.evidence(environment, dependency),
             keys.transitions(environment, dependency),
             keys.cooldown(environment, dependency),
+            keys.cooldown_claim(environment, dependency),
         ],
         args=[what, revision, expires_at_us, actor],
     )

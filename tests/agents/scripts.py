@@ -178,7 +178,7 @@ class Store:
             arguments += ["window_calls", policy.window_calls]
         for token, outcome in probes:
             arguments += [token, outcome]
-        reply = self._run(self.report_script, list(self.GUARD), arguments)
+        reply = self._run(self.report_script, [*self.GUARD, "{d}:cooldown_claim"], arguments)
         return Reported(CHANGES[reply[0]], *reply[1:4], *reply[5:])
 
     def settle(

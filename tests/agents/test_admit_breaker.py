@@ -6,6 +6,8 @@ from fuseboard.contract.policy import BreakerPolicy, Limit
 from tests.agents.limit_kinds import window
 from tests.agents.scripts import START_US, Store
 
+MINUTE_US, HOUR_US = 60_000_000, 3_600_000_000
+
 
 class TestBreaker:
     policy = BreakerPolicy(probes=2, probe_lease_ms=1000, open_ms=2000, open_max_ms=8000)
@@ -211,6 +213,66 @@ class TestQuiet:
         store.report(generation, cooldown_us=3_000_000)
         store.report(generation, cooldown_us=1_000_000)
         assert store.admit().wait_us == 3_000_000
+
+    def test_one_pod_stops_the_fleet_for_a_minute_at_most(self, limits: redis.Redis):
+        store = Store(limits, guarded=True)
+        generation = store.admit().generation
+        store.report(generation, cooldown_us=HOUR_US)
+        assert store.admit().wait_us == MINUTE_US
+        store.advance(60)
+        assert store.admit().granted == 1, "the first call after it asks the vendor again"
+        store.report(generation, cooldown_us=HOUR_US)
+        assert store.admit().wait_us == MINUTE_US, "the same pod confirms nothing"
+
+    def test_a_second_pod_confirms_the_time_that_both_ask_for(self, limits: redis.Redis):
+        for mine, others, both in ((HOUR_US, 600_000_000, 600_000_000), (600_000_000, HOUR_US, 600_000_000)):
+            limits.flushall()
+            store = Store(limits, guarded=True)
+            generation = store.admit().generation
+            store.report(generation, cooldown_us=mine)
+            store.report(generation, cooldown_us=others, server="web-2")
+            assert store.admit().wait_us == both
+            store.report(generation, cooldown_us=HOUR_US, server="web-3")
+            assert store.admit().wait_us == HOUR_US
+
+    def test_a_short_wish_of_a_second_pod_confirms_no_long_one(self, limits: redis.Redis):
+        store = Store(limits, guarded=True)
+        generation = store.admit().generation
+        store.report(generation, cooldown_us=HOUR_US)
+        store.report(generation, cooldown_us=1_000_000, server="web-2")
+        assert store.admit().wait_us == MINUTE_US
+        store.advance(90)
+        store.report(generation, cooldown_us=HOUR_US, server="web-3")
+        assert store.admit().wait_us == HOUR_US - 90_000_000, "the claim of the first pod is remembered"
+
+    def test_a_probe_confirms_the_claim_of_its_own_pod(self, limits: redis.Redis):
+        # A probe that ended, one whose permit has expired, and one that is renewed.
+        cases = ((0, 200, 60, True), (0, 60, 61, False), (2000, 200, 60, False))
+        for outcome, lease_s, after_s, confirms in cases:
+            limits.flushall()
+            store = Store(limits, policy=BreakerPolicy(probe_lease_ms=lease_s * 1000), guarded=True)
+            limits.set("{d}:breaker", f"open 5 {store.now_us} {store.now_us} 0 0 ratio")
+            store.advance(1)
+            permit = store.admit()
+            assert permit.verdict == "probes"
+            store.report(permit.generation, cooldown_us=HOUR_US)
+            store.advance(after_s)
+            token = f"b{store.batches}.1"
+            store.report(permit.generation, cooldown_us=HOUR_US, probes=((token, outcome),))
+            left_us = HOUR_US - after_s * 1_000_000 if confirms else MINUTE_US
+            assert int(limits.get("{d}:cooldown") or 0) - store.now_us == left_us
+
+    def test_garbage_is_no_claim(self, limits: redis.Redis):
+        for text in ("x", "-1 web-2", "9", f"{START_US + 10**13} web-2"):
+            store = Store(limits, guarded=True)
+            limits.set("{d}:cooldown_claim", text)
+            store.report(store.admit().generation, cooldown_us=HOUR_US)
+            assert store.admit().wait_us == MINUTE_US, text
+            limits.flushall()
+        limits.hset("{d}:cooldown_claim", "field", "value")
+        store = Store(limits, guarded=True)
+        store.report(store.admit().generation, cooldown_us=HOUR_US)
+        assert store.admit().wait_us == MINUTE_US
 
     def test_the_wish_of_an_old_call_counts_too(self, limits: redis.Redis):
         store = Store(limits, guarded=True)

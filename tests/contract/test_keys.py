@@ -24,6 +24,7 @@ KEYS = {
     keys.override("production", "openai"): "fb1:production:{d:openai}:override",
     keys.breaker("production", "openai"): "fb1:production:{d:openai}:breaker",
     keys.cooldown("production", "openai"): "fb1:production:{d:openai}:cooldown",
+    keys.cooldown_claim("production", "openai"): "fb1:production:{d:openai}:cooldown_claim",
     keys.outcomes("production", "openai"): "fb1:production:{d:openai}:outcomes",
     keys.evidence("production", "openai"): "fb1:production:{d:openai}:evidence",
     keys.transitions("production", "openai"): "fb1:production:{d:openai}:transitions",

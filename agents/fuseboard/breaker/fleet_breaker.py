@@ -150,6 +150,7 @@ class FleetBreaker:
         self._rests(0, self.generation)
         named = (keys.override, keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
         self.guard_keys = tuple(key(self.environment, self.name).encode() for key in named)
+        self.report_keys = (*self.guard_keys, keys.cooldown_claim(self.environment, self.name).encode())
         self.end_leases()
         for demand, _ in self._demands.values():
             self.refusals.drop(demand)

@@ -97,7 +97,7 @@ class Reports:
         for generation, outcomes in pending.items():
             gate.note_sent(generation, outcomes)
             arguments = _arguments(gate, generation, outcomes)
-            self._store.run(REPORT, gate.guard_keys, arguments, self._answered(gate, monotonic()))
+            self._store.run(REPORT, gate.report_keys, arguments, self._answered(gate, monotonic()))
 
     def _answered(self, gate: FleetBreaker, sent_at: float) -> Callable[[Reply], None]:
         def answered(reply: Reply) -> None:

@@ -96,6 +96,11 @@ def cooldown(environment: str, dependency: str) -> str:
     return f"fb1:{environment}:{{d:{dependency}}}:cooldown"
 
 
+def cooldown_claim(environment: str, dependency: str) -> str:
+    """STRING ``until_us witness``: the longest pause that a pod reported, which a second pod may confirm."""
+    return f"fb1:{environment}:{{d:{dependency}}}:cooldown_claim"
+
+
 def outcomes(environment: str, dependency: str) -> str:
     """STRING, msgpack: the outcomes of the fleet in 1 s buckets."""
     return f"fb1:{environment}:{{d:{dependency}}}:outcomes"

@@ -5,7 +5,7 @@
 -- outcomes of permits that have not expired. A closed one trips only when enough servers saw
 -- failures, of those that had any outcomes.
 --
--- KEYS  1 override  2 breaker  3 cooldown  4 outcomes  5 evidence  6 transitions
+-- KEYS  1 override  2 breaker  3 cooldown  4 outcomes  5 evidence  6 transitions  7 cooldown claim
 -- ARGV  server generation          the reporting pod, and the generation that admitted its calls
 --       ok failure slow            outcomes of calls admitted while closed
 --       tail                       failures since the last success among them
@@ -31,6 +31,7 @@
 --
 -- outcomes: msgpack [second, consecutive, calls failures slow, ...], three numbers per second.
 -- evidence: HASH server -> `last_outcome_us last_failure_us`.
+-- cooldown claim: `till witness`, the longest cooldown that was reported, and the pod that reported it.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -58,12 +59,32 @@ local before_probes = ARGV[20] == 'window_calls' and 21 or 19
 local bounded = window >= 1 and window <= 3600 and #ARGV <= before_probes + 2 * 10000
 assert(bounded, 'a window must have 1 to 3600 s, and a report at most 10000 probes')
 
--- The cooldown applies whatever happens to the outcomes. The longest one counts.
+-- The cooldown applies whatever happens to the outcomes. The longest one counts. One pod alone stops the
+-- fleet for a minute at most; longer only for the time that a second pod, or a probe, has asked for too.
+-- One claim is enough for that: the longest of the others is already in the cooldown.
 if cooldown > 0 then
-    local standing = redis.call('MGET', KEYS[3])[1]
-    standing = tonumber(standing and string.match(standing, '^%d+$')) or 0
-    if now + cooldown > standing or standing > now + 3600000000 then
-        redis.call('SET', KEYS[3], whole(now + cooldown), 'PX', math.ceil(cooldown / 1000) + 1)
+    local hour, minute = 3600000000, 60000000
+    local asked, witness = now + math.min(cooldown, hour), server
+    if breaker and breaker.state == 'half_open' and breaker.generation == generation then
+        for i = before_probes + 1, #ARGV, 2 do
+            for _, permit in ipairs(breaker.permits) do
+                local ended = permit.token == ARGV[i] and tonumber(ARGV[i + 1]) < 1000
+                if ended and permit.expires > now then witness = server .. ' probe' end
+            end
+        end
+    end
+    local stored = redis.call('MGET', KEYS[3], KEYS[7])
+    local standing = tonumber(stored[1] and string.match(stored[1], '^%d+$')) or 0
+    local till, first = string.match(stored[2] or '', '^(%d+) (.+)$')
+    till = tonumber(till) or 0
+    if till > now + hour then till = 0 end
+    local sure = math.min(asked, now + minute)
+    if first ~= witness then sure = math.max(sure, math.min(asked, till)) end
+    if sure > standing or standing > now + hour then
+        redis.call('SET', KEYS[3], whole(sure), 'PX', math.ceil((sure - now) / 1000) + 1)
+    end
+    if asked > till then
+        redis.call('SET', KEYS[7], whole(asked) .. ' ' .. witness, 'PX', math.ceil((asked - now) / 1000) + 1)
     end
 end
 

@@ -4,8 +4,8 @@
 -- Invariant: an older revision never undoes a newer one, and a repetition changes nothing. Whatever
 -- the keys contain before, afterwards they can be read and decide calls.
 --
--- KEYS  1 override  2 breaker  3 outcomes  4 evidence  5 transitions  6 cooldown; see
---       fuseboard.contract.keys
+-- KEYS  1 override  2 breaker  3 outcomes  4 evidence  5 transitions  6 cooldown  7 cooldown claim;
+--       see fuseboard.contract.keys
 -- ARGV  1 what        forced_open, forced_closed, metrics_only, disabled, end or reset
 --       2 revision    of the override or the reset; to end an override, any later revision
 --       3 expires     store time in us at which an override ends; 0 for end and reset
@@ -79,7 +79,7 @@ end
 
 if what == 'reset' then
     forget()
-    redis.call('DEL', KEYS[6])
+    redis.call('DEL', KEYS[6], KEYS[7])
     move('closed', 0, 'reset', 'reset')
 elseif what == 'forced_open' then
     -- Open until the override expires, so that the breaker probes then.

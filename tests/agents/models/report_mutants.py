@@ -135,7 +135,24 @@ REPORT_MUTANTS = [
     Mutant(
         "a shorter wish replaces a longer",
         "report",
-        "if now + cooldown > standing or standing > now + 3600000000 then",
+        "if sure > standing or standing > now + hour then",
         "if true then",
     ),
+    Mutant("one pod stops the fleet for an hour", "report", "math.min(asked, now + minute)", "asked"),
+    Mutant("a pod confirms its own claim", "report", "if first ~= witness then sure", "if true then sure"),
+    Mutant(
+        "a second pod confirms more than it asked for",
+        "report",
+        "math.max(sure, math.min(asked, till))",
+        "math.max(sure, till)",
+    ),
+    Mutant("a shorter claim replaces a longer", "report", "if asked > till then", "if true then"),
+    Mutant("a probe confirms nothing", "report", "witness = server .. ' probe'", "witness = server"),
+    Mutant(
+        "an expired probe confirms a claim",
+        "report",
+        "if ended and permit.expires > now then",
+        "if ended then",
+    ),
+    Mutant("the renewal of a probe confirms a claim", "report", "and tonumber(ARGV[i + 1]) < 1000", ""),
 ]

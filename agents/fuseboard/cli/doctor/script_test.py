@@ -177,7 +177,7 @@ class ScriptTest:
     async def _forget(self) -> None:
         environment = self._environment
         named = (keys.breaker, keys.cooldown, keys.outcomes, keys.evidence, keys.transitions)
-        ours = [key(environment, DEPENDENCY) for key in named]
+        ours = [key(environment, DEPENDENCY) for key in (*named, keys.cooldown_claim)]
         ours += [keys.vendor_limit(environment, DEPENDENCY, limit.name) for limit in _LIMITS]
         ours += [keys.tenant_quota(environment, TENANT, _RING.name), self._lock, self._request]
         ours += [keys.backlog(environment, DEPENDENCY, part) for part in keys.BACKLOG_PARTS]
