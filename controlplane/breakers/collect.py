@@ -13,6 +13,7 @@ from controlplane.metric_catalogue import traffic as catalogue
 from controlplane.policies.models import Dependency
 from controlplane.postgres import notify
 from controlplane.redis.scripts import PATIENT_S, limits
+from controlplane.validation import printable
 from fuseboard.contract import keys
 from fuseboard.contract.words import BreakerState
 
@@ -131,14 +132,14 @@ def _stream_id(text: str) -> tuple[int, int]:
 def _transition(dependency: Dependency, entry: StreamEntry) -> Transition | None:
     """Return the row for a stream entry, or log it and return ``None`` when its fields are invalid."""
     _, fields = entry
-    generation, at = fields.get("generation", ""), fields.get("at_us", "")
-    if not (_NUMBER.fullmatch(generation) and _NUMBER.fullmatch(at) and fields.get("to") in _STATES):
+    generation, at = fields.get("generation", ""), _moment(fields.get("at_us", ""))
+    if not _NUMBER.fullmatch(generation) or at is None or fields.get("to") not in _STATES:
         log.warning("transition.unreadable", dependency=dependency.name, entry=entry[0])
         return None
     return Transition(
         dependency=dependency,
         generation=int(generation),
-        at=_EPOCH + timedelta(microseconds=int(at)),
+        at=at,
         from_state=_text(fields, "from", 16),
         to_state=fields["to"],
         cause=_text(fields, "cause", 64),
@@ -156,5 +157,14 @@ def _figures(fields: dict[str, str]) -> dict[str, int] | None:
     return {name: int(text) for name, text in found.items()}
 
 
+def _moment(text: str) -> datetime | None:
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=int(text))
+    except OverflowError:
+        return None
+
+
 def _text(fields: dict[str, str], name: str, longest: int) -> str:
-    return fields.get(name, "").replace("\x00", "")[:longest]
+    return printable(fields.get(name, ""))[:longest]

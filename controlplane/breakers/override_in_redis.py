@@ -14,6 +14,7 @@ from typing import Any
 
 import redis
 import structlog
+from django.db import DataError
 from django.db import Error as DatabaseError
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -126,7 +127,7 @@ def adopt(store: redis.Redis, environment: str) -> None:
         try:
             note = json.loads(fields["note"])
             _adopt(environment, entry_id, note)
-        except (KeyError, ValueError, TypeError, Dependency.DoesNotExist) as error:
+        except (KeyError, ValueError, TypeError, OverflowError, Dependency.DoesNotExist, DataError) as error:
             log.error("emergency.unreadable", environment=environment, entry=entry_id, error=str(error))
         store.xdel(keys.emergency(environment), entry_id)
 
@@ -157,7 +158,7 @@ def adopt_handed(overrides: Sequence[HandedOverride]) -> list[str]:
         note = {"what": OverrideMode.FORCED_OPEN.value, "without": "postgres and redis", **asdict(handed)}
         try:
             _adopt(handed.environment, handed.id, note)
-        except (NotFound, Dependency.DoesNotExist) as error:
+        except (NotFound, Dependency.DoesNotExist, DataError) as error:
             log.error(
                 "emergency.unreadable", environment=handed.environment, entry=handed.id, error=str(error)
             )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import redis
 import structlog
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
 from django.utils import timezone
 from redis.cluster import RedisCluster
 
@@ -23,6 +23,7 @@ from controlplane.policies.models import Environment
 from controlplane.reconciliation.models import AllowedAlone, Copying
 from controlplane.reconciliation.naming import Named, Names, capacity_of
 from controlplane.redis.scripts import PATIENT_S, limits
+from controlplane.validation import is_printable, printable
 from fuseboard.contract.offline_fields import IDENTITY, read_part
 
 log = structlog.get_logger(__name__)
@@ -171,7 +172,8 @@ def _step(state: Copying, name: str, client: redis.Redis, names: _AllNames) -> i
     hashes, rows = 0, []
     for key in map(str, found):
         match = _KEY.fullmatch(key)
-        here = names.of(match["environment"]) if match else None
+        # Postgres stores no NUL: such a key is no key of an agent.
+        here = names.of(match["environment"]) if match and is_printable(key) else None
         if match is None or here is None:
             continue
         hashes += 1
@@ -198,7 +200,7 @@ def _pages(client: redis.Redis, key: str) -> Iterator[tuple[str, dict[str, str]]
             pipeline.hget(key, IDENTITY)
             pipeline.hscan(key, cursor=cursor, count=FIELDS)
             identity, (cursor, fields) = pipeline.execute()
-        yield str(identity or "")[:64], fields
+        yield printable(str(identity or ""))[:64], fields
         if not int(cursor):
             return
 
@@ -217,7 +219,8 @@ def _rows(domain: str, identity: str, fields: dict[str, str]) -> list[_Row]:
     found = []
     for field, text in fields.items():
         part = read_part(field)
-        if _NUMBER.fullmatch(text) and len(field) <= 300 and (part is not None or "@" not in field):
+        known = part is not None or "@" not in field
+        if known and _NUMBER.fullmatch(text) and len(field) <= 300 and is_printable(field):
             counter = part.limit if part is not None else field
             found.append(_Row(domain, identity, field, counter, int(text)))
     return found
@@ -246,8 +249,25 @@ def _store(state: Copying, names: _AllNames, here: Names, environment: str, rows
         named = about[counter]
         if named is not None:
             documents.append({"environment": environment, **_document(row, named)})
-    with connection.cursor() as cursor:
-        cursor.execute(_UPSERT, [msgspec.json.encode(documents).decode()])
+    _upsert(documents)
+
+
+def _upsert(documents: list[Counted]) -> None:
+    """Write them; drop one that Postgres refuses, such as a sum that is out of range."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_UPSERT, [msgspec.json.encode(documents).decode()])
+    except DataError as error:
+        if len(documents) == 1:
+            (one,) = documents
+            kind = type(error.__cause__).__name__
+            log.error(
+                "reconciliation.refused", environment=one["environment"], domain=one["domain"], kind=kind
+            )
+            return
+        half = len(documents) // 2
+        _upsert(documents[:half])
+        _upsert(documents[half:])
 
 
 def _document(row: _Row, named: Named) -> Counted:

@@ -29,9 +29,10 @@ KEYS = [
         keys.evidence,
         keys.transitions,
         keys.cooldown,
+        keys.cooldown_claim,
     )
 ]
-OVERRIDE, BREAKER, OUTCOMES, EVIDENCE, TRANSITIONS, COOLDOWN = KEYS
+OVERRIDE, BREAKER, OUTCOMES, EVIDENCE, TRANSITIONS, COOLDOWN, CLAIM = KEYS
 BYPASSES = [OverrideMode.FORCED_CLOSED, OverrideMode.METRICS_ONLY, OverrideMode.DISABLED]
 
 
@@ -348,8 +349,20 @@ def test_a_trip_is_stored_with_its_figures(production: str, text_limits: Any) ->
 def test_invalid_stream_entries_are_skipped(production: str, text_limits: Any, ada: Any) -> None:
     text_limits.xadd(TRANSITIONS, {"generation": "x", "to": "open", "at_us": "1"})
     text_limits.xadd(TRANSITIONS, {"rubbish": "\x00"})
+    text_limits.xadd(TRANSITIONS, {"generation": "9", "to": "open", "at_us": "9" * 18})
+    odd = {
+        "generation": "8",
+        "from": "a\x00b",
+        "to": "open",
+        "cause": "x\u2028y",
+        "at_us": "5",
+        "server": "\x1b[2J",
+    }
+    text_limits.xadd(TRANSITIONS, odd)
     hold(ada)
-    assert collect_transitions("production") == 1
+    assert collect_transitions("production") == 2
+    row = Transition.objects.get(generation=8)
+    assert (row.from_state, row.cause, row.server) == ("a b", "x y", " [2J")
     text_limits.delete(TRANSITIONS)
     text_limits.set(TRANSITIONS, "not a stream")
     assert collect_transitions("production") == 0
@@ -357,5 +370,6 @@ def test_invalid_stream_entries_are_skipped(production: str, text_limits: Any, a
 
 def test_a_reset_also_ends_a_cooldown(text_limits):
     text_limits.set(COOLDOWN, "9999999999999999")
+    text_limits.set(CLAIM, "9999999999999999 web-1")
     apply(text_limits, "reset", 5, 0)
-    assert not text_limits.exists(COOLDOWN)
+    assert not text_limits.exists(COOLDOWN, CLAIM)

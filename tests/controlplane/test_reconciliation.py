@@ -313,6 +313,21 @@ def test_fields_that_nobody_writes_are_left_alone(production: str, limits: redis
     assert amounts() == {}
 
 
+def test_a_value_that_postgres_refuses_stops_no_other(production: str, limits: redis.Redis) -> None:
+    """Pods can write these hashes: names with NUL, and numbers whose sum is out of range."""
+    report(limits, {f"{AT}+60": 4})
+    limits.hset(HASH, mapping={"quota:a\0b": "3", "quota:big": str(10**18 - 1)})
+    limits.hset("fb1:production:{d:a\0b}:offline", mapping={"quota:requests": "3", "@id": "one"})
+    for number in range(12):
+        limits.hset(HASH, "@id", f"an\0id-{number}")
+        copying.copy()
+    assert not any("\0" in field for field in amounts())
+    limits.hincrby(HASH, f"quota:requests@{AT}+60", 1)
+    before = amounts()
+    copying.copy()
+    assert sum(amounts().values()) > sum(before.values()), "the others go on"
+
+
 def test_calls_of_the_former_release_have_no_time(production: str, limits: redis.Redis) -> None:
     report(limits, {f"{AT}+60": 4})
     limits.hincrby(HASH, "quota:requests", 6)
