@@ -90,6 +90,12 @@ class TestBeats:
         assert response.head.revision == 42
         assert bytes(response.policy)
 
+    def test_half_a_character_in_the_cause_of_a_mode_costs_no_heartbeat(self, gateway: FakeGateway):
+        state = msgspec.structs.replace(STATE, mode_cause="no such file: \udcff")
+        with beating_at(gateway.url, state=lambda: state) as beater:
+            wait_until(lambda: beater.received)
+        assert gateway.beats[0].mode_cause == "no such file: ?"
+
     def test_the_last_heartbeat_signs_off(self, gateway: FakeGateway):
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.received)

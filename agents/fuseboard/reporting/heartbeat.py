@@ -176,7 +176,7 @@ class Gateway:
             environment=self._settings.environment,
             service=self._settings.service,
             server=self._settings.server,
-            zone=self._settings.zone,
+            zone=_encodable(self._settings.zone),
             boot=self._boot,
             sequence=self._sequence,
             agent_version=agent_version(),
@@ -185,7 +185,7 @@ class Gateway:
             applied=state.applied,
             mode=state.mode,
             mode_for_ms=state.mode_for_ms,
-            mode_cause=state.mode_cause[:500],
+            mode_cause=_encodable(state.mode_cause[:500]),
             breakers=state.breakers[:500],
             counters=self._counters.wire(),
             want=state.wanted,
@@ -239,6 +239,11 @@ def encode_bounded(request: SyncRequest) -> bytes:
     if cut.cut:
         log.info("heartbeat.cut %d entries, to stay below %d bytes", cut.cut, FIELDS_BYTES)
     return body if tally is None else encode(replace(cut, tally=tally))
+
+
+def _encodable(text: str) -> str:
+    """Without halves of characters, which errors and variables of the system can have: JSON has none."""
+    return text.encode(errors="replace").decode()
 
 
 def agent_version() -> str:
