@@ -56,4 +56,5 @@ CONDITIONS = {
     "vendor-429": "a dependency answers calls with 429",
     "vendor-auth": "a dependency answers calls with 401, 402, or 403",
     "worker-away": "no worker evaluates alerts",
+    "writes-refused": "Postgres refuses values that a gateway writes",
 }

@@ -42,6 +42,7 @@ NOTHING_LIMITED = Said(subject="No limit", join="refuses", verb="anything")
 REDIS_DOWN = Said(subject="Redis", join="is", verb="down")
 SHED = Said(subject="Pods", join="shed", verb="requests")
 UNCOUNTED = Said(subject="The figures", join="are", verb="incomplete")
+WRITES_REFUSED = Said(subject="Postgres", join="refuses", verb="what a gateway writes")
 
 
 def refused(status: Status) -> Said:

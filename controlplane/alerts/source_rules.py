@@ -1,4 +1,4 @@
-"""Alert rules about servers of Redis as the worker sees them, figures that cannot be read, and the export."""
+"""Alert rules about servers of Redis as the worker sees them, figures that are missing, and the export."""
 
 from collections.abc import Callable
 from typing import Any
@@ -118,5 +118,20 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
         names_thresholds=True,
         text=lambda status: f"{texts.count(len(_degraded(status)), 'server')} of Redis are degraded",
         detail=_which_degraded,
+    ),
+    Rule[Status](
+        key="writes-refused",
+        severity="warning",
+        said=lambda _: headlines.WRITES_REFUSED,
+        runbook="writes-refused",
+        scope=FLEET,
+        test=lambda status: bool(status.figures.writes_refused),
+        text=lambda status: (
+            f"Postgres refuses what gateway {' and '.join(sorted(status.figures.writes_refused))} writes"
+        ),
+        detail=lambda status: (
+            f"{texts.count(sum(status.figures.writes_refused.values()), 'value')} within ten minutes. The"
+            " gateway dropped them: figures or rows of pods can be missing or old."
+        ),
     ),
 )

@@ -74,6 +74,7 @@ _OF_RULE = {
     "vendor-429": Timing(level=1, for_s=60, keep_s=120),
     "vendor-auth": Timing(level=2, for_s=60, keep_s=120),
     "worker-away": Timing(level=3, for_s=0, keep_s=30),
+    "writes-refused": Timing(level=2, for_s=0, keep_s=60),
 }
 #: Of a rule that this version does not know: another version stored its alert, and it is resolved here.
 _UNKNOWN = Timing(level=1, for_s=0, keep_s=60)

@@ -112,6 +112,8 @@ class FleetFigures:
     uncounted: int = 0
     #: Heartbeats of the last minute that were refused, because their token brought too many new pods.
     new_pods_refused: int = 0
+    #: Gateway -> what Postgres refused to store of it within the last ten minutes.
+    writes_refused: dict[str, int] = field(default_factory=dict)
     #: How many gateways these figures come from; 0 means that none measures.
     gateways: int = 0
 
@@ -123,11 +125,27 @@ class FleetFigures:
 
 def servers(environment: str) -> list[Server]:
     """Every pod that is not gone, and those gone within the last ten minutes, by name."""
-    return list(_displayed(environment).order_by("name"))
+    return _with_age(environment, list(_displayed(environment).order_by("name")))
+
+
+def server(environment: str, name: str) -> Server | None:
+    """One pod, also if it is gone."""
+    found = Server.objects.filter(environment=environment, name=name).first()
+    return None if found is None else _with_age(environment, [found])[0]
+
+
+def _with_age(environment: str, rows: list[Server]) -> list[Server]:
+    old = stale(environment)
+    for row in rows:
+        if row.pk in old:
+            row.state = ServerState.UNKNOWN
+    return rows
 
 
 def changed_servers(environment: str, known: Mapping[int, str]) -> tuple[dict[int, str], list[Server]]:
     """The versions of the rows of ``servers`` by key, in the same order, and the rows with another version.
+
+    They have the state that was written; see ``stale``.
 
     A row with all its breakers takes half a millisecond to read, and few change between two looks.
     """
@@ -135,6 +153,24 @@ def changed_servers(environment: str, known: Mapping[int, str]) -> tuple[dict[in
     versions: dict[int, str] = dict(found.values_list("pk", "version"))
     changed = [key for key, version in versions.items() if known.get(key) != version]
     return versions, list(Server.objects.filter(pk__in=changed)) if changed else []
+
+
+#: The time of its gateway, now, is what it was with the last figures and what passed since by the clock of
+#: Postgres. A gateway writes a live pod after each heartbeat, and one that misses some as late or unknown.
+_STALE = """
+    SELECT server.id FROM fleet_server AS server
+    JOIN fleet_figures AS figures USING (environment, gateway)
+    WHERE environment = %s AND state IN ('online', 'late') AND figures.document ? 'wall'
+      AND (figures.document->>'wall')::float8 + extract(epoch FROM now() - figures.at)
+          > extract(epoch FROM last_seen_at + 3 * (due_at - last_seen_at) + interval '5 seconds')
+"""
+
+
+def stale(environment: str) -> set[int]:
+    """Pods whose rows say that they are live, but are so old that no gateway can have written since."""
+    with connection.cursor() as cursor:
+        cursor.execute(_STALE, [environment])
+        return {key for (key,) in cursor.fetchall()}
 
 
 def _displayed(environment: str) -> QuerySet[Server]:
@@ -296,6 +332,11 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         ),
         uncounted=sum(int(document.get("uncounted", 0)) for document in documents),
         new_pods_refused=sum(int(document.get("new_pods_refused", 0)) for document in documents),
+        writes_refused={
+            gateway: int(number)
+            for document in documents
+            for gateway, number in sorted(document.get("writes_refused", {}).items())
+        },
         gateways=len(documents),
     )
 

@@ -1,16 +1,67 @@
-"""Numbers that requests raise. Counting costs an addition; `metrics` names them at each scrape."""
+"""Numbers that requests and writers raise. Counting costs an addition; `metrics` names them when scraped."""
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict, deque
+
+import structlog
+from psycopg import DataError, IntegrityError
+from psycopg.errors import ProgramLimitExceeded
+
+log = structlog.get_logger(__name__)
+
+#: Postgres answers, and refuses the value itself: another attempt would change nothing.
+RefusedValue = (DataError, IntegrityError, ProgramLimitExceeded, UnicodeEncodeError)
 
 #: Upper edges in seconds of the time from a heartbeat's head to its answer.
 _EDGES_S = (0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+
+
+class RefusedWrites:
+    """What Postgres refused to store, and what was dropped because of that. Times are monotonic."""
+
+    #: How long an alert counts them, and the most that it counts.
+    WINDOW_S = 600.0
+    _MOST = 1_000
+    #: Between two log lines about the same.
+    _QUIET_S = 60.0
+
+    def __init__(self) -> None:
+        #: Environment and what was written -> how often.
+        self.total: Counter[tuple[str, str]] = Counter()
+        self._lately: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=self._MOST))
+        self._logged: dict[tuple[str, str], float] = {}
+
+    def add(
+        self, what: str, error: BaseException, now: float, *, environment: str = "", name: str = ""
+    ) -> None:
+        """Count one; it concerns every environment if none is named. The log gets no value of a pod."""
+        self.total[environment, what] += 1
+        self._lately[environment].append(now)
+        if now - self._logged.get((environment, what), float("-inf")) >= self._QUIET_S:
+            self._logged[environment, what] = now
+            log.error(
+                "gateway.write_refused",
+                what=what,
+                environment=environment,
+                name=name,
+                kind=type(error).__name__,
+                sqlstate=getattr(error, "sqlstate", None),
+            )
+
+    def lately(self, environment: str, now: float) -> int:
+        """How many of this environment, or of all, were refused within the window."""
+        return sum(
+            now - at <= self.WINDOW_S
+            for of in {environment, ""} & self._lately.keys()
+            for at in self._lately[of]
+        )
 
 
 class Counts:
     """Plain numbers, touched by every request."""
 
     def __init__(self) -> None:
+        self.refused_writes = RefusedWrites()
         self.answers: Counter[int] = Counter()
         self.flushes = 0
         self.flush_failures = 0

@@ -79,6 +79,10 @@ class GatewayCollector(Collector):
             (process_metrics.RELOAD_FAILURES, counts.reload_failures),
         ):
             yield metric.family(value)
+        writes = process_metrics.WRITES_REFUSED.family()
+        for (environment, what), count in sorted(counts.refused_writes.total.items()):
+            writes.add_metric([environment, what], count)
+        yield writes
         for labelled, found in (
             (alert_metrics.ONCALL_MESSAGES, counts.oncall_messages),
             (alert_metrics.GATEWAY_WATCHDOG_PINGS, counts.watchdog_pings),

@@ -158,6 +158,12 @@ NEW_PODS_REFUSED = Counter(
     by=(GATEWAY,),
     labels=("environment",),
 )
+WRITES_REFUSED = Counter(
+    "fuseboard_gateway_writes_refused_total",
+    "Values that Postgres refused, and that the gateway dropped; without an environment if it concerns all.",
+    by=(GATEWAY,),
+    labels=("environment", "what"),
+)
 KEPT_BYTES = Gauge(
     "fuseboard_gateway_kept_bytes",
     "What is kept of heartbeats, by its estimated memory.",

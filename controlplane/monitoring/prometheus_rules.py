@@ -233,6 +233,12 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         promql="sum by (environment) (fuseboard_fleet_unknown_revisions) > 0",
         text="{{ $value }} pods report a revision that Postgres never made " + _IN,
     ),
+    PrometheusRule(
+        rule="writes-refused",
+        severity="warning",
+        promql="sum by (environment) (increase(fuseboard_gateway_writes_refused_total[10m])) > 0",
+        text="Postgres refuses values that a gateway writes " + _IN,
+    ),
     *_levels(
         "backlog-dead",
         f'max by (environment, dependency) ({_JOBS}{{state="dead"}}) >',

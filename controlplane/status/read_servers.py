@@ -1,6 +1,6 @@
 """Reads the pods of an environment, again only those whose rows changed since the last look."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controlplane.fleet import live
 from controlplane.status.facts import Server
@@ -29,4 +29,8 @@ def read_servers(environment: str) -> tuple[Server, ...]:
             servers[key] = server
     if versions or last.versions:
         _looks[environment] = _Look(versions, servers)
-    return tuple(servers.values())
+    old = live.stale(environment)
+    return tuple(
+        replace(server, state="unknown") if key in old and server.live else server
+        for key, server in servers.items()
+    )

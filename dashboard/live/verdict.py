@@ -69,6 +69,7 @@ WEIGHTS = (
     "lock-held",
     "hot-key",
     "new-pods",
+    "writes-refused",
     "duplicated",
     "p99_high",
     "near",

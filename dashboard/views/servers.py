@@ -32,7 +32,7 @@ def _page(
     errors: dict[str, list[str]] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    row = Server.objects.filter(environment=environment_in(request), name=name).first()
+    row = live.server(environment_in(request), name)
     if row is None:
         return not_found(request, "No such pod", "It never reported, or not for more than a day.")
     context = context_of(request, "server", key=row.name)

@@ -176,6 +176,13 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         figures(new_pods_refused=0),
     ),
     (
+        ("writes-refused", "warning"),
+        figures(writes_refused={"gateway-1": 3}),
+        "Postgres refuses what gateway gateway-1 writes. 3 values within ten minutes. The gateway dropped"
+        " them: figures or rows of pods can be missing or old.",
+        figures(writes_refused={}),
+    ),
+    (
         ("unknown-revision", "critical"),
         facts(epoch=1, revision=4, unknown_revisions=(UnknownRevision("web-2", 1, 9),)),
         "web-2 reports a revision that Postgres never made. web-2 reports 1.9; the newest is 1.4. Edits are"

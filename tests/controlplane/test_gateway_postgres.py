@@ -166,7 +166,7 @@ async def test_a_row_that_postgres_refuses_does_not_stop_the_others(gateway, dat
     for name in ("pod-0", "pod-1", "pod-2", "pod-4"):
         await row_becomes(database, "online", server=name)
     assert await row(database, server="pod-3") is None
-    assert "gateway.row_refused" in caplog.text
+    assert "gateway.write_refused" in caplog.text
     assert gateway.counts.flush_failures == 0
 
 

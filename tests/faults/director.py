@@ -27,6 +27,7 @@ from controlplane.demo.scenario import TUNING  # noqa: E402
 from controlplane.drills import edits as drills  # noqa: E402
 from controlplane.editing import edits  # noqa: E402
 from controlplane.policies.document import environment_of  # noqa: E402
+from controlplane.policies.models import Environment  # noqa: E402
 from controlplane.publishing import publish  # noqa: E402
 from controlplane.repair import tasks  # noqa: E402
 from controlplane.schedules import edits as schedules  # noqa: E402
@@ -87,6 +88,8 @@ def do(command: dict[str, Any]) -> object:
         return schedules.schedule_change(due_at=due_at, document=command["document"], **USUAL).pk
     if command["do"] == "end-drill":
         return drills.end_drill(drill=command["drill"], **USUAL).pk
+    if command["do"] == "environment":
+        return _environment(command["name"])
     if command["do"] == "shift-clock":
         _shift_clock(command["seconds"])
         return None
@@ -99,6 +102,14 @@ def _edit(name: str, arguments: dict[str, Any]) -> int:
     function = getattr(overrides, name, None) or getattr(edits, name)
     revision: int = function(**arguments, **USUAL)
     return revision
+
+
+def _environment(name: str) -> str:
+    """Create another environment; return a token for its pods."""
+    usual = USUAL | {"environment": name}
+    if not Environment.objects.filter(slug=name).exists():
+        edits.create_environment(**usual)
+    return create_agent_token(name="pods", expires_at=timezone.now() + timedelta(days=1), **usual)
 
 
 def _die(*arguments: object, **options: object) -> None:

@@ -32,7 +32,7 @@ def list_servers(request: HttpRequest, environment: Environment) -> list[Server]
 @router.get("/{server}", response=ServerOut)
 def get_server(request: HttpRequest, environment: Environment, server: Slug) -> Server:
     row = environment_of(environment)
-    found = Server.objects.filter(environment=row.slug, name=server).first()
+    found = live.server(row.slug, server)
     if found is None:
         raise NotFound("server", server)
     return _judged([found], row)[0]

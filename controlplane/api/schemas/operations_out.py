@@ -98,6 +98,8 @@ class FleetOut(Schema):
     uncounted: int
     #: Heartbeats of the last minute that were refused, because their token brought too many new pods.
     new_pods_refused: int = 0
+    #: Gateway -> what Postgres refused to store of it within the last ten minutes.
+    writes_refused: dict[str, int] = {}  # noqa: RUF012
     #: Gateways that contribute to these figures; 0 means that nothing is measured.
     gateways: int
     #: Dependencies that pods protect themselves from.

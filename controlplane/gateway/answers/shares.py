@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from psycopg import AsyncConnection
 
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.counts import RefusedValue
 from controlplane.shares.grantor import Grantor, held_ms
 from controlplane.shares.rows import read, write
 from fuseboard.contract.policy import Tuning
@@ -51,7 +52,11 @@ class Shares:
         )
 
     async def look(self, connection: AsyncConnection) -> None:
-        """Agree where something waits, and everywhere now and then. Raises one of ``Unreachable``."""
+        """Agree where something waits, and everywhere now and then. Raises one of ``Unreachable``.
+
+        Raises one of ``RefusedValue`` after it looked at all environments.
+        """
+        refused: BaseException | None = None
         for environment, tuning in self._tunings():
             grantor = self._grantors.get(environment)
             if grantor is None:
@@ -61,8 +66,13 @@ class Shares:
             wants = grantor.wants_a_look(now, tuning.share_lease_ms / 1000)
             if passed < (0.0 if wants else QUIET_S) + rows * PER_ROW_S:
                 continue
-            await self._agree(connection, environment, grantor, tuning)
+            try:
+                await self._agree(connection, environment, grantor, tuning)
+            except RefusedValue as error:
+                refused = error
             self._looked[environment] = now
+        if refused is not None:
+            raise refused
 
     async def _agree(
         self, connection: AsyncConnection, environment: str, grantor: Grantor, tuning: Tuning

@@ -10,7 +10,7 @@ from controlplane.gateway.answers.drills import Drills
 from controlplane.gateway.answers.refusal_keys import RefusalKeys
 from controlplane.gateway.answers.shares import Shares
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.counts import Counts
+from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.postgres.orders import Orders
 from controlplane.gateway.postgres.peers import Peers
@@ -36,8 +36,10 @@ class Coordination:
         self.shares = Shares(clock, tunings)
         self.drills = Drills(clock)
         self.refusal_keys = RefusalKeys(clock)
-        self.refusals = RefusalRows(clock, counts or Counts())
+        counts = counts or Counts()
+        self.refusals = RefusalRows(clock, counts)
         self.orders = orders
+        self._clock, self._refused_writes = clock, counts.refused_writes
         self._postgres = KeepTrying(
             "agree", failed="gateway.agree_failed", recovered="gateway.agree_recovered"
         )
@@ -63,9 +65,16 @@ class Coordination:
         """Raises one of `Unreachable`."""
         async with asyncio.timeout(TIMEOUT_S):
             connection = await self._postgres.connection()
-            await self.orders.look(connection)
-            await self.peers.look(connection)
-            await self.drills.look(connection)
-            await self.shares.look(connection)
-            await self.refusal_keys.look(connection)
-            await self.refusals.look(connection)
+            for what, look in (
+                ("orders", self.orders.look),
+                ("peers", self.peers.look),
+                ("drills", self.drills.look),
+                ("shares", self.shares.look),
+                ("refusal keys", self.refusal_keys.look),
+                ("refusal samples", self.refusals.look),
+            ):
+                try:
+                    await look(connection)
+                except RefusedValue as error:
+                    # The other parts do not depend on it.
+                    self._refused_writes.add(what, error, self._clock.monotonic())

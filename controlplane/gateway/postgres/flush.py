@@ -6,17 +6,19 @@ row is written as the pod is then, not as it was.
 
 import asyncio
 import json
+from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
+from typing import Any
 
 import structlog
-from psycopg import AsyncConnection, DataError, IntegrityError
+from psycopg import AsyncConnection
 from psycopg.errors import QueryCanceled
 from psycopg.types.json import Jsonb
 
 from controlplane import notify_channels
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.counts import Counts
+from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.postgres.portions import Portions, key_of
 from controlplane.gateway.postgres.upsert import UPSERT, encode_rows
@@ -86,6 +88,7 @@ class Flusher:
             failed="gateway.flush_failed",
             recovered="gateway.flush_recovered",
             count_failure=self._count_failure,
+            count_refusal=partial(self._refused, "batch"),
         )
         self._forget_at = 0.0
         self._portions = Portions(clock)
@@ -203,20 +206,53 @@ class Flusher:
 
     async def _write_figures(self, connection: AsyncConnection) -> None:
         for fleet in self._fleets.values():
-            document = Jsonb(figures_of(fleet))
-            await connection.execute(_FIGURES, (self._settings.gateway, fleet.environment, document))
+            document = figures_of(fleet)
+            try:
+                await self._write_document(connection, fleet, document)
+            except RefusedValue as error:
+                self._refused("figures", error, environment=fleet.environment)
+                # A name in it is refused. Its numbers, and that something was refused, are still known.
+                plain = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
+                await self._write_document(connection, fleet, plain)
             await self._write_failed_calls(connection, fleet)
 
+    async def _write_document(
+        self, connection: AsyncConnection, fleet: Fleet, document: dict[str, Any]
+    ) -> None:
+        gateway, environment = self._settings.gateway, fleet.environment
+        # Beside the time of Postgres, it says by how much the clocks differ: see `fleet.live.stale`.
+        document = document | {"wall": self._clock.wall()}
+        if refused := self._counts.refused_writes.lately(environment, self._clock.monotonic()):
+            document = document | {"writes_refused": {gateway: refused}}
+        await connection.execute(_FIGURES, (gateway, environment, Jsonb(document)))
+
     async def _write_failed_calls(self, connection: AsyncConnection, fleet: Fleet) -> None:
-        due = fleet.failed_calls.due(self._clock.monotonic())
-        rows = [(self._settings.gateway, fleet.environment, name, Jsonb(found)) for name, found in due]
+        rows = {
+            name: (self._settings.gateway, fleet.environment, name, Jsonb(found))
+            for name, found in fleet.failed_calls.due(self._clock.monotonic())
+        }
+        try:
+            await self._write_calls(connection, fleet, rows)
+        except BaseException:
+            fleet.failed_calls.put_back(list(rows))
+            raise
+
+    async def _write_calls(
+        self, connection: AsyncConnection, fleet: Fleet, rows: dict[str, tuple[Any, ...]]
+    ) -> None:
+        """Write together what can be written; forget a dependency whose calls Postgres refuses."""
         try:
             if rows:
                 async with connection.cursor() as cursor:
-                    await cursor.executemany(_FAILED_CALLS, rows)
-        except BaseException:
-            fleet.failed_calls.put_back([name for name, _ in due])
-            raise
+                    await cursor.executemany(_FAILED_CALLS, list(rows.values()))
+        except RefusedValue as error:
+            if len(rows) > 1:
+                for name in list(rows):
+                    await self._write_calls(connection, fleet, {name: rows[name]})
+                return
+            (name,) = rows
+            self._refused("failed calls", error, environment=fleet.environment, name=name)
+            fleet.failed_calls.forget(name)
 
     async def _tell(self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool) -> None:
         if self._forget_at <= asyncio.get_running_loop().time():
@@ -230,10 +266,10 @@ class Flusher:
     async def _upsert(self, connection: AsyncConnection, rows: list[Row]) -> None:
         try:
             await connection.execute(UPSERT, [encode_rows(rows)])
-        except (DataError, IntegrityError) as error:
+        except RefusedValue as error:
             # One row that Postgres refuses must not stop the others.
             if len(rows) == 1:
-                log.error("gateway.row_refused", server=rows[0].name, error=str(error))
+                self._refused("pods", error, environment=rows[0].environment, name=rows[0].name)
                 return
             half = len(rows) // 2
             await self._upsert(connection, rows[:half])
@@ -244,6 +280,10 @@ class Flusher:
 
     def _count_failure(self) -> None:
         self._counts.flush_failures += 1
+
+    def _refused(self, what: str, error: BaseException, *, environment: str = "", name: str = "") -> None:
+        now = self._clock.monotonic()
+        self._counts.refused_writes.add(what, error, now, environment=environment, name=name)
 
     async def _wait(self, seconds: float) -> None:
         try:

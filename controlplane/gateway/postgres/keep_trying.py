@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 from psycopg import AsyncConnection
 
+from controlplane.gateway.counts import RefusedValue
 from controlplane.gateway.postgres.connections import Backoff, Unreachable, close, connect
 
 log = structlog.get_logger(__name__)
@@ -20,16 +21,18 @@ class KeepTrying:
         failed: str,
         recovered: str,
         count_failure: Callable[[], None] | None = None,
+        count_refusal: Callable[[BaseException], None] | None = None,
         passing: tuple[type[Exception], ...] = Unreachable,
         most_s: float = 5.0,
         about: Mapping[str, str] | None = None,
     ) -> None:
         """`failed` and `recovered` are events for the log, which have `about` too; `passing` are the errors
-        of an outage.
+        of an outage. A value that Postgres refuses is not an outage: it goes to `count_refusal`, the
+        connection stays, and nothing pauses for long.
         """
         self._purpose = purpose
         self._failed, self._recovered = failed, recovered
-        self._count_failure = count_failure
+        self._count_failure, self._count_refusal = count_failure, count_refusal
         self._passing = passing
         self._backoff = Backoff(most_s=most_s)
         self._failing = False
@@ -47,6 +50,10 @@ class KeepTrying:
         try:
             await work
         except self._passing as error:
+            if self._count_refusal is not None and isinstance(error, RefusedValue):
+                self._count_refusal(error)
+                await Backoff().pause()
+                return False
             if self._count_failure is not None:
                 self._count_failure()
             if not self._failing:

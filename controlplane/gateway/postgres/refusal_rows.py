@@ -8,7 +8,7 @@ from psycopg import AsyncConnection
 
 from controlplane.gateway.answers.digest_keys import DigestKeys
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.counts import Counts
+from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.servers.refusal_log import LoggedRefusal, RefusalLog
 from fuseboard.contract.sync import SyncRequest
 
@@ -44,6 +44,7 @@ class RefusalRows:
         self._clock = clock
         self.keys = DigestKeys(clock)
         self.log = RefusalLog(clock, counts)
+        self._refused_writes = counts.refused_writes
         self._clean_at = clock.monotonic()
 
     def hear(self, beat: SyncRequest) -> None:
@@ -54,12 +55,24 @@ class RefusalRows:
         """Raises one of ``Unreachable``."""
         await self.keys.look(connection)
         while rows := self.log.finished():
-            async with connection.transaction(), connection.cursor() as cursor:
-                await cursor.executemany(_INSERT, [_values(row) for row in rows])
+            await self._write(connection, rows)
             self.log.drop()
         if self._clock.monotonic() >= self._clean_at:
             await self._clean(connection)
             self._clean_at = self._clock.monotonic() + CLEAN_S
+
+    async def _write(self, connection: AsyncConnection, rows: list[LoggedRefusal]) -> None:
+        try:
+            async with connection.transaction(), connection.cursor() as cursor:
+                await cursor.executemany(_INSERT, [_values(row) for row in rows])
+        except RefusedValue as error:
+            if len(rows) == 1:
+                now, environment = self._clock.monotonic(), rows[0].environment
+                self._refused_writes.add("refusal samples", error, now, environment=environment)
+                return
+            half = len(rows) // 2
+            await self._write(connection, rows[:half])
+            await self._write(connection, rows[half:])
 
     async def _clean(self, connection: AsyncConnection) -> None:
         hours = settings.REFUSAL_LOG_H

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.counts import Counts
+from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.series_counts import Thing
@@ -92,6 +92,7 @@ class SeriesWriter:
             failed="gateway.series_failed",
             recovered="gateway.series_recovered",
             count_failure=self._count_failure,
+            count_refusal=partial(self._refused, ""),
         )
         #: Environment -> this run as a writer.
         self.numbers: dict[str, int] = {}
@@ -147,6 +148,9 @@ class SeriesWriter:
                 try:
                     async with asyncio.timeout(self._settings.flush_timeout_s):
                         await self._write(environment, writer, span)
+                except RefusedValue as error:
+                    self._refused(environment, error)
+                    continue
                 except BaseException:
                     span.dirty = True
                     raise
@@ -227,6 +231,10 @@ class SeriesWriter:
 
     def _count_failure(self) -> None:
         self._counts.series_failures += 1
+
+    def _refused(self, environment: str, error: BaseException) -> None:
+        now = self._clock.monotonic()
+        self._counts.refused_writes.add("history", error, now, environment=environment)
 
 
 async def new_writer(connection: AsyncConnection, gateway: str, environment: str) -> int:

@@ -7,11 +7,12 @@ task and connections, so that spans of 10 s never wait for it, and environments 
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 
 from psycopg import AsyncConnection
 
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.counts import Counts
+from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.postgres.series_frames import new_writer
 from controlplane.gateway.servers.fleet import Fleet
@@ -85,11 +86,16 @@ class HoursWriter:
             failed="gateway.hours_failed",
             recovered="gateway.hours_recovered",
             count_failure=self._count_failure,
+            count_refusal=partial(self._refused, environment),
             about={"environment": environment},
         )
 
     def _count_failure(self) -> None:
         self._counts.series_failures += 1
+
+    def _refused(self, environment: str, error: BaseException) -> None:
+        now = self._clock.monotonic()
+        self._counts.refused_writes.add("hours of tenants", error, now, environment=environment)
 
 
 async def write_hours(
@@ -107,6 +113,9 @@ async def write_hours(
             hour.dirty.difference_update(parts)
             try:
                 await _write(connection, (_row(hour, part, writer) for part in parts), timeout_s)
+            except RefusedValue:
+                # They would be refused again. The next write continues after them.
+                raise
             except BaseException:
                 hour.dirty.update(parts)
                 raise

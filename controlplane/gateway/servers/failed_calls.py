@@ -117,7 +117,13 @@ class FailedCalls:
 
     def put_back(self, names: list[str]) -> None:
         for name in names:
-            self._dirty[name] = None
+            if name in self._known:
+                self._dirty[name] = None
+
+    def forget(self, name: str) -> None:
+        """Postgres refuses what is known of this dependency: begin again."""
+        self._known.pop(name, None)
+        self._dirty.pop(name, None)
 
     def _document(self, failures: _Failures) -> dict[str, Any]:
         return {
