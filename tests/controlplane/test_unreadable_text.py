@@ -151,6 +151,30 @@ def test_finding_12_bad_text_anywhere_in_a_body_is_400(token: str, bad: str) -> 
     assert not wrong
 
 
+#: Texts of several thousand characters.
+LONG = {"body", "plan"}
+
+
+@pytest.mark.parametrize(
+    "bad", ["a\u2028b", "a\u0085b", "a\x1bb", "a\u202eb", "x" * 10_000], ids=lambda bad: ascii(bad[:2])
+)
+def test_control_characters_and_endless_texts_anywhere_in_a_body_are_refused(token: str, bad: str) -> None:
+    wrong = []
+    for method, path, body, _ in OPERATIONS:
+        for place in leaves(body) if isinstance(body, dict) else ():
+            if bad.startswith("xx") and place[-1] in LONG:
+                continue
+            changed = copy.deepcopy(body)
+            inner = changed
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = bad
+            answer = send(token, method, path, json.dumps(changed).encode())
+            if not 400 <= answer.status_code < 500:
+                wrong.append((method, path, place, answer.status_code))
+    assert not wrong
+
+
 def test_a_backslash_before_u0000_is_text(token: str) -> None:
     body = {"key": "new", "tier": "free", "reason": "about \\u0000 in documents"}
     assert send(token, "POST", f"{API}/tenants", body).status_code in (200, 201)

@@ -15,7 +15,9 @@ from fuseboard.contract.words import UNREADABLE
 _unreadable = re.compile(f"[{UNREADABLE}]")
 #: Bytes that each unreadable character has in JSON, escaped or in UTF-8. Few other characters have them. The
 #: decoder refuses unescaped control characters, and halves of surrogate pairs.
-_suspect = re.compile(rb"\\[^\"\\/]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
+_suspect = re.compile(
+    rb"(?<!\\)(?:\\\\)*\\[^\"\\/]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+)
 
 
 def is_suspect(body: bytes) -> bool:
