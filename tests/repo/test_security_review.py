@@ -17,7 +17,9 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 def test_each_finding_has_a_correction_and_a_test():
     findings = [row for row in CELLS if re.match(r"\d+\. ", row[0])]
-    assert {int(row[0].split(".")[0]) for row in findings} == set(range(1, 13))
+    numbers = {int(row[0].split(".")[0]) for row in findings}
+    assert numbers == set(range(1, max(numbers) + 1))
+    assert len(numbers) > 12
     for _, severity, correction, tested_by in findings:
         assert severity
         assert correction
