@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
+from controlplane.accounts.saved_views import erase_tenant as erase_views
 from controlplane.alerts.erasure import erase_tenant as erase_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
+from controlplane.fleet.erasure import erase_tenant as erase_figures
 from controlplane.fleet.models import GatewayOrder, OrderKind
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.reconciliation.copying import erase_tenant as erase_allowed
@@ -41,6 +43,8 @@ class Erased:
     without_redis: int = 0
     #: Resolved alerts that named it.
     alerts: int = 0
+    #: Saved views of people that filtered by it.
+    views: int = 0
     #: Of an IPv6 address: what pods count it by. All its addresses are erased.
     network: str = ""
 
@@ -55,6 +59,8 @@ class Erased:
             parts.append(f"{self.without_redis:,} counts of an outage")
         if self.alerts:
             parts.append(f"{self.alerts:,} resolved alert{'' if self.alerts == 1 else 's'}")
+        if self.views:
+            parts.append(f"{self.views:,} saved view{'' if self.views == 1 else 's'}")
         return ", ".join(parts)
 
 
@@ -81,7 +87,9 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 demand=erase_demand(slug, value),
                 without_redis=erase_allowed(slug, value),
                 alerts=erase_alerts(slug, value),
+                views=erase_views(slug, value),
             )
+            erase_figures(slug, value)
             erase_weekly(slug, value)
             erase_weekly_messages(slug, value)
             # Gateways have it in memory too, and would write it again.

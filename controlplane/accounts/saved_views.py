@@ -1,5 +1,6 @@
 """Saves lists under a name. The audit records what concerns a shared view; a private one is its owner's."""
 
+import re
 from collections.abc import Mapping
 
 from django.db import connection, transaction
@@ -15,6 +16,8 @@ from controlplane.validation import Problems
 MOST_VIEWS, MOST_SHARED = 50, 100
 LONGEST_NAME = 64
 _MOST_PARAMETERS, _LONGEST_VALUE = 20, 300
+#: Filters whose values people type, and that can name a tenant. Those of one table end with ``.q``.
+_TYPED = frozenset({"endpoint", "parent", "q", "rule", "tenant", "thing"})
 
 
 def views_for(username: str, environment: str) -> QuerySet[SavedView]:
@@ -85,6 +88,18 @@ def stop_sharing(*, environment: str, view: int, actor: Actor) -> SavedView:
         row.save(update_fields=["shared"])
         _note("view.unshared", row, before, actor)
     return row
+
+
+def erase_tenant(environment: str, tenant: str) -> int:
+    """Delete the views of all people whose filters or name contain a tenant; returns their number."""
+    named = re.compile(rf"(?<!\w){re.escape(tenant)}(?!\w)", re.IGNORECASE)
+    rows = SavedView.objects.select_for_update().filter(environment=environment)
+    found = [row.pk for row in rows if any(map(named.search, (row.name, *_typed(row.query))))]
+    return SavedView.objects.filter(pk__in=found).delete()[0]
+
+
+def _typed(query: Mapping[str, str]) -> list[str]:
+    return [value for name, value in query.items() if name.rpartition(".")[2] in _TYPED]
 
 
 def _locked(actor: Actor) -> User:

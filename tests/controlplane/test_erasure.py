@@ -137,6 +137,7 @@ def test_the_audit_does_not_contain_the_caller(keys: None, kind: str) -> None:
         "demand": 0,
         "without_redis": 0,
         "alerts": 0,
+        "views": 0,
         "network": "",
     }
     entry = Entry.objects.latest("id")

@@ -35,6 +35,7 @@ class ErasedOut(Schema):
                 "demand": 0,
                 "without_redis": 0,
                 "alerts": 0,
+                "views": 0,
                 "network": "",
             }
         }
@@ -47,6 +48,8 @@ class ErasedOut(Schema):
     without_redis: int
     #: Resolved alerts of a tenant, deleted with their messages, or left without its name.
     alerts: int
+    #: Saved views of people whose filters or name contain the tenant.
+    views: int
     #: Of an IPv6 address: the network that pods count it by. The samples of all its addresses are deleted.
     network: str = ""
 
@@ -56,9 +59,10 @@ def erase_caller(request: HttpRequest, environment: Environment, values: EraseIn
     """Delete what is stored about an address, a login, an API key, or a tenant.
 
     An IPv6 address is erased with its network, because pods report the network only. These are samples of
-    refusals; of a tenant, also its figures over time and the demand of what-if. The configuration and the
-    audit stay. The audit gets an entry that does not name the caller. Pods and gateways write figures and
-    samples of the last minute later: erase the caller again after two minutes.
+    refusals; of a tenant, also its figures over time, the demand of what-if, resolved alerts, and saved
+    views that name it. The configuration and the audit stay. The audit gets an entry that does not name the
+    caller. Pods and gateways write figures and samples of the last minute later: erase the caller again after
+    two minutes.
     """
     erased = erase(
         environment=environment,
