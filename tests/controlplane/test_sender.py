@@ -210,6 +210,34 @@ def test_a_url_that_apprise_must_not_use_is_explained(url: str, says: str) -> No
     assert TOKEN not in result.said
 
 
+_MAIL = "mailto://ann:pass@mail.example.com?from=a@example.com&to=b@example.com"
+
+
+_PLACES = [
+    *(f"{_MAIL}&{option}=x{{}}" for option in sorted(SERVICES["mailto"].options)),
+    *("mailto://ann{}:pass@mail.example.com?to=b@example.com", "mailto://ann:pass{}@mail.example.com"),
+    *("mailto://ann:pass@mail.example.com/c@example.com{}", "mailto://mail.example.com{}?to=b@example.com"),
+    *("mailto://mail.example.com?na{}me=x", f"mmosts://chat.example.com/{TOKEN}?channel=x{{}}"),
+]
+_ENCODED = [
+    *("%0d%0aBcc:e@e.example", "%0A", "%0D", "%00", "%09", "%1b", "%7F"),
+    *("%C2%85", "%E2%80%A8", "%E2%80%A9", "%250d%250a", "%25250A"),
+]
+
+
+@pytest.mark.parametrize("encoded", _ENCODED)
+@pytest.mark.parametrize("place", _PLACES)
+def test_a_line_break_is_refused_in_every_place_of_a_url(place: str, encoded: str) -> None:
+    """It began another line in a header of a mail."""
+    result = apprise_send.run(Job(url=place.format(encoded), check=True), Guard())
+    assert (result.state, result.said) == ("refused", apprise_send.NO_CONTROL)
+
+
+def test_a_url_of_mail_without_control_characters_is_accepted() -> None:
+    given = f"{_MAIL}&name=Operations%20%26%20Caf%C3%A9&cc=c%2Bx@example.com"
+    assert apprise_send.run(Job(url=given, check=True), Guard()).state == "sent"
+
+
 def test_only_services_that_send_over_the_network_are_there() -> None:
     never = {"syslog", "rsyslog", "dbus", "kde", "qt", "gnome", "glib", "windows", "macosx", "mqtt", "mqtts"}
     assert not SERVICES.keys() & (never | {"file", "json", "xml", "form", "apprise", "schan", "blink1"})

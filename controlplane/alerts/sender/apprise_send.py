@@ -35,6 +35,13 @@ _LEAST_LIMIT = 1_000
 _BETWEEN = 20
 
 
+#: Line breaks and other control characters, also those that only some programs take for line breaks.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+#: apprise decodes a part of a URL, and a service may decode it again.
+_MOST_DECODED = 4
+NO_CONTROL = "Leave out line breaks and other control characters, also encoded ones like %0A."
+
+
 class UrlRefused(Exception):
     """apprise cannot use the URL, or must not."""
 
@@ -85,6 +92,8 @@ def plugin_of(job: Job) -> NotifyBase:
     service = SERVICES.get(scheme)
     if service is None:
         raise UrlRefused("The URL begins with an unknown scheme.")
+    if has_control_characters(job.url):
+        raise UrlRefused(NO_CONTROL)
     wrong = UrlRefused(f"The URL is not complete. Use the form {service.example}.")
     plugin = NotificationManager()[scheme]  # type: ignore[no-untyped-call]
     found = plugin.parse_url(job.url)
@@ -110,6 +119,17 @@ def plugin_of(job: Job) -> NotifyBase:
         raise wrong from error
     made.socket_connect_timeout, made.socket_read_timeout = _CONNECT_S, _READ_S
     return made
+
+
+def has_control_characters(url: str) -> bool:
+    """Whether a URL contains one, as it is or encoded: a line break would begin another header of a mail."""
+    for _ in range(_MOST_DECODED):
+        if _CONTROL.search(url):
+            return True
+        url, before = unquote(url), url
+        if url == before:
+            return False
+    return _CONTROL.search(url) is not None
 
 
 def _asset() -> AppriseAsset:
