@@ -7,11 +7,19 @@ from typing import Any
 
 import structlog
 
-#: Secrets that would grant access: the secret half of a token, of a link that sets a password, and a link to
-#: the report of an incident.
-_SECRET = re.compile(
-    r"(fb_[0-9a-f]{4,64}_|/welcome/[0-9a-f]{4,64}-)[0-9a-f]+|(/incidents/shared/)[A-Za-z0-9_:.-]+"
+#: Secrets that grant access, by their form: a person can send one to any address, and wrong ones are logged.
+_SECRETS = (
+    # The secret half of a token, and of a link that sets a password.
+    r"(?P<token>fb_[0-9a-f]{4,64}_|/welcome/+[0-9a-f]{4,64}-)[0-9a-f]+",
+    r"(?P<link>(?<![0-9a-f])[0-9a-f]{16}-)[0-9a-f]{64}(?![0-9a-f])",
+    # What ``django.core.signing`` has signed: a link to the report of an incident, and a cookie of a session.
+    r"(?P<report>/incidents/+shared/+)[^\s\"\\]+",
+    r"(?<![a-z0-9_.-])[a-z0-9_.-]+(?::|%3a)[a-z0-9]{6}(?::|%3a)[a-z0-9_-]{43}\b",
+    # The secret of a webhook, and the password of a server.
+    r"(?P<webhook>whsec_)[A-Za-z0-9+/=]+",
+    r"(?P<server>(?<![a-z0-9+])[a-z][a-z0-9+]*://[^\s:@/\"]*:)[^\s@/\"]+(?=@)",
 )
+_SECRET = re.compile("|".join(_SECRETS), re.IGNORECASE)
 
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -21,11 +29,17 @@ _SHARED: list[Any] = [
 ]
 
 
-def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    for name, value in event.items():
-        if isinstance(value, str):
-            event[name] = _SECRET.sub(r"\1\2***", value)
-    return event
+def without_secrets(text: str) -> str:
+    return _SECRET.sub(lambda found: f"{found[found.lastgroup] if found.lastgroup else ''}***", text)
+
+
+_json = structlog.processors.JSONRenderer()
+
+
+def _render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str:
+    """One line. Secrets are hidden in all of it, in whatever field, list or traceback they are."""
+    line = _json(logger, name, event)
+    return without_secrets(line if isinstance(line, str) else line.decode())
 
 
 def _leave_out_traces(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -62,8 +76,7 @@ def dict_config(level: str) -> dict[str, Any]:
                 "processors": [
                     structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                     structlog.processors.format_exc_info,
-                    _hide_secrets,
-                    structlog.processors.JSONRenderer(),
+                    _render,
                 ],
             }
         },

@@ -2,10 +2,14 @@
 
 import json
 import logging
+import re
 import sys
+import time
 from typing import Any
 
+import pytest
 import structlog
+from django.core import signing
 
 from controlplane import logs
 
@@ -38,6 +42,73 @@ def test_a_token_is_not_logged_wherever_it_turns_up() -> None:
     assert SECRET not in json.dumps(said)
     assert said["event"] == f"odd header fb_{'5f' * 8}_***"
     assert "PermissionError" in said["exception"]
+
+
+REPORT = signing.dumps([7, 1, 1_777_900_331], key="k" * 50, salt="fuseboard.incident.report")
+LINK = f"5f3a9b2188aa0f01-{SECRET}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/incidents/shared/{}",
+            "/incidents/shared//{}",
+            "//incidents//shared///{}",
+            "/Incidents/Shared/{}",
+        ),
+        *("/incidents/shared/{}/", "/incidents/shared/x/{}", "/shared/{}", "/{}", "/welcome/{}", "/x/y;{}"),
+        *("/login?next=/incidents/shared/{}", "/incidents/shared?token={}", "{}"),
+    ],
+)
+@pytest.mark.parametrize("secret", [REPORT, REPORT.replace(":", "%3A"), LINK, f"fb_{'5f' * 8}_{SECRET}"])
+def test_no_secret_of_a_link_is_logged_in_whatever_address_it_is(path: str, secret: str) -> None:
+    """A link with a doubled slash was logged as it is, and was valid for 7 days."""
+    said = json.dumps(line("django.request", logging.WARNING, "Not Found: %s", path.format(secret)))
+    assert secret not in said
+    assert SECRET not in said
+    assert re.split(":|%3A", secret)[-1] not in said
+    assert "***" in said
+
+
+def test_secrets_are_hidden_in_lists_and_in_every_field() -> None:
+    record = logging.LogRecord("any", logging.ERROR, __file__, 1, "odd", (), None)
+    # As structlog passes an event of the product.
+    record.msg = {"event": "odd", "paths": [f"/incidents/shared/{REPORT}"], "more": {"link": {"to": LINK}}}
+    made = dict(logs.dict_config("INFO")["formatters"]["json"])
+    del made["()"]
+    said = structlog.stdlib.ProcessorFormatter(**made).format(record)
+    assert REPORT not in said
+    assert SECRET not in said
+
+
+def test_the_password_of_a_server_and_the_secret_of_a_webhook_are_not_logged() -> None:
+    told = "redis://control:hush-hush@limits:6379/0 refused; postgres://:pw1@db/x; whsec_c2VjcmV0LXNlY3JldA=="
+    said = line("any", logging.ERROR, told)
+    assert said["event"] == ("redis://control:***@limits:6379/0 refused; postgres://:***@db/x; whsec_***")
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 60_000, "/" * 60_000, "a:" * 30_000, "://" * 20_000, "x://y:" + "z" * 60_000, "0" * 60_000]
+)
+def test_a_long_address_is_searched_in_little_time(text: str) -> None:
+    began = time.process_time()
+    line("django.request", logging.WARNING, "Not Found: %s", text)
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/incidents/12/report",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+        "http://127.0.0.1:8001/agent/v1/sync asks user@example.com",
+        "2026-11-28T12:13:14.123456Z",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert line("any", logging.INFO, text)["event"] == text
 
 
 def test_a_refused_request_logs_one_line_and_a_failed_one_a_traceback() -> None:
