@@ -1,5 +1,6 @@
 """Incidents, their report, and markers of deployments by API; and the link to a report."""
 
+import re
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -243,6 +244,24 @@ def test_a_shared_link_names_no_tenant_and_no_pod(production: str, key: str, tex
     assert f"<h1>{shared}</h1>" in page
     assert "Alert fired" in page
     assert "acme" not in page
+
+
+def test_a_shared_link_names_no_person_of_the_staff(production: str) -> None:
+    """It named who acknowledged, noted, overrode and marked. What they wrote is displayed."""
+    found, token = incident(), token_of("operator")
+    row = Alert.objects.get(incident=found)
+    send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "I look at it"})
+    send(token, "POST", f"{API}/incidents/{found.pk}/notes", {"text": "The vendor has an outage"})
+    send(token, "POST", f"{API}/markers", {"text": "Deployed web 4.2.0"})
+    step = {"runbook": "redis-unreachable", "step": 2, "text": "Look at it", "done": True}
+    send(token, "POST", f"{API}/incidents/{found.pk}/steps", step)
+    actors = set(Entry.objects.values_list("actor", flat=True))
+    assert "token test operator" in actors
+    path = make_link(environment=production, number=found.pk, days=3, actor=ADA)
+    page = Client().get(path, secure=True).content.decode()
+    for text in ("The vendor has an outage", "Deployed web 4.2.0", "Look at it", "Step 2 done"):
+        assert text in page
+    assert not [name for name in (*actors, ADA.name) if re.search(rf"\b{name}\b", page)]
 
 
 def test_a_shared_link_ends(production: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ _OPEN_TEXTS = frozenset(
     | {"new-pods", "open", "override", "p99", "postgres-down", "schedules", "uncounted", "unlimited"}
     | {"worker-away"}
 )
-#: Lines that name no customer, pod or receiver. Edits can, so they are left out.
+#: Lines that name no customer, pod or receiver. Edits can, so they are left out. Who did it is left out too.
 _SHARED = ("alert", "breaker", "override", "marker", "step", "note")
 
 
@@ -67,7 +67,8 @@ def shared_incident(token: str) -> tuple[Incident, datetime] | None:
 
 def without_names(report: Report) -> Report:
     """What people without an account may read of a report."""
-    return replace(report, actions=_shared(report.actions), lines=_shared(report.lines))
+    actions, lines = _shared(report.actions), _shared(report.lines)
+    return replace(report, acknowledged_by="", actions=actions, lines=lines)
 
 
 def shared_title(incident: Incident) -> str:
@@ -76,7 +77,8 @@ def shared_title(incident: Incident) -> str:
 
 
 def _shared(lines: Iterable[Line]) -> tuple[Line, ...]:
-    return tuple(_of_alert(line) if line.kind == "alert" else line for line in lines if line.kind in _SHARED)
+    shared = (line for line in lines if line.kind in _SHARED)
+    return tuple(_of_alert(line) if line.kind == "alert" else replace(line, who="") for line in shared)
 
 
 def _of_alert(line: Line) -> Line:
