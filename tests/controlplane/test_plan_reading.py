@@ -183,6 +183,44 @@ def test_words_in_a_cell_are_separated_by_any_space(cell: str) -> None:
     assert plan.things["tenant", "a"]["quotas.r.per"] == ["user", "ip"]
 
 
+_KEYS = 60_000
+
+
+def _mapping(value: str, flow: bool = False) -> str:
+    if flow:
+        return "{" + ", ".join(f"k{n}: {value}" for n in range(_KEYS)) + "}"
+    return "".join(f"\n      k{n}: {value}" for n in range(_KEYS))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("".join(f"k{n}: 1\n" for n in range(_KEYS)), id="sections"),
+        pytest.param("tenants:\n" + "  a: {tire: x}\n" * _KEYS, id="the same tenant"),
+        pytest.param("tenants:\n  a:" + _mapping("1"), id="fields of a tenant"),
+        pytest.param("tenants:\n  a: " + _mapping("1", flow=True), id="in one line"),
+        pytest.param("tenants:\n  a:\n    quotas:" + _mapping("{limit: 1, window_s: 60}"), id="quotas"),
+        pytest.param("tenants:\n  a:\n    quotas:\n     r:" + _mapping("1"), id="fields of a quota"),
+        pytest.param("dependencies:\n  a:\n    protection:" + _mapping("1"), id="protection"),
+        pytest.param("dependencies:\n  a:\n    breaker:" + _mapping("1"), id="breaker"),
+        pytest.param("tuning:" + _mapping("1"), id="tuning"),
+        pytest.param("protection:" + _mapping("{a: 1}"), id="protection of pods"),
+        pytest.param("subject_limits:" + _mapping("1"), id="limits of callers"),
+        pytest.param("nope:" + _mapping("1"), id="an unknown section"),
+        pytest.param(
+            "tenants:\n  a:\n    quotas:\n      r: {endpoints: [" + "x, " * _KEYS + "]}", id="a list"
+        ),
+        pytest.param("x: &a {}\n" + "".join(f"k{n}: *a\n" for n in range(_KEYS)), id="aliases"),
+        pytest.param("? " * _KEYS, id="keys of keys"),
+        pytest.param("tenants: {" + "a, " * _KEYS, id="keys without values"),
+    ],
+)
+def test_sixty_thousand_keys_are_refused_within_a_second_of_cpu(text: str) -> None:
+    began = time.process_time()
+    assert errors_of(text)
+    assert time.process_time() - began < 1
+
+
 def test_a_document_is_checked_like_a_file() -> None:
     bad: Any = {"tenants": {"a": {"tier": "pro", "quotas": {"r": {"limit": float("nan"), "window_s": True}}}}}
     with pytest.raises(PlanErrors) as refused:

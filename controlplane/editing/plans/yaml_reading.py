@@ -14,6 +14,8 @@ from controlplane.editing.plans.plan import MAX_BYTES, Errors
 
 MAX_DEPTH = 8
 MAX_SCALAR = 4_096
+#: Keys of one mapping, and words of one list. Sections of things have as many entries as a plan has rows.
+MAX_ENTRIES = 1_000
 
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
 _NOTHING = ("", "~", "null", "Null", "NULL")
@@ -116,6 +118,8 @@ class Nodes:
             found: dict[str, Any] = {}
             seen: set[str] = set()
             while (key := self._key(seen, ".".join(path))) is not None:
+                if len(seen) > MAX_ENTRIES:
+                    self._stop(f"{'.'.join(path) or 'This'} has more than {MAX_ENTRIES:,} keys.")
                 found[key] = self._value((*path, key), lines, depth + 1)
             return found
         items: list[Any] = []
@@ -123,7 +127,7 @@ class Nodes:
             if not isinstance(event, yaml.ScalarEvent):
                 self._stop("A list can contain words only.")
             items.append(self._scalar(event, path))
-            if len(items) > 1_000:
+            if len(items) > MAX_ENTRIES:
                 self._stop("The list is too long.")
         return items
 
