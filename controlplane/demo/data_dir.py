@@ -30,6 +30,8 @@ def run_embedded_servers(*, check: bool) -> Iterator[Path]:
         # A proxy would also be used for addresses of this machine.
         if name.startswith(("FUSEBOARD_", "DATABASE_URL")) or name.lower().endswith("_proxy"):
             del os.environ[name]
+    # Logs, plans and files of pods are private. Every process of the demo inherits this.
+    os.umask(0o077)
     folder = embedded.FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if check:

@@ -55,7 +55,7 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.by_name: dict[str, Process] = {}
-        logs.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def add(self, process: Process) -> Process:
         self.by_name[process.name] = process

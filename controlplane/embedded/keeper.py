@@ -43,6 +43,8 @@ def main() -> int:
     arguments.add_argument("--forgetful", action="store_true")
     chosen = arguments.parse_args()
     folder: Path = chosen.folder
+    # Logs and data are private, also those of the server.
+    os.umask(0o077)
 
     # The starter gave us its pipe; the server's output must not go there.
     starter = os.fdopen(os.dup(1), "w")

@@ -118,13 +118,15 @@ class _Membership:
 
     def join(self, kind: str, *, forgetful: bool) -> None:
         """Become a user; start a keeper if there is none, without waiting for it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        # The folder above too: ``parents`` would make it readable by others.
+        self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         self._folder.chmod(0o700)
-        self._lock = (self._folder / USERS_LOCK).open("a")
+        self._lock = _open_lock(self._folder / USERS_LOCK)
         # Waits while a keeper without users stops its server.
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         # Held until the server answers, so that a second process waits for this keeper.
-        self._start = (self._folder / "start.lock").open("a")
+        self._start = _open_lock(self._folder / "start.lock")
         fcntl.flock(self._start, fcntl.LOCK_EX)
         if self._is_kept():
             return
@@ -173,6 +175,11 @@ class _Membership:
         return not _can_lock(users, fcntl.LOCK_EX) and _can_lock(users, fcntl.LOCK_SH)
 
 
+def _open_lock(path: Path) -> IO[str]:
+    path.touch(mode=0o600)
+    return path.open("a")
+
+
 def _can_lock(path: Path, how: int) -> bool:
-    with path.open("a") as file:
+    with _open_lock(path) as file:
         return lock_at_once(file, how)

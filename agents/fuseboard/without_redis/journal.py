@@ -123,6 +123,8 @@ class Journal:
                 if size + len(line) > self.most_bytes:
                     self._rewrite(path, name, totals)
                     return
+                if not size:
+                    path.touch(mode=0o600)
                 with path.open("ab") as file:
                     file.write(line if size else _line(name) + line)
             except OSError as error:
@@ -133,6 +135,7 @@ class Journal:
         if len(content) > self.most_bytes:
             return
         temporary = path.with_suffix(".new")
+        temporary.touch(mode=0o600)
         temporary.write_bytes(content)
         os.replace(temporary, path)
 

@@ -52,7 +52,9 @@ def forget_plan(folder: Path, environment: str) -> None:
 
 def replace(file: Path, data: bytes) -> None:
     """Write a file that only this user can read, whole or not at all. Raises ``OSError``."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # One after the other, because ``parents`` makes folders that others can read.
+    for above in (file.parent.parent, file.parent):
+        above.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f"{file.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
