@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from controlplane import embedded
+from controlplane.demo.progress import say
 from controlplane.embedded.keeper import lock_at_once
 
 #: Every process of a demo has this variable, by which the last checkpoint finds leftover processes.
@@ -45,6 +46,8 @@ def run_embedded_servers(*, check: bool) -> Iterator[Path]:
     with (folder / "demo.lock").open("w") as alone:
         if not lock_at_once(alone, fcntl.LOCK_EX):
             raise Occupied(f"A demo is already running with the data in {folder}: use it, or stop it first.")
+        new = "" if (folder / "postgres/data").exists() else ", and creating an empty database"
+        say(f"Starting Postgres and two Valkeys{new}")
         with embedded.running(list(embedded.SERVERS), folder=folder):
             yield folder
     if check:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,9 +75,10 @@ class Demo:
         self._light = light
         self._add_control_plane(web_port)
 
-    def open(self) -> None:
+    def open(self, say: Callable[[str], None]) -> None:
         """Start everything and wait until all of it answers. Raises ``DidNotStart``."""
         began = time.monotonic()
+        say(f"Starting {', '.join(CONTROL_PLANE)}{'' if self._light else ' and the vendor'}")
         if self._light:
             self.processes.begin(*CONTROL_PLANE)
             self.processes.wait_until_ready(CONTROL_PLANE, within_s=_START_S)
@@ -88,8 +90,11 @@ class Demo:
             self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
         # Only now: their variables contain ports, and a process that lost a race has another one since.
         self._add_pods()
+        say(f"Starting {', '.join(PODS)}")
         self.processes.begin(*PODS)
-        self.processes.wait_until_ready(["web", *PODS], within_s=_START_S)
+        self.processes.wait_until_ready(PODS, within_s=_START_S)
+        say("Waiting for web, and starting the traffic")
+        self.processes.wait_until_ready(["web"], within_s=_START_S)
         self._add_load()
         self.processes.begin("load")
         self.processes.wait_until_ready(self.processes.by_name, within_s=_START_S)

@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.demo.processes import DidNotStart
+from controlplane.demo.progress import Migrations, say
 from controlplane.demo.scenario import DEPENDENCIES, FLAKY
 from controlplane.demo.seed import seed
 from controlplane.demo.services import Demo
@@ -54,7 +55,8 @@ class Command(BaseCommand):
         for wanted in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(wanted, _like_ctrl_c)
         self.began = time.monotonic()
-        call_command("migrate", verbosity=0, interactive=False)
+        call_command("migrate", stdout=Migrations(), interactive=False)
+        say("Setting up the configuration, the people and the past of the demo")
         folder = Path(os.environ["FUSEBOARD_DATA_DIR"])
         web_port = 0 if checkpoints else WEB_PORT
         demo = Demo(folder, seed(), per_pod=CALLS_PER_S, web_port=web_port, light=options["light"])
@@ -75,10 +77,8 @@ class Command(BaseCommand):
 
     def _run_until_stopped(self, demo: Demo, *, light: bool) -> None:
         """Run until Ctrl-C; the vendor fails from time to time, and a process that ends is restarted."""
-        more = "" if light else ", the vendor, three pods"
-        self.stdout.write(f"Starting Postgres, two Valkeys, web, gateway, worker, beat{more} ...")
         try:
-            demo.open()
+            demo.open(say)
         except DidNotStart as failure:
             raise CommandError(str(failure)) from failure
         self._print_addresses(demo, _ABOUT_LIGHT if light else _ABOUT_TRAFFIC)
@@ -113,7 +113,7 @@ class Command(BaseCommand):
         """Run every checkpoint in turn, even after one has failed. Exit with an error if any failed."""
         failed = []
         try:
-            demo.open()
+            demo.open(say)
         except DidNotStart as failure:
             self._say("FAIL", "up", str(failure))
             raise CommandError(f"The demo did not start; logs: {demo.processes.logs}") from failure
