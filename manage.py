@@ -2,6 +2,7 @@
 """Runs the control plane's commands, around embedded servers where none are configured."""
 
 import os
+import secrets
 import sys
 
 # For users of an older Python: nothing here that Python 3.5 cannot parse.
@@ -23,6 +24,7 @@ def main():  # type: () -> None
     sys.stdout.reconfigure(line_buffering=True)
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
     if command in OFFLINE or {"-h", "--help"} & set(sys.argv):
+        sign_nothing()
         execute_from_command_line(sys.argv)
         return
 
@@ -40,6 +42,12 @@ def main():  # type: () -> None
             execute_from_command_line(sys.argv)
     except embedded.ServerFailed as failure:
         sys.exit(str(failure))
+
+
+def sign_nothing():  # type: () -> None
+    """Keep the settings from writing a secret key: the command needs none, and the disk may be read-only."""
+    if not os.environ.get("FUSEBOARD_SECRET_KEY") and not os.environ.get("FUSEBOARD_SECRET_KEY_FILE"):
+        os.environ["FUSEBOARD_SECRET_KEY"] = secrets.token_hex(32)
 
 
 def name_what_is_unreachable(command):  # type: (str) -> None

@@ -46,6 +46,19 @@ def test_help_starts_no_server(tmp_path):
     assert not (tmp_path / "postgres").exists()
 
 
+@pytest.mark.parametrize("command", ["redis_acl", "help", "findstatic"])
+def test_a_command_that_touches_no_server_writes_no_secret_key(tmp_path, command):
+    """It ended with an error where the disk is read-only."""
+    passwords = {"FUSEBOARD_ACL_AGENT_PASSWORD": "a" * 20, "FUSEBOARD_ACL_CONTROL_PASSWORD": "c" * 20}
+    folder = tmp_path / "data"
+    variables = {**passwords, "FUSEBOARD_DATA_DIR": str(folder), "FUSEBOARD_SECRET_KEY": ""}
+    files = ["dashboard/fuseboard.css"] if command == "findstatic" else []
+    ended = manage(command, *files, **variables)
+    assert ended.returncode in (0, 1), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not folder.exists()
+
+
 def test_a_port_in_use_is_replaced_unless_exactly_is_set():
     said = []
     with listen("127.0.0.1", 0, exactly=False, say=said.append) as taken:

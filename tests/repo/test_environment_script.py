@@ -2,89 +2,94 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tools/environment.sh"
-#: A stand-in for uv. It writes down its arguments, and ends as it is asked to.
+#: Stand-ins for Python, with its modules venv and pip, and for uv. They note their arguments.
+PYTHON = """#!/bin/sh
+case "$*" in
+    --version) echo "Python 3.12.0" ;;
+    "-m venv --clear "*) mkdir -p "$4/bin" "$4/lib/python3.12/site-packages"; cp "$0" "$4/bin/python" ;;
+    "-m pip "*) echo "$*" >>"$SAID"; sleep "${PAUSE_S:-0}"; echo "the hash differs"; exit "${PIP_ENDS:-0}" ;;
+esac
+"""
 UV = """#!/bin/sh
 [ "$1" = --version ] && exit 0
-echo "$@" >>"$0.said"
-sleep ${PAUSE_S:-0}
+echo "uv $*" >>"$SAID"
+sleep "${PAUSE_S:-0}"
 echo "the index does not answer" >&2
-exit ${ENDS:-0}
+exit "${UV_ENDS:-0}"
 """
 
 
 @pytest.fixture
-def uv(tmp_path: Path) -> Path:
-    file = tmp_path / "uv"
-    file.write_text(UV)
+def uv(tmp_path: Path) -> str:
+    return str(_script(tmp_path / "uv", UV))
+
+
+def _script(file: Path, text: str) -> Path:
+    file.write_text(text)
     file.chmod(0o755)
     return file
 
 
-def make(tmp_path: Path, uv: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text("# Nothing, so that no index is asked.\n")
+def make(folder: Path, uv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    requirements = folder / "requirements.txt"
+    requirements.write_text("shop==1.0 \\\n    --hash=sha256:00\nbar==2.0 \\\n    --hash=sha256:00\n")
+    python = _script(folder / "python", PYTHON)
     return subprocess.run(
-        ["sh", str(SCRIPT), str(tmp_path / "venv"), str(requirements)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHON": sys.executable, "UV": uv, **variables},
+        ["sh", str(ROOT / "tools/environment.sh"), str(folder / "venv"), str(requirements)],
+        env=os.environ | {"PYTHON": str(python), "UV": uv, "SAID": str(folder / "said"), **variables},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def test_uv_installs_with_hashes_where_it_is_there(tmp_path: Path, uv: Path) -> None:
-    done = make(tmp_path, str(uv))
+def said(folder: Path) -> list[str]:
+    return (folder / "said").read_text().splitlines()
+
+
+def test_uv_installs_with_hashes_where_it_is_there(tmp_path: Path, uv: str) -> None:
+    done = make(tmp_path, uv)
     assert done.returncode == 0, done.stderr
-    [said] = Path(f"{uv}.said").read_text().splitlines()
-    assert said.startswith("pip install --python ")
-    assert "--require-hashes --requirement" in said
+    [line] = said(tmp_path)
+    assert line.startswith("uv pip install --python ")
+    assert "--require-hashes --requirement" in line
     assert (tmp_path / "venv/.stamp").exists()
-    assert (done.stdout, make(tmp_path, str(uv)).stdout) == (done.stdout, ""), "nothing to do the second time"
+    assert make(tmp_path, uv).stdout == "", "there is nothing to do the second time"
+    assert said(tmp_path) == [line]
 
 
-def test_pip_takes_over_where_uv_fails(tmp_path: Path, uv: Path) -> None:
+def test_pip_takes_over_where_uv_fails(tmp_path: Path, uv: str) -> None:
     """uv does not read the configuration of pip, which may name the only index that answers."""
-    done = make(tmp_path, str(uv), ENDS="2")
+    done = make(tmp_path, uv, UV_ENDS="2")
     assert done.returncode == 0, done.stderr
     assert "uv failed, so pip tries: the index does not answer" in done.stdout
+    assert "--require-hashes" in said(tmp_path)[1]
     assert (tmp_path / "venv/.stamp").exists()
 
 
-@pytest.mark.parametrize("uv_is", ["", "/nowhere/uv"])
-def test_pip_installs_where_there_is_no_uv(tmp_path: Path, uv_is: str) -> None:
-    done = make(tmp_path, uv_is)
+@pytest.mark.parametrize("missing", ["", "/nowhere/uv"])
+def test_pip_installs_with_hashes_where_there_is_no_uv(tmp_path: Path, missing: str) -> None:
+    done = make(tmp_path, missing)
     assert done.returncode == 0, done.stderr
-    assert "with Python 3" in done.stdout
-    assert "and pip" in done.stdout
+    assert "with Python 3.12.0 and pip" in done.stdout
+    [line] = said(tmp_path)
+    assert "--require-hashes" in line
 
 
-def test_a_long_installation_prints_its_progress(tmp_path: Path, uv: Path) -> None:
-    done = make(tmp_path, str(uv), PAUSE_S="6")
-    assert done.returncode == 0, done.stderr
-    assert "  5 s: " in done.stdout
-
-
-def test_a_package_with_another_hash_is_refused(tmp_path: Path) -> None:
-    wheel = tmp_path / "shop-1.0-py3-none-any.whl"
-    wheel.write_bytes(b"not what was pinned")
-    requirements = tmp_path / "pinned.txt"
-    requirements.write_text(f"{wheel.as_uri()} --hash=sha256:{'0' * 64}\n")
-    done = subprocess.run(
-        ["sh", str(SCRIPT), str(tmp_path / "venv"), str(requirements)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHON": sys.executable, "UV": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_failed_installation_prints_why_and_is_repeated(tmp_path: Path, uv: str) -> None:
+    done = make(tmp_path, uv, UV_ENDS="1", PIP_ENDS="1")
     assert done.returncode == 1
-    assert "hash" in done.stderr.lower()
+    assert "the hash differs" in done.stderr
     assert not (tmp_path / "venv/.stamp").exists()
+
+
+@pytest.mark.parametrize("program", ["uv", "pip"])
+def test_a_long_installation_prints_its_progress(tmp_path: Path, uv: str, program: str) -> None:
+    done = make(tmp_path, uv if program == "uv" else "", PAUSE_S="6")
+    assert done.returncode == 0, done.stderr
+    assert "  5 s: 0 of 2 packages" in done.stdout
