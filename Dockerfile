@@ -4,7 +4,7 @@
 # Everything is installed from the hashes in requirements/; the images run as a user without rights,
 # and on a read-only file system.
 
-FROM python:3.11-slim AS python
+FROM python:3.11-slim@sha256:90744cff8f32887f075c47d747a173ff333e9e98801667af93c357fa9f5e28ff AS python
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 \
     PYTHONUNBUFFERED=1
 

@@ -5,40 +5,50 @@ does the same work. Requests never enqueue tasks.
 """
 
 import os
+import sys
 from typing import Any
 
 import structlog
 from celery import Celery
 from celery.signals import beat_init, celeryd_init, setup_logging, worker_shutting_down
+from django.conf import settings
+from django.utils.log import configure_logging
 
 from controlplane.embedded import reachable
 from controlplane.shutdown import EndWatch
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+# Celery would run all checks of Django, which import every page and operation, and ignore what they found.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 #: From a signal to the end of a worker: a task in progress may take CELERY_TASK_TIME_LIMIT, which is 30 s.
 WORKER_END_S = 35.0
 
-app = Celery("controlplane")
+#: Whether this process is beat alone. It sends names of tasks, so it imports no task and no model of Django.
+_BEAT = "beat" in sys.argv[1:]
+
+app = Celery("controlplane", fixups=[] if _BEAT else None)
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(
-    [
-        "controlplane.repair",
-        "controlplane.breakers",
-        "controlplane.backlogs",
-        "controlplane.audit",
-        "controlplane.editing",
-        "controlplane.schedules",
-        "controlplane.change_requests",
-        "controlplane.usage",
-        "controlplane.series",
-        "controlplane.reconciliation",
-        "controlplane.alerts",
-        "controlplane.weekly",
-        "controlplane.siem",
-        "controlplane.api",
-    ]
-)
+if not _BEAT:
+    app.conf.imports = ["controlplane.worker_metrics"]
+    app.autodiscover_tasks(
+        [
+            "controlplane.repair",
+            "controlplane.breakers",
+            "controlplane.backlogs",
+            "controlplane.audit",
+            "controlplane.editing",
+            "controlplane.schedules",
+            "controlplane.change_requests",
+            "controlplane.usage",
+            "controlplane.series",
+            "controlplane.reconciliation",
+            "controlplane.alerts",
+            "controlplane.weekly",
+            "controlplane.siem",
+            "controlplane.api",
+        ]
+    )
 
 
 def _every(seconds: float, task: str) -> dict[str, Any]:
@@ -95,4 +105,5 @@ def _end_in_time(**_: Any) -> None:
 
 @setup_logging.connect
 def _keep_our_logs(**_: Any) -> None:
-    """Celery leaves logging alone when this signal has a receiver; Django has configured it."""
+    """Celery leaves logging alone when this signal has a receiver. In beat, Django has not configured it."""
+    configure_logging(settings.LOGGING_CONFIG, settings.LOGGING)

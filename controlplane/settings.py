@@ -347,6 +347,7 @@ CELERY_TASK_SOFT_TIME_LIMIT = 20
 CELERY_TASK_TIME_LIMIT = 30
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
-CELERY_IMPORTS = ["controlplane.worker_metrics"]
 # The schedule needs no memory between runs, so it has no file.
-CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+CELERY_BEAT_SCHEDULER = "controlplane.beat:Scheduler"
+#: Beat touches this file while it runs, for a health check; empty for none.
+BEAT_FILE = env.text("FUSEBOARD_BEAT_FILE")

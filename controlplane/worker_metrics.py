@@ -1,4 +1,4 @@
-"""Metrics of a Celery worker for Prometheus: what its tasks count. Celery loads this by CELERY_IMPORTS.
+"""Metrics of a Celery worker for Prometheus: what its tasks count. ``controlplane.celery`` names it.
 
 A worker has no web server, so the counters that tasks raise would never be read. With
 FUSEBOARD_WORKER_METRICS_PORT set, the worker process answers ``/metrics`` to the same tokens as web
