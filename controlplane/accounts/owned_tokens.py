@@ -89,6 +89,30 @@ class OwnedToken:
         return self.rights.there.get(place, self.rights.everywhere)
 
 
+@dataclass(frozen=True)
+class TokenUser:
+    """A program with an API token, as far as its rights depend on it."""
+
+    name: str
+    #: The role in all environments; empty for a token of one environment.
+    role: str
+    #: Environment -> role, for a token of one environment, and where its owner has another role.
+    environment_roles: dict[str, str] = field(default_factory=dict)
+    #: Environment -> service -> role.
+    service_roles: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: The public part of the token.
+    selector: str = ""
+    #: Username of the person who owns the token.
+    owner: str = ""
+    #: Whether the owner's roles are lower than the role of the token.
+    reduced: bool = False
+    is_authenticated: Literal[True] = True
+    is_active: Literal[True] = True
+
+    def get_username(self) -> str:
+        return f"token {self.name}"
+
+
 def rights_of(row: ApiToken, owner: User | None) -> Rights:
     """What the token may do now. ``owner`` is the account that ``row.owner`` names, if there is one."""
     place = row.environment
@@ -115,9 +139,25 @@ def rights_of(row: ApiToken, owner: User | None) -> Rights:
     return Rights(everywhere, there, services, reduced=reduced)
 
 
+def token_user(row: ApiToken, rights: Rights) -> TokenUser:
+    return TokenUser(
+        name=row.name,
+        role=rights.everywhere,
+        environment_roles=rights.there,
+        service_roles=rights.services,
+        selector=row.selector,
+        owner=row.owner,
+        reduced=rights.reduced,
+    )
+
+
+def owner_of(row: ApiToken) -> User | None:
+    return User.objects.filter(username=row.owner).first() if row.owner else None
+
+
 def rights_now(row: ApiToken) -> Rights:
     """As ``rights_of``, with the owner as Postgres has it now. Raises ``TokenEnded``."""
-    owner = User.objects.filter(username=row.owner).first() if row.owner else None
+    owner = owner_of(row)
     rights = rights_of(row, owner)
     if rights.ended:
         refused.labels("owner_deactivated" if owner else "owner_deleted").inc()

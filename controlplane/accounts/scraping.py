@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from controlplane.accounts.owned_tokens import TokenEnded
+from controlplane.accounts.owned_tokens import TokenEnded, TokenUser
 from controlplane.accounts.permissions import may
-from controlplane.accounts.tokens import TokenUser, user_of
+from controlplane.accounts.tokens import user_of
 from controlplane.policies.models import Environment
 
 #: The body of the answer to a scraper that is refused, with status 401.

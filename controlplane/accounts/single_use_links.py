@@ -2,9 +2,12 @@
 
 import re
 import secrets
-from datetime import timedelta
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from hashlib import sha256
 from hmac import compare_digest
+from typing import Any
 
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
@@ -13,8 +16,11 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane.accounts import logins
+from controlplane.accounts.authors import lost_rights
 from controlplane.accounts.models import Ticket, User
+from controlplane.accounts.permissions import may
 from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
 from controlplane.audit.record import acting, record
 from controlplane.errors import InvalidEdit, NotFound
 
@@ -44,8 +50,8 @@ def person_of(text: str) -> User | None:
 def use_link(*, text: str, password: str, address: str) -> User:
     """Set the password of the user of this link, and end their sessions.
 
-    Raises ``NotFound`` when the link was used, has expired or never existed, and ``InvalidEdit`` for a
-    weak password; the link then still works.
+    Raises ``NotFound`` when the link was used, has expired or never existed, or when the admin who made it is
+    not one any more. Raises ``InvalidEdit`` for a weak password; the link then still works.
     """
     with transaction.atomic():
         ticket = _ticket(text, lock=True)
@@ -74,6 +80,55 @@ def use_link(*, text: str, password: str, address: str) -> User:
     return user
 
 
+@dataclass(frozen=True)
+class Link:
+    """A link that was not used yet."""
+
+    to: str
+    until: datetime
+    #: Why it does not work with the present rights of the person who made it; empty if it does.
+    lost: str
+
+
+def links_by(username: str) -> list[Link]:
+    """The links that the person, or a token of theirs, made for other people."""
+    return [Link(ticket.user.get_username(), ticket.expires_at, lost) for ticket, lost in _by(username)]
+
+
+def end_links_by(username: str, *, to: str) -> int:
+    """End the link that the person made for ``to``. Return how many there were. Needs a transaction."""
+    found = [ticket.pk for ticket, _ in _by(username) if ticket.user.get_username() == to]
+    return Ticket.objects.filter(pk__in=found, used_at__isnull=True).update(used_at=Now())
+
+
+def _by(username: str) -> Iterator[tuple[Ticket, str]]:
+    waiting = Ticket.objects.filter(used_at__isnull=True, expires_at__gt=timezone.now(), user__is_active=True)
+    for ticket in waiting.exclude(user__username=username).select_related("user"):
+        maker = _maker(ticket)
+        if maker is not None and username in (maker.name, maker.person):
+            yield ticket, _lost(maker)
+
+
+def _maker(ticket: Ticket) -> Actor | None:
+    """The person or program that made the newest link of this person, as the audit recorded it."""
+    made = Entry.objects.filter(
+        target_kind="user",
+        target_name=ticket.user.get_username(),
+        action__in=("user.invited", "user.link_made"),
+    ).order_by("-id")
+    entry = made.first()
+    if entry is None:
+        return None
+    origin: Any = entry.origin
+    return Actor(name=entry.actor, role=entry.role, origin=origin, person=entry.owner, token=entry.token)
+
+
+def _lost(maker: Actor) -> str:
+    return lost_rights(
+        maker, lambda user: may(user, "manage_people"), did="made this link", needs="the role admin"
+    )
+
+
 def _ticket(text: str, *, lock: bool = False) -> Ticket | None:
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -84,4 +139,6 @@ def _ticket(text: str, *, lock: bool = False) -> Ticket | None:
     ticket = rows.filter(selector=match[1], used_at__isnull=True, expires_at__gt=timezone.now()).first()
     if ticket is None or not compare_digest(sha256(match[2].encode()).hexdigest(), ticket.digest):
         return None
-    return ticket if ticket.user.is_active else None
+    maker = _maker(ticket)
+    # A link of an admin who is not one any more would give a role that this person may not give.
+    return ticket if ticket.user.is_active and not (maker and _lost(maker)) else None

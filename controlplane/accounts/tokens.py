@@ -6,11 +6,9 @@ Tokens are not part of the configuration, so they make no revision; the audit re
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Literal
 
 from django.db import connection, transaction
 from django.db.models.functions import Now
@@ -18,7 +16,7 @@ from django.utils import timezone
 
 from controlplane import notify_channels
 from controlplane.accounts.models import AgentToken, ApiToken, Role, TokenColumns
-from controlplane.accounts.owned_tokens import rights_now
+from controlplane.accounts.owned_tokens import TokenUser, rights_now, token_user
 from controlplane.accounts.people import person_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -31,30 +29,6 @@ from fuseboard.contract.words import is_slug
 LONGEST = timedelta(days=366)
 
 _TOKEN = re.compile(r"fb_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
-
-
-@dataclass(frozen=True)
-class TokenUser:
-    """A program that authenticated with an API token."""
-
-    name: str
-    #: The role in all environments; empty for a token of one environment.
-    role: str
-    #: Environment -> role, for a token of one environment, and where its owner has another role.
-    environment_roles: dict[str, str] = field(default_factory=dict)
-    #: Environment -> service -> role.
-    service_roles: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: The public part of the token.
-    selector: str = ""
-    #: Username of the person who owns the token.
-    owner: str = ""
-    #: Whether the owner's roles are lower than the role of the token.
-    reduced: bool = False
-    is_authenticated: Literal[True] = True
-    is_active: Literal[True] = True
-
-    def get_username(self) -> str:
-        return f"token {self.name}"
 
 
 def create_agent_token(
@@ -189,16 +163,7 @@ def user_of(text: str) -> TokenUser | None:
     row = ApiToken.objects.filter(selector=match[1]).first()
     if row is None or not _holds(row, match[2]):
         return None
-    rights = rights_now(row)
-    return TokenUser(
-        name=row.name,
-        role=rights.everywhere,
-        environment_roles=rights.there,
-        service_roles=rights.services,
-        selector=row.selector,
-        owner=row.owner,
-        reduced=rights.reduced,
-    )
+    return token_user(row, rights_now(row))
 
 
 def _holds(row: TokenColumns, secret: str) -> bool:

@@ -91,9 +91,22 @@ def needed_of(row: ChangeRequest) -> int:
 
 def agreed(row: ChangeRequest) -> int:
     """Return how many people approved its current version and may still approve."""
+    return len(_approvers_of(row)[0])
+
+
+def why_fewer(row: ChangeRequest) -> str:
+    """Whose approvals do not count any more, in a sentence; empty if all count."""
+    lost = _approvers_of(row)[1]
+    return f"{', '.join(lost)} may not approve any more." if lost else ""
+
+
+def _approvers_of(row: ChangeRequest) -> tuple[list[str], list[str]]:
+    """The people who approved the current version: those who may approve now, and those who may not."""
     approved = row.approvals.filter(version=row.version).exclude(person__in=row.persons)
-    people = get_user_model()._default_manager.filter(username__in=approved.values("person"))
-    return sum(may(person, "approve_change", row.environment) for person in people)
+    names = sorted(approved.values_list("person", flat=True))
+    people = get_user_model()._default_manager.in_bulk(names, field_name="username")
+    able = [n for n in names if n in people and may(people[n], "approve_change", row.environment)]
+    return able, [name for name in names if name not in able]
 
 
 def count(row: ChangeRequest) -> None:

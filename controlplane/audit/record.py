@@ -58,8 +58,8 @@ def record(
     )
 
 
-def token_behind(*, action: str, target_kind: str, number: int, environment: str) -> dict[str, str]:
-    """Token and person of the actor who made something that takes effect now, as fields of an ``Actor``.
+def source_of(*, action: str, target_kind: str, number: int, environment: str) -> dict[str, Any]:
+    """Origin, token and person of the actor who made what takes effect now, as fields of an ``Actor``.
 
     The name of a target that has a number begins with the number, after ``#`` in the case of a request.
     """
@@ -67,7 +67,9 @@ def token_behind(*, action: str, target_kind: str, number: int, environment: str
     made = Entry.objects.filter(
         action=action, target_kind=target_kind, target_name__startswith=prefix, environment=environment
     ).first()
-    return {"token": made.token, "person": made.owner} if made else {}
+    if made is None:
+        return {"origin": "form"}
+    return {"origin": made.origin, "token": made.token, "person": made.owner}
 
 
 def acting(actor: Actor) -> None:

@@ -16,10 +16,11 @@ from controlplane.accounts import given_access
 from controlplane.accounts.people import person_of
 from controlplane.accounts.permissions import may
 from controlplane.approvals import gate
+from controlplane.approvals.authors import author_of, check_author
 from controlplane.approvals.models import PENDING, Approval, ChangeRequest, RequestState
 from controlplane.approvals.rules import put_needed, recount
 from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.audit.record import acting, token_behind
+from controlplane.audit.record import acting
 from controlplane.change_requests.audit_lines import write_audit_lines
 from controlplane.change_requests.conflicts import check_base
 from controlplane.editing.revise import revise
@@ -55,6 +56,7 @@ def approve(
         if _is_one_of(person, list(already)):
             raise InvalidEdit({"request": ["You have already approved it."]})
         _check_independent(row, person, list(already))
+        check_author(row)
         check_base(row)
         Approval.objects.create(
             request=row, version=row.version, person=person, actor=actor.name[:200], note=note
@@ -84,6 +86,14 @@ def withdraw(*, environment: str, request: int, reason: str, actor: Actor) -> Ch
     return row
 
 
+def withdraw_for_another(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
+    """Withdraw the request of a person who is deactivated or loses a role. An admin decides it."""
+    _check_reason(reason)
+    with pending(environment, request, actor) as row:
+        _end(row, RequestState.WITHDRAWN, actor, reason)
+    return row
+
+
 def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
     """Turn an approved request into the revision, or the schedule, that it asks for.
 
@@ -95,7 +105,9 @@ def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
             gate.count(row)
             if row.state != RequestState.APPROVED:
                 missing = gate.needed_of(row) - gate.agreed(row)
-                raise InvalidEdit({"request": [f"It needs {missing} more approval{'s' * (missing > 1)}."]})
+                text = f"It needs {missing} more approval{'s' * (missing > 1)}. {gate.why_fewer(row)}"
+                raise InvalidEdit({"request": [text.rstrip()]})
+            check_author(row)
             _make(row, actor)
             row.state, row.ended_at, row.ended_by = RequestState.APPLIED, timezone.now(), actor.name[:200]
             row.save()
@@ -130,13 +142,7 @@ def expire_requests() -> int:
 
 
 def _make(row: ChangeRequest, actor: Actor) -> None:
-    by = token_behind(
-        action="change_request.opened",
-        target_kind="change_request",
-        number=row.pk,
-        environment=row.environment,
-    )
-    author = Actor(name=row.author, role=row.role, origin=row.origin, address=row.address, **by)  # type: ignore[arg-type]
+    author = author_of(row)
     if row.lowers_to is not None:
         put_needed(environment=row.environment, needed=row.lowers_to, reason=row.reason, actor=author)
     elif row.due_at is not None:

@@ -3,6 +3,7 @@
 Everything here may run in several processes at once, and more than once.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -10,9 +11,10 @@ from django.conf import settings
 from django.db import DataError, IntegrityError, transaction
 from django.utils import timezone
 
+from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest
-from controlplane.audit.actor import FUSEBOARD, Actor
-from controlplane.audit.record import acting, record, token_behind
+from controlplane.audit.actor import FUSEBOARD
+from controlplane.audit.record import acting, record
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.editing.edits.shown import moved_quotas, thing_as_of
 from controlplane.editing.plans import apply_plan, plan_from_document
@@ -24,6 +26,7 @@ from controlplane.policies.fields import limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.policies.state import read_state
+from controlplane.schedules.authors import author_of, check_author
 from controlplane.schedules.models import Needs, Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
@@ -66,35 +69,38 @@ def _apply(pk: int) -> bool:
     if row is None:
         return False
 
+    # It was approved when it was scheduled, and is applied only exactly as approved.
+    approved = ChangeRequest.objects.filter(schedule=pk).first()
+
     def made(revision: int) -> None:
+        # Inside, because the author can lose the rights while a large change is written.
+        check_author(row, approved)
         # Written in the transaction of the revision, and only once: a second process finds no row.
         ended = {"revision": revision, "ended_at": timezone.now(), "ended_by": FUSEBOARD.name}
         mine = Schedule.objects.filter(pk=pk, state=ScheduleState.WAITING)
         if not mine.update(state=ScheduleState.APPLIED, **ended):
             raise _MadeAlready
 
-    # It was approved when it was scheduled, and is applied only exactly as approved.
-    approved = ChangeRequest.objects.filter(schedule=pk).values_list("pk", flat=True).first()
-    by = token_behind(
-        action="change.scheduled", target_kind="schedule", number=pk, environment=row.environment
-    )
+    author = author_of(row)
     try:
         revision = apply_plan(
             environment=row.environment,
             plan=plan_from_document(row.document),
             expected_revision=None,
             reason=row.reason,
-            actor=Actor(name=row.actor, role=row.role, origin="celery", **by),
+            actor=replace(author, origin="celery"),
             action="schedule.applied",
             check=lambda found: _check_needs(row, found),
             inside=made,
-            approved_request=approved,
+            approved_request=approved.pk if approved is not None else None,
         )
     except _MadeAlready:
         return False
     except EditsFrozen:
         # It waits, and is applied when the freeze ends.
         return False
+    except gate.Proposed as proposed:
+        _fail(pk, f"{gate.why_fewer(approved) if approved is not None else ''} {proposed}".lstrip())
     except (EditError, DataError, IntegrityError) as error:
         _fail(pk, str(error))
     else:

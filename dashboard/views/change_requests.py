@@ -10,6 +10,7 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals import gate, rules
+from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import MOST_NEEDED, PENDING, Approval, ChangeRequest
 from controlplane.audit.action_words import proposal_words
 from controlplane.change_requests import conflicts, decide
@@ -180,6 +181,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         mine=mine,
         not_independent=_why_not(request, row, approved) if row.pending and not mine else "",
         may_withdraw=mine or not row.persons,
+        lost=why_not_theirs(row) if row.pending else "",
         changed_since=list(conflicts.changed_since(row)[:5]) if row.pending else [],
         reason=request.POST.get("reason", ""),
         **extra,

@@ -4,6 +4,7 @@ from typing import Any
 
 from allauth.mfa.models import Authenticator
 from django.contrib import messages
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -16,9 +17,12 @@ from controlplane.accounts import people as edits
 from controlplane.accounts.models import Login, Role, User
 from controlplane.accounts.owned_tokens import count_by_owner, tokens_of
 from controlplane.accounts.permissions import environment_in, require
+from controlplane.alerts.texts import count
+from controlplane.change_requests.waiting import Waiting, cancel_lost, seen_by, waiting_of
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Dependency, Environment
+from controlplane.validation import Problems
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_listed
 from dashboard.views.page import context_of, not_found
@@ -102,38 +106,63 @@ def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
         "actor": actor_of(request),
     }
     match act:
+        case "cancel":
+            done = _cancel_lost(request, name)
+            return f"Cancelled: {count(len(done), 'waiting change')} of {name}.", ""
         case "roles":
             there = {
                 slug: "" if request.POST[f"in-{slug}"] == "none" else request.POST[f"in-{slug}"]
                 for slug in _environments()
                 if request.POST.get(f"in-{slug}", "same") != "same"
             }
-            edits.change_roles(
-                role=request.POST.get("role", ""),
-                environment_roles=there,
-                service_roles=_typed_services(request.POST),
-                **common,
-            )
+            with transaction.atomic():
+                edits.change_roles(
+                    role=request.POST.get("role", ""),
+                    environment_roles=there,
+                    service_roles=_typed_services(request.POST),
+                    **common,
+                )
+                after = _after(request, name)
             return (
                 f"The roles of {name} were changed. API tokens of {name} follow at once,"
-                " open pages within seconds.",
+                f" open pages within seconds.{after}",
                 "",
             )
         case "off":
-            edits.switch_person(active=False, **common)
-            return f"{name} is deactivated and logged out everywhere. API tokens of {name} are revoked.", ""
+            with transaction.atomic():
+                edits.switch_person(active=False, **common)
+                after = _after(request, name)
+            return (
+                f"{name} is deactivated and logged out everywhere. API tokens of {name} are revoked.{after}",
+                "",
+            )
         case "on":
             edits.switch_person(active=True, **common)
             return f"{name} can log in again. Revoked API tokens stay revoked.", ""
         case "logout":
-            count = edits.log_out_everywhere(**common)
-            return f"{name} is logged out of {count} session{'' if count == 1 else 's'}.", ""
+            return f"{name} is logged out of {count(edits.log_out_everywhere(**common), 'session')}.", ""
         case "factor":
             edits.remove_second_factor(**common)
             return f"{name} now logs in without a second factor.", ""
         case "link":
             return "", edits.send_new_link(**common)
     raise InvalidEdit({"act": ["Choose an action."]})
+
+
+def _cancel_lost(request: HttpRequest, name: str) -> list[Waiting]:
+    reason, actor = request.POST.get("reason", ""), actor_of(request)
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    return cancel_lost(username=name, reader=request.user, reason=reason, actor=actor)
+
+
+def _after(request: HttpRequest, name: str) -> str:
+    """What happens to the waiting changes that the person may not make any more, for the message."""
+    if request.POST.get("cancel"):
+        return f" Cancelled: {count(len(_cancel_lost(request, name)), 'waiting change')}."
+    lost = [one for one in seen_by(request.user, waiting_of(name)) if one.lost]
+    return f" {count(len(lost), 'waiting change')} will fail: see below." if lost else ""
 
 
 def _typed_services(typed: QueryDict) -> dict[str, dict[str, str]] | None:
@@ -195,6 +224,8 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
         places=[(slug, slug) for slug in _environments()],
         service_roles=(("", "No role"), *((word, word.capitalize()) for word in edits.OF_SERVICE)),
         logins=logins_now.order_by("-created_at")[: rows_listed(request, 20)],
+        waiting=(waiting := seen_by(request.user, waiting_of(name))),
+        lost=sum(bool(one.lost) for one in waiting),
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
         needs_factor=logins.needs_second_factor(user),
         **extra,

@@ -12,10 +12,12 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.alerts.texts import count
+from controlplane.approvals.models import ChangeRequest
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.editing.plans.schema import SECTIONS
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Tenant, TenantQuota
+from controlplane.schedules.authors import why_not_theirs_now
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 from dashboard.hub import hub
@@ -42,16 +44,20 @@ class Row:
     #: Each thing and its new values.
     things: tuple[tuple[str, str], ...]
     more: int
+    #: Why its author may not make it any more; empty if they may.
+    lost: str
 
 
 def row_of(schedule: Schedule) -> Row:
+    approved = ChangeRequest.objects.filter(schedule=schedule.pk).first()
+    lost = why_not_theirs_now(schedule, approved)
     try:
         found = plan_from_document(schedule.document).things
     except PlanErrors:  # a plan of an earlier version, which fails when it is due
-        return Row(schedule, (), 0)
+        return Row(schedule, (), 0, lost)
     shown = list(found.items())[:_THINGS_SHOWN]
     things = tuple((f"{kind} {name}", _values(fields)) for (kind, name), fields in shown)
-    return Row(schedule, things, len(found) - len(shown))
+    return Row(schedule, things, len(found) - len(shown), lost)
 
 
 def _values(fields: dict[str, Any]) -> str:

@@ -120,6 +120,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("PUT", "/api/v1/people/nobody/roles", {"role": "viewer", **WHY}, "admin"),
     ("PUT", "/api/v1/people/nobody/active", {"active": False, **WHY}, "admin"),
     ("POST", "/api/v1/people/nobody/log-out", WHY, "admin"),
+    ("GET", "/api/v1/people/nobody/waiting", None, "admin"),
     ("GET", f"{API}/fleet", None, "viewer"),
     ("POST", f"{API}/servers/web-1/forget", WHY, "operator"),
     ("POST", f"{API}/fleet/lift-freeze", WHY, "operator"),

@@ -12,8 +12,8 @@ from django.test import Client, RequestFactory
 from controlplane.accounts import claims, permissions
 from controlplane.accounts.claims import ClaimsUser
 from controlplane.accounts.models import User
+from controlplane.accounts.owned_tokens import TokenUser
 from controlplane.accounts.sockets import ListedOrigins
-from controlplane.accounts.tokens import TokenUser
 from tests.people import BY_ROLE, create_person
 
 

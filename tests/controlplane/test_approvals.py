@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 
 from controlplane import metrics  # noqa: F401 - registers what it collects
 from controlplane.accounts.models import User
+from controlplane.accounts.tokens import create_api_token
 from controlplane.approvals import rules
 from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import Approval, ChangeRequest
@@ -30,7 +31,7 @@ from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
 from fuseboard.contract.words import OverrideMode
 from tests.controlplane.test_protection_edits import SETTINGS
-from tests.people import ADA, OLGA, OTTO, create_people
+from tests.people import ADA, OLGA, OTTO, SEED, create_people, create_person
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "for a test"}
 NUMBERS: dict[str, Any] = {"limit": 50, "window_s": 60, "burst": 5}
@@ -215,6 +216,8 @@ def test_a_person_cannot_approve_a_request_they_made_or_changed(guarded: str) ->
 
 
 def test_a_request_of_a_program_needs_one_approval_more(guarded: str) -> None:
+    soon = timezone.now() + timedelta(hours=1)
+    create_api_token(name="ci", role="admin", expires_at=soon, actor=SEED, reason=WHY["reason"])
     row = quota(actor=Actor(name="token ci", role="admin", origin="api"))
     assert row.persons == []
     assert approve(row, OLGA).state == "open"
@@ -341,6 +344,7 @@ def test_a_command_on_the_server_sets_the_number_without_approval(guarded: str) 
 
 def test_a_change_scheduled_before_approvals_needs_one_when_it_is_due(production: str) -> None:
     create_people("ada", "olga")
+    create_person("bob", username="fuseboard")
     schedule_change(
         due_at=timezone.now() + timedelta(hours=1),
         document={"tenants": {"acme": {"tier": "free"}}},

@@ -22,8 +22,15 @@ from controlplane.status.read_facts import read_facts
 from controlplane.status.status import status_of
 from fuseboard.contract.words import OverrideMode
 from tests.controlplane.calling import API, problem
+from tests.people import create_people
 
 WHY: dict[str, Any] = {"environment": "production", "reason": "the week of Christmas"}
+
+
+@pytest.fixture(autouse=True)
+def _ada(production: str) -> None:
+    """The rights of the author count when a change is due, so there is an account."""
+    create_people("ada")
 
 
 def freeze(ada: Any, **left: int) -> datetime:

@@ -21,6 +21,7 @@ from tests.controlplane.calling import API, problem, send, token_of
 from tests.controlplane.test_alert_deliveries import receiver
 from tests.controlplane.test_alert_evaluator import ADA
 from tests.dashboard.test_incident_pages import incident
+from tests.people import create_people
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WHY = {"reason": "the same outage of the vendor"}
@@ -183,6 +184,7 @@ def test_the_markdown_has_everything_and_no_live_markup(production: str) -> None
 
 
 def test_a_shared_link_opens_the_report_and_nothing_else(production: str) -> None:
+    create_people("ada")
     found = incident(detail="Most are from acme.")
     refused("acme", 400.0)
     send(token_of("operator"), "POST", f"{API}/markers", {"text": "Deployed web 4.2.0"})
@@ -235,6 +237,7 @@ def test_the_timeline_has_each_message_as_it_was_sent(production: str) -> None:
     ],
 )
 def test_a_shared_link_names_no_tenant_and_no_pod(production: str, key: str, text: str, shared: str) -> None:
+    create_people("ada")
     found = incident(key, text=text)
     if key != "open:payments-api":
         Alert.objects.update(subject_kind="server", subject_name="web-acme-3")

@@ -28,6 +28,7 @@ INHERITED: dict[str, Any] = {"requests": {**RATE, "limit": 900, "failure_policy"
 
 @pytest.fixture
 def pro(production: str) -> str:
+    create_people("ada")
     bob_sets(**RATE)
     return production
 
@@ -106,7 +107,7 @@ def test_a_quota_of_the_tier_must_be_the_one_that_the_form_showed(pro: str, hour
 
 
 def test_a_scheduled_change_keeps_what_it_needs_through_its_approval(pro: str, hour: datetime) -> None:
-    create_people("ada", "olga")
+    create_people("olga")
     edits.create_tier(tier="gold", title="", priority=7, actor=ADA, **WHY)
     rules.set_approvals(needed=1, actor=ADA, **WHY)
     document = {"tiers": {"gold": {"title": "Gold", "priority": 80}}}
@@ -179,6 +180,7 @@ def test_what_a_plan_cannot_say_is_not_scheduled_in_bulk(
 
 
 def test_the_protection_of_pods_is_scheduled_with_what_differs(production: str, hour: datetime) -> None:
+    create_people("ada")
     edits.set_pod_protection(protection={"readiness": {"hold_ms": 9_000}}, actor=BOB, **WHY)
     base = Environment.objects.get().revision
 

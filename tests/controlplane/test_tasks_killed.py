@@ -24,6 +24,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_override
 from fuseboard.contract.words import OverrideMode
 from tests.controlplane.test_publishing_crashes import killed_at, redis_is_right, set_limit
+from tests.people import create_people
 
 REVISION = "controlplane.editing.revise"
 #: The last moment before the transaction of an edit is committed, and the first after it.
@@ -178,6 +179,7 @@ def test_the_end_of_a_quota(production: str, text_limits: Any, ada: Any, hour: d
 
 
 def test_a_scheduled_change(production: str, text_limits: Any, ada: Any, hour: datetime) -> None:
+    create_people("ada")
     set_limit(ada, 1)
 
     def plan(number: int) -> tuple[int, int]:
@@ -197,6 +199,7 @@ def test_a_scheduled_change(production: str, text_limits: Any, ada: Any, hour: d
 
 
 def test_an_uploaded_file(production: str, ada: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_people("ada")
     monkeypatch.setattr(drafting, "AT_ONCE_BYTES", 0)
 
     def ordered(number: int) -> tuple[Any, int]:

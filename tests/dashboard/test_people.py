@@ -14,7 +14,9 @@ from shown import text_of
 from controlplane.accounts.models import AgentToken, ApiToken, Login, Ticket, User
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
-from tests.people import PASSWORD, SEED
+from controlplane.schedules.edits import schedule_change
+from controlplane.schedules.models import Schedule
+from tests.people import BOB, PASSWORD, SEED
 
 WHY = {"reason": "olga asked for it"}
 NEW = "a password of some length 7"
@@ -169,6 +171,36 @@ def test_the_sessions_listed_are_those_that_deactivating_ends(log_in: Any) -> No
     page = text_of(ada.get("/people/olga").content.decode())
     assert "Deactivating ends 0 sessions " in page
     assert "No active sessions." in page
+
+
+def scheduled_by_bob() -> Schedule:
+    due_at, document = timezone.now() + timedelta(hours=1), {"tenants": {"later": {"tier": "free"}}}
+    return schedule_change(environment="production", due_at=due_at, document=document, actor=BOB, **WHY)
+
+
+def test_the_page_of_a_person_lists_what_waits_and_offers_to_cancel_it(log_in: Any) -> None:
+    row, ada = scheduled_by_bob(), log_in("ada")
+    page = text_of(ada.get("/people/bob").content.decode())
+    assert "Waiting changes 1" in page
+    assert "Scheduled change in production: tenant later" in page
+    assert "Cancel the waiting changes that bob may not make any more (1 wait)" in page
+    page = text_of(ada.post("/people/bob", {"act": "off", **WHY}, follow=True).content.decode())
+    assert "1 waiting change will fail: see below." in page
+    assert "bob scheduled it, and is deactivated now." in page
+    assert "Will fail: bob scheduled it, and is deactivated now." in text_of(
+        ada.get("/schedules").content.decode()
+    )
+    page = text_of(ada.post("/people/bob", {"act": "cancel", **WHY}, follow=True).content.decode())
+    assert "Cancelled: 1 waiting change of bob." in page
+    row.refresh_from_db()
+    assert (row.state, row.ended_by) == ("cancelled", "ada")
+
+
+def test_a_lower_role_cancels_what_it_does_not_permit_when_asked(log_in: Any) -> None:
+    row, ada = scheduled_by_bob(), log_in("ada")
+    ada.post("/people/bob", {"act": "roles", "role": "operator", "cancel": "1", **WHY})
+    row.refresh_from_db()
+    assert row.state == "cancelled"
 
 
 def test_a_new_link_replaces_a_forgotten_password(log_in: Any) -> None:

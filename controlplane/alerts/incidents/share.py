@@ -1,17 +1,21 @@
 """Links to the report of an incident for people without an account: signed, and valid for some days.
 
-Nothing stores a link. Ending the links of an incident raises a number that each link contains.
+Nothing stores a link. Ending the links of an incident raises a number that each link contains. A link also
+names its maker, signed and not encrypted.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.core import signing
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from controlplane.accounts.authors import lost_rights
+from controlplane.accounts.permissions import may
 from controlplane.alerts.incidents.report import Report
 from controlplane.alerts.incidents.timeline import Line
 from controlplane.alerts.models import Incident
@@ -42,7 +46,8 @@ def make_link(*, environment: str, number: int, days: int, actor: Actor) -> str:
     with transaction.atomic():
         row = _locked(environment, number)
         _record(row, "incident.shared", actor, {"expires_at": until.isoformat()})
-    token = signing.dumps([row.pk, row.share_version, int(until.timestamp())], salt=_SALT)
+    maker = {"name": actor.name, "origin": actor.origin, "person": actor.person, "token": actor.token}
+    token = signing.dumps([row.pk, row.share_version, int(until.timestamp()), maker], salt=_SALT)
     return f"{PATH}{token}"
 
 
@@ -55,14 +60,28 @@ def end_links(*, environment: str, number: int, actor: Actor) -> None:
 
 
 def shared_incident(token: str) -> tuple[Incident, datetime] | None:
-    """The incident of a link, and the end of the link; ``None`` if it is not valid."""
+    """The incident of a link, and the end of the link; ``None`` if it is not valid.
+
+    It ends when its maker may not share reports of the environment any more. An earlier version named none.
+    """
     try:
-        number, version, until = signing.loads(token, salt=_SALT)
+        number, version, until, *makers = signing.loads(token, salt=_SALT)
     except signing.BadSignature:
         return None
     ends = datetime.fromtimestamp(until, UTC)
     row = Incident.objects.filter(pk=number, share_version=version).first()
-    return (row, ends) if row is not None and timezone.now() < ends else None
+    if row is None or timezone.now() >= ends or any(_lost(maker, row.environment) for maker in makers):
+        return None
+    return row, ends
+
+
+def _lost(maker: dict[str, Any], environment: str) -> str:
+    return lost_rights(
+        Actor(role="", **maker),
+        lambda user: may(user, "edit_incident", environment),
+        did="shared it",
+        needs="the role operator",
+    )
 
 
 def without_names(report: Report) -> Report:

@@ -10,7 +10,7 @@ from ninja.security import HttpBearer, SessionAuth
 
 from controlplane.accounts import tokens
 from controlplane.accounts.models import Role
-from controlplane.accounts.owned_tokens import TokenEnded, refused
+from controlplane.accounts.owned_tokens import TokenEnded, TokenUser, refused
 from controlplane.accounts.permissions import check_changes, covered, may, role_of, roles_of, services_of
 from controlplane.api.http.rate_limit import Spent, allowances
 from controlplane.audit.actor import Actor
@@ -65,7 +65,7 @@ def needs(action: str) -> list[Any]:
     return [TokenAuth(action), BrowserAuth(action)]
 
 
-def _user_of(request: HttpRequest, token: str) -> tokens.TokenUser | None:
+def _user_of(request: HttpRequest, token: str) -> TokenUser | None:
     try:
         return tokens.user_of(token)
     except TokenEnded as ended:

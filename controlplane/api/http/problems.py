@@ -9,8 +9,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, AuthorizationError, HttpError, ValidationError
 
-from controlplane.accounts.owned_tokens import TokenEnded
-from controlplane.accounts.tokens import TokenUser
+from controlplane.accounts.owned_tokens import TokenEnded, TokenUser
 from controlplane.api.http.idempotency import InProgress, Reused
 from controlplane.api.http.parsing import UnreadableBody, UnsupportedBody
 from controlplane.api.http.rate_limit import Spent

@@ -4,9 +4,11 @@ Actions that give access to another person's account (a new link, removal of a s
 not here: only an admin can do them, on the dashboard, and no token can.
 """
 
+from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
 from allauth.mfa.models import Authenticator
+from django.db import transaction
 from django.http import HttpRequest
 from ninja import Router, Schema
 from pydantic import AfterValidator, ConfigDict, Field
@@ -17,6 +19,8 @@ from controlplane.accounts.owned_tokens import count_by_owner
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import ReasonIn, Slug, Text, one_line
+from controlplane.change_requests.waiting import Waiting, cancel_lost, seen_by, waiting_of
+from controlplane.errors import NotFound
 
 router = Router(auth=needs("manage_people"))
 
@@ -36,17 +40,27 @@ OfServices = Annotated[
 _WHY = {"reason": "Joined the on-call rota"}
 
 
-class RolesIn(ReasonIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"role": "viewer", "environment_roles": {"staging": "admin"}, **_WHY}}
-    )
+CancelWaiting = Annotated[
+    bool,
+    Field(description="Also cancel the waiting changes of the person that would fail from now on."),
+]
 
+
+class GivenRoles(ReasonIn):
     role: RoleWord
     environment_roles: Elsewhere = {}  # noqa: RUF012
     service_roles: OfServices = None
 
 
-class PersonIn(RolesIn):
+class RolesIn(GivenRoles):
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"role": "viewer", "environment_roles": {"staging": "admin"}, **_WHY}}
+    )
+
+    cancel_waiting: CancelWaiting = False
+
+
+class PersonIn(GivenRoles):
     model_config = ConfigDict(
         json_schema_extra={"example": {"username": "olga", "email": "", "role": "operator", **_WHY}}
     )
@@ -59,6 +73,34 @@ class SwitchIn(ReasonIn):
     model_config = ConfigDict(json_schema_extra={"example": {"active": False, "reason": "Left the company"}})
 
     active: bool
+    cancel_waiting: CancelWaiting = False
+
+
+class WaitingOut(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "kind": "schedule",
+                "number": 17,
+                "environment": "staging",
+                "title": "tenant acme",
+                "at": "2026-05-04T13:20:00Z",
+                "lost": "olga scheduled it, and is deactivated now.",
+            }
+        }
+    )
+
+    kind: Literal["schedule", "change_request", "link"]
+    #: Of the schedule or the change request; 0 for a link with which another person sets a password.
+    number: int
+    #: Empty for a link.
+    environment: str
+    #: Of a link: the person for whom it is.
+    title: str
+    #: When it is due, or when the request or the link ends.
+    at: datetime
+    #: Why it fails with the present rights of the person; empty if it does not.
+    lost: str
 
 
 class PersonOut(Schema):
@@ -132,7 +174,10 @@ def invite(request: HttpRequest, values: PersonIn) -> InvitedOut:
 @router.put("/{username}/roles", response=Done)
 def change_roles(request: HttpRequest, username: Username, values: RolesIn) -> Done:
     """Change a person's roles; their API tokens follow at once, and open pages within seconds."""
-    edits.change_roles(username=username, actor=actor_of(request), **values.model_dump())
+    with transaction.atomic():
+        given = values.model_dump(exclude={"cancel_waiting"})
+        edits.change_roles(username=username, actor=actor_of(request), **given)
+        _cancel(request, username, values)
     return Done()
 
 
@@ -142,8 +187,29 @@ def switch(request: HttpRequest, username: Username, values: SwitchIn) -> Done:
 
     Or activate them again: sessions and tokens do not come back.
     """
-    edits.switch_person(username=username, actor=actor_of(request), **values.model_dump())
+    with transaction.atomic():
+        edits.switch_person(
+            username=username, active=values.active, reason=values.reason, actor=actor_of(request)
+        )
+        _cancel(request, username, values)
     return Done()
+
+
+@router.get("/{username}/waiting", response=list[WaitingOut])
+def list_waiting(request: HttpRequest, username: Username) -> list[Waiting]:
+    """What waits in the name of a person: scheduled changes, change requests, and password links for others.
+
+    Fuseboard looks at the rights of the person then. Leaves out environments that you may not read.
+    """
+    if not User.objects.filter(username=username).exists():
+        raise NotFound("user", username)
+    return seen_by(request.auth, waiting_of(username))  # type: ignore[attr-defined]
+
+
+def _cancel(request: HttpRequest, username: str, values: RolesIn | SwitchIn) -> None:
+    if values.cancel_waiting:
+        reader = request.auth  # type: ignore[attr-defined]
+        cancel_lost(username=username, reader=reader, reason=values.reason, actor=actor_of(request))
 
 
 @router.post("/{username}/log-out", response=Done)

@@ -13,6 +13,8 @@ import structlog
 from django.db import connection, connections
 from django.utils import timezone
 
+from controlplane.accounts.authors import RightsLost, lost_rights
+from controlplane.accounts.permissions import may
 from controlplane.approvals.gate import Proposed
 from controlplane.audit.actor import Actor
 from controlplane.editing.plans.apply import apply_plan
@@ -162,12 +164,15 @@ def _first(found: Difference) -> dict[str, list[Fields]]:
 
 def _apply(draft: Draft, report: _Report) -> None:
     _set(draft, state=DraftState.APPLYING, step="Reading again")
+    actor = Actor(**draft.actor)
     plan = read_plan(zlib.decompress(draft.content))
     report("Comparing again", 0, 0)
 
     def applied(revision: int) -> None:
         # In the transaction of the revision, so that a draft is applied exactly when its revision is.
         report.settle()
+        # A worker can apply it long after the order, and a large file takes minutes.
+        _check_author(draft.environment, actor)
         Draft.objects.filter(pk=draft.pk).update(state=DraftState.APPLIED, step="", revision=revision)
 
     revision = apply_plan(
@@ -175,12 +180,24 @@ def _apply(draft: Draft, report: _Report) -> None:
         plan=plan,
         expected_revision=draft.compared_with,
         reason=draft.reason,
-        actor=Actor(**draft.actor),
+        actor=actor,
         prune=draft.prune,
         progress=report,
         inside=applied,
     )
     log.info("plan.applied", environment=draft.environment, revision=revision, file=draft.filename)
+
+
+def _check_author(environment: str, actor: Actor) -> None:
+    """Raise ``RightsLost`` when the person who ordered it may not edit the configuration any more."""
+    lost = lost_rights(
+        actor,
+        lambda user: may(user, "edit_quota", environment),
+        did="applied the file",
+        needs="the role admin",
+    )
+    if lost:
+        raise RightsLost(f"{lost} Nothing was changed. Another admin has to upload and apply it again.")
 
 
 def _soon(draft: Draft, size: int) -> Draft:
