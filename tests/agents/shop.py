@@ -22,6 +22,11 @@ class Shop:
         self.fences: list[int] = []
         self.handler: Handler = self.created
         self.parts = 1
+        self.headers = [
+            (b"content-type", b"text/plain"),
+            (b"set-cookie", b"session=1"),
+            (b"location", b"/orders/1"),
+        ]
 
     async def created(self, scope: Any) -> tuple[int, bytes]:
         return 201, b"order %d" % self.runs
@@ -32,12 +37,7 @@ class Shop:
         self.fences.append(run.fence if run is not None else 0)
         self.bodies.append((await receive()).get("body", b""))
         status, body = await self.handler(scope)
-        headers = [
-            (b"content-type", b"text/plain"),
-            (b"set-cookie", b"session=1"),
-            (b"location", b"/orders/1"),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.start", "status": status, "headers": self.headers})
         for part in range(self.parts):
             await send({"type": "http.response.body", "body": body, "more_body": part + 1 < self.parts})
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import redis
 
@@ -16,7 +17,7 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, AgentSettings, Misconfigured
 from fuseboard.contract import keys
 from fuseboard.integrations.asgi_idempotency import IdempotencyMiddleware
-from fuseboard.integrations.idempotency import MOST_ANSWER, MOST_BODY, Rules
+from fuseboard.integrations.idempotency import MOST_ANSWER, MOST_BODY, Kept, Rules
 from fuseboard.primitives import idempotency as records
 from tests.agents.shop import KEY, Shop, client_of, order
 from tests.waiting import eventually
@@ -206,10 +207,75 @@ class TestKeys:
         assert (await client.post("/orders", content=parts(), headers=KEY)).status_code == 413
         assert shop.runs == 0
 
-    @pytest.mark.parametrize("wrong", [{"keep_s": 10**6}, {"lease_s": 0}, {"headers": ["Set-Cookie"]}])
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"keep_s": 10**6}, {"lease_s": 0}, {"headers": ["Set-Cookie"]}, {"headers": ["Content-Length"]}],
+    )
     def test_wrong_rules_raise_at_once(self, wrong: dict[str, Any]):
         with pytest.raises(Misconfigured):
             Rules(**wrong)
+
+
+class TestAnswersInRedis:
+    """Every pod of the environment can write to Redis, so an answer is checked like one from outside."""
+
+    async def test_a_repeated_answer_is_stored_by_no_cache_without_a_rule_of_its_own(
+        self, client: httpx.AsyncClient, shop: Shop
+    ):
+        await order(client)
+        assert (await order(client)).headers["cache-control"] == "no-store"
+        shop.headers += [(b"cache-control", b"private, max-age=60"), (b"vary", b"Accept, Cookie")]
+        for _ in range(2):
+            answer = await order(client, **{"idempotency-key": "order-2"})
+            assert answer.headers["cache-control"] == "private, max-age=60"
+            assert answer.headers["vary"] == "Accept, Cookie"
+
+    async def test_a_planted_answer_has_only_the_headers_that_rules_permit(
+        self, client: httpx.AsyncClient, shop: Shop, limits: redis.Redis
+    ):
+        await order(client)
+        headers = [("Set-Cookie", "session=evil"), ("x-admin", "1"), ("content-length", "9"), ("etag", '"1"')]
+        planted = Kept(201, headers, b"order 1")
+        limits.hset(RECORD, "answer", msgspec.msgpack.encode(planted))
+        answer = await order(client)
+        assert (answer.status_code, answer.content) == (201, b"order 1")
+        assert set(answer.headers) == {
+            *("etag", "cache-control", "content-length", "idempotency-replayed", "idempotent-replayed")
+        }
+        assert answer.headers.get_list("content-length") == ["7"]
+
+    @pytest.mark.parametrize(
+        "planted",
+        [
+            b"\xc1",
+            b"no answer",
+            b"\x93" * 5_000,
+            msgspec.msgpack.encode([201, [], "text"]),
+            msgspec.msgpack.encode(["201", [], b""]),
+            msgspec.msgpack.encode(Kept(101, [], b"")),
+            msgspec.msgpack.encode(Kept(99_999, [], b"")),
+            msgspec.msgpack.encode(Kept(201, [("location", "/\r\nset-cookie: session=evil")], b"")),
+            msgspec.msgpack.encode(Kept(201, [("location", "/\x00")], b"")),
+            msgspec.msgpack.encode(Kept(201, [("location", "/\u2028")], b"")),
+            msgspec.msgpack.encode(Kept(201, [("etag\n", "1")], b"")),
+            msgspec.msgpack.encode(Kept(201, [("etag: 1\r\nx", "1")], b"")),
+            msgspec.msgpack.encode(Kept(201, [], b"x" * (MOST_ANSWER + 1))),
+        ],
+    )
+    async def test_what_no_pod_stores_is_not_repeated_and_nothing_runs_again(
+        self,
+        client: httpx.AsyncClient,
+        shop: Shop,
+        limits: redis.Redis,
+        planted: bytes,
+        caplog: pytest.LogCaptureFixture,
+    ):
+        await order(client)
+        limits.hset(RECORD, "answer", planted)
+        answer = await order(client)
+        assert (answer.status_code, shop.runs) == (409, 1)
+        assert answer.json()["type"] == "urn:fuseboard:problem:idempotency-done"
+        assert "the request is done, without" in caplog.text
 
 
 class TestRuns:

@@ -21,7 +21,6 @@ from fuseboard.integrations.idempotency import (
     MOST_BODY,
     Answer,
     Rules,
-    answer_of,
     request_of,
     too_long,
 )
@@ -76,7 +75,7 @@ class IdempotencyMiddleware:
                 await _answer(send, refusal)
                 return
         if found.word != "run":
-            await _answer(send, answer_of(found))
+            await _answer(send, self._rules.answer_of(found))
             return
         scope[RUN] = found.run
         again = _Again(body, receive)

@@ -26,7 +26,7 @@ from django.utils.module_loading import import_string
 
 from fuseboard.errors import Misconfigured, StoreUnavailable
 from fuseboard.integrations.django import agent
-from fuseboard.integrations.idempotency import MOST_BODY, Answer, Rules, answer_of, request_of, too_long
+from fuseboard.integrations.idempotency import MOST_BODY, Answer, Rules, request_of, too_long
 from fuseboard.primitives.idempotency import Found, Request, Run
 
 
@@ -161,7 +161,7 @@ class IdempotencyMiddleware:
             answer = self._rules.unavailable(found)
             return _response(answer) if answer is not None else None
         request.idempotency = found.run  # type: ignore[attr-defined]
-        return _response(answer_of(found)) if found.run is None else None
+        return _response(self._rules.answer_of(found)) if found.run is None else None
 
     def _ending(self, request: HttpRequest, response: HttpResponseBase) -> Coroutine[Any, Any, object] | None:
         """How the request ends now; ``None`` for a stream, which ends later."""

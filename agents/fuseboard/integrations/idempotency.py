@@ -5,6 +5,7 @@ request with the same key.
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
@@ -17,6 +18,8 @@ from fuseboard.errors import Misconfigured, StoreUnavailable
 from fuseboard.integrations.problem import Headers
 from fuseboard.primitives.idempotency import Found, Request
 from fuseboard.store.off_store import REDIS_IS_OFF
+
+logger = logging.getLogger("fuseboard")
 
 #: Status, headers, body.
 Answer = tuple[int, Headers, bytes]
@@ -39,12 +42,28 @@ HEADERS = (
     "etag",
     "last-modified",
     "link",
+    "cache-control",
+    "vary",
 )
+#: A repeated answer without its own rule for caches gets this one: it can be private.
+NO_STORE = ("cache-control", "no-store")
 #: What marks a repeated answer: our header, and the one that clients of Stripe look for.
 REPLAYED = (("idempotency-replayed", "true"), ("idempotent-replayed", "true"))
 
 _PROBLEM = "urn:fuseboard:problem:idempotency-"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
+#: What a header can be: no line break, and no other control character but a tab.
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+#: Headers that a repeated answer cannot have, and why.
+_NEVER = {
+    "set-cookie": "it would give one session to two clients",
+    "content-length": "a repeated answer states the length of its body",
+    "transfer-encoding": "a repeated answer is whole",
+    "connection": "it is about the connection of the first client",
+}
 
 
 class Kept(msgspec.Struct, array_like=True):
@@ -53,6 +72,9 @@ class Kept(msgspec.Struct, array_like=True):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+
+
+_decode = msgspec.msgpack.Decoder(Kept).decode
 
 
 class Rules:
@@ -78,10 +100,9 @@ class Rules:
         self.keep_s, self.lease_s = keep_s, lease_s
         self.ends = keep if keep is not None else lambda status: 200 <= status < 300
         self.headers = frozenset(name.lower() for name in headers)
-        if "set-cookie" in self.headers:
-            raise Misconfigured(
-                "headers must not contain 'set-cookie': it would give one session to two clients"
-            )
+        for name, why in _NEVER.items():
+            if name in self.headers:
+                raise Misconfigured(f"headers must not contain {name!r}: {why}")
         self.required, self.fail_open = required, fail_open
 
     def key(self, method: str, values: Sequence[str]) -> str | Answer | None:
@@ -107,6 +128,40 @@ class Rules:
             return b""
         chosen = [(name, value) for name, value in headers if name.lower() in self.headers]
         return msgspec.msgpack.encode(Kept(status, chosen, body))
+
+    def answer_of(self, found: Found) -> Answer:
+        """The answer to a request that must not run now."""
+        if found.word == "other":
+            return _problem(422, "reused", "This key belongs to another request: use a new key.")
+        if found.word == "running":
+            return _problem(
+                409, "in-progress", "A request with this key is in progress.", min(found.left_s, AGAIN_S)
+            )
+        kept = self._read(found.answer)
+        if kept is None:
+            return _problem(409, "done", "The request with this key is done. Its answer was not kept.")
+        headers = [(name, value) for name, value in kept.headers if name.lower() in self.headers]
+        if not any(name.lower() == "cache-control" for name, _ in headers):
+            headers.append(NO_STORE)
+        return kept.status, [*headers, *REPLAYED, ("content-length", str(len(kept.body)))], kept.body
+
+    def _read(self, stored: bytes) -> Kept | None:
+        """The answer; ``None`` when it was not kept, or is not one that a pod has stored.
+
+        Every pod of the environment can write to Redis, so this checks what it finds.
+        """
+        if not stored:
+            return None
+        try:
+            kept = _decode(stored)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            logger.warning("idempotency.unreadable: %s; the request is done, without an answer", error)
+            return None
+        good = 200 <= kept.status <= 599 and len(kept.body) <= MOST_ANSWER
+        if good and all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in kept.headers):
+            return kept
+        logger.warning("idempotency.refused: no pod stores this answer; the request is done, without one")
+        return None
 
     def unavailable(self, error: StoreUnavailable) -> Answer | None:
         """The answer while Redis cannot be asked; ``None`` to run the request."""
@@ -134,20 +189,6 @@ def request_of(
 
 def too_long() -> Answer:
     return _problem(413, "body-too-long", f"A request with a key has a body of at most {MOST_BODY} bytes.")
-
-
-def answer_of(found: Found) -> Answer:
-    """The answer to a request that must not run now."""
-    if found.word == "other":
-        return _problem(422, "reused", "This key belongs to another request: use a new key.")
-    if found.word == "running":
-        return _problem(
-            409, "in-progress", "A request with this key is in progress.", min(found.left_s, AGAIN_S)
-        )
-    if not found.answer:
-        return _problem(409, "done", "The request with this key is done. Its answer was not kept.")
-    kept = msgspec.msgpack.decode(found.answer, type=Kept)
-    return kept.status, [*kept.headers, *REPLAYED, ("content-length", str(len(kept.body)))], kept.body
 
 
 def _problem(status: int, name: str, detail: str, retry_after_s: float = 0.0) -> Answer:

@@ -8,6 +8,7 @@ the transaction of the effect: see docs/primitives.md.
 """
 
 import asyncio
+import logging
 import os
 from concurrent.futures import Future
 from types import TracebackType
@@ -21,6 +22,8 @@ from fuseboard.agent_api.threads import refuse_loops
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import AlreadyDone, ClaimLost, InProgress, Misconfigured
 from fuseboard.primitives.idempotency import Found, Records, Request, Run
+
+logger = logging.getLogger("fuseboard")
 
 #: An id is text, or a number or UUID, which count as their text.
 EventId: TypeAlias = "str | int | UUID"
@@ -184,8 +187,15 @@ def encoded_result(result: Any) -> bytes:
 
 
 def decoded_result(answer: bytes) -> tuple[Any, bool]:
-    """The result, and whether one was kept."""
-    return (msgspec.json.decode(answer), True) if answer else (None, False)
+    """The result, and whether one was kept that can be read."""
+    if not answer:
+        return None, False
+    try:
+        return msgspec.json.decode(answer), True
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # Every pod of the environment can write to Redis.
+        logger.warning("once.unreadable: %s; the event is done, without a result", error)
+        return None, False
 
 
 async def _released(run: Run) -> bool:
