@@ -153,6 +153,9 @@ def test_finding_12_bad_text_anywhere_in_a_body_is_400(token: str, bad: str) -> 
 
 #: Texts of several thousand characters.
 LONG = {"body", "plan"}
+#: Operations that look up an id which was made before: callers chose it, so it can have any character of
+#: `is_subject`.
+LOOKED_UP = {("/api/v1/production/counters/clear", "tenant"), ("/api/v1/production/erasures", "value")}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_control_characters_and_endless_texts_anywhere_in_a_body_are_refused(tok
                 inner = inner[key]
             inner[place[-1]] = bad
             answer = send(token, method, path, json.dumps(changed).encode())
-            if not 400 <= answer.status_code < 500:
+            if not 400 <= answer.status_code < 500 and (path, place[-1]) not in LOOKED_UP:
                 wrong.append((method, path, place, answer.status_code))
     assert not wrong
 
