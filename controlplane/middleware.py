@@ -1,12 +1,14 @@
-"""Static files, the response while Postgres is down, and text that cannot be stored."""
+"""Static files, probes, the response while Postgres is down, and text that cannot be stored."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import structlog
+from django.conf import settings
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect, QueryDict
+from django.middleware.common import CommonMiddleware
 from django.shortcuts import render
 from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
 from whitenoise.responders import StaticFile  # type: ignore[import-untyped]
@@ -29,6 +31,13 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]
         for name, value in found.headers:
             response[name] = value
         return response
+
+
+class CommonExceptProbes(CommonMiddleware):
+    """Django's, but it does not check the host of probes: they name an address, and no answer repeats it."""
+
+    def process_request(self, request: HttpRequest) -> HttpResponsePermanentRedirect | None:
+        return None if request.path_info in settings.PROBES else super().process_request(request)
 
 
 class StoreErrors:

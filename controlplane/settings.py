@@ -159,7 +159,7 @@ MIDDLEWARE = [
     "controlplane.api.http.headers.ApiHeaders",
     "controlplane.middleware.ReadableText",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.common.CommonMiddleware",
+    "controlplane.middleware.CommonExceptProbes",
     "django.middleware.csrf.CsrfViewMiddleware",
     "controlplane.accounts.middleware.ClaimsAuthentication",
     "allauth.account.middleware.AccountMiddleware",
@@ -247,8 +247,9 @@ ORIGINS = env.origins("FUSEBOARD_ORIGINS")
 CSRF_TRUSTED_ORIGINS = ORIGINS
 
 SECURE_SSL_REDIRECT = not PLAIN_HTTP
-# Probes come from the node itself, without TLS.
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]
+#: Kubelets, load balancers and scrapers ask these without TLS, and name an address as the host.
+PROBES = ("/healthz", "/readyz", "/metrics")
+SECURE_REDIRECT_EXEMPT = [f"^{path.removeprefix('/')}$" for path in PROBES]
 SECURE_HSTS_SECONDS = 0 if PLAIN_HTTP else 365 * 86_400
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"

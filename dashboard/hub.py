@@ -95,6 +95,10 @@ class Hub:
         """Ask only for environments that exist: what is known of each stays in memory."""
         return self._known.setdefault(environment, Known())
 
+    def can_draw(self) -> bool:
+        """Whether something is known that pages can display, also while Postgres is unavailable."""
+        return any(known.live is not None for known in list(self._known.values()))
+
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
         await stop_tasks(*tasks, within_s=STOP_S)

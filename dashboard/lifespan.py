@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from controlplane import health
 from controlplane.schedules.worker_backup import stand_in
 from controlplane.shutdown import stop_tasks
 from dashboard.hub import STOP_S, hub
@@ -21,6 +22,7 @@ async def lifespan(
         message = await receive()
         if message["type"] == "lifespan.startup":
             hub.start()
+            health.can_draw = hub.can_draw
             beside = asyncio.create_task(stand_in(), name="standing-in")
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
