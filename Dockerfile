@@ -31,8 +31,10 @@ COPY --from=wheel /wheels /wheels
 RUN /opt/fuseboard/bin/pip install --no-deps --no-index /wheels/*.whl
 
 FROM python AS runtime
+# A new volume gets the mode of its folder. The server that reads the users of Redis is another user.
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fuseboard \
-    && install --directory --owner fuseboard --mode 0700 /run/fuseboard /var/lib/fuseboard
+    && install --directory --owner fuseboard --mode 0700 /run/fuseboard /var/lib/fuseboard \
+    && install --directory --owner fuseboard --mode 0755 /var/lib/redis-users
 # TMPDIR: the one place for files of a moment, which docker-compose.yml mounts.
 ENV PATH=/opt/fuseboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1 TMPDIR=/tmp
 WORKDIR /app

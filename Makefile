@@ -14,7 +14,7 @@ LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full screenshots soak lint format bench experiments faults requirements clean \
-        environment agent-environment engine-environments queue-environments chromium curl nginx prometheus luacheck \
+        environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
 help: ## list the targets
@@ -33,11 +33,11 @@ WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 TOGETHER = -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=40
 
-test: environment agent-environment engine-environments chromium curl nginx prometheus ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
+test: environment agent-environment engine-environments chromium curl nginx prometheus old-redis pgbouncer ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
 	@$(AGENT_PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO)
 	@$(PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
 
-test-full: environment agent-environment engine-environments chromium curl nginx prometheus ## every test however long, the fault matrix, every checkpoint of the demo
+test-full: environment agent-environment engine-environments chromium curl nginx prometheus old-redis pgbouncer ## every test however long, the fault matrix, every checkpoint of the demo
 	@$(AGENT_PY) -m pytest -m "" tests/agents tests/contract $(WITH_MORE:%=--ignore=%)
 	@FUSEBOARD_TEST_LOOP=uvloop $(PY) -m pytest tests/agents
 	@$(PY) manage.py demo --check-all
@@ -143,6 +143,13 @@ chromium:
 
 curl:
 	@sh tools/system_package.sh curl curl "the commands of the page about the API are not tried"
+
+pgbouncer:
+	@sh tools/system_package.sh pgbouncer pgbouncer "no pooler is tried"
+
+# The oldest supported version.
+old-redis:
+	@sh tools/system_package.sh redis-server redis-server "Redis 7.0 is not tried"
 
 prometheus:
 	@sh tools/system_package.sh promtool prometheus "the rules for Prometheus are not tried"

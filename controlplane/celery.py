@@ -89,10 +89,19 @@ app.conf.beat_schedule = {
 
 
 @celeryd_init.connect
-@beat_init.connect
 def _name_what_is_missing(**_: Any) -> None:
     """Log which variable is wrong: Celery retries without naming it."""
-    for variable, problem in reachable.problems().items():
+    _log_problems()
+
+
+@beat_init.connect
+def _name_what_beat_lacks(**_: Any) -> None:
+    """Beat needs the broker only, and may be in a network without the other servers."""
+    _log_problems("FUSEBOARD_BROKER_URL")
+
+
+def _log_problems(*only: str) -> None:
+    for variable, problem in reachable.problems(*only).items():
         structlog.get_logger(__name__).error("server.unreachable", variable=variable, problem=problem)
 
 

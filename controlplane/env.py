@@ -93,6 +93,19 @@ def words(name: str, default: list[str]) -> list[str]:
     return [word.strip() for word in text(name).split(",") if word.strip()] or default
 
 
+def pairs(name: str) -> dict[str, str]:
+    """A list of ``name=value`` with commas between them."""
+    found = {}
+    for word in words(name, []):
+        key, equals, value = word.partition("=")
+        if not equals or not value or key in found:
+            raise ImproperlyConfigured(
+                f"{name} must list name=value, each name once, with commas between them."
+            )
+        found[key.strip()] = value.strip()
+    return found
+
+
 def origins(name: str) -> list[str]:
     """A list of ``scheme://host[:port]``, exactly as browsers send them."""
     found = words(name, [])

@@ -12,7 +12,7 @@ environment on it. In ``hardened``, the control plane loads the scripts as funct
 only these; see ``controlplane.redis.functions``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from fuseboard.contract import keys
@@ -23,7 +23,6 @@ _CONNECTION = (
     "hello",
     "select",
     "client|setname",
-    "client|setinfo",
     "client|id",
     "cluster|slots",
     "cluster|shards",
@@ -35,6 +34,10 @@ _CONNECTION = (
     "info",
     "time",
 )
+#: A server that does not know a command refuses the whole file.
+_SINCE = {(7, 2): ("client|setinfo",)}
+#: The oldest that has all other commands.
+OLDEST = (7, 0)
 STANDARD, HARDENED = "standard", "hardened"
 PROFILES = (STANDARD, HARDENED)
 
@@ -76,20 +79,28 @@ SPEAK = ("publish",)
 CONTROL = (*AGENT, *SPEAK, "scan", "hscan", "xrange", "xrevrange", "xdel", "info")
 
 
-def acl_file(passwords: dict[str, str], control_password: str, profile: str = STANDARD) -> str:
+def acl_file(
+    passwords: dict[str, str],
+    control_password: str,
+    profile: str = STANDARD,
+    version: tuple[int, ...] = OLDEST,
+) -> str:
     """The lines of an ``aclfile``; ``passwords`` are those of the agents, by environment.
 
-    The file contains hashes of passwords, so it may be readable by the server. Raises ``ValueError``
-    for a short password.
+    The file contains hashes of passwords, so other users may read it, as the server must. Raises
+    ``ValueError`` for a short password, and for one that two users have: each could log in as the other.
     """
-    for password in (*passwords.values(), control_password):
-        if len(password) < MINIMUM:
-            raise ValueError(f"A password must have at least {MINIMUM} characters.")
+    every = [*passwords.values(), control_password]
+    if any(len(password) < MINIMUM for password in every):
+        raise ValueError(f"A password must have at least {MINIMUM} characters.")
+    if len(set(every)) < len(every):
+        raise ValueError("Each environment and the control plane must have different passwords.")
+    more = [command for since, commands in _SINCE.items() if version >= since for command in commands]
     return "\n".join(
         [
             "user default off resetpass resetkeys resetchannels -@all",
-            *(agent_user(name, password, profile) for name, password in sorted(passwords.items())),
-            control_user(control_password, profile),
+            *(agent_user(name, password, profile, more) for name, password in sorted(passwords.items())),
+            control_user(control_password, profile, more),
             "",
         ]
     )
@@ -99,7 +110,7 @@ def acl_file(passwords: dict[str, str], control_password: str, profile: str = ST
 MINIMUM = 20
 
 
-def agent_user(environment: str, password: str, profile: str = STANDARD) -> str:
+def agent_user(environment: str, password: str, profile: str = STANDARD, more: Sequence[str] = ()) -> str:
     """The line of the user ``agent-<environment>``."""
     writable = [
         _domain(keys.breaker(environment, "")),
@@ -116,15 +127,16 @@ def agent_user(environment: str, password: str, profile: str = STANDARD) -> str:
     patterns = [*(f"~{key}" for key in writable), *(f"%R~{key}" for key in readable)]
     spoken = [f"&{keys.breaker_channel(environment)}", f"&{keys.backlog_channel(environment)}"]
     channels = [f"&{keys.config_channel(environment)}", *spoken]
-    commands = (*_POD_SCRIPTS[profile], *AGENT)
+    commands = (*_POD_SCRIPTS[profile], *AGENT, *more)
     user = _user(f"agent-{environment}", password, patterns, channels, commands)
     # Agents listen to every channel and publish on two, with a selector.
     return f"{user} ({' '.join(f'+{command}' for command in SPEAK)} {' '.join(spoken)})"
 
 
-def control_user(password: str, profile: str = STANDARD) -> str:
+def control_user(password: str, profile: str = STANDARD, more: Sequence[str] = ()) -> str:
     """The line of the user ``control``."""
-    return _user("control", password, ["~fb1:*"], ["&fb1:*"], (*_CONTROL_SCRIPTS[profile], *CONTROL))
+    commands = (*_CONTROL_SCRIPTS[profile], *CONTROL, *more)
+    return _user("control", password, ["~fb1:*"], ["&fb1:*"], commands)
 
 
 def _domain(key: str) -> str:

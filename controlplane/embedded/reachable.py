@@ -13,9 +13,10 @@ from fuseboard.contract.store_url import StoreUrl
 _PATIENCE_S = 3
 
 
-def problems() -> dict[str, str]:
-    """Variable -> what is wrong with its server. Empty when all answer."""
-    found = {variable: problem(variable, url) for variable, url in configured().items()}
+def problems(*only: str) -> dict[str, str]:
+    """Variable -> what is wrong with its server. Empty when all answer. ``only``: these, if any are named."""
+    wanted = {variable: url for variable, url in configured().items() if not only or variable in only}
+    found = {variable: problem(variable, url) for variable, url in wanted.items()}
     return {variable: sentence for variable, sentence in found.items() if sentence is not None}
 
 
@@ -39,6 +40,9 @@ def _place(url: str) -> str:
             return ", ".join(map(str, addresses))
     try:
         parts = urlsplit(url)
+        places = parts.netloc.rpartition("@")[2]
+        if "," in places:
+            return places.replace(",", ", ")
         return f"{parts.hostname or 'a local socket'}:{parts.port or 'default port'}"
     except ValueError:
         return "something that is not a URL"

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha1
 from pathlib import Path
@@ -44,6 +45,7 @@ from tests.people import ADA
 from tests.waiting import eventually, wait_until
 
 AGENT, CONTROL = "the password of the pods", "the password of the control plane"
+STAGING = "the password of other pods"
 KEEPER = "the-password-of-a-test"
 COMMON: dict[str, Any] = {"environment": "production", "reason": "for a test", "actor": ADA}
 
@@ -57,25 +59,36 @@ def only(profile: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("profile", [profile], indirect=True)
 
 
+@dataclass(frozen=True)
+class Server:
+    """A program, and the options of ``redis_acl`` for it."""
+
+    program: Path
+    options: tuple[str, ...] = ()
+
+
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, profile: str) -> Iterator[str]:
-    """``host:port`` of a Valkey that has read the file of this profile."""
+def server() -> Server:
+    return Server(binary(), ("--server-version", "9.0"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, profile: str, server: Server) -> Iterator[str]:
+    """``host:port`` of a server that has read the file of this profile."""
     folder = tmp_path_factory.mktemp("acl")
     file = folder / "users.acl"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FUSEBOARD_ACL_AGENT_PASSWORD", AGENT)
+        patch.setenv("FUSEBOARD_ACL_AGENT_PASSWORDS", f"production={AGENT},staging={STAGING}")
         patch.setenv("FUSEBOARD_ACL_CONTROL_PASSWORD", CONTROL)
         patch.setenv("FUSEBOARD_ACL_PROFILE", profile)
-        call_command(
-            "redis_acl", "--to", str(file), "--environment", "production", "--environment", "staging"
-        )
+        call_command("redis_acl", "--to", str(file), *server.options)
     assert AGENT not in file.read_text()
     with file.open("a") as lines:
         # For what only an administrator of the server does.
         lines.write(f"user keeper on >{KEEPER} ~* &* +@all\n")
     port = free_port()
     with (folder / "log").open("wb") as log:
-        process = spawn([binary(), "-"], log=log, stdin=subprocess.PIPE)
+        process = spawn([server.program, "-"], log=log, stdin=subprocess.PIPE)
     assert process.stdin is not None
     with process.stdin as stdin:
         stdin.write(f'bind 127.0.0.1\nport {port}\ndir "{folder}"\nsave ""\naclfile "{file}"\n'.encode())
@@ -140,6 +153,17 @@ def test_anonymous_and_default_users_are_refused(guarded: str) -> None:
     for url in (f"redis://{guarded}/0", f"redis://:{CONTROL.replace(' ', '%20')}@{guarded}/0"):
         with redis.Redis.from_url(url) as client, pytest.raises(redis.AuthenticationError):
             client.ping()
+
+
+def test_a_pod_cannot_log_in_for_another_environment(guarded: str) -> None:
+    for user, password in (("agent-staging", AGENT), ("agent-production", STAGING), ("control", AGENT)):
+        with (
+            redis.Redis.from_url(url_of(guarded, user, password)) as client,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            client.ping()
+    with redis.Redis.from_url(url_of(guarded, "agent-staging", STAGING)) as client:
+        assert client.ping()
 
 
 def test_the_control_plane_does_all_its_work(configured: str, control_url: str) -> None:

@@ -21,6 +21,11 @@ from tests.waiting import wait_until
 
 #: As in the Dockerfile. A user who is not root cannot start a process as another.
 USER = 10_001 if os.geteuid() == 0 else os.geteuid()
+#: The user whom the entry points of Postgres and Valkey become: a container starts them as root.
+STORE_USER = 999
+_FOLDERS = re.compile(
+    r"install --directory --owner fuseboard --mode (?P<mode>[0-7]{4}) (?P<paths>/[^\\\n&]+)"
+)
 _COPIED = re.compile(r"^COPY (?!--from)(?P<sources>.+) \S+$", re.MULTILINE)
 
 
@@ -46,6 +51,25 @@ def build(stage: str, folder: Path) -> Path:
     for path in [app, *app.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     return app
+
+
+def folders_of_image() -> dict[str, int]:
+    """The folders that the Dockerfile makes, with their modes. Docker gives both to an empty volume."""
+    found = _FOLDERS.finditer((PROJECT / "Dockerfile").read_text())
+    return {path: int(one["mode"], 8) for one in found for path in one["paths"].split()}
+
+
+def as_store() -> list[str]:
+    """What runs a store as its image does: as a user of its own, without rights."""
+    if os.geteuid() != 0:
+        return []
+    return [
+        "setpriv",
+        f"--reuid={STORE_USER}",
+        f"--regid={STORE_USER}",
+        "--clear-groups",
+        "--bounding-set=-all",
+    ]
 
 
 def as_user() -> list[str] | None:
@@ -133,11 +157,11 @@ class Machine:
             self.own(found[inside])
         return found
 
-    def own(self, folder: Path) -> Path:
+    def own(self, folder: Path, mode: int = 0o700) -> Path:
         if not folder.exists():
             folder.mkdir(parents=True)
             os.chown(folder, USER, USER if os.geteuid() == 0 else -1)
-            folder.chmod(0o700)
+            folder.chmod(mode)
         return folder
 
     def _here(self, word: str, memory: Mapping[str, Path]) -> str:

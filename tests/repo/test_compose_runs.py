@@ -15,11 +15,11 @@ import redis
 from django.utils import timezone
 
 from controlplane.accounts import tokens
-from controlplane.embedded.children import free_port
+from controlplane.embedded.children import free_port, last_lines
 from controlplane.embedded.valkey import binary
 from tests.controlplane.web_process import database_url
 from tests.people import SEED
-from tests.repo.composed import Machine, as_user
+from tests.repo.composed import Machine, as_store, as_user, folders_of_image
 from tests.repo.test_compose import OURS, SERVICES
 from tests.waiting import wait_until
 
@@ -48,9 +48,11 @@ def machine() -> Iterator[Machine]:
     # The tests' Postgres has a user and a database of its own.
     there = f"fuseboard:{SECRETS.get('POSTGRES_PASSWORD', '')}@postgres:5432/fuseboard"
     known[there] = f"{database.netloc}{database.path}"
-    volumes = {"/var/lib/fuseboard": folder / "volume"}
+    modes = {path: mode for path, mode in folders_of_image().items() if path.startswith("/var/")}
+    volumes = {path: folder / "volumes" / Path(path).name for path in modes}
     machine = Machine(folder, user, SECRETS | {"POSTGRES_PASSWORD": ""}, known, volumes, ports)
-    machine.own(volumes["/var/lib/fuseboard"])
+    for path, mode in modes.items():
+        machine.own(volumes[path], mode)
     try:
         yield machine
     finally:
@@ -67,25 +69,32 @@ def machine() -> Iterator[Machine]:
 
 
 def _start_stores(machine: Machine) -> None:
-    """``limits`` with the file that ``acl`` has written, and ``broker``."""
-    users = machine.volumes["/var/lib/fuseboard"] / "users.acl"
+    """``limits`` with the file that ``acl`` has written, and ``broker``: as the user of their image."""
+    users = machine.volumes["/var/lib/redis-users"] / "users.acl"
+    # This user may not look into the checkout.
+    server = shutil.copy(binary(), machine.folder / "valkey-server")
     for name, settings in (
         ("limits", f"aclfile {users}"),
         ("broker", f"requirepass {SECRETS['BROKER_PASSWORD']}"),
     ):
         port = machine.ports[name]
-        process = subprocess.Popen([str(binary()), "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        log = machine.log_of(name).open("wb")
+        process = subprocess.Popen(
+            [*as_store(), server, "-"], cwd="/", stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+        )
+        log.close()
         machine.stores.append(process)
-        text = f'bind 127.0.0.1\nport {port}\nsave ""\ndir {machine.folder}\nmaxmemory-policy noeviction\n'
+        text = f'bind 127.0.0.1\nport {port}\nsave ""\nmaxmemory-policy noeviction\n'
         assert process.stdin is not None
         with process.stdin:
             process.stdin.write(f"{text}{settings}\n".encode())
-        wait_until(lambda port=port: _listens(port), f"{name} to listen")
+        wait_until(lambda name=name, process=process: _listens(machine, name, process), f"{name} to listen")
 
 
-def _listens(port: int) -> bool:
+def _listens(machine: Machine, name: str, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, f"{name}: {last_lines(machine.log_of(name))}"
     try:
-        redis.Redis(port=port).ping()
+        redis.Redis(port=machine.ports[name]).ping()
     except redis.AuthenticationError:
         return True
     except redis.ConnectionError:
