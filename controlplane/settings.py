@@ -340,6 +340,8 @@ if BROKER_URL.startswith("rediss"):
         "ssl_ca_certs": env.text("FUSEBOARD_CA_FILE") or None,
     }
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# A broker that answers with an error, as during a failover or with a full memory, does not end the worker.
+CELERY_BROKER_CHANNEL_ERROR_RETRY = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 60, "socket_timeout": 5, "socket_connect_timeout": 2}
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]

@@ -3,6 +3,9 @@
 import time
 from itertools import pairwise
 
+import psycopg
+import redis as client
+
 from tests.faults.field import CONTROL_PLANE, Broken, Field
 from tests.faults.matrix import row
 from tests.faults.seen import Callers
@@ -109,6 +112,40 @@ def worker_killed(field: Field) -> str:
         raise Broken(f"Redis has {field.redis_head()}, expected revision {revision}")
     field.edit("set_tenant_quota", **quota(8))
     return f"3 edits it had to publish: everywhere, and nothing waiting, after {slowest_s:.1f} s at most"
+
+
+#: What a broker answers during a failover, with a full memory, and without its replica; and how it is mended.
+_REFUSES_WRITES = (
+    (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+)
+
+
+@row("33c", "broker-read-only")
+def broker_read_only(field: Field) -> str:
+    """The broker answers, but refuses every write: worker and beat live, and alerts are evaluated again."""
+    slowest_s = 0.0
+    with client.Redis.from_url(field.broker.url) as broker:
+        for fault, mend in _REFUSES_WRITES:
+            try:
+                broker.execute_command(*fault)
+                # Long enough for several attempts of the worker to consume, and of beat to send.
+                time.sleep(12)
+            finally:
+                broker.execute_command(*mend)
+            ended = [actor.name for actor in field.processes.ended() if actor.name in CONTROL_PLANE]
+            if ended:
+                raise Broken(f"{fault[0]} {fault[-2]} ended {ended}")
+            slowest_s = max(slowest_s, _until_evaluated(field))
+    return f"3 faults of 12 s ended no process; alerts evaluated again after {slowest_s:.1f} s at most"
+
+
+def _until_evaluated(field: Field) -> float:
+    with psycopg.connect(field.postgres.url, autocommit=True) as database:
+        [(now,)] = database.execute("SELECT now()").fetchall()
+        evaluated = "SELECT FROM alerts_evaluation WHERE at > %s"
+        return field.until("alerts are evaluated", lambda: database.execute(evaluated, [now]).rowcount, 10)
 
 
 @row("34", "two-reconcilers")
