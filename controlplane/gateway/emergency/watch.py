@@ -42,6 +42,9 @@ from controlplane.status.status import status_of
 RULES_OF_LEVEL = tuple(rule for rule in RULES if timing_of(rule.key).level >= LEVEL)
 READ_S = 5.0
 LOOK_S = 1.0
+#: A worker that starts together with this gateway may need four times as long as one that runs.
+STARTS = 4
+WORKER_AWAY = "worker-away"
 #: Plans on disk are at most this old while Postgres answers.
 KEPT_S = 60.0
 
@@ -161,6 +164,9 @@ class Emergency:
         """Whether no worker has evaluated the alerts for too long."""
         return self.quiet_s(environment) > self._after_s
 
+    def _starts(self) -> bool:
+        return self._clock.monotonic() - self._begun < STARTS * self._after_s
+
     @property
     def idle_s(self) -> float:
         """Since when this gateway did not look."""
@@ -196,6 +202,8 @@ class Emergency:
             evaluated_at=max(now - self.quiet_s(environment), self._answers_since),
         )
         found = {one.key: one for one in await self._in(lambda: evaluate(status_of(facts), RULES_OF_LEVEL))}
+        if self._starts() and self.journal.open(environment, WORKER_AWAY) is None:
+            found.pop(WORKER_AWAY, None)
         open_before = {key for known, key in self._alerts if known == environment}
         lasting = {one.key for one in self.journal.episodes if self._lasts(one, environment)}
         for key in sorted(found.keys() | open_before | lasting):
