@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.db.backends.signals import connection_created
 
 
 class ControlPlaneConfig(AppConfig):
@@ -9,3 +10,6 @@ class ControlPlaneConfig(AppConfig):
 
     def ready(self) -> None:
         from controlplane import checks  # noqa: F401 - registers itself
+        from controlplane.postgres import check_timeouts
+
+        connection_created.connect(check_timeouts, dispatch_uid="timeouts")

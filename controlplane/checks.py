@@ -86,11 +86,13 @@ def nothing_secret_in_the_clear(**_: Any) -> list[checks.CheckMessage]:
         "FUSEBOARD_REDIS_URL": settings.REDIS_URL.startswith("redis"),
         "FUSEBOARD_BROKER_URL": settings.BROKER_URL.startswith("redis"),
         "DATABASE_URL": "sslmode=verify-full" not in settings.DATABASE_URL,
+        "FUSEBOARD_DIRECT_DATABASE_URL": "sslmode=verify-full" not in settings.DIRECT_DATABASE_URL,
     }
     urls = {
         "FUSEBOARD_REDIS_URL": settings.REDIS_URL,
         "FUSEBOARD_BROKER_URL": settings.BROKER_URL,
         "DATABASE_URL": settings.DATABASE_URL,
+        "FUSEBOARD_DIRECT_DATABASE_URL": settings.DIRECT_DATABASE_URL,
     }
     return [
         checks.Info(

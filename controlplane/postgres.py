@@ -1,10 +1,74 @@
-"""Postgres as the clock and the bell of every process: its time, and NOTIFY for what has changed."""
+"""Postgres as the clock, the bell and the lock of every process: its time, NOTIFY, and locks of a session."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, cast
 
+import psycopg
+import structlog
+from django.conf import settings
 from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from psycopg.conninfo import make_conninfo
+
+from controlplane.database_url import TIMEOUTS, as_options
+
+log = structlog.get_logger(__name__)
+
+#: Options of a Django database that are for Django, not for libpq.
+_DJANGO_OPTIONS = {"pool", "server_side_binding", "isolation_level", "assume_role"}
+_NAMED = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+
+
+def conninfo(purpose: str, *, direct: bool = False, statement_timeout_ms: int = 0) -> str:
+    """How libpq reaches Django's database. ``direct``: past a pooler, for what needs a session.
+
+    A pooled session keeps the timeouts of its role.
+    """
+    database = (settings.DIRECT_DATABASE if direct else None) or settings.DATABASES["default"]
+    options = {name: v for name, v in database.get("OPTIONS", {}).items() if name not in _DJANGO_OPTIONS}
+    options |= {name: database[key] for name, key in _NAMED.items() if database.get(key)}
+    if statement_timeout_ms and not (settings.DATABASE_POOLED and not direct):
+        # The last one counts.
+        options["options"] = (
+            f"{options.get('options', '')} -c statement_timeout={statement_timeout_ms}".strip()
+        )
+    return make_conninfo("", **options | {"application_name": f"fuseboard-{purpose}"})
+
+
+@contextmanager
+def session_lock(key: int) -> Iterator[bool]:
+    """Yield whether no other process holds the lock. Raises ``django.db.Error``.
+
+    The lock has its own connection, so it lasts over many transactions, and ends with the process.
+    """
+    with connection.wrap_database_errors:
+        session = psycopg.connect(conninfo("lock", direct=True), autocommit=True)
+    with session:
+        with connection.wrap_database_errors:
+            alone = session.execute("SELECT pg_try_advisory_lock(%s)", [key]).fetchone()
+        yield alone == (True,)
+
+
+def check_timeouts(connection: BaseDatabaseWrapper, **_: Any) -> None:
+    """Log once if a pooler has dropped the timeouts: a session could then hold its locks for ever."""
+    if connection.settings_dict["OPTIONS"].get("options", "") not in ("", as_options(TIMEOUTS)):
+        # Migrations have their own, and DATABASE_URL may have others.
+        return
+    connection_created.disconnect(dispatch_uid="timeouts")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        found = cursor.fetchone()
+    if found == ("0",):
+        hint = (
+            "Run manage.py migrate, which sets them for the role, and RECONNECT in the pooler."
+            if settings.DATABASE_POOLED
+            else "DATABASE_URL names a pooler: set FUSEBOARD_DATABASE_POOLED, and what it needs."
+        )
+        log.error("postgres.without_timeouts", hint=hint)
 
 
 def postgres_now() -> datetime:

@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import dj_database_url
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 from controlplane import env, logs
 from controlplane.accounts import settings as accounts
+from controlplane.database_url import database_of
 from controlplane.redis_acl import PROFILES
 from fuseboard.contract.store_url import SCHEMES, with_ca
 
@@ -54,7 +54,17 @@ SECRET_KEY_FALLBACKS = env.words("FUSEBOARD_SECRET_KEY_FALLBACKS", [])
 # Stores. Without a URL, manage.py starts embedded servers and exports their URLs; controlplane.checks
 # reports it when neither happened.
 
-DATABASE_URL = env.url("DATABASE_URL", ("postgres", "postgresql"))
+_POSTGRES = ("postgres", "postgresql")
+DATABASE_URL = env.url("DATABASE_URL", _POSTGRES)
+#: Whether a pooler gives each transaction another session of Postgres.
+DATABASE_POOLED = env.flag("FUSEBOARD_DATABASE_POOLED")
+#: Past that pooler.
+DIRECT_DATABASE_URL = env.url("FUSEBOARD_DIRECT_DATABASE_URL", _POSTGRES)
+if DATABASE_POOLED and not DIRECT_DATABASE_URL:
+    raise ImproperlyConfigured(
+        "FUSEBOARD_DATABASE_POOLED needs FUSEBOARD_DIRECT_DATABASE_URL, an address of Postgres past the"
+        " pooler: LISTEN, locks and migrations need a session."
+    )
 #: Counters, breakers and the copy of the configuration.
 CA_FILE = env.text("FUSEBOARD_CA_FILE")
 REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), CA_FILE)
@@ -71,18 +81,17 @@ _UNSET: dict[str, Any] = {
     "HOST": "/DATABASE_URL is not set",
     "NAME": "fuseboard",
 }
-_database: dict[str, Any] = dict(dj_database_url.parse(DATABASE_URL)) if DATABASE_URL else _UNSET
-_database |= {
-    # Each request of an ASGI process has its own thread: a kept connection would never be used again.
-    "CONN_MAX_AGE": 0,
-    "OPTIONS": {
-        "connect_timeout": 2,
-        "application_name": "fuseboard",
-        "options": "-c statement_timeout=5s -c lock_timeout=3s -c idle_in_transaction_session_timeout=15s",
-        **_database.get("OPTIONS", {}),
-    },
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": database_of(DATABASE_URL, name="DATABASE_URL", pooled=DATABASE_POOLED)
+    if DATABASE_URL
+    else _UNSET
 }
-DATABASES = {"default": _database}
+#: What needs a session uses this; ``None`` for the same database as everything else.
+DIRECT_DATABASE = (
+    database_of(DIRECT_DATABASE_URL, name="FUSEBOARD_DIRECT_DATABASE_URL", pooled=False)
+    if DIRECT_DATABASE_URL
+    else None
+)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [

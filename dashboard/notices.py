@@ -3,14 +3,13 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 import structlog
-from django.db import connections
 
 from controlplane import notify_channels
 from controlplane.accounts import logins
+from controlplane.postgres import conninfo
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +24,8 @@ async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
     """
     while True:
         try:
-            async with await psycopg.AsyncConnection.connect(**_parameters(), autocommit=True) as connection:
+            where = conninfo("hub", direct=True)
+            async with await psycopg.AsyncConnection.connect(where, autocommit=True) as connection:
                 for channel in CHANNELS:
                     await connection.execute(f"LISTEN {channel}")
                 wake.set()
@@ -38,12 +38,3 @@ async def listen(wake: asyncio.Event, doubt: Callable[[], None]) -> None:
         except psycopg.OperationalError as error:
             log.warning("hub.listen_lost", error=str(error).splitlines()[0])
         await asyncio.sleep(_RETRY_S)
-
-
-def _parameters() -> dict[str, Any]:
-    """The parameters of Django's own connections, with psycopg's names."""
-    settings = connections["default"].settings_dict
-    names = {"HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password", "NAME": "dbname"}
-    parameters = {name: settings[key] for key, name in names.items() if settings.get(key)}
-    ssl = {name: value for name, value in settings.get("OPTIONS", {}).items() if name.startswith("ssl")}
-    return {**parameters, **ssl, "connect_timeout": 2, "application_name": "fuseboard hub"}

@@ -11,7 +11,6 @@ hour counts as not sealed, and readers use its frames.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -20,6 +19,7 @@ import structlog
 from django.db import connection, transaction
 from django.utils import timezone
 
+from controlplane.postgres import session_lock
 from controlplane.series import partitions
 from controlplane.series.frames import (
     UNKNOWN,
@@ -52,9 +52,8 @@ PER_WRITE = 100
 _HOUR = timedelta(hours=1)
 _MINUTE_SPANS = SPANS // MINUTES
 
-#: Of the session, because an hour takes several transactions. It ends with the connection at the latest.
-_LOCK = "SELECT pg_try_advisory_lock(hashtext('fuseboard.series.seal'))"
-_UNLOCK = "SELECT pg_advisory_unlock(hashtext('fuseboard.series.seal'))"
+#: Of a session, because an hour takes several transactions.
+_LOCK = int.from_bytes(b"sealing")
 _OLDEST = "SELECT min(at) FROM series_frame"
 _ENVIRONMENTS = """
     SELECT DISTINCT environment FROM series_writer
@@ -76,7 +75,7 @@ def seal(now: datetime | None = None) -> int:
     """
     now = now or timezone.now()
     until, sealed = monotonic() + MOST_S, 0
-    with _alone() as alone:
+    with session_lock(_LOCK) as alone:
         if not alone:
             return 0
         for hour in list(_due(now)):
@@ -92,19 +91,6 @@ def seal(now: datetime | None = None) -> int:
             sealed += 1
             log.info("series.sealed", hour=hour.isoformat(), rows=rows, final=final)
     return sealed
-
-
-@contextmanager
-def _alone() -> Iterator[bool]:
-    """Yield whether no other process seals."""
-    with connection.cursor() as cursor:
-        cursor.execute(_LOCK)
-        alone = cursor.fetchone() == (True,)
-        try:
-            yield alone
-        finally:
-            if alone:
-                cursor.execute(_UNLOCK)
 
 
 def _due(now: datetime) -> Iterator[datetime]:

@@ -36,7 +36,6 @@ MODULE = re.compile(r"\bpython3? -m (?P<name>[a-z][\w.]*)")
 
 #: Text that starts like a command and is none: why it is in the repository.
 NO_COMMANDS = {
-    "fuseboard hub": "the name of a connection to Postgres",
     "fuseboard second factors": "the purpose of a derived key",
 }
 

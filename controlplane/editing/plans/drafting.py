@@ -1,16 +1,15 @@
 """Uploaded plans: a worker reads, compares and applies them. Small ones are processed at once."""
 
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
 from typing import IO
 from uuid import UUID
 
 import structlog
-from django.db import connection, connections
+from django.db import connections
 from django.utils import timezone
 
 from controlplane.accounts.authors import RightsLost, lost_rights
@@ -25,6 +24,7 @@ from controlplane.errors import EditConflict, EditError, InvalidEdit
 from controlplane.policies.drafts import Draft, DraftState
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import as_document
+from controlplane.postgres import session_lock
 from controlplane.validation import Problems
 
 log = structlog.get_logger(__name__)
@@ -107,7 +107,7 @@ def work_drafts() -> int:
 
 def work(pk: UUID) -> bool:
     """Read or apply one draft. Return ``False`` when another process does."""
-    with _alone(pk) as alone:
+    with session_lock(pk.int & 0x7FFF_FFFF_FFFF_FFFF) as alone:
         draft = Draft.objects.filter(pk=pk).first() if alone else None
         if draft is None or not draft.busy:
             return False
@@ -214,17 +214,3 @@ def _refuse(draft: Draft, report: _Report, errors: list[list[object]]) -> None:
 
 def _set(draft: Draft, **values: object) -> None:
     Draft.objects.filter(pk=draft.pk).update(done=0, of=0, **values)
-
-
-@contextmanager
-def _alone(pk: UUID) -> Iterator[bool]:
-    """Yield whether this process got the lock. It ends with the connection, and so with the process."""
-    key = pk.int & 0x7FFF_FFFF_FFFF_FFFF
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [key])
-        [alone] = cursor.fetchone() or [False]
-        try:
-            yield bool(alone)
-        finally:
-            if alone:
-                cursor.execute("SELECT pg_advisory_unlock(%s)", [key])

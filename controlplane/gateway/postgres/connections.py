@@ -3,15 +3,14 @@
 import asyncio
 import random
 from contextlib import suppress
-from typing import Any
 
 from django.conf import settings
 from psycopg import AsyncConnection, Error
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
-#: Options of a Django database that are for Django, not for libpq.
-_DJANGO_OPTIONS = {"pool", "server_side_binding", "isolation_level", "assume_role", "options"}
+from controlplane.postgres import conninfo
 
+#: As in DATABASE_URL, unless that says otherwise.
 CONNECT_TIMEOUT_S = 2
 STATEMENT_TIMEOUT_MS = 3_000
 
@@ -34,29 +33,15 @@ class Backoff:
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
 
-def conninfo(purpose: str) -> str:
-    """How libpq reaches Django's default database."""
-    database: dict[str, Any] = settings.DATABASES["default"]
-    options = {name: v for name, v in database.get("OPTIONS", {}).items() if name not in _DJANGO_OPTIONS}
-    named = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-    options |= {name: database[key] for name, key in named.items() if database.get(key)}
-    options |= {
-        "application_name": f"fuseboard-gateway-{purpose}",
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "tcp_user_timeout": 5_000,
-        # A connection that is cut silently is noticed within about 10 s, idle or not.
-        "keepalives_idle": 5,
-        "keepalives_interval": 2,
-        "keepalives_count": 3,
-        "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS}",
-    }
-    return make_conninfo("", **options)
-
-
-async def connect(purpose: str) -> AsyncConnection:
-    """A new connection in autocommit. Raises one of ``Unreachable``."""
-    async with asyncio.timeout(CONNECT_TIMEOUT_S + 1):
-        return await AsyncConnection.connect(conninfo(purpose), autocommit=True)
+async def connect(purpose: str, *, direct: bool = False) -> AsyncConnection:
+    """A new connection in autocommit; ``direct`` for LISTEN. Raises one of ``Unreachable``."""
+    where = conninfo(f"gateway-{purpose}", direct=direct, statement_timeout_ms=STATEMENT_TIMEOUT_MS)
+    # Each host has its own timeout.
+    hosts = str(conninfo_to_dict(where).get("host", "")).count(",") + 1
+    async with asyncio.timeout(CONNECT_TIMEOUT_S * hosts + 1):
+        # A statement that is prepared belongs to a session.
+        prepare = None if settings.DATABASE_POOLED else 5
+        return await AsyncConnection.connect(where, autocommit=True, prepare_threshold=prepare)
 
 
 async def close(connection: AsyncConnection | None) -> None:

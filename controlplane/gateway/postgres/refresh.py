@@ -79,7 +79,7 @@ class Refresher:
         while True:
             connection = None
             try:
-                connection = await connect("listen")
+                connection = await connect("listen", direct=True)
                 for channel in CHANNELS:
                     await connection.execute(f"LISTEN {channel}")
                 backoff.reset()

@@ -1,0 +1,66 @@
+"""``manage.py migrate`` has timeouts of its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import CommandError, call_command
+from django.core.management.commands.migrate import Command as Migrate
+from django.db import connection
+
+from controlplane.management.commands import migrate
+from controlplane.postgres import conninfo
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def show(name: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW {name}")
+        return str(cursor.fetchone()[0])
+
+
+TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
+def test_migrations_have_their_own_timeouts_and_pages_theirs_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[list[str]] = []
+    monkeypatch.setattr(Migrate, "handle", lambda *_, **__: found.append([show(name) for name in TIMEOUTS]))
+    call_command("migrate", verbosity=0)
+    assert found == [["0", "3s", "0"]]
+    assert [show(name) for name in TIMEOUTS] == ["5s", "3s", "15s"]
+
+
+@contextmanager
+def locked(table: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(conninfo("test")) as other:
+        other.execute(f"LOCK {table} IN ACCESS EXCLUSIVE MODE")  # type: ignore[call-overload]
+        yield other
+
+
+def _touch(*_: Any, **__: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE alerts_mute ADD COLUMN IF NOT EXISTS id bigint")
+
+
+def test_a_migration_that_waits_for_a_lock_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Migrate, "handle", _touch)
+    err = StringIO()
+    with locked("alerts_mute") as other:
+        # The other transaction ends while the command pauses.
+        monkeypatch.setattr("time.sleep", lambda _: other.rollback())
+        call_command("migrate", stderr=err, verbosity=0)
+    assert err.getvalue().count("Trying again") == 1
+
+
+def test_a_lock_that_does_not_end_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Migrate, "handle", _touch)
+    monkeypatch.setattr(migrate, "TRIES", 2)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with locked("alerts_mute"), pytest.raises(CommandError, match="pg_stat_activity"):
+        call_command("migrate", stderr=StringIO(), verbosity=0)
