@@ -97,12 +97,12 @@ def pairs(name: str) -> dict[str, str]:
     """A list of ``name=value`` with commas between them."""
     found = {}
     for word in words(name, []):
-        key, equals, value = word.partition("=")
-        if not equals or not value or key in found:
+        key, value = (part.strip() for part in word.partition("=")[::2])
+        if not key or not value or key in found:
             raise ImproperlyConfigured(
                 f"{name} must list name=value, each name once, with commas between them."
             )
-        found[key.strip()] = value.strip()
+        found[key] = value
     return found
 
 
