@@ -6,13 +6,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env
 
-APPS = [
-    "allauth",
-    "allauth.account",
-    "allauth.mfa",
-    "allauth.socialaccount",
-    "allauth.socialaccount.providers.openid_connect",
-]
+#: Apps for the login with a provider. No other process than web needs them.
+LOGIN = ["allauth.socialaccount", "allauth.socialaccount.providers.openid_connect"]
+APPS = ["allauth", "allauth.account", "allauth.mfa", *LOGIN]
 #: What URLs call the one provider.
 PROVIDER = "company"
 _ROLES = ("viewer", "operator", "admin")

@@ -1,5 +1,9 @@
+from datetime import timedelta
+
 from django.db import models
 from django.db.models.functions import Now
+
+KEPT_FOR = timedelta(hours=24)
 
 
 class KeptReply(models.Model):
@@ -25,3 +29,8 @@ class KeptReply(models.Model):
 
     def __str__(self) -> str:
         return f"{self.caller} {self.key}"
+
+
+def forget_old_replies() -> int:
+    """Delete expired replies; return how many."""
+    return KeptReply.objects.filter(created_at__lt=Now() - KEPT_FOR).delete()[0]

@@ -1,6 +1,6 @@
 import structlog
 
-from controlplane.api.http.idempotency import forget_old_replies
+from controlplane.api.models import forget_old_replies
 from controlplane.celery import app
 
 log = structlog.get_logger(__name__)

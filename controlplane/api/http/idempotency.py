@@ -7,7 +7,6 @@ timeout it gets 409. Replies to refused edits are not stored: they changed nothi
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from functools import wraps
 from hashlib import sha256
 from typing import Any
@@ -22,12 +21,10 @@ from psycopg.errors import LockNotAvailable
 
 from controlplane.api.http.auth import caller_of
 from controlplane.api.http.uploads import upload_of
-from controlplane.api.models import KeptReply
+from controlplane.api.models import KEPT_FOR, KeptReply
 from controlplane.api.schemas.proposals import accepted
 from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import ChangeRequest
-
-KEPT_FOR = timedelta(hours=24)
 
 #: Visible ASCII without commas: two headers of one name arrive as one with a comma.
 _KEY = re.compile(r"[!-+\--~]{1,200}")
@@ -138,8 +135,3 @@ def _kept_form(reply: Any) -> Any:
         raise TypeError("Only documents can be stored; give the operation a response schema.")
     secrets: frozenset[str] = getattr(reply, "secrets", frozenset())
     return reply.model_dump(mode="json") | dict.fromkeys(secrets)
-
-
-def forget_old_replies() -> int:
-    """Delete expired replies; return how many."""
-    return KeptReply.objects.filter(created_at__lt=Now() - KEPT_FOR).delete()[0]

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand
 from django.utils.module_loading import import_string
 
 from controlplane.api.http.body_limit import DRAINED
+from controlplane.checks import CONFIGURATION
 from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import Application, limited
 from controlplane.listening import listen
@@ -22,6 +23,8 @@ LIMITS = Limits(body_bytes=DRAINED, body_s=60.0, websockets=True)
 
 
 class Command(BaseCommand):
+    #: The other checks look at every model and URL. `manage.py check` runs them before a deployment.
+    requires_system_checks = (CONFIGURATION,)
     help = "Serves the dashboard and the API."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
