@@ -65,7 +65,11 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         self._names: set[str] = set()
         self._store_thread = StoreThread(settings.redis_url, self._simulated_outage)
         AsyncPrimitives.__init__(
-            self, self._store_thread, settings.environment, lambda: self._runtime.primitives
+            self,
+            self._store_thread,
+            settings.environment,
+            lambda: self._runtime.primitives,
+            lambda: self._runtime.seals,
         )
         self.backlogs = Backlogs(self, self._store_thread, settings.environment, self._present_runtime)
 

@@ -38,6 +38,7 @@ from fuseboard.reporting.loop_port import LoopPort
 from fuseboard.reporting.primitive_figures import PrimitiveFigures
 from fuseboard.reporting.refusal_samples import RefusalSamples
 from fuseboard.reporting.refusal_tokens import RefusalTokens
+from fuseboard.reporting.seals import Seals, read_seal_keys
 from fuseboard.reporting.sync_thread import SyncThread
 from fuseboard.settings import AgentSettings
 from fuseboard.store import open_store
@@ -102,7 +103,9 @@ class Runtime:
         #: The thread in which the loop runs.
         self.thread = 0
         self._disk: Disk | None = None
+        keys_file = None
         if settings.state_dir is not None:
+            keys_file = settings.state_dir / f"{settings.environment}@{settings.service}.keys"
             self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
             self.admission.redis_fallback.drain.journal = Journal(
                 settings.state_dir,
@@ -110,6 +113,7 @@ class Runtime:
                 service=settings.service,
                 counts=self.admission.redis_fallback.limits.offline,
             )
+        self.seals = Seals(keys_file, expected=bool(settings.url) and not settings.off)
         self.configuration.listen(self._size_journal)
         self._keeper = DiskWriter(self.configuration, self._disk)
         self.watch = Watch(
@@ -145,6 +149,7 @@ class Runtime:
         self.inbound.start(self.loop)
         if self._disk is not None:
             await apply_from_disk(self.configuration, self._disk, timeout_s=settings.boot_file_s)
+            await read_seal_keys(self.seals, timeout_s=settings.boot_file_s)
         self.admission.start()
         self.watch.start()
         # Otherwise the first heartbeat after every restart would report local mode.
@@ -275,6 +280,7 @@ class Runtime:
 
     def _receive(self, port: LoopPort, exchange: Exchange) -> None:
         request, response = exchange.request, exchange.response
+        self.seals.take(response.seal_keys)
         offer: CheckedConfig | None = None
         if not self.configuration.is_poisoned(response.head):
             try:

@@ -197,6 +197,7 @@ class GatewayApp:
             next_ms=fleet.next_ms,
             live_servers=fleet.divisor_of(beat.server, beat.boot),
             also=gateway.coordination.part(beat, now)
+            + gateway.coordination.seal_keys.part(beat.environment, token.service)
             + fleet.protection.part(
                 beat,
                 servers=fleet.servers,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fuseboard.contract.policy import ConfigHead, Policy, TenantRecord, encode_policy, hash_of
+from fuseboard.contract.seal_keys import SealKeys
 from fuseboard.contract.sync import NO_POLICY, SyncRequest, SyncResponse, decode_request, encode
 
 
@@ -38,6 +39,7 @@ class FakeGateway:
         self.refetch = False
         self.next_ms = 60_000
         self.live_servers = 1
+        self.seal_keys: SealKeys = ()
         self.delay_s = 0.0
         self.url = ""
 
@@ -61,6 +63,7 @@ class FakeGateway:
             policy=NO_POLICY if unchanged else msgspec.Raw(encode_policy(self.policy)),
             tenants={tenant: self.tenants.get(tenant) for tenant in beat.want},
             refetch_tenants=self.refetch and beat.applied.revision < self.head.revision,
+            seal_keys=self.seal_keys,
         )
 
 

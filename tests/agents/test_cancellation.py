@@ -11,7 +11,7 @@ import pytest
 from fuseboard.blocking import _run
 from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.cancellation import stop_tasks, wait_for_event
-from fuseboard.configuration.startup import _read
+from fuseboard.configuration.startup import read_in_time
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import BreakerPolicy, Tuning
 from fuseboard.contract.store_url import StoreUrl
@@ -120,7 +120,7 @@ async def test_a_file_that_is_read_at_start_lets_a_cancellation_through():
 
         async def for_ever(go: threading.Event = go) -> None:
             while True:
-                await _read(go.wait, timeout_s=60)
+                await read_in_time(go.wait, timeout_s=60)
 
         task = asyncio.create_task(for_ever())
         await asyncio.sleep(0.001)

@@ -70,7 +70,7 @@ def test_a_copy_that_was_not_written_stays_due(disk: Disk, monkeypatch: pytest.M
     assert kept is not None, "the thread that asked before has gone on"
 
     with monkeypatch.context() as full:
-        full.setattr(Disk, "_replace", no_space)
+        full.setattr("fuseboard.configuration.disk.replace_file", no_space)
         keeper.write(kept)
     assert keeper.due() is None, "a disk that fails is not tried at each heartbeat"
     now += RETRY_WRITE_S

@@ -5,6 +5,7 @@ from typing import Any
 from fuseboard.contract.primitives import HeldLock, LockCounters, OnceCounters, Primitives
 from fuseboard.contract.refusal_samples import DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import RefusalKey
+from fuseboard.contract.seal_keys import SealKey
 from fuseboard.contract.sync import (
     AllowedAlone,
     Counters,
@@ -18,6 +19,7 @@ from fuseboard.contract.words import Mode, Reason
 
 REFUSAL_KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
 DIGEST_KEY = DigestKey(key=bytes(range(32)))
+SEAL_KEYS = (SealKey(id=bytes(range(4)), key=bytes(range(32))), SealKey(id=b"next", key=bytes(32)))
 PRIMITIVES = Primitives(
     locks=LockCounters(
         acquired=40,
@@ -44,6 +46,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "refusal_key": REFUSAL_KEY,
         "explain_url": "https://fuseboard.example.com/explain",
     },
+    "sync_response.8.json": {"seal_keys": SEAL_KEYS},
 }
 SAMPLES = (
     RefusalSample(

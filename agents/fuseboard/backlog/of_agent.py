@@ -10,6 +10,7 @@ from fuseboard.backlog.host import BacklogHost
 from fuseboard.contract import keys
 from fuseboard.errors import Misconfigured
 from fuseboard.primitives.store_thread import StoreThread
+from fuseboard.reporting.seals import Seals
 from fuseboard.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Backlogs:
         if known is None:
             from fuseboard.backlog.queue import Backlog
 
-            known = Backlog(self._agent, self._thread, self._admission, dependency, options)
+            known = Backlog(self._agent, self._thread, self._admission, self._seals, dependency, options)
             self._known[dependency] = known
         elif different := known.options.difference(options):
             raise Misconfigured(
@@ -78,6 +79,9 @@ class Backlogs:
             self._heard_by = runtime
             runtime.watch.listen(self._channel, self._hint)
         return runtime.admission
+
+    def _seals(self) -> Seals:
+        return self._present().seals
 
     def _hint(self, message: bytes) -> None:
         backlog = self._known.get(message.decode(errors="replace"))

@@ -19,6 +19,7 @@ class OptionArguments(TypedDict, total=False):
     """The options of ``agent.backlog``; see ``Options``."""
 
     fair: bool
+    sealed: bool
     age_s: float
     age_calls: int
     max_jobs: int
@@ -37,6 +38,8 @@ class Options:
 
     #: Tenants with waiting jobs get equal parts. A change applies when the backlog is empty.
     fair: bool = False
+    #: Payloads and results are sealed with the keys of the service. All workers must be able to open them.
+    sealed: bool = False
     #: A waiting job overtakes later jobs of one priority more after this time.
     age_s: float = 60.0
     #: The same in a fair backlog, in calls handed out meanwhile.
@@ -70,8 +73,9 @@ class Options:
             "max_run_s": (0.05, DAY_S),
             "result_s": (1.0, DAY_S),
         }
-        if type(self.fair) is not bool:
-            raise Misconfigured(f"fair must be True or False, not {self.fair!r}")
+        for name in ("fair", "sealed"):
+            if type(getattr(self, name)) is not bool:
+                raise Misconfigured(f"{name} must be True or False, not {getattr(self, name)!r}")
         for name, (least, most) in whole.items():
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:

@@ -1,6 +1,7 @@
 """The questions of one backlog to Redis, and their answers."""
 
 import asyncio
+from collections.abc import Callable
 from secrets import token_hex
 from time import monotonic
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from fuseboard.admission.call_admission import CallAdmission
+from fuseboard.backlog.envelopes import Envelopes
 from fuseboard.backlog.options import Options
 from fuseboard.batching.demand import is_slot, most_in_redis, rule_of
 from fuseboard.batching.encoding import msgpack_encode, numbered_rule
@@ -27,6 +29,7 @@ from fuseboard.contract.scripts import (
 from fuseboard.contract.words import BreakerState
 from fuseboard.decision import Account, Charge, Permit
 from fuseboard.errors import StoreUnavailable
+from fuseboard.reporting.seals import Seals
 from fuseboard.store.pipelined_connection import settles
 from fuseboard.store.store import NotServedError, Reply, Store, Word
 from fuseboard.subject import Costs
@@ -103,8 +106,16 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 class Questions:
     """Belongs to the event loop of the agent."""
 
-    def __init__(self, calls: CallAdmission, store: Store, dependency: str, options: Options) -> None:
+    def __init__(
+        self,
+        calls: CallAdmission,
+        store: Store,
+        dependency: str,
+        options: Options,
+        seals: Callable[[], Seals],
+    ) -> None:
         self.calls = calls
+        self.envelopes = Envelopes(seals, dependency, used=options.sealed)
         self._store = store
         self.dependency = dependency
         self.options = options
@@ -144,7 +155,11 @@ class Questions:
     # The questions
 
     async def submit(self, asked: list[object], payload: bytes) -> list[int]:
-        reply = await self._ask(BACKLOG_SUBMIT, self.keys, (msgpack_encode(asked), payload))
+        """``asked`` begins with the id of the job."""
+        kept = self.envelopes.close("payload", str(asked[0]), payload)
+        if kept is None:
+            raise NotRun("no gateway has given a key to seal the payload with yet")
+        reply = await self._ask(BACKLOG_SUBMIT, self.keys, (msgpack_encode(asked), kept))
         if not isinstance(reply, list) or len(reply) != 4 or not all(type(part) is int for part in reply):
             raise StoreUnavailable(f"backlog_submit was answered with {reply!r:.80}")
         return reply
@@ -160,6 +175,8 @@ class Questions:
         self, job_id: str, fence: int, how: int, *, delay_s: float, result: bytes, cause: str
     ) -> int:
         """The answer of ``backlog_end.lua``."""
+        if how == DONE:
+            result = self.envelopes.close("result", job_id, result) or b""
         slot_keys, slots = self.slots()
         asked = [job_id, fence, how, int(delay_s * 1e6), int(self.options.result_s * 1e6), cause]
         question = msgpack_encode([*asked, self.channel, self.dependency, slots[::2]])

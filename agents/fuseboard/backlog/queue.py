@@ -6,6 +6,7 @@ from time import monotonic
 
 from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.backlog.envelopes import Envelopes
 from fuseboard.backlog.host import JobAgent
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import Options, check_id
@@ -13,14 +14,17 @@ from fuseboard.backlog.pump import STOP_S, Pump
 from fuseboard.backlog.questions import CANCEL, REVIVE, Granted, Questions
 from fuseboard.backlog.renewal import DRIFT, Renewal
 from fuseboard.backlog.submitting import Submitting
-from fuseboard.backlog.workers import Handler, Value, Workers
+from fuseboard.backlog.workers import NOT_SEALED, Handler, Value, Workers
 from fuseboard.primitives.store_thread import StoreThread
+from fuseboard.reporting.seals import Seals
 
 #: The states of jobs that are asked for together are collected for this time.
 GATHER_S = 0.005
 #: Pauses between two looks for a result: the first, doubling up to the last.
 PAUSES_S = (0.02, 0.25)
 MOST_WAIT_S = 3600.0
+#: The pause of a worker that waits for the first key of a sealed backlog.
+KEY_S = 0.25
 #: Ids of one question.
 MOST_IDS = 500
 
@@ -33,6 +37,7 @@ class Backlog:
         agent: JobAgent,
         thread: StoreThread,
         admission: Callable[[], Admission],
+        seals: Callable[[], Seals],
         dependency: str,
         options: Options,
     ) -> None:
@@ -42,6 +47,7 @@ class Backlog:
         self._thread = thread
         #: Raises ``Misconfigured`` unless the agent is started and this is its loop.
         self._admission = admission
+        self._seals = seals
         self._workers = Workers(self, agent)
         self._asked: dict[str, asyncio.Future[Result]] = {}
         self._bound: Admission | None = None
@@ -160,10 +166,18 @@ class Backlog:
         """Wait for a job that may be sent now, for a worker that calls ``finish`` itself."""
         self._bind()
         while True:
+            while not self._questions.envelopes.ready:
+                await asyncio.sleep(KEY_S)
+                self._bind()
             job = self._job(await self._pump.next())
             if job.ours:
                 self.renewal.add(job)
-                return job
+                payload = self._questions.envelopes.open("payload", job.id, job.payload)
+                if payload is not None:
+                    job.payload = payload
+                    return job
+                self._workers.refuse(job)
+                continue
             # The answer was late. Redis hands the job out again.
             self._workers.give_back(job)
 
@@ -232,7 +246,7 @@ class Backlog:
         self._bound, inside = admission, admission.inspect()
         # Those of a loop that has ended are never answered.
         self._asked = {}
-        self._questions = Questions(inside.calls, admission.store, self.dependency, self.options)
+        self._questions = Questions(inside.calls, admission.store, self.dependency, self.options, self._seals)
         self._submitting = Submitting(admission, inside, self._questions)
         self._pump = Pump(self._questions, self._unused)
         self.renewal = Renewal(
@@ -269,14 +283,18 @@ class Backlog:
                 future.set_exception(error)
                 future.exception()  # a caller that has left reads it never
             return
-        for future, state in zip(asked.values(), states, strict=True):
-            future.set_result(_result(state))
+        for (job_id, future), state in zip(asked.items(), states, strict=True):
+            future.set_result(_result(state, job_id, self._questions.envelopes))
 
 
-def _result(state: bytes) -> Result:
+def _result(state: bytes, job_id: str, envelopes: Envelopes) -> Result:
     """A state of ``backlog_look.lua``."""
     word, _, rest = state.partition(b" ")
     status = word.decode(errors="replace") or "unknown"
     if status == "dead":
         return Result(status, cause=rest.decode(errors="replace"))
-    return Result(status, rest.partition(b" ")[2])
+    kept = rest.partition(b" ")[2]
+    if status != "done":
+        return Result(status, kept)
+    value = envelopes.open("result", job_id, kept)
+    return Result(status, cause=NOT_SEALED) if value is None else Result(status, value)

@@ -30,6 +30,8 @@ MOST_WORKERS = 1000
 RETRY_S = (1.0, 60.0)
 #: While Redis is unavailable, the end of a job is reported again after up to this time, for this many leases.
 END_AGAIN_S, END_LEASES = 0.5, 3
+#: Why a job of a sealed backlog is not handed out, or its result not returned.
+NOT_SEALED = "no key of this pod opens its seal"
 #: A handler that is cancelled may take this long to clean up.
 CANCEL_S = 1.0
 
@@ -180,6 +182,14 @@ class Workers:
             return
         self._agent.give_back(job.permit)
         self.keep(asyncio.ensure_future(self._end(job, RELEASE)))
+
+    def refuse(self, job: Job) -> None:
+        """No key opens the seal of the job. It is tried again: another worker may have a newer key."""
+        logger.warning("backlog.not_sealed job=%r: %s", job.id, NOT_SEALED)
+        self._agent.give_back(job.permit)
+        self.keep(
+            asyncio.ensure_future(self._end(job, RETRY, delay_s=_pause_s(job.attempt), cause=NOT_SEALED))
+        )
 
     async def hand_back(self, job: Job) -> None:
         """The job was begun, but its worker cannot finish it."""

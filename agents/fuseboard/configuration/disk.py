@@ -66,32 +66,13 @@ class Disk:
         body = msgspec.json.encode(kept)
         header = f"{FORMAT} {len(body)} {sha256(body).hexdigest()}\n".encode()
         try:
-            self._replace(header + body)
+            replace_file(self.path, header + body)
         except OSError as error:
             self.failures += 1
             if self.failures == 1:
                 logger.warning("config.not_kept path=%s: %s; the agent continues", self.path, error.strerror)
             return False
         return True
-
-    def _replace(self, content: bytes) -> None:
-        # Only a pod with a state directory needs it, and it loads archives.
-        import tempfile
-
-        directory = self.path.parent
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Each writer has a name of its own, because the pods of one host share the directory.
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=directory)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        _sync_directory(directory)
 
     def read(self) -> tuple[CheckedConfig, int] | None:
         """The offer and the number of live servers; ``None`` without a file.
@@ -112,6 +93,27 @@ class Disk:
             source=ConfigSource.DISK,
         )
         return offer, max(1, kept.live_servers)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read (0600), in a directory of the same kind."""
+    # Only a pod with a state directory needs it, and it loads archives.
+    import tempfile
+
+    directory = path.parent
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Each writer has a name of its own, because the pods of one host share the directory.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_directory(directory)
 
 
 def read_bootstrap(path: Path, *, environment: str) -> CheckedConfig:

@@ -33,7 +33,7 @@ RETRY_WRITE_S = 5.0
 async def apply_from_disk(configuration: Configuration, disk: Disk, *, timeout_s: float) -> None:
     """Start with the last good configuration, if there is one that can be read in time."""
     try:
-        found = await _read(disk.read, timeout_s=timeout_s)
+        found = await read_in_time(disk.read, timeout_s=timeout_s)
     except (DiskError, ConfigError, TimeoutError) as error:
         logger.error("config.disk_refused path=%s: %s", disk.path, error)
         return
@@ -49,7 +49,7 @@ async def apply_bootstrap(configuration: Configuration, path: Path, *, timeout_s
         return
     environment = configuration.environment
     try:
-        offer = await _read(lambda: read_bootstrap(path, environment=environment), timeout_s=timeout_s)
+        offer = await read_in_time(lambda: read_bootstrap(path, environment=environment), timeout_s=timeout_s)
     except (DiskError, ConfigError, TimeoutError) as error:
         logger.error("config.bootstrap_refused path=%s: %s", path, error)
         return
@@ -99,7 +99,7 @@ class DiskWriter:
             self._written = kept.head, len(kept.tenants), kept.live_servers
 
 
-async def _read(read: Callable[[], T], *, timeout_s: float) -> T:
+async def read_in_time(read: Callable[[], T], *, timeout_s: float) -> T:
     """Call ``read`` in a daemon thread, so that a file system that hangs delays neither start nor exit."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()

@@ -17,6 +17,7 @@ from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
 from fuseboard.contract.primitives import Primitives
 from fuseboard.contract.refusal_samples import MAX_SAMPLES, DigestKey, RefusalSample
 from fuseboard.contract.refusal_token import ExplainPage, RefusalKey
+from fuseboard.contract.seal_keys import SealKeys
 from fuseboard.contract.shares import HeldShare, ShareLease
 from fuseboard.contract.tallies import Tally
 from fuseboard.contract.words import (
@@ -258,6 +259,8 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     explain_url: ExplainPage = ""
     #: What this pod makes digests of callers with, for samples of its refusals; without one, it sends none.
     digest_key: DigestKey | None = None
+    #: What this pod seals kept answers with; without a key, a pod that never had one keeps them as they are.
+    seal_keys: SealKeys = ()
 
 
 class Nudge(Struct, frozen=True, kw_only=True, omit_defaults=True):

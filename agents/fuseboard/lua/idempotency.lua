@@ -5,13 +5,14 @@
 -- done never changes. A request whose owner died stays running until the lease ends, then runs again.
 -- Numbers (fences) rise from owner to owner.
 --
--- KEYS  1 the request: HASH state (running, done or free), owner, fence, print, til, answer
--- ARGV  1 begin, renew, done or release
+-- KEYS  1 the request: HASH state (running, done or free), owner, fence, print, til; answer, or sealed, which
+--         only pods of the service can read. Earlier versions find an empty answer beside a sealed one
+-- ARGV  1 begin, renew, done, sealed (done, with a sealed answer) or release
 --       2 the token of the owner
 --       3 begin, renew: the lease in us
---       4 begin, renew, done: how long the request is remembered from now on, at least the lease; release:
+--       4 begin, renew, done, sealed: how long the request is remembered from now on, at least the lease; release:
 --         how long its number is; in ms
---       5 begin: the fingerprint of the request; done: the answer, empty when it is not kept
+--       5 begin: the fingerprint of the request; done, sealed: the answer, empty when it is not kept
 --       6 begin: store time in us after which the question is too late, and begins nothing; 0 is never
 -- Returns an array: begin: run, running, other (fingerprint), done or late; else ok or lost; the number;
 -- the rest of the lease in us; the answer; the time of the store in us
@@ -31,7 +32,8 @@ if action == 'begin' then
     if state == 'running' or state == 'done' then
         if known ~= ARGV[5] then return { 'other', fence, 0, '', now } end
         if state == 'done' then
-            return { 'done', fence, 0, redis.call('HGET', KEYS[1], 'answer') or '', now }
+            local answer, sealed = unpack(redis.call('HMGET', KEYS[1], 'answer', 'sealed'))
+            return { 'done', fence, 0, sealed or answer or '', now }
         end
         if til > now and not mine then return { 'running', fence, til - now, '', now } end
     end
@@ -46,15 +48,17 @@ if action == 'begin' then
     return { 'run', fence, til - now, '', now }
 end
 -- Repeated because its answer was lost.
-if action == 'done' and state == 'done' and owner == caller then return { 'ok', fence, 0, '', now } end
+local ends = action == 'done' or action == 'sealed'
+if ends and state == 'done' and owner == caller then return { 'ok', fence, 0, '', now } end
 if not mine then return { 'lost', fence, 0, '', now } end
 if action == 'renew' then
     -- Also when the lease is over: no other owner came, so the request did not begin again.
     til = now + ARGV[3]
     redis.call('HSET', KEYS[1], 'til', text(til))
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
-elseif action == 'done' then
-    redis.call('HSET', KEYS[1], 'state', 'done', 'answer', ARGV[5])
+elseif ends then
+    redis.call('HSET', KEYS[1], 'state', 'done', 'answer', action == 'done' and ARGV[5] or '')
+    if action == 'sealed' then redis.call('HSET', KEYS[1], 'sealed', ARGV[5]) end
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
 else
     redis.call('HSET', KEYS[1], 'state', 'free')

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fuseboard.primitives.idempotency import Records
     from fuseboard.primitives.once import AsyncOnce, BlockingOnce, EventId
     from fuseboard.primitives.several_locks import AsyncSeveralLocks, BlockingSeveralLocks
+    from fuseboard.reporting.seals import Seals
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,21 +52,25 @@ class LockDecorator(ABC):
 
 
 class AsyncPrimitives(LockDecorator):
-    """Of an agent on an event loop. ``figures`` are those of its present run."""
+    """Of an agent on an event loop. ``figures`` and ``seals`` are those of its present run."""
 
     def __init__(
-        self, thread: StoreThread, environment: str, figures: Callable[[], PrimitiveFigures]
+        self,
+        thread: StoreThread,
+        environment: str,
+        figures: Callable[[], PrimitiveFigures],
+        seals: Callable[[], "Seals"],
     ) -> None:
         self.locks = Locks(thread, environment, lambda: figures().locks)
-        self._store = thread, environment, figures
+        self._store = thread, environment, figures, seals
 
     @cached_property
     def idempotency(self) -> "Records":
         """For the middleware of ``Idempotency-Key``, and for ``once``."""
         from fuseboard.primitives.idempotency import Records
 
-        thread, environment, figures = self._store
-        return Records(thread, environment, lambda: figures().once)
+        thread, environment, figures, seals = self._store
+        return Records(thread, environment, lambda: figures().once, seals)
 
     def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> AsyncLock:
         """A lock of one process among all: ``async with agent.lock(name) as lock``; see docs/primitives.md.

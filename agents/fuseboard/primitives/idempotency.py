@@ -19,6 +19,7 @@ from fuseboard.contract.scripts import IDEMPOTENCY
 from fuseboard.errors import StoreUnavailable
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.primitive_figures import OnceFigures
+from fuseboard.reporting.seals import Seals
 from fuseboard.store.store import Word
 
 logger = logging.getLogger("fuseboard")
@@ -62,6 +63,8 @@ class Run:
     """A request that runs in this process, and no other. End it with ``done``, ``release`` or ``leave``."""
 
     def __init__(self, records: "Records", key: str, owner: str, lease_s: float, keep_s: float) -> None:
+        #: What a sealed answer belongs to: the request, and its fingerprint from ``begin`` on.
+        self._about = b""
         #: Higher than that of every earlier run: write it with the effect, and refuse lower numbers there.
         self.fence = 0
         self._records = records
@@ -82,6 +85,7 @@ class Run:
 
     async def begin(self, fingerprint: str) -> Found:
         thread, sent = self._records.thread, monotonic()
+        self._about = f"{self._key}\n{fingerprint}".encode()
         lease_us = int(self._lease_s * 1_000_000)
         full = not await self._records.has_room(NO_MORE)
         # Too late since 1970: finds what is known, and begins nothing.
@@ -91,6 +95,7 @@ class Run:
         if word == b"late":
             raise StoreUnavailable("its memory is almost full" if full else "the question arrived too late")
         if word != b"run":
+            answer = self._records.seals.open(self._about, answer)
             return Found(word.decode(), fence, left_us / 1_000_000, answer)
         self.fence = fence
         self._valid_until = sent + self._lease_s * (1 - DRIFT)
@@ -105,10 +110,12 @@ class Run:
         self.leave()
         if answer and not await self._records.has_room(FULL):
             answer = b""
+        kept, sealed = self._records.seals.seal(self._about, answer)
+        word = "sealed" if sealed else "done"
         try:
-            return await self._end("done", self._keep_ms, answer)
+            return await self._end(word, self._keep_ms, kept)
         except StoreUnavailable:
-            self._records.thread.begin(self._repeat(answer), "idempotency")
+            self._records.thread.begin(self._repeat(word, kept), "idempotency")
             return self.valid
 
     async def release(self) -> None:
@@ -139,12 +146,12 @@ class Run:
                 return
             self._valid_until, pause_s = sent + self._lease_s * (1 - DRIFT), usual_s
 
-    async def _repeat(self, answer: bytes) -> None:
+    async def _repeat(self, word: str, answer: bytes) -> None:
         until = monotonic() + self._lease_s
         while monotonic() < until:
             await asyncio.sleep(AGAIN_S)
             try:
-                await self._end("done", self._keep_ms, answer)
+                await self._end(word, self._keep_ms, answer)
             except StoreUnavailable:
                 continue
             return
@@ -169,9 +176,15 @@ class Run:
 class Records:
     """The requests of one agent. Everything runs on the thread of the store: see ``StoreThread.submit``."""
 
-    def __init__(self, thread: StoreThread, environment: str, figures: Callable[[], OnceFigures]) -> None:
+    def __init__(
+        self,
+        thread: StoreThread,
+        environment: str,
+        figures: Callable[[], OnceFigures],
+        seals: Callable[[], Seals],
+    ) -> None:
         self.thread = thread
-        self._environment, self._figures = environment, figures
+        self._environment, self._figures, self._seals = environment, figures, seals
         #: The part of the memory of Redis that is used; 0 without a bound.
         self._looked, self._used = -LOOK_S, 0.0
 
@@ -179,6 +192,11 @@ class Records:
     def figures(self) -> OnceFigures:
         """Those of the present run of the agent."""
         return self._figures()
+
+    @property
+    def seals(self) -> Seals:
+        """Those of the present run of the agent."""
+        return self._seals()
 
     async def begin(self, request: Request, lease_s: float, keep_s: float) -> Found:
         """Begin the request, or find what became of it. Raises ``StoreUnavailable``."""

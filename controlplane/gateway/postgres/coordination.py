@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from controlplane.gateway.answers.drills import Drills
 from controlplane.gateway.answers.refusal_keys import RefusalKeys
+from controlplane.gateway.answers.seal_keys import SealKeyParts
 from controlplane.gateway.answers.shares import Shares
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts, RefusedValue
@@ -36,6 +37,7 @@ class Coordination:
         self.shares = Shares(clock, tunings)
         self.drills = Drills(clock)
         self.refusal_keys = RefusalKeys(clock)
+        self.seal_keys = SealKeyParts(clock)
         counts = counts or Counts()
         self.refusals = RefusalRows(clock, counts)
         self.orders = orders
