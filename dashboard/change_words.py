@@ -19,6 +19,7 @@ from dashboard.limit_forms import value_words
 from dashboard.rate_words import limits_calls_at_once, rate_words
 from dashboard.setting_lines import column_label, lower_first, said, setting_words
 from fuseboard.contract.limit_fields import BY_NAME, Choices, Number, Patterns, TimeZone
+from fuseboard.contract.words import Algorithm
 
 _PREFIXES = ("quotas", "vendor_limits", "subject_limits")
 #: Field -> its value where a revision leaves it out.
@@ -32,10 +33,12 @@ class ChangeWords:
     name: str
     before: str
     after: str
-    #: ``(+50 %)``, for a rate that rises or falls.
+    #: ``(+50 %)``, for a rate that rises or falls; ``(+67 %, burst -99 %)`` if its burst does otherwise.
     share: str = ""
     #: The fields, as the API and files call them.
     fields: str = ""
+    #: Whether a number is smaller afterwards: pages mark it.
+    shrinks: bool = False
 
 
 #: Returns the quotas of a tier, as its tenants inherit them: name -> columns.
@@ -77,7 +80,8 @@ def field_words(name: str, before: Any, after: Any) -> ChangeWords:
     """
     field, _, tier = name.partition(" of tier ")
     words = f"{setting_words(field)} (tier {tier})" if tier else setting_words(field)
-    return ChangeWords(words, _value(field, before), _value(field, after), fields=field)
+    said = _value(field, before), _value(field, after)
+    return ChangeWords(words, *said, fields=field, shrinks=_falls(before, after))
 
 
 def _flat(quotas: Mapping[str, Fields]) -> Fields:
@@ -96,7 +100,9 @@ def _lines(
         limit = _limit_of(unit, fields)
         if limit is None:
             for name in moved:
-                yield ChangeWords(setting_words(name), _said(name, before), _said(name, after), fields=name)
+                falls = _falls(before.get(name), after.get(name))
+                words = _said(name, before), _said(name, after)
+                yield ChangeWords(setting_words(name), *words, fields=name, shrinks=falls)
             continue
         prefix, _, name = limit.partition(".")
         if not moved and name not in was_of.keys() | now_of.keys():
@@ -130,9 +136,10 @@ def _rate_lines(
         yield from _slot_lines(name, was, now, moved)
     if before == after:
         return
-    share = _growth(was, now) if was and now else ""
+    growth = _growth(was, now)
     fields = ", ".join(each for each in moved if each.rpartition(".")[2] in RATE) or moved[0]
-    yield ChangeWords(name, before, after or "removed", share, fields)
+    shrinks = any(percent < 0 for percent in growth)
+    yield ChangeWords(name, before, after or "removed", _share(*growth), fields, shrinks)
 
 
 def _slot_lines(name: str, was: Fields, now: Fields, moved: list[str]) -> Iterator[ChangeWords]:
@@ -140,7 +147,9 @@ def _slot_lines(name: str, was: Fields, now: Fields, moved: list[str]) -> Iterat
     for field in moved:
         if field.rpartition(".")[2] == "window_s":
             before, after = (column_words("window_s", each) for each in (was, now))
-            yield ChangeWords(f"{name}, longest time of a call", before, after, fields=field)
+            falls = _falls(was["window_s"], now["window_s"])
+            label = f"{name}, longest time of a call"
+            yield ChangeWords(label, before, after, fields=field, shrinks=falls)
 
 
 def _other_lines(start: str, was: Fields, now: Fields, moved: list[str]) -> Iterator[ChangeWords]:
@@ -153,7 +162,8 @@ def _other_lines(start: str, was: Fields, now: Fields, moved: list[str]) -> Iter
             continue
         label = f"{start}{lower_first(column_label(column))}" if start else column_label(column)
         before = column_words(column, was) if was else ""
-        yield ChangeWords(label, before, column_words(column, now), fields=name)
+        falls = bool(was) and _falls(full_columns(was).get(column), full_columns(now).get(column))
+        yield ChangeWords(label, before, column_words(column, now), fields=name, shrinks=falls)
 
 
 def column_words(column: str, columns: Fields) -> str:
@@ -182,14 +192,40 @@ def _columns(prefix: str, name: str, fields: Fields) -> dict[str, Any]:
     return limits_in(prefix, fields).get(name, {})
 
 
-def _growth(was: Fields, now: Fields) -> str:
-    """``(+50 %)``; empty for what cannot be compared: a rate and calls at once, or calls and tokens."""
+def _growth(was: Fields, now: Fields) -> tuple[float, float]:
+    """Return by how many percent the rate and the burst grow.
+
+    Both are 0 for what cannot be compared: a rate and calls at once, or calls and tokens.
+    """
+    if not was or not now:
+        return 0.0, 0.0
+    old, new = full_columns(was), full_columns(now)
     at_once = limits_calls_at_once(was)
-    if at_once != limits_calls_at_once(now) or full_columns(was)["measure"] != full_columns(now)["measure"]:
-        return ""
-    old, new = (float(each["limit"]) if at_once else _per_second(each) for each in (was, now))
-    percent = round(100 * (new / old - 1)) if old else 0
-    return f"({percent:+d} %)" if percent else ""
+    if at_once != limits_calls_at_once(now) or old["measure"] != new["measure"]:
+        return 0.0, 0.0
+    rates = [float(each["limit"]) if at_once else _per_second(each) for each in (old, new)]
+    are_buckets = old["algorithm"] == new["algorithm"] == Algorithm.TOKEN_BUCKET
+    return _percent(*rates), _percent(old["burst"], new["burst"]) if are_buckets else 0.0
+
+
+def _share(rate: float, burst: float) -> str:
+    """``(+50 %)``; with the burst where it does not grow as the rate does."""
+    words = [f"{round(rate):+d} %"] if round(rate) else []
+    if round(burst) and round(burst) != round(rate):
+        words.append(f"burst {round(burst):+d} %")
+    return f"({', '.join(words)})" if words else ""
+
+
+def _percent(old: float, new: float) -> float:
+    return 100 * (new / old - 1) if old else 0.0
+
+
+def _falls(before: Any, after: Any) -> bool:
+    """Whether a number is smaller afterwards. A flag is no number."""
+    numbers = [
+        each for each in (before, after) if isinstance(each, int | float) and not isinstance(each, bool)
+    ]
+    return len(numbers) == 2 and numbers[1] < numbers[0]
 
 
 def _per_second(columns: Fields) -> float:

@@ -64,10 +64,10 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     ]
     shown = sorted(fields, key=_weight)
     limits = [field for field in shown if field.endswith(" limit")]
-    # Of a limit: its size, its window and whether it refuses. The rest is on the page of the quota.
-    besides = [field for field in shown if field.endswith((" window_s", " shadow"))]
+    # Of a limit: its size, its burst, its window and whether it refuses. The page of the quota has the rest.
+    besides = [field for field in shown if field.endswith((" burst", " window_s", " shadow"))]
     counts = [field for field in shown if _COUNT.fullmatch(field)]
-    shown = counts or ([*limits[:2], *besides[:2]] if limits else shown[:2])
+    shown = counts or ([*limits[:2], *besides[:3]] if limits else shown[:2])
     was = ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, ""))
     now = ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, ""))
     # Values that differ by less than the texts show, such as seconds, are not a change to a reader.

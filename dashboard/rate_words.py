@@ -7,14 +7,17 @@ from controlplane.policies.limits import full_columns
 
 
 def rate_words(columns: Fields) -> str:
-    """``600 per min, burst 100``; ``50 calls at once`` for concurrency."""
+    """``600 per min, burst 100``; ``50 calls at once`` for concurrency.
+
+    A token bucket always has its burst: a burst of 1 refuses nearly every pair of calls at the same moment.
+    """
     full = full_columns(columns)
     if limits_calls_at_once(columns):
         return f"{full['limit']:,} {'call' if full['limit'] == 1 else 'calls'} at once"
     window = full["period"] or window_words(full["window_s"])
-    burst = f", burst {full['burst']:,}" if full["burst"] != 1 else ""
-    kind = "" if full["algorithm"] == "token_bucket" else f", {full['algorithm'].replace('_', ' ')}"
-    return f"{full['limit']:,} per {window}{burst}{kind}"
+    is_bucket = full["algorithm"] == "token_bucket"
+    kind = f"burst {full['burst']:,}" if is_bucket else full["algorithm"].replace("_", " ")
+    return f"{full['limit']:,} per {window}, {kind}"
 
 
 def limits_calls_at_once(columns: Fields) -> bool:

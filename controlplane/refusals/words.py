@@ -61,7 +61,7 @@ def limit_words(columns: dict[str, Any] | None) -> str:
         text = f"{count} at once"
     else:
         text = f"{count} per {full['period'] or window_words(full['window_s'])}"
-        text += f", burst {full['burst']:,}" if full["burst"] != 1 else ""
+        text += f", burst {full['burst']:,}" if full["algorithm"] == "token_bucket" else ""
     return f"{text}, only counted" if full["shadow"] else text
 
 

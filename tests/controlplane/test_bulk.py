@@ -11,7 +11,7 @@ from controlplane.editing.edits import TenantChange, TenantFilter
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.effective import effective
-from controlplane.policies.models import Environment, Tenant, TenantQuota
+from controlplane.policies.models import Environment, Tenant, TenantQuota, TierQuota
 
 REASON = "For a test of many"
 
@@ -110,6 +110,52 @@ def test_scaling_starts_from_the_own_or_the_tiers_values(many: str, ada: Any) ->
         for row in Tenant.objects.filter(key__startswith="eu")
     }
     assert limits == {"eu-1": [(60, 6)], "eu-2": [(150, 30)]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "own", "inherited"),
+    [
+        # Limit, window and burst of a tenant with its own quota, and of one that followed its tier.
+        ({"limit": 200}, (200, 60, 4), (200, 60, 20)),
+        ({"window_s": 1}, (40, 1, 4), (100, 1, 20)),
+        ({"burst": 7}, (40, 60, 7), (100, 60, 7)),
+        ({"limit": 200, "window_s": 1}, (200, 1, 4), (200, 1, 20)),
+        ({"failure_policy": "fail_closed"}, (40, 60, 4), (100, 60, 20)),
+    ],
+)
+def test_what_a_bulk_edit_does_not_give_stays_also_where_the_tier_decides_it(
+    many: str, ada: Any, columns: dict[str, Any], own: Any, inherited: Any
+) -> None:
+    """The burst of a token bucket became 1, and its customers were refused."""
+    bulk(ada, TenantFilter(prefix="eu-"), TenantChange(quotas={"requests": columns}))
+    rows = TenantQuota.objects.filter(tenant__key__startswith="eu-").order_by("tenant__key")
+    assert [(row.limit, row.window_s, row.burst) for row in rows] == [own, inherited]
+
+
+def test_a_bulk_edit_that_moves_tenants_keeps_what_the_new_tier_decides(many: str, ada: Any) -> None:
+    pro = TierQuota.objects.get(tier__name="pro", name="requests")
+    change = TenantChange(tier="pro", quotas={"requests": {"limit": 200}})
+    bulk(ada, TenantFilter(keys=("eu-2",)), change)
+    row = TenantQuota.objects.get(tenant__key="eu-2")
+    assert (row.limit, row.window_s, row.burst) == (200, pro.window_s, pro.burst)
+    assert row.burst > 1
+
+
+def test_a_bulk_edit_to_an_algorithm_without_a_burst_has_none(many: str, ada: Any) -> None:
+    change = TenantChange(quotas={"requests": {"algorithm": "sliding_window"}})
+    bulk(ada, TenantFilter(keys=("eu-2",)), change)
+    row = TenantQuota.objects.get(tenant__key="eu-2")
+    assert (row.algorithm, row.limit, row.window_s, row.burst) == ("sliding_window", 100, 60, 1)
+
+
+def test_a_scheduled_bulk_edit_keeps_the_burst_of_the_tier(many: str) -> None:
+    planned = edits.scheduled_bulk_edit(
+        environment="production",
+        filter=TenantFilter(keys=("eu-2",)),
+        change=TenantChange(quotas={"requests": {"limit": 200}}),
+        expected_revision=None,
+    )
+    assert planned["tenants"]["eu-2"]["quotas"]["requests"]["burst"] == 20
 
 
 def test_a_bulk_edit_removes_own_quotas(many: str, ada: Any) -> None:

@@ -36,7 +36,7 @@ def lines(kind: str, before: Any, after: Any, *tiers: Any) -> list[tuple[str, st
             TIER | quotas("requests", **(LIMIT | {"limit": 200, "failure_policy": "fail_closed"})),
             [
                 ("requests, without Redis", "Allow", "Refuse"),
-                ("requests", "100 per min", "200 per min (+100 %)"),
+                ("requests", "100 per min, burst 1", "200 per min, burst 1 (+100 %)"),
             ],
         ),
         (
@@ -62,7 +62,7 @@ def lines(kind: str, before: Any, after: Any, *tiers: Any) -> list[tuple[str, st
             "template",
             {"title": "", **LIMIT},
             None,
-            [("Title", "empty", ""), ("Rate", "100 per min", "removed")],
+            [("Title", "empty", ""), ("Rate", "100 per min, burst 1", "removed")],
         ),
         ("dependency", {"breaker.open_ms": 1}, {"breaker.open_ms": 2}, [("Open time", "1 ms", "2 ms")]),
         (
@@ -96,12 +96,12 @@ def test_a_change_is_in_words(kind: str, before: Any, after: Any, shown: Any) ->
     ("before", "after", "shown"),
     [
         # What cannot be compared has no percentage.
-        (LIMIT, AT_ONCE, [("r", "100 per min", "20 calls at once")]),
-        (AT_ONCE, LIMIT, [("r", "20 calls at once", "100 per min")]),
+        (LIMIT, AT_ONCE, [("r", "100 per min, burst 1", "20 calls at once")]),
+        (AT_ONCE, LIMIT, [("r", "20 calls at once", "100 per min, burst 1")]),
         (
             LIMIT,
             {**LIMIT, "measure": "tokens", "limit": 300},
-            [("r, measure", "calls", "tokens"), ("r", "100 per min", "300 per min")],
+            [("r, measure", "calls", "tokens"), ("r", "100 per min, burst 1", "300 per min, burst 1")],
         ),
         (
             AT_ONCE,
@@ -123,12 +123,39 @@ def test_a_rate_and_calls_at_once_are_not_compared(before: Any, after: Any, show
     assert sorted(found) == sorted(shown)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "shown", "shrinks"),
+    [
+        (
+            {"limit": 120, "window_s": 1, "burst": 120},
+            {"limit": 200, "window_s": 1, "burst": 1},
+            "200 per s, burst 1 (+67 %, burst -99 %)",
+            True,
+        ),
+        ({"burst": 5}, {"burst": 4}, "100 per min, burst 4 (burst -20 %)", True),
+        ({"burst": 10}, {"limit": 50, "burst": 5}, "50 per min, burst 5 (-50 %)", True),
+        ({"burst": 5}, {"limit": 150, "burst": 5}, "150 per min, burst 5 (+50 %)", False),
+        ({"limit": 100_000}, {"limit": 99_999}, "99,999 per min, burst 1", True),
+        (AT_ONCE, {**AT_ONCE, "limit": 10}, "10 calls at once (-50 %)", True),
+        (AT_ONCE, {**AT_ONCE, "window_s": 30}, "30 s", True),
+        ({"warn_percent": 80}, {"warn_percent": 70}, "70 %", True),
+    ],
+)
+def test_the_burst_is_always_printed_and_what_shrinks_is_marked(
+    before: dict[str, Any], after: dict[str, Any], shown: str, shrinks: bool
+) -> None:
+    states = [{"tier": "pro", **quotas("r", **{**LIMIT, **columns})} for columns in (before, after)]
+    [line] = change_words(Changed("tenant", "x", *states))
+    assert f"{line.after} {line.share}".strip() == shown
+    assert line.shrinks is shrinks
+
+
 def test_what_applies_after_a_temporary_quota_is_in_words() -> None:
     ends = LIMIT | {"expires_at": "2030-01-31T18:00:00+01:00"}
     before, after = (
         {"tier": "pro", **quotas("r", **ends, returns_to=LIMIT | {"limit": number})} for number in (5, 9)
     )
-    assert lines("tenant", before, after) == [("r, afterwards", "5 per min", "9 per min")]
+    assert lines("tenant", before, after) == [("r, afterwards", "5 per min, burst 1", "9 per min, burst 1")]
 
 
 def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:

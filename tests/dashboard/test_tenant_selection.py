@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from editor_steps import bulk_shown
 
-from controlplane.policies.models import Revision, Tenant
+from controlplane.policies.models import Revision, Tenant, TenantQuota, TierQuota
+from dashboard.rate_words import window_words
 from dashboard.views.bulk import MOST_SELECTED
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,6 +45,30 @@ def test_a_selection_is_bounded_and_needs_the_right(log_in: Any, many: list[str]
     client = log_in("olga")
     assert "bulk-selected" not in client.get("/tenants").content.decode()
     assert client.get("/tenants/bulk", {"b": "shop-1"}).status_code == 403
+
+
+def test_a_field_of_the_quota_that_is_left_empty_stays_and_what_shrinks_is_amber(
+    log_in: Any, many: list[str]
+) -> None:
+    """The form typed a window of 60 s, the burst became 1, and the preview named neither."""
+    client, tier = log_in("ada"), TierQuota.objects.get(tier__name="pro", name="requests")
+    form = client.get("/tenants/bulk", {"b": ["shop-1", "shop-2"]}).content.decode()
+    for name in ("limit", "window_s", "burst"):
+        assert f'name="{name}" value=""' in form, name
+    assert "empty: stays as it is" in form
+    less = tier.limit - 1
+    typed = {"b": ["shop-1", "shop-2"], "what": "quota", "quota": "requests", "limit": str(less)}
+    shown = client.post("/tenants/bulk/preview", typed).content.decode()
+    words = f"{less:,} per {window_words(tier.window_s)}, burst {tier.burst:,}"
+    assert f'<td class="st-word st-warn">{words}' in shown
+    saving = typed | {"act": "save", "reason": "CHG-4821"} | bulk_shown(client, typed)
+    saved = client.post("/tenants/bulk", saving)
+    assert saved.status_code == 302
+    for row in TenantQuota.objects.filter(tenant__key__in=("shop-1", "shop-2")):
+        assert (row.limit, row.window_s, row.burst) == (less, tier.window_s, tier.burst)
+    # Every page that shows the change prints the burst.
+    for path in (saved["Location"], "/changes", f"{saved['Location']}/revert", "/tenant?key=shop-1"):
+        assert f"burst {tier.burst:,}" in client.get(path).content.decode(), path
 
 
 @pytest.mark.browser

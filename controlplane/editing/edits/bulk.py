@@ -25,6 +25,7 @@ from controlplane.policies.models import Tenant
 from controlplane.policies.state import State, names_of, read_state
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import NUMBERS, QUOTAS
+from fuseboard.contract.words import Algorithm
 
 #: A scheduled change keeps the values of each tenant, and pages read them.
 MOST_SCHEDULED = 1_000
@@ -72,7 +73,7 @@ class TenantFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class TenantChange:
-    """The new values of each tenant. A value that is not given stays."""
+    """The new values of each tenant. A value that is not given stays, also one that the tier decides now."""
 
     tier: str | None = None
     suspended: bool | None = None
@@ -202,7 +203,9 @@ def preview_bulk_edit(
     if change.scale_percent:
         state |= {("tenant", key): _with_scaled_ends(state["tenant", key], change) for key in chosen}
     plan = Plan(sections={"tenant"})
-    plan.things = {("tenant", key): {**given, **_scaled(state, key, change)} for key in chosen}
+    for key in chosen:
+        fields = {**_kept(state, key, given, change), **given, **_scaled(state, key, change)}
+        plan.things["tenant", key] = fields
     try:
         wanted = resolve(environment, plan, state, prune=False)
     except PlanErrors as errors:
@@ -245,12 +248,30 @@ def _said(prefix: str, given: TenantFilter | TenantChange) -> Fields:
     return {f"{prefix}.{name}": value for name, value in vars(given).items() if value != usual[name]}
 
 
+def _limits(state: State, key: str, change: TenantChange) -> tuple[dict[str, Fields], dict[str, Fields]]:
+    """Return the tenant's own quotas, and those of its tier after the edit."""
+    fields = state["tenant", key]
+    tier = limits_in("quotas", state.get(("tier", change.tier or fields["tier"]), {}))
+    return limits_in("quotas", fields), tier
+
+
+def _kept(state: State, key: str, given: Fields, change: TenantChange) -> Fields:
+    """Return the numbers of the tier that stay when the tenant gets its own quota: window and burst."""
+    own, tier = _limits(state, key, change)
+    kept: Fields = {}
+    for name, columns in limits_in("quotas", given).items():
+        if name in own or name not in tier or columns.get("template"):
+            continue
+        algorithm = columns.get("algorithm", tier[name]["algorithm"])
+        numbers = [each for each in NUMBERS if each != "burst" or algorithm == Algorithm.TOKEN_BUCKET]
+        kept |= {f"quotas.{name}.{column}": tier[name][column] for column in numbers}
+    return kept
+
+
 def _scaled(state: State, key: str, change: TenantChange) -> Fields:
     if not change.scale_percent:
         return {}
-    fields = state["tenant", key]
-    tier = limits_in("quotas", state.get(("tier", change.tier or fields["tier"]), {}))
-    own = limits_in("quotas", fields)
+    own, tier = _limits(state, key, change)
     limits = {**tier, **own}
     scaled: Fields = {}
     for name, percent in change.scale_percent.items():
