@@ -23,6 +23,7 @@ from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet.models import Event, EventKind
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Change, Revision
+from controlplane.policies.undone import Undone, undone
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
@@ -105,7 +106,7 @@ class Happening:
     reason: str = ""
     revision: int | None = None
     reverts: int | None = None
-    undone_by: int | None = None
+    undone: Undone | None = None
     revertible: bool = False
     css: str = ""
 
@@ -141,20 +142,14 @@ def _revisions(wanted: Wanted) -> Iterable[Happening]:
     few = Change.objects.order_by("kind", "name")[:_THINGS]
     rows = rows.prefetch_related(Prefetch("changes", queryset=few, to_attr="few"))
     shown = list(rows.order_by("-number")[: wanted.most + 1])
-    undone = undone_by(wanted.environment, [row.number for row in shown])
+    reverted = undone(wanted.environment, [row.number for row in shown])
     entries = _entries_of(wanted.environment, [row for row in shown if not row.changed])
     for row in shown:
-        yield _revision(row, row.few, entries.get(row.number), undone.get(row.number))
-
-
-def undone_by(environment: str, numbers: list[int]) -> dict[int, int]:
-    """Return revision -> the newest revert of it."""
-    rows = Revision.objects.filter(environment=environment, reverts__in=numbers).order_by("number")
-    return {reverts: number for reverts, number in rows.values_list("reverts", "number") if reverts}
+        yield _revision(row, row.few, entries.get(row.number), reverted.get(row.number))
 
 
 def _revision(
-    row: Revision, changes: list[Change], entry: Entry | None, reverted_by: int | None
+    row: Revision, changes: list[Change], entry: Entry | None, reverted: Undone | None
 ) -> Happening:
     is_override = row.action.startswith("breaker.")
     said = line_of(change_of(entry)) if entry is not None else None
@@ -172,8 +167,8 @@ def _revision(
         reason=row.reason,
         revision=row.number,
         reverts=row.reverts,
-        undone_by=reverted_by,
-        revertible=bool(row.changed) and reverted_by is None,
+        undone=reverted,
+        revertible=bool(row.changed) and not (reverted and reverted.whole),
         css="st-forced" if is_override else "",
     )
 

@@ -18,8 +18,8 @@ from controlplane.editing.plans.difference import Difference, summary
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision
+from controlplane.policies.undone import undone
 from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
-from dashboard.happenings import undone_by
 from dashboard.hub import hub
 from dashboard.list_filters import PERIODS, as_query, given_filters, having, in_period
 from dashboard.reader import actor_of
@@ -49,12 +49,12 @@ def revisions(request: HttpRequest) -> HttpResponse:
     most = rows_drawn(request, _PER_PAGE)
     found = list(rows.order_by("number" if oldest_first else "-number")[: most + 1])
     shown = found[:most]
-    undone = undone_by(environment_in(request), [row.number for row in shown])
+    reverted = undone(environment_in(request), [row.number for row in shown])
     context = context_of(
         request,
         "revisions",
         rows=[
-            {"row": row, "words": action_words(row.action), "undone_by": undone.get(row.number)}
+            {"row": row, "words": action_words(row.action), "undone": reverted.get(row.number)}
             for row in shown
         ],
         older=as_query(filters, before=str(shown[-1].number)) if len(found) > most else "",
@@ -124,7 +124,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         request_made=asked_for,
         approved_by=asked_for.approved_by if asked_for else [],
         words=action_words(row.action),
-        undone_by=undone_by(environment_in(request), [row.number]).get(row.number),
+        undone=undone(environment_in(request), [row.number]).get(row.number),
         things=changed_items(changes[start : start + most], *_tiers_around(row)),
         previous=number - 1 if number > 1 else None,
         next=number + 1 if row.changed > start + most else None,

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from controlplane.editing import edits
+from controlplane.editing.edits import TenantChange, TenantFilter
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.one_at_a_time import alone
 from controlplane.policies.models import Environment, Revision, Tenant
+from controlplane.policies.undone import undone
 from dashboard.views import revert as revert_views
 from tests.people import ADA, BOB
 
@@ -31,6 +33,16 @@ def seen_in(shown: str) -> str:
     found = re.search(r'name="seen" value="(\d+)"', shown)
     assert found
     return found[1]
+
+
+def revert_of(number: int, thing: tuple[str, str] = ("tenant", "acme-retail"), units: Any = ()) -> int:
+    common = {"environment": "production", "reason": WHY, "actor": BOB, "expected_revision": None}
+    return edits.revert(number=number, things={thing: units}, **common).revision
+
+
+def changed(**fields: str) -> int:
+    plan = plan_from_document({"tenants": {"acme-retail": fields}})
+    return apply_plan(environment="production", plan=plan, expected_revision=None, reason=WHY, actor=ADA)
 
 
 @pytest.fixture
@@ -56,6 +68,49 @@ def test_an_admin_reverts_one_edit_from_the_page_of_the_tenant(log_in: Any, move
     listed = page(client.get("/revisions"))
     assert f'Reverted by <a href="/revisions/{made.number}">' in listed
     assert f'href="/revisions/{moved}/revert"' not in listed
+
+
+def test_a_revision_of_which_one_tenant_was_reverted_is_partly_reverted(log_in: Any, production: str) -> None:
+    """It was called reverted, without a link to revert the rest."""
+    client = log_in("ada")
+    edits.create_tenant(environment="production", tenant="globex", tier="pro", reason=WHY, actor=ADA)
+    made = edits.bulk_edit(
+        environment="production",
+        filter=TenantFilter(tier="pro"),
+        change=TenantChange(quotas={"requests": {"limit": 7}}),
+        reason=WHY,
+        actor=ADA,
+        expected_revision=None,
+    )
+    first = revert_of(made, ("tenant", "globex"))
+    link = f'href="/revisions/{made}/revert"'
+    partly = f'artly reverted by\n<a href="/revisions/{first}">{first}</a> (globex).'
+    for path in ("/changes", "/revisions", f"/revisions/{made}"):
+        shown = page(client.get(path))
+        assert partly in shown.replace("\n\n", "\n"), path
+        assert link in shown, path
+    second = revert_of(made, ("tenant", "acme-retail"))
+    for path in ("/changes", "/revisions", f"/revisions/{made}"):
+        shown = page(client.get(path))
+        assert "artly reverted" not in shown, path
+        assert f"{first}</a>, <a" in shown, path
+        assert f"/revisions/{second}" in shown, path
+    assert link not in page(client.get("/changes"))
+
+
+def test_a_revision_is_reverted_once_none_of_its_values_stays(log_in: Any, production: str) -> None:
+    """What another edit has changed since is no effect of the revision any more."""
+    made = changed(tier="free", title="Acme")
+    one_value = revert_of(made, units=("tier",))
+    found = undone("production", [made])[made]
+    assert (found.whole, [each.number for each in found.reverts]) == (False, [one_value])
+    changed(title="Acme Retail")
+    rest = revert_of(changed(tier="free"))
+    assert undone("production", [rest - 1])[rest - 1].whole
+    again = changed(tier="enterprise", title="A")
+    changed(title="B")
+    revert_of(again)
+    assert undone("production", [again])[again].whole, "its title was changed by another edit"
 
 
 def test_a_value_that_was_changed_since_stays_unless_it_is_chosen(log_in: Any, moved: int) -> None:
