@@ -19,6 +19,10 @@ _SHORTEST = timedelta(seconds=2)
 _GAP = timedelta(seconds=60)
 
 
+#: What pods decide without Redis while they use it: a question whose answer did not arrive in time.
+SINGLE_DECISIONS = "single decisions whose answer from Redis was late or an error: no pod was in fallback"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outage:
     begin: datetime
@@ -29,6 +33,9 @@ class Outage:
 
     def until(self, now: datetime) -> datetime:
         return self.end or now
+
+    def overlaps(self, since: datetime, until: datetime) -> bool:
+        return self.begin < until and (self.end is None or self.end > since)
 
 
 def outages(environment: str, now: datetime | None = None) -> list[Outage]:

@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.reconciliation.outages import Outage, outages
+from controlplane.reconciliation.outages import SINGLE_DECISIONS, Outage, outages
 from controlplane.reconciliation.report import LONGEST, Certainty, Line, reconciled
 from dashboard.rate_words import amount_words
 from dashboard.views.page import show, text_parameter
@@ -67,11 +67,14 @@ def reconciliation(request: HttpRequest) -> HttpResponse:
     found = outages(environment, now)
     since, until, problem = _asked(request, found, now)
     report = reconciled(environment, since, until)
+    during = any(outage.overlaps(since, until) for outage in found)
     return show(
         request,
         "reconciliation",
         "reconciliation.html",
         outages=[_outage_row(outage, since, now) for outage in found],
+        # Without an outage in this time, pods decided alone only where one answer of Redis was missing.
+        single=SINGLE_DECISIONS if report.without_redis and not during else "",
         report=report,
         without=amount_words(report.without_redis, "calls"),
         over=amount_words(report.over, "calls"),

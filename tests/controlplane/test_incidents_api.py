@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from controlplane.alerts.incidents.markdown import as_markdown
 from controlplane.alerts.incidents.markers import KEPT_DAYS, forget_markers
 from controlplane.alerts.incidents.report import report_of
 from controlplane.alerts.incidents.share import end_links, make_link
@@ -15,6 +16,7 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, Marker
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit
+from controlplane.fleet.models import Event
 from controlplane.reconciliation.models import AllowedAlone, Copying
 from controlplane.refusals.models import RefusalSample
 from tests.controlplane.calling import API, problem, send, token_of
@@ -287,5 +289,26 @@ def test_the_bound_is_that_of_the_pods_of_that_time(production: str, monkeypatch
     bound = report_of(found).bound
     assert "900 calls without Redis, up to 18 pods" in bound
     assert "each of 18 pods allowed 1/18 of a limit" in bound
+    series.fields = {"decided_locally": [40, 0], "pods_local": [1, 0]}
+    assert "40 calls without Redis, up to 1 pod at once" in report_of(found).bound
     series.fields = {"decided_locally": [0, 0], "pods_local": [0, 0]}
     assert report_of(found).bound == "No pod decided without Redis, so every limit held."
+
+
+def test_single_decisions_without_redis_are_no_outage_of_no_pod(
+    production: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report and its Markdown said "up to 0 pods at once"."""
+    found = incident()
+    series = SimpleNamespace(fields={"decided_locally": [0, 5_157], "pods_local": [0, 0]})
+    monkeypatch.setattr("controlplane.alerts.incidents.report.read", lambda *_, **__: series)
+    single = "5,157 calls without Redis, as single decisions whose answer from Redis was late or an error"
+    assert f"{single}: no pod was in fallback." in report_of(found).bound
+    assert single in as_markdown(report_of(found))
+    # For some seconds, which no figure of a whole minute shows.
+    about = {"environment": production, "server": "web-1", "boot": "boot-1", "kind": "mode"}
+    at = found.started_at + timedelta(seconds=10)
+    Event.objects.create(detail="shared -> local: connection refused", at=at, **about)
+    Event.objects.create(detail="local -> shared", at=at + timedelta(seconds=5), **about)
+    assert "1 pod in fallback, each for less than a minute." in report_of(found).bound
+    assert "0 pods" not in as_markdown(report_of(found))

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import redis
@@ -61,6 +62,19 @@ def test_the_table_is_a_file(log_in: Any, outage: datetime) -> None:
     name, _, limit, counts, without, _, allows, over, most = rows[1].split(",")
     assert (name, limit, counts, without) == ("acme-retail", "requests", "calls", "1000000")
     assert 0 < int(allows) < int(over) <= int(most) <= 1_000_000, "numbers for a spreadsheet"
+
+
+def test_single_decisions_are_told_apart_from_an_outage(log_in: Any, outage: datetime) -> None:
+    """It said "every pod used Redis" below calls that pods had allowed without it."""
+    assert "single decisions" not in text_of(log_in("vera").get("/reconciliation").content.decode())
+    Event.objects.all().delete()
+    since, until = outage - timedelta(minutes=5), outage + timedelta(minutes=20)
+    query = urlencode({"since": since.isoformat(), "until": until.isoformat()})
+    shown = text_of(log_in("vera").get(f"/reconciliation?{query}").content.decode())
+    assert "Pods allowed 1,000,000 calls without Redis" in shown
+    assert "These are single decisions whose answer from Redis was late or an error" in shown
+    assert "No outage in the last 30 days: no pod was in fallback." in shown
+    assert "every pod used Redis" not in shown
 
 
 def test_what_is_missing_is_said(log_in: Any, outage: datetime) -> None:

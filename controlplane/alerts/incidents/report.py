@@ -10,7 +10,9 @@ from controlplane.alerts.incidents.follow import detected_at
 from controlplane.alerts.incidents.timeline import Line, timeline
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
+from controlplane.alerts.texts import count
 from controlplane.audit.models import Entry
+from controlplane.reconciliation.outages import SINGLE_DECISIONS, outages
 from controlplane.reconciliation.report import reconciled
 from controlplane.refusals.models import RefusalSample
 from controlplane.series.kinds import FLEET
@@ -141,12 +143,22 @@ def _bound(incident: Incident, end: datetime) -> str:
         return "It is not known whether pods decided without Redis: no figures are stored of this time."
     if not sum(local):
         return "No pod decided without Redis, so every limit held."
+    most = max(pods, default=0)
+    how = f"up to {count(most, 'pod')} at once" if most else _in_fallback(incident, end)
     divisor = incident.divisor
     share = f"1/{divisor} of a limit" if divisor > 1 else "a whole limit"
     return (
-        f"Pods decided {sum(local):,} calls without Redis, up to {max(pods, default=0)} pods at once."
+        f"Pods decided {sum(local):,} calls without Redis, {how}."
         f" Of limits with a local share, each of {divisor} pod{'s' if divisor > 1 else ''} allowed {share}:"
         " together at most the limit in a window, and at most twice the limit in a window in which pods"
         " switched. Reserved limits never allowed more than the limit, limits that fail closed allowed"
         " nothing, and limits that fail open allowed every call."
     )
+
+
+def _in_fallback(incident: Incident, end: datetime) -> str:
+    """For figures without a pod on local fallback: minutes miss one that was there for seconds."""
+    found = [one for one in outages(incident.environment) if one.overlaps(incident.started_at, end)]
+    if not found:
+        return f"as {SINGLE_DECISIONS}"
+    return f"{count(max(one.pods for one in found), 'pod')} in fallback, each for less than a minute"
