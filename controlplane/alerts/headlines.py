@@ -11,6 +11,7 @@ from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.backlogs import BacklogStatus
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing, ScheduledChange
+from controlplane.status.number_words import percent_words
 from controlplane.status.observed import observed_head
 from controlplane.status.status import Status
 from controlplane.status.watched import Blind, Source, Spent
@@ -46,7 +47,7 @@ WRITES_REFUSED = Said(subject="Postgres", join="refuses", verb="what a gateway w
 
 
 def refused(status: Status) -> Said:
-    share = f"{status.figures.refused_share * 100:.1f} %"
+    share = percent_words(status.figures.refused_share)
     return Said(subject=f"{share} of requests", join="are", verb="refused")
 
 
@@ -116,7 +117,7 @@ def rejected(status: Status) -> Said:
 
 
 def failed_checks(status: Status) -> Said:
-    share = f"{status.figures.store.failed_share * 100:.2g} %"
+    share = percent_words(status.figures.store.failed_share)
     return Said(subject=f"{share} of checks", join="", verb="fail")
 
 
@@ -143,7 +144,7 @@ def lock_lost(status: Status) -> Said:
 
 
 def lock_failures(status: Status) -> Said:
-    return Said(subject=f"{status.locks.failed_share * 100:.1f} % of locks", join="", verb="fail")
+    return Said(subject=f"{percent_words(status.locks.failed_share)} of locks", join="", verb="fail")
 
 
 def hot_key(rule: RuleFigures) -> Said:

@@ -5,6 +5,7 @@ from typing import Any
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import BOTH, FLEET, Rule, Subject
 from controlplane.status.locks import WINDOW_S
+from controlplane.status.number_words import percent_words
 from controlplane.status.spans import span_words
 from controlplane.status.status import Status
 
@@ -73,7 +74,7 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
             value=lambda status: status.locks.failed_share,
             names_thresholds=True,
             text=lambda status: (
-                f"{status.locks.failed_share * 100:.1f} % of locks and claims fail: pods cannot ask Redis"
+                f"{percent_words(status.locks.failed_share)} of locks and claims fail: pods cannot ask Redis"
             ),
             detail=lambda status: (
                 f"{status.locks.unavailable:,} of {status.locks.attempts:,} in {_MINUTES}."

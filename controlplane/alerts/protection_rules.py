@@ -8,6 +8,7 @@ from controlplane.alerts.findings import BOTH, FLEET, Rule, Scope, Subject
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing
+from controlplane.status.number_words import percent_words
 from controlplane.status.observed import observed_head, observed_rate, observed_until
 from controlplane.status.servers import ServerStatus, spared_how, worst_part
 from controlplane.status.status import Status
@@ -160,7 +161,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
             value=_shed_share,
             idle=texts.few_requests,
             names_thresholds=True,
-            text=lambda status: f"Pods shed {_shed_share(status) * 100:.1f} % of requests",
+            text=lambda status: f"Pods shed {percent_words(_shed_share(status))} of requests",
             detail=lambda status: (
                 f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
             ),

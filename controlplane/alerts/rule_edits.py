@@ -248,7 +248,7 @@ def _checked_thresholds(default: RuleSettings, values: RuleValues, problems: Pro
         if not threshold.least <= limit <= threshold.most or (threshold.whole and limit % 1):
             kind = "a whole number" if threshold.whole else "a number"
             least, most = threshold.least * threshold.scale, threshold.most * threshold.scale
-            problems.add(severity, f"Enter {kind} from {least:g} to {most:g} {threshold.unit}.")
+            problems.add(severity, f"Enter {kind} from {least:,.10g} to {most:,.10g} {threshold.unit}.")
         elif limit != usual:
             changed[severity] = limit
     if values.clear_percent is not None:

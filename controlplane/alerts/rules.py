@@ -22,6 +22,7 @@ from controlplane.alerts.traffic_rules import TRAFFIC_RULES
 from controlplane.runbooks.shipped import FOR_DEPENDENCIES
 from controlplane.status.breakers import CANNOT_OPEN, NEAR_CALLS, PHRASES, BreakerStatus
 from controlplane.status.facts import ScheduledChange
+from controlplane.status.number_words import percent_words
 from controlplane.status.status import Status
 
 #: For dependencies that have no runbook of their own.
@@ -67,7 +68,7 @@ RULES: tuple[Rule[Any], ...] = (
         value=texts.refused_share,
         idle=texts.few_requests,
         names_thresholds=True,
-        text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
+        text=lambda status: f"{percent_words(status.figures.refused_share)} of requests are refused",
         detail=texts.refused,
     ),
     Rule[Status](
@@ -80,7 +81,7 @@ RULES: tuple[Rule[Any], ...] = (
         value=texts.refused_share,
         idle=texts.few_requests,
         names_thresholds=True,
-        text=lambda status: f"{status.figures.refused_share * 100:.1f} % of requests are refused",
+        text=lambda status: f"{percent_words(status.figures.refused_share)} of requests are refused",
         detail=texts.refused,
     ),
     Rule[Status](

@@ -13,6 +13,7 @@ from controlplane.alerts.thresholds import (
     LEAST_CHECKS_PER_S,
     NOT_EVALUATED_S,
 )
+from controlplane.status.number_words import percent_words
 from controlplane.status.status import Status
 from controlplane.status.watched import RedisServer
 
@@ -59,7 +60,7 @@ def _few_checks(status: Status) -> bool:
 
 
 def _failed_checks(status: Status) -> str:
-    return f"{_failed_share(status) * 100:.2g} % of checks fail"
+    return f"{percent_words(_failed_share(status))} of checks fail"
 
 
 def _why_checks_fail(status: Status) -> str:

@@ -11,6 +11,7 @@ from controlplane.alerts.thresholds import (
 )
 from controlplane.fleet.live import FleetFigures
 from controlplane.status.breakers import BreakerStatus
+from controlplane.status.number_words import rounded_words
 from controlplane.status.status import Status
 
 
@@ -80,11 +81,11 @@ def is_or_are(number: int) -> str:
 def size(number: int) -> str:
     """Bytes, as ``1.5 MiB``."""
     amount, unit = float(number), "B"
-    for larger in ("KiB", "MiB"):
+    for larger in ("KiB", "MiB", "GiB"):
         if amount < 1024:
             break
         amount, unit = amount / 1024, larger
-    return f"{amount:.3g} {unit}"
+    return f"{rounded_words(amount, 3)} {unit}"
 
 
 def local_pods(status: Status) -> float:

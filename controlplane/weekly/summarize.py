@@ -10,6 +10,7 @@ from controlplane.alerts.texts import count
 from controlplane.policies.models import Dependency, TierQuota
 from controlplane.series.kinds import DEPENDENCY, FULL_FIELDS, TIMED_OUT_FIELDS
 from controlplane.series.totals import Total, totals
+from controlplane.status.number_words import percent_words, rounded_words
 from controlplane.weekly import week_figures
 from controlplane.weekly.sections import Line, Opens, Section
 from controlplane.weekly.week_figures import MOST_ROWS, QuotaUse, Week
@@ -244,12 +245,11 @@ def _rounded_up(size: float) -> int:
 
 
 def _percent(part: int, whole: int) -> str:
-    share = 100 * part / whole if whole else 0.0
-    return "less than 0.1 %" if 0 < share < 0.1 else f"{share:.1f} %"
+    return percent_words(part / whole if whole else 0.0)
 
 
 def _duration(seconds: float) -> str:
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
+            return f"{rounded_words(seconds / length, 3)} {unit}"
+    return f"{rounded_words(seconds, 3)} s"

@@ -14,9 +14,9 @@ from controlplane.policies.sizing import (
     suggested_rate,
 )
 from controlplane.status.facts import Facts
+from controlplane.status.number_words import number, rounded_words
 from dashboard.live.breakers import Breaker
 from dashboard.live.pod_protection import ObservedLine, observed_lines
-from dashboard.live.tiles import number
 from fuseboard.contract.protection_fields import TIERS
 
 #: A queue above this part of its places is highlighted, before it refuses calls.
@@ -123,7 +123,7 @@ def _mistakes(calls: CallFigures) -> Iterator[str]:
 
 
 def duration(ms: float) -> str:
-    return f"{ms / 1000:.2g} s" if ms >= 1000 else f"{ms:.0f} ms"
+    return f"{rounded_words(ms / 1000, 2)} s" if ms >= 1000 else f"{ms:.0f} ms"
 
 
 def _suggestions(calls: CallFigures, bulkhead: Mapping[str, Any], tier: str) -> list[str]:

@@ -29,14 +29,14 @@ LOCK_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("lock-failures", "critical"),
         locks(locks={"acquired": 80, "unavailable": 5}, once={"begun": 9, "unavailable": 6}),
-        "11.0 % of locks and claims fail: pods cannot ask Redis. 11 of 100 in the last 10 minutes. This work"
+        "11 % of locks and claims fail: pods cannot ask Redis. 11 of 100 in the last 10 minutes. This work"
         f" is not done. {SHARES}",
         locks(locks={"acquired": 90, "unavailable": 10}),
     ),
     (
         ("lock-failures", "warning"),
         locks(locks={"acquired": 98, "unavailable": 2}),
-        "2.0 % of locks and claims fail: pods cannot ask Redis. 2 of 100 in the last 10 minutes. This work"
+        "2 % of locks and claims fail: pods cannot ask Redis. 2 of 100 in the last 10 minutes. This work"
         f" is not done. {SHARES}",
         # Too few attempts say nothing.
         locks(locks={"acquired": 1, "unavailable": 18}),

@@ -98,7 +98,7 @@ def fire() -> Alert:
 def test_an_alert_is_pending_fires_recovers_and_is_resolved() -> None:
     row = fire()
     assert (row.state, row.severity, row.level) == (AlertState.FIRING, "critical", 1)
-    assert row.text == "5.0 % of requests are refused"
+    assert row.text == "5 % of requests are refused"
     assert row.runbook == "too-many-429s"
     assert row.fired_at is not None
     assert row.fired_at - row.true_since == timedelta(seconds=120)
@@ -110,7 +110,7 @@ def test_an_alert_is_pending_fires_recovers_and_is_resolved() -> None:
     assert open_alerts("production") == []
     [past] = past_alerts("production")
     assert past.resolved_at is not None
-    assert past.text == "5.0 % of requests are refused", "the last text is kept"
+    assert past.text == "5 % of requests are refused", "the last text is kept"
     assert evaluate() == []
 
 
@@ -186,7 +186,7 @@ def test_an_alert_without_traffic_ends_after_ten_minutes_and_says_why(production
     assert evaluate() == []
     row = Alert.objects.get()
     assert row.idle_since is not None
-    assert (row.state, row.text) == (AlertState.FIRING, "5.0 % of requests are refused")
+    assert (row.state, row.text) == (AlertState.FIRING, "5 % of requests are refused")
     assert stored_alerts(production)["429"].idle_since == row.idle_since.timestamp()
     let_pass(NO_TRAFFIC_S)
     assert evaluate() == [("429", News.RESOLVED)]

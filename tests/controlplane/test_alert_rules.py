@@ -43,7 +43,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("429", "critical"),
         figures(requests_per_s=100, refused_per_s=5, tenants=[TenantFigures("acme", 60, 4)]),
-        "5.0 % of requests are refused. 5 of 100/s. Most are from acme. More than 0.5 % is a warning, more"
+        "5 % of requests are refused. 5 of 100/s. Most are from acme. More than 0.5 % is a warning, more"
         " than 2 % is critical.",
         figures(requests_per_s=100, refused_per_s=2),
     ),

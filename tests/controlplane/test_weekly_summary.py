@@ -113,7 +113,7 @@ def test_a_long_list_is_cut_and_counted(production: str) -> None:
     tenant_hour(3, {f"t-{number}": (100, number) for number in range(1, 31)})
     tenants = sections()["tenants"]
     assert (len(tenants["lines"]), tenants["more"]) == (20, 10)
-    assert tenants["lines"][0]["found"] == "30 of 100 refused, 30.0 %"
+    assert tenants["lines"][0]["found"] == "30 of 100 refused, 30 %"
 
 
 def test_a_breaker_is_open_until_its_next_transition_also_over_the_ends_of_the_week(production: str) -> None:
@@ -151,7 +151,7 @@ def test_a_quota_that_refuses_is_too_low_and_the_size_is_filled_in(may: str) -> 
     assert line == {
         **_line(line),
         "name": f"requests of tier {tier.name}",
-        "found": "900 of 10,000 refused, 9.0 %; limit 100 per 1 min; 1 tenant",
+        "found": "900 of 10,000 refused, 9 %; limit 100 per 1 min; 1 tenant",
         "suggestion": "Raise it to at least 150.",
         "opens": "tier",
         "key": tier.name,
@@ -197,7 +197,7 @@ def test_a_bulkhead_that_refuses_calls_is_suggested_larger(may: str) -> None:
     )
     (line,) = sections()["bulkheads"]["lines"]
     assert line["found"] == (
-        "its bulkhead refused 2,000 of 10,000 calls, 20.0 %; 20 slots per pod; measured in 1 of 168 hours"
+        "its bulkhead refused 2,000 of 10,000 calls, 20 %; 20 slots per pod; measured in 1 of 168 hours"
     )
     assert (line["size"], line["opens"]) == (25, "dependency")
 
@@ -311,7 +311,7 @@ def test_markdown_has_every_line_and_no_name_is_a_link(production: str) -> None:
     Tenant.objects.filter(key="acme").update(title="[x](http://evil)")
     text = as_markdown(make_summary("production", BEGINS))
     assert text.startswith("# Week of 2026-05-04 to 2026-05-10, UTC: production\n")
-    assert "- **acme**: 5 of 10 refused, 50.0 %." in text
+    assert "- **acme**: 5 of 10 refused, 50 %." in text
     assert "No breaker was open." in text
 
 

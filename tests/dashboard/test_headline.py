@@ -92,7 +92,7 @@ CONDITIONS = {
     "a ramp": (fleet(*others(mode="ramping")), "web-3 is ramping up after an outage of Redis"),
     "refused requests": (
         fleet(figures=with_figures(refused_per_s=37.0)),
-        "37.0 % of requests are refused",
+        "37 % of requests are refused",
     ),
     "uncounted pods": (fleet(figures=with_figures(uncounted=2)), "The figures are incomplete"),
     "an open breaker": (fleet(*others(view=OPEN)), "payments-api is open"),

@@ -11,7 +11,7 @@ from controlplane.weekly.models import WeeklySummary
 
 LINE = {
     "name": "requests of tier pro",
-    "found": "900 of 10,000 refused, 9.0 %",
+    "found": "900 of 10,000 refused, 9 %",
     "suggestion": "Raise it to at least 150.",
     "opens": "tier",
     "key": "pro",
@@ -32,7 +32,7 @@ def test_a_suggestion_leads_to_the_editor_with_the_size_filled_in(log_in: Any, p
     summarized(date(2026, 5, 4), LINE | {"key": tier})
     client = log_in("ada")
     page = client.get("/weekly-summary").content.decode()
-    assert "900 of 10,000 refused, 9.0 %" in text_of(page)
+    assert "900 of 10,000 refused, 9 %" in text_of(page)
     assert "3 more are not listed." in text_of(page)
     address = f"/edit/tier?key={tier}&amp;limit.requests.limit=150&amp;at=limit.requests.limit"
     assert f'href="{address}"' in page
@@ -61,7 +61,7 @@ def test_weeks_are_selected_by_their_monday(log_in: Any, production: str) -> Non
         assert client.get(f"/weekly-summary?week={wrong}").status_code == 404
     answer = client.get("/weekly-summary.md?week=2026-05-04")
     assert answer["Content-Type"] == "text/markdown; charset=utf-8"
-    assert "- **requests of tier pro**: 900 of 10,000 refused, 9.0 %. Raise it" in answer.content.decode()
+    assert "- **requests of tier pro**: 900 of 10,000 refused, 9 %. Raise it" in answer.content.decode()
 
 
 def test_an_admin_previews_and_sends_it_and_a_viewer_cannot(log_in: Any, production: str) -> None:

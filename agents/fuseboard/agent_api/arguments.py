@@ -100,7 +100,7 @@ def check_wait(wait_s: object) -> None:
 def check_seconds(name: str, seconds: object, least: float, most: float) -> None:
     """Raise ``Misconfigured`` unless it is a number of seconds in this range."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= most:
-        raise Misconfigured(f"{name} must be {least:g} to {most:g} seconds, not {_shown(seconds)}")
+        raise Misconfigured(f"{name} must be {least:,.10g} to {most:,.10g} seconds, not {_shown(seconds)}")
 
 
 def check_tier(tier: object) -> None:

@@ -24,7 +24,7 @@ class TryAgain(Portable, Exception):
         self.after_s = after_s
 
     def __str__(self) -> str:
-        return f"try again in {self.after_s:g} s"
+        return f"try again in {self.after_s:,.10g} s"
 
 
 class Undeliverable(Exception):

@@ -177,7 +177,7 @@ def _resolve(host: str, port: int, within_s: float) -> list[str]:
     try:
         addresses = found.get(timeout=within_s)
     except Empty:
-        raise httpcore.ConnectTimeout(f"the name {host} was not resolved within {within_s:.3g} s") from None
+        raise httpcore.ConnectTimeout(f"the name {host} was not resolved within {within_s:.1f} s") from None
     if isinstance(addresses, Exception):
         raise httpcore.ConnectError(f"the name {host} cannot be resolved") from addresses
     return addresses
