@@ -27,6 +27,11 @@ class NamesDependency(Protocol):
     def dependency(self) -> str: ...
 
 
+class SaysWhy(NamesDependency, Protocol):
+    @property
+    def why(self) -> str: ...
+
+
 #: As ``controlplane.status.watched.Source``.
 SOURCES: Mapping[Source, str] = MappingProxyType(
     {
@@ -70,6 +75,10 @@ def local(status: Status) -> Said:
     if len(pods) == status.fleet.total:
         return Said(subject="Every pod", join="uses", verb="local limits")
     return Said(subject=count(len(pods), "pod"), join=they(pods, "uses", "use"), verb="local limits")
+
+
+def all_refused(one: SaysWhy) -> Said:
+    return Said(subject=f"No call to {one.dependency}", join="is", verb=f"allowed{one.why}")
 
 
 def near(breaker: BreakerStatus) -> Said:

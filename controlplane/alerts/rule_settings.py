@@ -94,6 +94,7 @@ def _days(**fields: Any) -> Threshold:
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
         "429": _jumping(warning=thresholds.REFUSED_SHARE, critical=thresholds.REFUSED_SHARE_CRITICAL),
+        "all-refused": _jumping(critical=thresholds.ALL_REFUSED_SHARE),
         "audit-export": _seconds(
             warning=thresholds.AUDIT_EXPORT_S,
             critical=thresholds.AUDIT_EXPORT_CRITICAL_S,

@@ -22,6 +22,7 @@ _OF_RULE = {
     "429": Timing(level=1, for_s=120, keep_s=300),
     "ahead": Timing(level=2, for_s=0, keep_s=60),
     "all-local": Timing(level=3, for_s=10, keep_s=30),
+    "all-refused": Timing(level=2, for_s=30, keep_s=60),
     "audit-export": Timing(level=2, for_s=60, keep_s=60),
     "backlog-dead": Timing(level=2, for_s=30, keep_s=60),
     "backlog-full": Timing(level=2, for_s=60, keep_s=120),
@@ -99,8 +100,8 @@ NEEDED_BY: Mapping[Source, tuple[str, ...]] = MappingProxyType(
 #: Rules whose alerts are about one dependency, which has an owner.
 OF_DEPENDENCY = frozenset(
     (
-        *("bulkhead", "bulkhead-queue", "near", "open", "open-share", "override", "retry-budget"),
-        *("backlog-dead", "backlog-full", "backlog-untaken", "vendor-429", "vendor-auth"),
+        *("all-refused", "bulkhead", "bulkhead-queue", "near", "open", "open-share", "override"),
+        *("backlog-dead", "backlog-full", "backlog-untaken", "retry-budget", "vendor-429", "vendor-auth"),
     )
 )
 #: Rules of which people should know, but whose alerts no person has to take: they do not escalate.

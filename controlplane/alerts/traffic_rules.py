@@ -6,14 +6,22 @@ from typing import Any
 from controlplane.alerts import headlines, texts
 from controlplane.alerts.findings import BOTH, Rule, Scope, Subject
 from controlplane.alerts.protection_rules import EACH_DEPENDENCY
-from controlplane.alerts.thresholds import LEAST_CALLER_SAMPLES, LEAST_RUNAWAY_PER_S, LEAST_VENDOR_ANSWERS
+from controlplane.alerts.thresholds import (
+    LEAST_CALLER_SAMPLES,
+    LEAST_REFUSED_PER_S,
+    LEAST_RUNAWAY_PER_S,
+    LEAST_VENDOR_ANSWERS,
+)
 from controlplane.fleet.live import DependencyFigures, RuleFigures
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.breakers import BreakerStatus
+from controlplane.status.number_words import number, percent_words
 from controlplane.status.status import Status
 from controlplane.status.watched import Spent, VendorAnswers
 
 _NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
+#: States in which a breaker refuses calls itself.
+_REFUSING = ("open", "half_open", "forced_open")
 #: Fewer are too few to fire in the ten minutes that are counted at most.
 _LEAST_CALLS_PER_S = LEAST_VENDOR_ANSWERS / 600
 
@@ -50,6 +58,30 @@ class Vendor:
     @property
     def refused_account(self) -> float:
         return self.share(self.answers.refused_account)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedDependency:
+    dependency: str
+    figures: DependencyFigures
+    #: `` (limit per-day, without Redis)``; empty while it is not known.
+    why: str
+
+    @property
+    def share(self) -> float:
+        return self.figures.refused_share if self.figures.refused_per_s >= LEAST_REFUSED_PER_S else 0.0
+
+
+def _refused_dependencies(status: Status) -> list[RefusedDependency]:
+    """The headline names a breaker that refuses, and a limit of 0 was set for that."""
+    found = []
+    for one in status.breakers:
+        if one.effective in _REFUSING or one.dependency.paused:
+            continue
+        by = status.facts.refused_by.get(one.name)
+        why = f" ({by.words})" if by is not None else ""
+        found.append(RefusedDependency(dependency=one.name, figures=one.traffic, why=why))
+    return found
 
 
 _EACH_HOT_KEY = Scope[RuleFigures](
@@ -93,6 +125,11 @@ EACH_VENDOR = Scope[Vendor](
     key=lambda vendor: vendor.dependency,
     subject=lambda vendor: Subject(kind="breaker", name=vendor.dependency),
 )
+_EACH_REFUSED = Scope[RefusedDependency](
+    each=_refused_dependencies,
+    key=lambda one: one.dependency,
+    subject=lambda one: Subject(kind="breaker", name=one.dependency),
+)
 _EACH_BUDGET = Scope[Spent](
     # Of a shadow, nothing is refused: it is on the page of budgets only.
     each=lambda status: [
@@ -114,6 +151,19 @@ def _budget(spent: Spent) -> str:
 
 
 TRAFFIC_RULES: tuple[Rule[Any], ...] = (
+    Rule[RefusedDependency](
+        key="all-refused",
+        severity="critical",
+        said=headlines.all_refused,
+        runbook="calls-all-refused",
+        scope=_EACH_REFUSED,
+        value=lambda one: one.share,
+        text=lambda one: f"No call to {one.dependency} is allowed{one.why}",
+        detail=lambda one: (
+            f"Pods refuse {number(one.figures.refused_per_s)} calls/s, {percent_words(one.share)} of all."
+            " Its breaker is not the cause."
+        ),
+    ),
     Rule[RuleFigures](
         key="hot-key",
         severity="warning",

@@ -63,6 +63,12 @@ class DependencyFigures:
     slow_per_s: float = 0.0
     refused_per_s: float = 0.0
 
+    @property
+    def refused_share(self) -> float:
+        """Part of the calls that pods refused, for whatever reason."""
+        asked = self.calls_per_s + self.refused_per_s
+        return self.refused_per_s / asked if asked else 0.0
+
 
 @dataclass(frozen=True)
 class StoreFigures:

@@ -12,7 +12,12 @@ from typing import Any
 from controlplane.alerts.findings import Severity
 from controlplane.alerts.rule_settings import THRESHOLDS
 from controlplane.alerts.rules import RULES
-from controlplane.alerts.thresholds import LEAST_CHECKS_PER_S, LOCAL_SHARE, NOT_EVALUATED_S
+from controlplane.alerts.thresholds import (
+    LEAST_CHECKS_PER_S,
+    LEAST_REFUSED_PER_S,
+    LOCAL_SHARE,
+    NOT_EVALUATED_S,
+)
 from controlplane.alerts.timings import Timing, timing_of
 from controlplane.monitoring.yaml_text import yaml_text
 from controlplane.status.locks import LEAST_ATTEMPTS
@@ -104,6 +109,11 @@ _ILL = (
 _USED = "max by (node) (fuseboard_redis_ops_per_second) / max by (node) (fuseboard_redis_capacity_ops) >"
 _DEGRADED = f"{_ILL} or {_USED} {MOST_OPS_SHARE:g}"
 
+_CALLS = "sum by (environment, dependency) (fuseboard_fleet_calls_per_second"
+_CALLS_REFUSED = f'{_CALLS}{{outcome="refused"}})'
+_CALLS_ASKED = f'{_CALLS}{{outcome=~"done|refused"}})'
+_BREAKER_REFUSES = "max by (environment, dependency) (fuseboard_breaker_state) > 0"
+
 PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
     *_levels(
         "429",
@@ -115,6 +125,12 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         severity="critical",
         promql=f"{_LOCAL} == {_ALIVE} and {_ALIVE} > 0",
         text="Every pod decides without Redis " + _IN,
+    ),
+    *_levels(
+        "all-refused",
+        f"({_CALLS_REFUSED} / {_CALLS_ASKED} and {_CALLS_REFUSED} >= {LEAST_REFUSED_PER_S:g}"
+        f" unless {_BREAKER_REFUSES}) >",
+        "No call to a dependency is allowed, and its breaker is not the cause: " + _OF,
     ),
     *_levels(
         "check-errors",

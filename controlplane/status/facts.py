@@ -12,6 +12,7 @@ from controlplane.audit_export.waiting import WaitingExport
 from controlplane.backlogs.figures import BacklogSeen
 from controlplane.fleet.live import FleetFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
+from controlplane.refusals.dependencies import RefusedBy
 from controlplane.status.outages import times_without_redis
 from controlplane.status.watched import Blind, RedisServer, Watched
 from fuseboard.contract.policy import Tuning
@@ -304,6 +305,8 @@ class Facts:
     #: Age of the oldest edit that is not in Redis yet; 0 for none.
     outbox_oldest_s: float = 0.0
     watched: Watched = field(default_factory=Watched)
+    #: What refuses calls, of dependencies to which hardly a call is allowed.
+    refused_by: Mapping[str, RefusedBy] = field(default_factory=dict)
     #: Pods that report a revision that Postgres never made. Only Redis, or Postgres, can confirm it.
     unknown_revisions: tuple[UnknownRevision, ...] = ()
     #: Since when this control plane knows the fleet: states before that are unknown.

@@ -21,6 +21,7 @@ from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment, VendorLimit
 from controlplane.publishing.models import Ahead, OutboxEntry
 from controlplane.publishing.unknown_revisions import unknown_revisions
+from controlplane.refusals.dependencies import refused_by
 from controlplane.series.recent import recent_p99_ms
 from controlplane.status import scheduled_changes
 from controlplane.status.facts import (
@@ -45,6 +46,8 @@ _TRANSITIONS = 400
 _CHANGES = 60
 #: The worker reads servers of Redis each 10 s.
 REDIS_FRESH_FOR = timedelta(seconds=60)
+#: Samples are read of a dependency that has a larger share of its calls refused: an alert names what refuses.
+_MOSTLY_REFUSED = 0.5
 _PEOPLE = frozenset(Role.values)
 _MACHINES = frozenset(("celery", "command"))
 
@@ -71,6 +74,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         outbox_oldest_s=_outbox_oldest_s(environment),
         watched=watched,
         call_p99_ms=recent_p99_ms(environment),
+        refused_by=refused_by(environment, _mostly_refused(figures)),
         dependencies=_dependencies(environment),
         backlogs=read_backlogs(environment),
         pod_protection=found.protection,
@@ -100,6 +104,10 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
 
 
 def _redis_servers() -> tuple[RedisServer, ...]:
+def _mostly_refused(figures: live.FleetFigures) -> list[str]:
+    return [name for name, one in figures.dependencies.items() if one.refused_share > _MOSTLY_REFUSED]
+
+
     oldest = timezone.now() - REDIS_FRESH_FOR
     return tuple(
         RedisServer(

@@ -30,6 +30,7 @@ WEIGHTS = (
     "all-local",
     "rejected",
     "unknown-revision",
+    "all-refused",
     "half_open",
     "forced_open",
     "frozen",

@@ -1,13 +1,16 @@
 """Cases of the rules about tenants, vendors, budgets, backlogs and expiry, as in ``test_alert_rules``."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
-from controlplane.fleet.live import RuleFigures, TenantFigures
+from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures, TenantFigures
 from controlplane.refusals.callers import RefusedCaller
-from controlplane.status.facts import Dependency, Facts, Transition
+from controlplane.refusals.dependencies import RefusedBy
+from controlplane.status.facts import Dependency, Facts, Server, Transition
 from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
-from tests.controlplane.alert_facts import NOW, facts, figures
+from tests.controlplane.alert_facts import NOW, OPEN, facts, figures, pod
 from tests.controlplane.backlog_alert_cases import BACKLOG_CASES
 
 DAY_S = 86_400.0
@@ -43,6 +46,21 @@ def refused(times: float, samples: int) -> Facts:
     return facts(watched=Watched(callers=(one,)))
 
 
+def calls(calls_per_s: float, refused_per_s: float, *pods: Server, **more: Any) -> Facts:
+    """What becomes of the calls to one dependency."""
+    rates = DependencyFigures(calls_per_s=calls_per_s, refused_per_s=refused_per_s)
+    return facts(*pods, figures=FleetFigures(gateways=1, dependencies={"payments-api": rates}), **more)
+
+
+def paused(some: Facts) -> Facts:
+    """A person set a limit of 0."""
+    return replace(some, dependencies=(replace(some.dependencies[0], paused=True),))
+
+
+WITHOUT_REDIS = {"payments-api": RefusedBy(limit="per-day", reason="store_unavailable")}
+REFUSED = "Its breaker is not the cause."
+
+
 def spent(number: int, *, shadow: bool = False, ends: float = NOW + 60) -> Facts:
     one = Spent(
         tenant="acme",
@@ -75,6 +93,34 @@ def waiting(queued: int) -> Facts:
 
 
 TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
+    (
+        ("all-refused", "critical"),
+        calls(0, 12, refused_by=WITHOUT_REDIS),
+        "No call to payments-api is allowed (limit per-day, without Redis). Pods refuse 12 calls/s, 100 % of"
+        f" all. {REFUSED}",
+        # One of 100 calls is allowed.
+        calls(0.12, 11.88, refused_by=WITHOUT_REDIS),
+    ),
+    (
+        ("all-refused", "critical"),
+        calls(0, 0.5),
+        f"No call to payments-api is allowed. Pods refuse 0.5 calls/s, 100 % of all. {REFUSED}",
+        # The breaker refuses them, and the headline names it.
+        calls(0, 0.5, pod(view=OPEN)),
+    ),
+    (
+        ("all-refused", "critical"),
+        calls(0, 0.1),
+        f"No call to payments-api is allowed. Pods refuse 0.1 calls/s, 100 % of all. {REFUSED}",
+        # One refusal in a minute says nothing.
+        calls(0, 0.02),
+    ),
+    (
+        ("all-refused", "critical"),
+        calls(0, 2),
+        f"No call to payments-api is allowed. Pods refuse 2 calls/s, 100 % of all. {REFUSED}",
+        paused(calls(0, 2)),
+    ),
     *BACKLOG_CASES,
     (
         ("bulkhead-queue", "warning"),

@@ -21,6 +21,7 @@ _AUTOMATIC = {
     "429": "Requests over a limit are refused with the time until they can be sent again.",
     "ahead": "Pods keep the last configuration that they applied.",
     "all-local": "Every pod decides with local limits, and returns to Redis automatically.",
+    "all-refused": "Calls are refused, or get the fallback if there is one. Each call asks the limits again.",
     "audit-export": "The worker tries again at least each 5 minutes. No entry is left out.",
     "backlog-dead": "Dead jobs are kept for 7 days, at most 1,000 of a dependency.",
     "backlog-full": "A full backlog refuses further jobs. Those in it are handed out as limits admit them.",
