@@ -58,6 +58,7 @@ urlpatterns = [
     path("overrides/open", breaker_selection.open_selected, name="open_selected"),
     path("breakers/<str:name>", breakers.breaker, name="breaker"),
     path("breakers/<str:name>/preview", breakers.breaker_preview, name="breaker_preview"),
+    path("breakers/<str:name>/runbook", breakers.breaker_runbook, name="breaker_runbook"),
     path("breakers/<str:name>/settings", dependency_settings.dependency, name="dependency"),
     path(
         "breakers/<str:name>/settings/preview",

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import Count, Func, Q, QuerySet, Sum, TextField
+from django.db.models import Count, Func, Max, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Coalesce, Now
 
 from controlplane.fleet.call_figures import CallFigures, add_calls
@@ -282,6 +282,12 @@ def figures(environment: str) -> FleetFigures:
     """The sum over the gateways that reported within the last seconds."""
     fresh = Figures.objects.filter(environment=environment, at__gte=Now() - FIGURES_FRESH_FOR)
     return add_figures(list(fresh.values_list("document", flat=True)))
+
+
+def last_figures_at(environment: str) -> float | None:
+    """When a gateway last wrote figures; ``None`` if none did within a day, for which the rows are kept."""
+    found = Figures.objects.filter(environment=environment).aggregate(at=Max("at"))["at"]
+    return found.timestamp() if found is not None else None
 
 
 def divisor(environment: str) -> int:

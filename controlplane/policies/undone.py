@@ -1,4 +1,4 @@
-"""Which revisions were reverted, by which later ones, and whether a part of them stayed."""
+"""Reverted revisions: the later ones that undid them, and whether a part of them stayed."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -14,7 +14,7 @@ _COMPARED = 1_000
 @dataclass(frozen=True)
 class Revert:
     number: int
-    #: What it changed back.
+    #: Things that it changed back.
     names: tuple[str, ...]
 
 

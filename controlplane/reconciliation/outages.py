@@ -17,9 +17,7 @@ KEPT = timedelta(days=30)
 _SHORTEST = timedelta(seconds=2)
 #: What is this near belongs together: pods lose Redis one after the other.
 _GAP = timedelta(seconds=60)
-
-
-#: What pods decide without Redis while they use it: a question whose answer did not arrive in time.
+#: Pods make these without Redis while they use it, when an answer does not arrive in time.
 SINGLE_DECISIONS = "single decisions whose answer from Redis was late or an error: no pod was in fallback"
 
 

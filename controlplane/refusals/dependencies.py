@@ -1,4 +1,4 @@
-"""What refuses the calls to a dependency, by samples of refusals."""
+"""Limits and reasons that refuse the calls to a dependency, by samples of refusals."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

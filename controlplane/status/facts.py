@@ -305,7 +305,7 @@ class Facts:
     #: Age of the oldest edit that is not in Redis yet; 0 for none.
     outbox_oldest_s: float = 0.0
     watched: Watched = field(default_factory=Watched)
-    #: What refuses calls, of dependencies to which hardly a call is allowed.
+    #: Dependency -> the limit and the reason that refuse most of its calls, where pods sampled them.
     refused_by: Mapping[str, RefusedBy] = field(default_factory=dict)
     #: Pods that report a revision that Postgres never made. Only Redis, or Postgres, can confirm it.
     unknown_revisions: tuple[UnknownRevision, ...] = ()
@@ -317,6 +317,8 @@ class Facts:
     as_of: float = 0.0
     #: While Postgres is unavailable: how many gateways report pods and figures instead.
     gateways_reporting: int = 0
+    #: When the last gateway wrote figures, while none does; ``None`` if none did within a day.
+    figures_at: float | None = None
     #: Overrides that ended within the last day, by dependency, newest first; they expire when they ended.
     past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
 
@@ -359,6 +361,18 @@ class Facts:
     @property
     def stale(self) -> bool:
         return self.now - self.as_of > 3
+
+    @property
+    def heard(self) -> bool:
+        """Whether a gateway reports pods and rates now. Otherwise, they are as last known."""
+        return self.gateways_reporting > 0 or (not self.stale and self.figures.gateways > 0)
+
+    @property
+    def heard_until(self) -> float | None:
+        """Until when pods and rates are known, while no gateway reports; ``None`` if none did lately."""
+        if self.heard:
+            return None
+        return self.as_of if self.stale else self.figures_at
 
     def dependency(self, name: str) -> Dependency | None:
         return next((d for d in self.dependencies if d.name == name), None)

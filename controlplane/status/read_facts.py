@@ -70,11 +70,12 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         store_deadline_us=tuning_of(found).store_deadline_us,
         servers=read_servers(environment),
         figures=figures,
+        figures_at=None if figures.gateways else live.last_figures_at(environment),
         alert_rules=found.alert_rules,
         outbox_oldest_s=_outbox_oldest_s(environment),
         watched=watched,
-        call_p99_ms=recent_p99_ms(environment),
         refused_by=refused_by(environment, _mostly_refused(figures)),
+        call_p99_ms=recent_p99_ms(environment),
         dependencies=_dependencies(environment),
         backlogs=read_backlogs(environment),
         pod_protection=found.protection,
@@ -103,11 +104,11 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
     )
 
 
-def _redis_servers() -> tuple[RedisServer, ...]:
 def _mostly_refused(figures: live.FleetFigures) -> list[str]:
     return [name for name, one in figures.dependencies.items() if one.refused_share > _MOSTLY_REFUSED]
 
 
+def _redis_servers() -> tuple[RedisServer, ...]:
     oldest = timezone.now() - REDIS_FRESH_FOR
     return tuple(
         RedisServer(

@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from controlplane.alerts.thresholds import UNCOUNTED_SHARE
-from controlplane.fleet.live import DependencyFigures, FleetFigures
+from controlplane.fleet.live import DependencyFigures
 from controlplane.status.facts import Facts
+from dashboard.live.known import rates_known
 
 POINTS = 40
 #: Seconds per point. A short history has finer points, so that ten minutes are more than one dot.
@@ -24,13 +24,6 @@ class _Series:
 
     def add(self, now: float, value: float) -> None:
         self.values.append((now, value))
-
-
-def rates_known(figures: FleetFigures) -> bool:
-    """Whether the rates are those of the fleet: not without a gateway, and not while most pods of one that
-    has just started are in no rate yet.
-    """
-    return figures.gateways > 0 and figures.uncounted <= figures.live_servers * UNCOUNTED_SHARE
 
 
 class History:
@@ -53,7 +46,7 @@ class History:
         for name, value in samples.items():
             self._series.setdefault(name, _Series()).add(facts.now, value)
         traffic: dict[str, DependencyFigures] = {}
-        if rates_known(facts.figures):
+        if rates_known(facts):
             # Gateways list a dependency while it is called. One that was called before has no calls now.
             traffic = dict.fromkeys(self._marks, DependencyFigures()) | facts.figures.dependencies
         for name in self._marks.keys() - traffic.keys():

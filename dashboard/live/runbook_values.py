@@ -8,10 +8,10 @@ from controlplane.backlogs.figures import BacklogSeen
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.models import RedisNode
 from controlplane.status.breakers import PHRASES
+from controlplane.status.number_words import number, percent_words
 from dashboard.live.breakers import Breaker
-from dashboard.live.history import rates_known
+from dashboard.live.known import rates_known
 from dashboard.live.overview import Live
-from dashboard.live.tiles import number
 
 UNKNOWN = "unknown"
 #: A text, or ``None`` when nothing measures it.
@@ -31,14 +31,14 @@ class Scene:
     @property
     def calls(self) -> CallFigures | None:
         """``None`` while no gateway measures, or without protection."""
-        if self.breaker is None or not rates_known(self.live.facts.figures):
+        if self.breaker is None or not rates_known(self.live.facts):
             return None
         return self.breaker.protected
 
     @property
     def pods_known(self) -> bool:
-        """Not while Postgres is down and no gateway reports pods instead."""
-        return not self.live.facts.stale or self.live.facts.gateways_reporting > 0
+        """Not while no gateway reports pods: their rows stay as they were."""
+        return self.live.facts.heard
 
 
 def value_of(name: str, scene: Scene) -> str:
@@ -49,7 +49,7 @@ def value_of(name: str, scene: Scene) -> str:
 
 def _rate(read: Callable[[Scene], float | None]) -> _Value:
     def value(scene: Scene) -> str | None:
-        found = read(scene) if rates_known(scene.live.facts.figures) else None
+        found = read(scene) if rates_known(scene.live.facts) else None
         return None if found is None else f"{number(found)}/s"
 
     return value
@@ -68,10 +68,6 @@ def _of_breaker(read: Callable[[Breaker], str | None]) -> _Value:
         return read(scene.breaker) if scene.breaker is not None and known else None
 
     return value
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.2g} %"
 
 
 def _alerts_evaluated(scene: Scene) -> str | None:
@@ -95,14 +91,14 @@ def _slots(scene: Scene) -> str | None:
 
 def _busiest(scene: Scene) -> str | None:
     rows = scene.live.facts.figures.tenants
-    if not rates_known(scene.live.facts.figures):
+    if not rates_known(scene.live.facts):
         return None
     top = max(rows, key=lambda row: row.requests_per_s, default=None)
     return f"{top.tenant} with {number(top.requests_per_s)} requests/s" if top is not None else "none"
 
 
 def _most_refused(scene: Scene) -> str | None:
-    if not rates_known(scene.live.facts.figures):
+    if not rates_known(scene.live.facts):
         return None
     refused = [row for row in scene.live.facts.figures.tenants if row.refused_per_s > 0]
     top = max(refused, key=lambda row: row.refused_per_s, default=None)
@@ -125,7 +121,7 @@ def _revision(scene: Scene) -> str | None:
 
 def _p99(scene: Scene) -> str | None:
     p99_us = scene.live.facts.figures.store.p99_us
-    return None if p99_us is None or not rates_known(scene.live.facts.figures) else f"{p99_us / 1000:.1f} ms"
+    return None if p99_us is None or not rates_known(scene.live.facts) else f"{p99_us / 1000:.1f} ms"
 
 
 def _redis_down(scene: Scene) -> str | None:
@@ -135,9 +131,7 @@ def _redis_down(scene: Scene) -> str | None:
 
 def _failed_checks(scene: Scene) -> str | None:
     store = scene.live.facts.figures.store
-    return (
-        _percent(store.failed_share) if store.asked_per_s and rates_known(scene.live.facts.figures) else None
-    )
+    return percent_words(store.failed_share) if store.asked_per_s and rates_known(scene.live.facts) else None
 
 
 def _each_node(read: Callable[[RedisNode], str]) -> _Value:
@@ -211,7 +205,7 @@ _VALUES: dict[str, _Value] = {
     "redis_ops": _each_node(lambda node: f"{node.ops_per_s or 0:,.0f} commands/s"),
     "redis_p99": _p99,
     "refused_share": lambda scene: (
-        _percent(scene.live.facts.figures.refused_share) if rates_known(scene.live.facts.figures) else None
+        percent_words(scene.live.facts.figures.refused_share) if rates_known(scene.live.facts) else None
     ),
     "refused_tenant": _most_refused,
     "retries": _rate(lambda scene: scene.calls.retries_per_s if scene.calls else None),

@@ -8,6 +8,7 @@ from controlplane.status.facts import Facts, Server
 from controlplane.status.servers import FleetSummary, ServerStatus
 from controlplane.status.status import Status
 from dashboard.live.breaker_looks import FACES
+from dashboard.live.known import last_known_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +21,32 @@ class ServerRow(ServerStatus):
     differs: tuple[str, ...]
     #: Whether shedding only observes.
     observes: bool = False
+    #: Whether a gateway reports pods now.
+    heard: bool = True
+
+    @property
+    def known(self) -> bool:
+        """Whether its values are of now. Those of a silent pod, or without a gateway, are as last known."""
+        return self.server.live and self.heard
+
+    @property
+    def mark(self) -> str:
+        """Its kind on the map of the fleet: without a gateway, no pod is known to be well."""
+        return self.kind if self.known else "silent"
+
+    @property
+    def word_now(self) -> str:
+        """For the map: ``shared``, or ``last known: shared``."""
+        return self.word if self.heard or not self.server.live else f"Last known: {self.word.lower()}"
+
+    @property
+    def last_known(self) -> str:
+        return last_known_words(self.server.last_seen)
 
     @property
     def alone(self) -> bool:
         """Whether it decides without Redis: its own page lists what each limit allows then."""
-        return self.server.live and self.server.mode in ("local", "drill")
+        return self.known and self.server.mode in ("local", "drill")
 
     @property
     def kinds(self) -> str:
@@ -36,7 +58,7 @@ class ServerRow(ServerStatus):
 
     @property
     def pressed(self) -> bool:
-        return self.server.live and self.server.load is not None and self.server.load.level != "normal"
+        return self.known and self.server.load is not None and self.server.load.level != "normal"
 
     @property
     def pressure(self) -> str:
@@ -80,6 +102,11 @@ class Zone:
 class Fleet(FleetSummary):
     rows: tuple[ServerRow, ...]
     zones: tuple[Zone, ...]
+    heard: bool
+
+    @property
+    def attention(self) -> int:
+        return super().attention if self.heard else self.total
 
 
 _WORDS = {
@@ -101,7 +128,7 @@ def fleet_of(status: Status) -> Fleet:
     # Most breakers are seen alike by all pods.
     breakers = tuple(breaker for breaker in status.breakers if breaker.divided)
     rows = tuple(row_of(server, status.facts, status.fleet, breakers) for server in status.fleet.servers)
-    return Fleet(**vars(status.fleet), rows=rows, zones=_zones(rows))
+    return Fleet(**vars(status.fleet), rows=rows, zones=_zones(rows), heard=status.facts.heard)
 
 
 def row_of(
@@ -109,6 +136,7 @@ def row_of(
 ) -> ServerRow:
     return ServerRow(
         observes=facts.observes("shedding"),
+        heard=facts.heard,
         **vars(status),
         word=_WORDS[status.kind],
         css=_css(status.kind),
@@ -124,7 +152,7 @@ def _css(kind: str) -> str:
 
 
 def _limits(server: Server, facts: Facts, fleet: FleetSummary) -> str:
-    if not server.live:
+    if not (server.live and facts.heard):
         return "unknown"
     if server.mode in ("local", "drill"):
         return "without Redis"

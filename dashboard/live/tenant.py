@@ -17,6 +17,7 @@ from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
 from dashboard.labels import policy_words
 from dashboard.live.change_lines import ChangeLine, line_of
+from dashboard.live.known import rates_known
 from dashboard.live.overview import Live
 from dashboard.rate_words import window_words
 from fuseboard.contract.limit_fields import QUOTAS
@@ -76,6 +77,8 @@ class Rollout:
     applied: int
     live: int
     missing: tuple[str, ...]
+    #: Pods of which it is not known.
+    silent: int = 0
 
     @property
     def done(self) -> bool:
@@ -106,6 +109,8 @@ def tenant_context(live: Live, key: str) -> dict[str, Any]:
 
 def _rates(live: Live, key: str, traffic: TenantFigures) -> dict[str, float]:
     """Name of a quota -> requests per second that it binds, where they are counted now."""
+    if not rates_known(live.facts):
+        return {}
     by_rule = {row.rule: row.asked_per_s for row in live.facts.figures.rules if row.tenant == key}
     # Pods of an older release do not report it.
     return {"requests": traffic.requests_per_s} | by_rule
@@ -141,7 +146,13 @@ def rollout(live: Live, revision: int) -> Rollout:
     servers = live.facts.live_servers
     head = (live.facts.epoch, revision)
     missing = tuple(server.name for server in servers if (server.epoch, server.revision) < head)
-    return Rollout(revision=revision, applied=len(servers) - len(missing), live=len(servers), missing=missing)
+    return Rollout(
+        revision=revision,
+        applied=len(servers) - len(missing),
+        live=len(servers),
+        missing=missing,
+        silent=len(live.fleet.silent),
+    )
 
 
 def history(environment: str, key: str) -> list[ChangeLine]:

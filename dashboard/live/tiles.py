@@ -1,6 +1,7 @@
 """The key figures: what is sampled every second, and the tiles that display it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from django.urls import reverse
 from django.utils.safestring import SafeString
@@ -8,11 +9,15 @@ from django.utils.safestring import SafeString
 from controlplane.alerts.texts import allowed_alone, name_or_count, they
 from controlplane.alerts.thresholds import P99_WARN_PART, REFUSED_SHARE
 from controlplane.status.facts import Facts
+from controlplane.status.number_words import number, percent_words
 from controlplane.status.servers import LAG_WARN_S, FleetSummary
 from dashboard.live.capacity import bulkhead_rows, retry_rows
-from dashboard.live.history import History, rates_known
+from dashboard.live.history import History
+from dashboard.live.known import NO_DATA, no_data_words, rates_known, since_words
 from dashboard.plots import spark
 
+#: Tiles about pods, which need no rates.
+_OF_PODS = ("local", "lag", "shared", "lagging")
 _BREAKER_REFUSALS = ("breaker_open", "probe_busy", "forced_open")
 
 
@@ -33,6 +38,8 @@ class Tile:
 def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
     """What the history keeps."""
     figures = facts.figures
+    if not facts.heard:
+        return {}
     # Without a call to Redis there is no response time, not one of 0 ms.
     p99 = {"p99": figures.store.p99_us / 1000} if figures.store.p99_us is not None else {}
     # What nothing measures is not 0/s.
@@ -46,7 +53,7 @@ def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
     retry = {"retry": load} if load is not None else {}
     return (
         p99
-        | (rates | retry if rates_known(figures) else {})
+        | (rates | retry if rates_known(facts) else {})
         | {
             "local": float(len(fleet.local)),
             "lag": fleet.worst_lag_s,
@@ -70,6 +77,8 @@ def retry_load(facts: Facts) -> float | None:
 
 def calls_in_words(facts: Facts) -> str:
     """What became of the calls to all dependencies."""
+    if unknown := no_data_words(facts):
+        return unknown
     calls = sum(traffic.calls_per_s for traffic in facts.figures.dependencies.values())
     failed = f"{number(_failed_percent(facts))} % of {number(calls)} calls/s failed"
     return f"{failed}, {number(_short_circuited(facts))}/s blocked"
@@ -85,13 +94,6 @@ def _failed_percent(facts: Facts) -> float:
     calls = sum(traffic.calls_per_s for traffic in facts.figures.dependencies.values())
     failures = sum(traffic.failures_per_s for traffic in facts.figures.dependencies.values())
     return failures / calls * 100 if calls else 0.0
-
-
-def number(value: float) -> str:
-    """A rate a person can read: 0.4, 7.2, 228, 12,400."""
-    if value >= 99.5:
-        return f"{value:,.0f}"
-    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
 
 
 def why_not_exact(fleet: FleetSummary) -> str:
@@ -143,7 +145,7 @@ class _TileBuilder:
             "429 responses",
             number(refused),
             "/s",
-            f"{share * 100:.1f} % of {number(asked)}/s, limit {REFUSED_SHARE * 100:g} %",
+            f"{percent_words(share)} of {number(asked)}/s, limit {percent_words(REFUSED_SHARE)}",
             over=share > REFUSED_SHARE and asked > 1,
             link=reverse("refusals"),
             limit=asked * REFUSED_SHARE or None,
@@ -250,14 +252,19 @@ class _TileBuilder:
             # Pods that gave Redis up ask it nothing: that is no sign of health.
             return self.tile("store_errors", "Redis errors", "no data", "", "no pod reaches Redis", over=True)
         return self.tile(
-            "store_errors", "Redis errors", number(errors), "/s", "timeouts included", over=errors >= 0.05
+            "store_errors",
+            "Redis errors",
+            number(errors),
+            "/s",
+            "timeouts included",
+            over=errors >= 0.05,
         )
 
 
 def tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
     """The figures of the overview."""
     builder = _TileBuilder(facts, fleet, history)
-    return [
+    found = [
         builder.refused(),
         builder.p99(link=reverse("servers")),
         builder.local(),
@@ -265,13 +272,25 @@ def tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
         builder.bulkheads(),
         builder.retries(),
     ]
+    return _known(facts, found)
+
+
+def _known(facts: Facts, found: Iterable[Tile]) -> list[Tile]:
+    """The tiles, without figures that no gateway measures."""
+    since = since_words(facts)
+    return [
+        tile
+        if not since or (facts.heard and tile.key in _OF_PODS)
+        else replace(tile, value=NO_DATA, unit="", foot=since, over=False)
+        for tile in found
+    ]
 
 
 def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Tile]:
     """The figures of the servers page."""
     builder = _TileBuilder(facts, fleet, history)
     local, lagging, requests = fleet.local, fleet.lagging, facts.figures.requests_per_s
-    return [
+    found = [
         builder.tile(
             "shared",
             "Shared limits",
@@ -294,6 +313,7 @@ def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Ti
         builder.store_errors(),
         builder.tile("requests", "Requests", number(requests), "/s", "over the fleet"),
     ]
+    return _known(facts, found)
 
 
 def _some(names: tuple[str, ...]) -> str:

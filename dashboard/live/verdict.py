@@ -8,11 +8,13 @@ from django.urls import reverse
 
 from controlplane.alerts.texts import count, name_or_count, they
 from controlplane.status.facts import Facts
+from controlplane.status.number_words import number
 from dashboard.live.alerts import Alert
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
+from dashboard.live.known import no_data_words
 from dashboard.live.servers import Fleet
-from dashboard.live.tiles import number, why_not_exact
+from dashboard.live.tiles import why_not_exact
 
 #: Sentences in full; the others are counted.
 _SHOWN = 3
@@ -28,9 +30,9 @@ WEIGHTS = (
     "open",
     "redis-down",
     "all-local",
+    "all-refused",
     "rejected",
     "unknown-revision",
-    "all-refused",
     "half_open",
     "forced_open",
     "frozen",
@@ -118,14 +120,17 @@ class Verdict:
     #: The rest of the breakers and the pods, in words.
     breakers: str
     pods: str
+    #: Without a gateway or Postgres, nothing is known of now: what the page of the pods displays as well.
+    unheard: Sentence | None = None
 
 
 def verdict_of(
     facts: Facts, breakers: tuple[Breaker, ...], fleet: Fleet, alerts: tuple[Alert, ...]
 ) -> Verdict:
+    stores = [*_stores(facts, fleet)]
     active = [
-        *_stores(facts, fleet),
-        *_breakers(breakers),
+        *stores,
+        *_breakers(breakers, heard=fleet.heard),
         *_alerts(alerts, fleet),
         *_figures(alerts, fleet),
     ]
@@ -136,8 +141,9 @@ def verdict_of(
         more=len(sentences[_SHOWN:]),
         calm=_calm(breakers, fleet),
         since=_since(active),
-        breakers=_closed(breakers) if fleet.total else "",
-        pods=_pods(fleet) if fleet.total or sentences else "",
+        breakers=_closed(breakers) if fleet.total and fleet.heard else "",
+        pods=_pods(facts, fleet) if fleet.total or sentences else "",
+        unheard=stores[-1].sentence if stores and not fleet.heard else None,
     )
 
 
@@ -153,16 +159,16 @@ def _stores(facts: Facts, fleet: Fleet) -> Iterator[Condition]:
             ),
             since=facts.as_of,
         )
-    elif fleet.total and not facts.figures.gateways:
+    elif fleet.total and not facts.heard:
         # Their rows stay as they were: no process notices that a pod is silent.
         yield Condition(
             key="gateways",
             sentence=Sentence(subject="No gateway", verb="reporting", css="st-open", link=reverse("servers")),
-            since=max(row.server.last_seen for row in fleet.rows),
+            since=facts.heard_until,
         )
 
 
-def _breakers(breakers: tuple[Breaker, ...]) -> Iterator[Condition]:
+def _breakers(breakers: tuple[Breaker, ...], *, heard: bool) -> Iterator[Condition]:
     not_closed = [breaker for breaker in breakers if not breaker.quiet]
     counts = Counter(breaker.effective for breaker in not_closed)
     for state, number_of in counts.items():
@@ -170,14 +176,17 @@ def _breakers(breakers: tuple[Breaker, ...]) -> Iterator[Condition]:
         if number_of > _NAMED:
             link = reverse("breakers", query={"state": face.kind})
             since = min((breaker.since for breaker in own if breaker.since is not None), default=None)
+            join = "are" if heard else "were"
             sentence = Sentence(
-                subject=f"{number_of} breakers", join="are", verb=face.verb, css=face.css, link=link
+                subject=f"{number_of} breakers", join=join, verb=face.verb, css=face.css, link=link
             )
             yield Condition(key=state, sentence=sentence, since=since)
             continue
         for breaker in own:
             sentence = Sentence(
                 subject=breaker.name,
+                # Without a gateway, the state is as it was. An override is in force until it ends.
+                join="is" if heard or breaker.override else "was",
                 verb=face.verb,
                 css=face.css,
                 link=reverse("breaker", args=[breaker.name]),
@@ -243,9 +252,11 @@ def _closed(breakers: tuple[Breaker, ...]) -> str:
     return text.strip()
 
 
-def _pods(fleet: Fleet) -> str:
+def _pods(facts: Facts, fleet: Fleet) -> str:
     if not fleet.total:
         return "No pod is reporting."
+    if not fleet.heard:
+        return f"Pods, breakers and rates are as last known: {no_data_words(facts)}."
     uses = "uses" if fleet.sharing == 1 else "use"
     text = f"{fleet.sharing} of {count(fleet.total, 'pod')} {uses} shared limits."
     exact = "Limits are exact." if fleet.exact else f"Limits are approximate: {why_not_exact(fleet)}."

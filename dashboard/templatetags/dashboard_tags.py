@@ -12,14 +12,16 @@ from django.template.defaultfilters import date as date_filter
 from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.alerts.findings import Subject
 from controlplane.alerts.reading import StoredAlert
 from controlplane.alerts.texts import size as byte_size
 from controlplane.alerts.timings import rule_of
 from controlplane.breakers.tickets import ticket_url, ticket_words
+from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words
+from controlplane.status.number_words import number
 from dashboard import plots
 from dashboard.browsers import browser_words
 from dashboard.change_words import ChangeWords, field_words
@@ -37,9 +39,9 @@ from dashboard.limit_controls import limit_editor
 from dashboard.live.alerts import Alert, link_of
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
+from dashboard.live.known import NO_DATA, no_data_words
 from dashboard.live.protection import duration
 from dashboard.live.servers import Zone
-from dashboard.live.tiles import number
 from dashboard.moments import time_tag
 from dashboard.replay_plot import replay_plot
 from dashboard.store_errors import mode_cause_words
@@ -53,6 +55,19 @@ register.simple_tag(plots.glyph, name="glyph")
 register.simple_tag(plots.fleet_mark, name="fleet_mark")
 register.simple_tag(replay_plot)
 register.filter("rate", number)
+register.filter("no_data", no_data_words)
+
+
+@register.simple_block_tag(takes_context=True, end_name="endknown")
+def known(context: dict[str, Any], content: str, short: bool = False) -> SafeString:
+    """The block, while a gateway measures what it displays; otherwise that there is no data.
+
+    In a narrow cell, ``short`` leaves out since when.
+    """
+    if not (words := no_data_words(context["live"].facts)):
+        # Safe: the block is a part of a template, whose variables have been escaped.
+        return mark_safe(content)  # noqa: S308
+    return format_html('<span class="quiet" title="{}">{}</span>', words, NO_DATA if short else words)
 
 
 @register.simple_tag
@@ -102,7 +117,7 @@ def use_bar(use: float, limit: float) -> SafeString:
 
 @register.simple_tag
 def fleet_map(zones: tuple[Zone, ...]) -> SafeString:
-    return plots.fleet([(zone.name, [(r.name, r.kind, r.word) for r in zone.rows]) for zone in zones])
+    return plots.fleet([(zone.name, [(r.name, r.mark, r.word_now) for r in zone.rows]) for zone in zones])
 
 
 @register.simple_tag
@@ -232,6 +247,31 @@ def said(value: object) -> str:
 def in_words(fields: Mapping[str, tuple[Any, Any]]) -> list[ChangeWords]:
     """Fields of a thing with their values before and after, as lines of a difference."""
     return [field_words(name, before, after) for name, (before, after) in fields.items()]
+
+
+@register.simple_tag
+def shrinking(line: ChangeWords) -> SafeString:
+    """The class of a new value that is smaller than before."""
+    return SafeString(' class="st-word st-warn"' if line.shrinks else "")
+
+
+@register.simple_tag
+def reverted_by(undone: Undone, begins: bool = True) -> SafeString:
+    """``Partly reverted by 31 (globex)``, with links; ``begins`` a sentence."""
+    words = "reverted by" if undone.whole else "partly reverted by"
+    links = format_html_join(
+        ", ",
+        '<a href="{}">{}</a>{}',
+        (
+            (
+                reverse("revision", args=[revert.number]),
+                revert.number,
+                f" ({listed(revert.names, 2)})" if revert.names and not undone.whole else "",
+            )
+            for revert in undone.reverts
+        ),
+    )
+    return format_html("{} {}", words.capitalize() if begins else words, links)
 
 
 @register.filter

@@ -18,6 +18,7 @@ from controlplane.status.breakers import PHRASES
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
+from dashboard.live.overview import Live
 from dashboard.live.timeline import RANGES, range_name
 from dashboard.reader import actor_of, check_owner
 from dashboard.runbook_html import Drawing, draw_runbook
@@ -67,6 +68,30 @@ def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
         return HttpResponse(status=204)
     context = {"preview": preview(found, request.POST)}
     return render(request, "dashboard/override_form.html#preview", context)
+
+
+@require_GET
+@require_role("viewer")
+def breaker_runbook(request: HtmxHttpRequest, name: str) -> HttpResponse:
+    """The runbook with its values, which the page reads again every 5 s."""
+    live = current_live(environment_in(request))
+    found = live.breaker(name)
+    if found is None:
+        return HttpResponse(status=404)
+    context = {"live": live, "breaker": found, **_runbook(request, found, live)}
+    return render(request, "dashboard/breaker.html#runbook", context)
+
+
+def _runbook(request: HtmxHttpRequest, found: Breaker, live: Live) -> dict[str, Any]:
+    page = runbook_of(found)
+    drawing = Drawing(
+        scene=scene_of(live, found), permits=permits(request.user, environment_in(request), found)
+    )
+    return {
+        "runbook": page,
+        "runbook_html": draw_runbook(page.document, drawing),
+        "writes_runbook": not found.dependency.runbook and may(request.user, "edit_runbook"),
+    }
 
 
 def _owner(found: Breaker | None) -> str:
@@ -200,12 +225,7 @@ def _page(
     }
     if request.htmx and request.method == "POST":
         return render(request, "dashboard/breaker.html#override", context, status=status)
-    context["runbook"] = runbook_of(found)
-    drawing = Drawing(
-        scene=scene_of(context["live"], found), permits=permits(request.user, environment_in(request), found)
-    )
-    context["runbook_html"] = draw_runbook(context["runbook"].document, drawing)
-    context["writes_runbook"] = not found.dependency.runbook and may(request.user, "edit_runbook")
+    context |= _runbook(request, found, context["live"])
     return render(request, "dashboard/breaker.html", context, status=status)
 
 

@@ -254,6 +254,7 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/runbooks/hot-key/edit", {"version": "0", **WHY}, "admin"),
     ("GET", "/runbooks/hot-key/revisions", None, "viewer"),
     ("POST", "/runbooks/hot-key/change", {"act": "use", "version": "0", **WHY}, "admin"),
+    ("GET", "/breakers/openai/runbook", None, "viewer"),
     ("GET", "/runbooks/openai/now", None, "viewer"),
     ("POST", "/runbooks/openai", {"tick": "1:abc:1"}, "operator"),
     ("GET", "/revisions", None, "viewer"),

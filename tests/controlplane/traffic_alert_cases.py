@@ -99,7 +99,7 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         "No call to payments-api is allowed (limit per-day, without Redis). Pods refuse 12 calls/s, 100 % of"
         f" all. {REFUSED}",
         # One of 100 calls is allowed.
-        calls(0.12, 11.88, refused_by=WITHOUT_REDIS),
+        calls(0.13, 11.87, refused_by=WITHOUT_REDIS),
     ),
     (
         ("all-refused", "critical"),

@@ -305,6 +305,103 @@ def test_an_outage_of_redis_leaves_a_trace_and_its_time_is_unknown(screen: Scree
     screen.until(f"/unknown from [0-9:]+ to [0-9:]+, .*closed from [0-9:]+ to [0-9:]+$/.test({states})")
 
 
+def test_a_page_without_a_gateway_says_since_when_it_has_no_data(screen: Screen) -> None:
+    """It said "All 3 pods use shared limits" beside 0 requests/s, 0 errors/s and retries that are "off"."""
+    screen.open("/")
+    screen.says(VERDICT, "3 of 3 pods use shared limits")
+    gateway = screen.fleet.processes.by_name["gateway"].popen
+    assert gateway is not None
+    gateway.send_signal(signal.SIGSTOP)
+    try:
+        screen.says(HEADLINE, "No gateway is reporting")
+        first = screen.read("#verdict h1 > span")
+        _has_no_data(screen, "#refused", "#calls", "#tenants", "#quotas", "#slots", "#retries", "#fleet")
+        assert "pods use shared limits" not in screen.read("#verdict")
+        screen.open("/servers")
+        screen.says(HEADLINE, first)
+        _has_no_data(screen, "#protection")
+        assert "shared limits" not in screen.read("#verdict")
+        assert screen.read("#nav a[href='/servers']") == "Pods 3 need attention"
+        for row in screen.page.locator("#rows tr").all():
+            assert re.search(r"last known at \d\d:\d\d:\d\d UTC", row.inner_text())
+            assert "unknown" in row.inner_text()
+        for path, part in (("/breakers/open-road", "#facts"), ("/tenant?key=acme", "#hero")):
+            screen.open(path)
+            screen.says(f"document.querySelector({part!r}).innerText", "no data since")
+    finally:
+        gateway.send_signal(signal.SIGCONT)
+    screen.open("/")
+    screen.says(VERDICT, "3 of 3 pods use shared limits")
+    screen.until("!document.querySelector('main').innerText.includes('no data since')")
+
+
+def test_a_silent_pod_looks_silent(screen: Screen) -> None:
+    """Its page said "connected", "ready" and its p95 as of now, and the side bar "2 of 2"."""
+    screen.open("/servers")
+    screen.says(VERDICT, "3 pods use shared limits")
+    row, foot = "document.querySelector('#srv-pod-2').innerText", "#nav footer"
+    pod = screen.fleet.pods[1]
+    pod.freeze()
+    try:
+        screen.says(row, "No heartbeat", "silent for", "last known at", "unknown")
+        grey = screen.page.evaluate("getComputedStyle(document.querySelector('#srv-pod-2 .num')).color")
+        well = screen.page.evaluate("getComputedStyle(document.querySelector('#srv-pod-1 .num')).color")
+        assert grey != well
+        screen.says(f"document.querySelector('{foot}').innerText", "3 pods, 1 silent", "on 2 of 3")
+        silent = screen.page.evaluate(f"{row}.match(/silent for (?:(\\d+) min )?(\\d+) s/).slice(1)")
+        assert 60 * int(silent[0] or 0) + int(silent[1]) < PATIENCE_S, "not the time of its mode"
+        screen.open("/servers/pod-2")
+        screen.says(VERDICT, "Silent for", "last known at", "Its mode was shared")
+        assert "last known at" in screen.read("#sees")
+        assert "online" not in screen.read("#identity")
+    finally:
+        pod.go_on()
+    screen.says(VERDICT, "Mode shared since")
+    screen.open("/servers")
+    screen.says(VERDICT, "3 pods use shared limits")
+
+
+def test_a_frozen_redis_names_the_dependency_that_is_refused_and_writes_numbers_in_words(
+    screen: Screen,
+) -> None:
+    """No sentence named it, and the headline said "1e+02 % of checks fail."."""
+    screen.fleet.load(["t:acme", "d:open-road", "d:strict"], 30)
+    screen.open("/")
+    screen.says(VERDICT, "3 of 3 pods use shared limits")
+    # What the page says at each change of it.
+    screen.page.evaluate(
+        "(window.powers = [], new MutationObserver(() => { window.powers.push("
+        "...(document.querySelector('main').innerText.match(/.*[0-9]e[+-]?[0-9]+ .*/g) || [])); }"
+        ").observe(document.querySelector('main'), {subtree: true, childList: true, characterData: true}))"
+    )
+    screen.fleet.freeze()
+    try:
+        screen.says(HEADLINE, "No call to strict is allowed", "without Redis")
+        screen.says(ALERTS, "No call to strict is allowed (limit contract, without Redis)")
+        assert screen.page.evaluate("window.powers") == []
+    finally:
+        screen.fleet.thaw()
+        screen.fleet.load(["t:acme", "d:open-road", f"d:{FAILING}"], 30)
+    screen.until(f"!{HEADLINE}.includes('strict')")
+    screen.says(VERDICT, "3 of 3 pods use shared limits")
+
+
+def test_the_runbook_on_the_page_of_a_breaker_is_live(screen: Screen) -> None:
+    """Five minutes after the breaker was forced open, it said "open since 23:22:26"."""
+    screen.open("/breakers/open-road")
+    value = "document.querySelector('#runbook [data-value=breaker_state]').innerText"
+    screen.says(value, "closed")
+    screen.page.evaluate("window.watched = true")
+    screen.fleet.edit("override_breaker", dependency="open-road", mode="forced_open", lasts_s=120)
+    try:
+        screen.says(value, "forced open since")
+        assert screen.page.evaluate("window.watched"), "the page was loaded again"
+        assert re.search(r"values at \d\d:\d\d:\d\d UTC", screen.read("#runbook"))
+    finally:
+        screen.fleet.edit("end_override", dependency="open-road")
+    screen.says(value, "closed")
+
+
 def test_the_time_before_the_fleet_existed_is_unknown(screen: Screen) -> None:
     """S1.6: "Closed" was drawn for hours in which nothing was there."""
     screen.open("/breakers/open-road?range=24h")
@@ -325,6 +422,14 @@ def test_live_is_said_only_where_figures_arrive(screen: Screen) -> None:
         rev = screen.page.get_attribute("#tick", "data-rev")
         screen.until(f"document.querySelector('#tick').dataset.rev > {rev}")
         assert screen.page.evaluate(word) == "Loaded", path
+
+
+def _has_no_data(screen: Screen, *parts: str) -> None:
+    """Each tile, the side bar, and these parts of the page."""
+    for selector in ("#nav footer", *parts):
+        screen.says(f"document.querySelector({selector!r}).innerText", "no data since")
+    for tile in screen.page.locator("#kpis .kpi").all():
+        assert re.search(r"no data\s+since \d\d:\d\d:\d\d", tile.inner_text()), tile.inner_text()
 
 
 def _pause(screen: Screen) -> Callable[[float], object]:

@@ -86,6 +86,7 @@ PAGES = {
 NO_PAGES = {
     *(
         "breaker_preview",
+        "breaker_runbook",
         "bulk_preview",
         "dependency_preview",
         "edit_preview",

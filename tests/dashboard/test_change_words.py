@@ -164,17 +164,17 @@ def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:
     def tiers(name: str) -> dict[str, Any]:
         return {"requests": LIMIT} if name == "pro" else {}
 
-    gets = ("requests", "100 per min (tier pro)", "150 per min (+50 %)")
-    loses = ("requests", "150 per min", "100 per min (tier pro) (-33 %)")
+    gets = ("requests", "100 per min, burst 1 (tier pro)", "150 per min, burst 1 (+50 %)")
+    loses = ("requests", "150 per min, burst 1", "100 per min, burst 1 (tier pro) (-33 %)")
     assert lines("tenant", {"tier": "pro"}, own, tiers, tiers) == [gets]
     assert lines("tenant", own, {"tier": "pro"}, tiers, tiers) == [loses]
     same = {"tier": "pro", **quotas("requests", **LIMIT)}
-    shared = ("requests", "100 per min", "100 per min (tier pro)")
+    shared = ("requests", "100 per min, burst 1", "100 per min, burst 1 (tier pro)")
     assert lines("tenant", same, {"tier": "pro"}, tiers, tiers) == [shared], "it follows the tier from now on"
-    kept = [("requests", "100 per min (tier pro)", "100 per min")]
+    kept = [("requests", "100 per min, burst 1 (tier pro)", "100 per min, burst 1")]
     assert lines("tenant", {"tier": "pro"}, same, tiers, tiers) == kept
     moved = lines("tenant", own, {"tier": "free"}, tiers, tiers)
-    assert moved == [("requests", "150 per min", "removed"), ("Tier", "pro", "free")]
+    assert moved == [("requests", "150 per min, burst 1", "removed"), ("Tier", "pro", "free")]
 
 
 def test_one_field_of_a_limit_is_in_words_when_the_rest_is_not_known() -> None:

@@ -360,4 +360,4 @@ def test_l5_limits_with_dots_and_dashes_have_inputs_of_their_own() -> None:
 def test_n4_a_unit_lists_only_its_changed_values() -> None:
     before = {"limit": 10, "window_s": 60, "burst": 1}
     lines = change_words(Changed("template", "standard", before, {**before, "limit": 20}))
-    assert [(line.before, line.after) for line in lines] == [("10 per min", "20 per min")]
+    assert [(line.before, line.after) for line in lines] == [("10 per min, burst 1", "20 per min, burst 1")]

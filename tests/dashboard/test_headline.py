@@ -256,7 +256,6 @@ def test_many_open_breakers_are_one_sentence():
         ),
         (others(state="offline"), {}, "web-3 applies unknown limits, without a heartbeat"),
         (others(), {"uncounted": 1}, "not every pod is measured"),
-        (others(), {"gateways": 0}, "not every pod is measured"),
     ],
 )
 def test_exact_is_said_only_while_every_limit_is_decided_together(servers, figures, why):
@@ -324,3 +323,41 @@ def test_an_alert_that_fires_on_below_its_threshold_is_not_calm():
     assert [one.key for one in build(facts, History(), FirstSeen()).alerts] == []
     [shown] = build(facts, History(), FirstSeen(), stored={"429": stored}).alerts
     assert (shown.key, shown.severity) == ("429", "warning")
+
+
+def test_without_a_gateway_no_tile_and_no_sentence_invents_a_figure():
+    """Tiles said 0/s, "retries are off" and "no bulkhead is on", and the text that pods use shared limits."""
+    live = picture(fleet(figures=FleetFigures(), figures_at=NOW - 15))
+    for tile in (*live.tiles, *live.server_tiles):
+        assert (tile.value, tile.unit, tile.foot, tile.over) == ("no data", "", "since 03:12:32", False)
+    since = "no data since 03:12:32 UTC"
+    assert live.calls == since
+    assert live.verdict.pods == f"Pods, breakers and rates are as last known: {since}."
+    assert live.verdict.breakers == ""
+    assert live.verdict.since == NOW - 15
+    # The page of the pods begins with the sentence of the overview.
+    assert live.verdict.unheard == live.verdict.sentences[0]
+    assert (live.fleet.attention, [row.limits for row in live.fleet.rows]) == (3, ["unknown"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("facts", "unheard"),
+    [
+        (fleet(as_of=NOW - 30), "Postgres"),
+        # Gateways report pods and rates in its place.
+        (fleet(as_of=NOW - 30, gateways_reporting=1), None),
+        (fleet(), None),
+    ],
+)
+def test_without_postgres_pods_are_as_known_only_if_no_gateway_reports_them(facts, unheard):
+    live = picture(facts)
+    found = live.verdict.unheard
+    assert (found and found.subject) == unheard
+    assert live.fleet.heard is (unheard is None)
+    shared = next(tile for tile in live.server_tiles if tile.key == "shared")
+    assert shared.value == ("3" if unheard is None else "no data")
+
+
+def test_an_open_breaker_was_open_when_a_gateway_was_heard_last():
+    silent = fleet(*others(view=OPEN), figures=FleetFigures(), figures_at=NOW - 15)
+    assert headline(silent) == ["No gateway is reporting", "payments-api was open"]

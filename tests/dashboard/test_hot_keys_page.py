@@ -96,7 +96,7 @@ def test_without_figures_the_page_says_that_it_does_not_know(page: Any) -> None:
     put_figures(rules=[])
     assert "No tenant with a quota sends requests now" in page()
     Figures.objects.all().delete()
-    assert "Unknown: no gateway reports figures now" in page()
+    assert "no data: nothing reported within a day" in page()
 
 
 def test_figures_of_an_older_gateway_have_no_leased_requests_and_add_up(log_in: Any) -> None:

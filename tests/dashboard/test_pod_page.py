@@ -21,6 +21,10 @@ def page(log_in: Any, name: str = "vera", pod: str = "web-1") -> str:
     return str(answer.content.decode())
 
 
+def pods(log_in: Any) -> str:
+    return str(log_in("vera").get("/servers").content.decode())
+
+
 def put_token(**columns: Any) -> None:
     usual = {"name": "shop pods", "selector": "abc123", "digest": "0" * 64, "environment": "production"}
     ends = datetime.now(UTC) + timedelta(days=300)
@@ -111,6 +115,23 @@ def test_a_pod_that_left_is_displayed_as_last_known(log_in: Any) -> None:
     text = text_of(page(log_in))
     assert "last known" in text
     assert "gone" in text
+
+
+def test_values_of_a_silent_pod_are_not_those_of_now(log_in: Any) -> None:
+    """The page said "connected" and "ready", and the list the time of its mode as its silence."""
+    seen = datetime.now(UTC) - timedelta(seconds=46)
+    load = {"pressure": 10, "p95_ms": 53, "cpu": 50}
+    put_server("web-1", state="unknown", last_seen_at=seen, mode_cause="connected", load=load)
+    text = text_of(page(log_in))
+    last = f"last known at {seen:%H:%M:%S} UTC"
+    assert f"web-1 no heartbeat. Silent since {seen:%H:%M:%S}, {last}." in text
+    assert "Its mode was shared" in text
+    assert f"Load {last}" in text
+    assert "connected" not in text
+    assert "3 pods, 1 silent revision" in text
+    row = text_of(re.findall(r'<tr[^>]* id="srv-web-1".*?</tr>', pods(log_in), re.DOTALL)[0])
+    assert f"No heartbeat {last} silent since {seen:%H:%M:%S} unknown" in row
+    assert 'class="st-open is-old" id="srv-web-1"' in pods(log_in)
 
 
 def test_the_page_is_live(log_in: Any) -> None:

@@ -84,10 +84,10 @@ def test_a_revision_of_which_one_tenant_was_reverted_is_partly_reverted(log_in: 
     )
     first = revert_of(made, ("tenant", "globex"))
     link = f'href="/revisions/{made}/revert"'
-    partly = f'artly reverted by\n<a href="/revisions/{first}">{first}</a> (globex).'
+    partly = f'artly reverted by <a href="/revisions/{first}">{first}</a> (globex)'
     for path in ("/changes", "/revisions", f"/revisions/{made}"):
         shown = page(client.get(path))
-        assert partly in shown.replace("\n\n", "\n"), path
+        assert partly in shown, path
         assert link in shown, path
     second = revert_of(made, ("tenant", "acme-retail"))
     for path in ("/changes", "/revisions", f"/revisions/{made}"):

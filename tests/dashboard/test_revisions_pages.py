@@ -216,8 +216,8 @@ def test_a_tenant_that_follows_its_tier_again_gets_the_quota_that_the_tier_then_
         client.post(send(client, yaml.safe_dump(plan))["Location"], {"reason": WHY})
     assert head() == before + 2
     reverted = page(client.get(f"/revisions/{head()}/revert"))
-    assert "600 per min (tier pro)" in reverted
-    assert "900 per min (tier pro)" not in reverted
+    assert "600 per min, burst 1 (tier pro)" in reverted
+    assert "900 per min, burst 1 (tier pro)" not in reverted
     # The same as a file. The tier is not among the changes that the page lists.
     text = b"".join(client.get("/export/yaml").streaming_content).decode()
     document = yaml.safe_load(text)
@@ -225,14 +225,14 @@ def test_a_tenant_that_follows_its_tier_again_gets_the_quota_that_the_tier_then_
     document["tiers"]["pro"]["quotas"]["requests"]["limit"] = 800
     monkeypatch.setattr(drafting, "FIRST", 1)
     compared = page(client.get(send(client, yaml.safe_dump(document), prune="1")["Location"]))
-    assert "800 per min (tier pro)" in compared
-    assert "900 per min (tier pro)" not in compared
+    assert "800 per min, burst 1 (tier pro)" in compared
+    assert "900 per min, burst 1 (tier pro)" not in compared
     set_approvals(environment="production", needed=1, reason=WHY, actor=BOB)
     answer = client.post(f"/revisions/{before + 2}/revert", {"seen": str(head()), "reason": WHY})
     assert answer["Location"].startswith("/requests/")
     proposed = page(client.get(answer["Location"]))
-    assert "600 per min (tier pro)" in proposed
-    assert "900 per min (tier pro)" not in proposed
+    assert "600 per min, burst 1 (tier pro)" in proposed
+    assert "900 per min, burst 1 (tier pro)" not in proposed
 
 
 def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from fleet_rows import breaker, put_server
+from shown import text_of
 
 from controlplane.alerts.incidents.edits import steps_done
 from controlplane.alerts.models import Alert, Incident, IncidentLine
@@ -131,6 +132,18 @@ def test_the_part_that_is_read_again_has_no_token_and_the_same_query(log_in: Any
     assert now.strip().startswith("<section")
     assert "csrf" not in now
     assert log_in("olga").get("/runbooks/none/now").status_code == 404
+
+
+def test_the_runbook_on_the_page_of_a_breaker_is_read_again_with_the_time_of_its_values(log_in: Any) -> None:
+    put_server("web-1", breakers=[breaker("payments-api", "open", generation=3)])
+    olga = log_in("olga")
+    olga_page = text(olga, "/breakers/payments-api")
+    assert 'hx-get="/breakers/payments-api/runbook"' in olga_page
+    now = text(olga, "/breakers/payments-api/runbook")
+    assert now.strip().startswith('<section class="panel" id="runbook"')
+    assert re.search(r"values at \d\d:\d\d:\d\d UTC", text_of(now))
+    assert "csrf" not in now
+    assert olga.get("/breakers/none/runbook").status_code == 404
 
 
 def test_every_command_has_a_button_that_copies_it(log_in: Any) -> None:

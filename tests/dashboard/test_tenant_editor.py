@@ -93,7 +93,7 @@ def test_m12_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any)
     typed = {"base": base_of(shown), "limit.requests.expires_at": f"{ends:%Y-%m-%dT%H:%M}"}
     raised = {**typed, "limit.requests.limit": "60", "reason": WHY}
     preview = page(ada.post("/edit/tenant/preview?key=acme-retail", raised))
-    assert f"requests is temporary: ends {ends:%-d %b %H:%M} UTC, then 5 per min." in preview
+    assert f"requests is temporary: ends {ends:%-d %b %H:%M} UTC, then 5 per min, burst" in preview
     ada.post(ACME, raised)
     row = acme_requests()
     assert (row.limit, row.expires_at, (row.returns_to or {}).get("limit")) == (60, ends, 5)

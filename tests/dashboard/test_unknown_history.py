@@ -137,7 +137,7 @@ def test_unknown_time_is_hatched_in_the_timeline_and_blank_in_a_strip():
 
 def traffic(second, **fields):
     figures = FleetFigures(**{"gateways": 1} | fields)
-    return replace(facts(figures=figures), now=NOW + second)
+    return replace(facts(figures=figures), now=NOW + second, as_of=NOW + second)
 
 
 CALLED = {"payments-api": DependencyFigures(calls_per_s=20.0)}

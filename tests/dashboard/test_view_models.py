@@ -340,7 +340,7 @@ def test_a_changed_limit_names_its_window_and_a_plan_its_counts():
     before = {"quotas.requests.limit": 500, "quotas.requests.window_s": 60, "quotas.requests.burst": 5}
     after = {"quotas.requests.limit": 60, "quotas.requests.window_s": 1, "quotas.requests.shadow": True}
     old, new = difference(before, after)
-    assert old == "requests limit 500, requests window 60 s"
+    assert old == "requests limit 500, requests burst 5, requests window 60 s"
     assert new == "requests limit 60, requests window 1 s, requests shadow"
     plan = {"tenant.created": 1200, "dependency.changed": 2, "tier.changed": 1, "prune": False, "revision": 7}
     assert difference({"revision": 6}, plan)[1] == (
