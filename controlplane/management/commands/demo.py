@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
 
 from controlplane.demo.processes import DidNotStart
 from controlplane.demo.progress import Migrations, say
@@ -55,7 +56,9 @@ class Command(BaseCommand):
         for wanted in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(wanted, _like_ctrl_c)
         self.began = time.monotonic()
-        call_command("migrate", stdout=Migrations(), interactive=False)
+        # Its lines are needed for a new database only, and with them it also looks for changes of models.
+        new = not connection.introspection.table_names()
+        call_command("migrate", stdout=Migrations(), verbosity=int(new), interactive=False)
         say("Setting up the configuration, the people and the past of the demo")
         folder = Path(os.environ["FUSEBOARD_DATA_DIR"])
         web_port = 0 if checkpoints else WEB_PORT
