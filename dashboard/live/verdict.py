@@ -135,7 +135,11 @@ def verdict_of(
         *_figures(alerts, fleet),
     ]
     active.sort(key=lambda condition: condition.weight)
-    sentences = tuple(condition.sentence for condition in active)
+    # Two levels of an alert, or two rules about one figure, have the same words.
+    found = dict[tuple[str, str], Sentence]()
+    for one in active:
+        found.setdefault((one.sentence.subject, one.sentence.verb), one.sentence)
+    sentences = tuple(found.values())
     return Verdict(
         sentences=sentences[:_SHOWN],
         more=len(sentences[_SHOWN:]),
@@ -201,6 +205,8 @@ def _alerts(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
         key = alert.key.partition(":")[0]
         if key == "local" and len(fleet.local) == fleet.live:
             continue  # all-local says it
+        if key in ("silent", "uncounted") and not fleet.heard:
+            continue  # No gateway hears them, as another sentence says.
         if key == "p99" and not _over_deadline(alert):
             key = "p99_high"
         said = alert.said

@@ -361,3 +361,18 @@ def test_without_postgres_pods_are_as_known_only_if_no_gateway_reports_them(fact
 def test_an_open_breaker_was_open_when_a_gateway_was_heard_last():
     silent = fleet(*others(view=OPEN), figures=FleetFigures(), figures_at=NOW - 15)
     assert headline(silent) == ["No gateway is reporting", "payments-api was open"]
+
+
+def test_two_rules_with_the_same_words_are_one_sentence():
+    """ "100 % of checks fail. 100 % of checks fail." hid that Redis was down."""
+    store = StoreFigures(asked_per_s=100.0, timeouts_per_s=100.0, primaries=1, primaries_down=1)
+    servers = [pod(number, mode="local") for number in (1, 2, 3)]
+    said = headline(fleet(*servers, figures=with_figures(store=store)))
+    assert said == ["Redis is down", "Every pod uses local limits", "100 % of checks fail"]
+
+
+def test_pods_that_no_gateway_hears_are_not_called_silent():
+    silent = [pod(number, state="unknown") for number in (1, 2, 3)]
+    assert headline(fleet(*silent, figures=FleetFigures(), figures_at=NOW - 15)) == [
+        "No gateway is reporting"
+    ]
