@@ -95,7 +95,7 @@ def test_an_export_changes_nothing_and_restores_everything(production: str, ada:
             {
                 "tenants": {
                     "null": {"tier": "pro", "title": "yes"},
-                    "- a: \u2028 {b}": {"tier": "free", "title": strange, "suspended": True},
+                    "- a: \u00b7 {b}": {"tier": "free", "title": strange, "suspended": True},
                     "=1+1": {
                         "tier": "free",
                         "title": "'@already",
