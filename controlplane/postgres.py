@@ -18,9 +18,13 @@ from controlplane.database_url import TIMEOUTS, as_options
 
 log = structlog.get_logger(__name__)
 
+#: Purposes of sessions that a pooler never has.
+PAST_POOLER = ("lock", "hub", "gateway-listen")
 #: Options of a Django database that are for Django, not for libpq.
 _DJANGO_OPTIONS = {"pool", "server_side_binding", "isolation_level", "assume_role"}
 _NAMED = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+_LOCK = "SELECT pg_try_advisory_lock(%s)"
+_LOCK_NAMED = "SELECT pg_try_advisory_lock(hashtext(%s))"
 
 
 def conninfo(purpose: str, *, direct: bool = False, statement_timeout_ms: int = 0) -> str:
@@ -40,7 +44,7 @@ def conninfo(purpose: str, *, direct: bool = False, statement_timeout_ms: int = 
 
 
 @contextmanager
-def session_lock(key: int) -> Iterator[bool]:
+def session_lock(key: int | str) -> Iterator[bool]:
     """Yield whether no other process holds the lock. Raises ``django.db.Error``.
 
     The lock has its own connection, so it lasts over many transactions, and ends with the process.
@@ -49,7 +53,8 @@ def session_lock(key: int) -> Iterator[bool]:
         session = psycopg.connect(conninfo("lock", direct=True), autocommit=True)
     with session:
         with connection.wrap_database_errors:
-            alone = session.execute("SELECT pg_try_advisory_lock(%s)", [key]).fetchone()
+            statement = _LOCK_NAMED if isinstance(key, str) else _LOCK
+            alone = session.execute(statement, [key]).fetchone()
         yield alone == (True,)
 
 

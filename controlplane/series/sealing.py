@@ -52,8 +52,8 @@ PER_WRITE = 100
 _HOUR = timedelta(hours=1)
 _MINUTE_SPANS = SPANS // MINUTES
 
-#: Of a session, because an hour takes several transactions.
-_LOCK = int.from_bytes(b"sealing")
+#: A lock of a session, because an hour takes several transactions. An older worker uses the same name.
+_LOCK = "fuseboard.series.seal"
 _OLDEST = "SELECT min(at) FROM series_frame"
 _ENVIRONMENTS = """
     SELECT DISTINCT environment FROM series_writer

@@ -111,6 +111,10 @@ def test_a_pooler_needs_a_way_past_it() -> None:
 def test_a_lock_lasts_over_transactions_and_ends_with_its_block() -> None:
     with session_lock(7) as alone, session_lock(7) as other, session_lock(8) as another:
         assert (alone, other, another) == (True, False, True)
+    with session_lock("seal"), psycopg.connect(conninfo("test")) as connection:
+        # An earlier release takes the lock like this.
+        taken = connection.execute("SELECT pg_try_advisory_lock(hashtext('seal'))").fetchone()
+        assert taken == (False,)
     with psycopg.connect(conninfo("test")) as connection:
         held = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone()
     assert held == (0,)

@@ -64,3 +64,51 @@ def test_a_lock_that_does_not_end_is_explained(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("time.sleep", lambda _: None)
     with locked("alerts_mute"), pytest.raises(CommandError, match="pg_stat_activity"):
         call_command("migrate", stderr=StringIO(), verbosity=0)
+
+
+def test_migrations_change_the_database_of_their_alias(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """Django's tests rename it, and the URL past the pooler still names the installation's."""
+    settings.DIRECT_DATABASE = connection.settings_dict | {"NAME": "postgres"}
+    found: list[str] = []
+
+    def look(*_: Any, **__: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_database()")
+            found.extend(cursor.fetchone())
+
+    monkeypatch.setattr(Migrate, "handle", look)
+    call_command("migrate", verbosity=0)
+    assert found == [connection.settings_dict["NAME"]]
+
+
+@pytest.fixture
+def pooled(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[None]:
+    """A migration without changes; the role's timeouts end with the test."""
+    monkeypatch.setattr(Migrate, "handle", lambda *_, **__: None)
+    settings.DATABASE_POOLED = True
+    yield
+    settings.DATABASE_POOLED = False
+    with connection.cursor() as cursor:
+        cursor.execute(f'ALTER ROLE CURRENT_USER IN DATABASE "{connection.settings_dict["NAME"]}" RESET ALL')
+
+
+@pytest.mark.usefixtures("pooled")
+def test_migrate_ends_idle_sessions_of_the_pool_and_no_lock_or_listener() -> None:
+    with psycopg.connect(conninfo("lock"), autocommit=True) as lock:
+        lock.execute("SELECT 1")
+        with psycopg.connect(conninfo("gateway-rows"), autocommit=True) as pool:
+            pool.execute("SELECT 1")
+            call_command("migrate", verbosity=0)
+            with pytest.raises(psycopg.OperationalError):
+                pool.execute("SELECT 1")
+        assert lock.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.usefixtures("pooled")
+def test_migrate_asks_for_a_reconnect_where_it_may_not_end_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "_END_IDLE", "SELECT 1 / 0 WHERE %s <> ALL(%s)")
+    err = StringIO()
+    call_command("migrate", stderr=err, verbosity=0)
+    assert "Run RECONNECT in the pooler." in err.getvalue()

@@ -13,6 +13,7 @@ from psycopg import sql
 from psycopg.errors import LockNotAvailable
 
 from controlplane.database_url import TIMEOUTS, as_options
+from controlplane.postgres import PAST_POOLER
 
 #: Statements that wait for a lock make all later ones of that table wait behind them.
 _OWN = {
@@ -31,6 +32,7 @@ _HAS = """
 _END_IDLE = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND usename = %s AND state = 'idle' AND pid <> pg_backend_pid()
+        AND application_name <> ALL(%s)
 """
 
 
@@ -60,15 +62,15 @@ class Command(Migrate):
 
     def _bound_pooled_sessions(self, alias: str) -> None:
         """Give the role of the pooled sessions the timeouts that they cannot set themselves."""
-        role = settings.DATABASES[alias]["USER"]
         with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT current_user, current_database()")
+            [user, database] = cursor.fetchone()
+            role = settings.DATABASES[alias].get("USER") or user
             cursor.execute(_HAS, [role])
             if {setting for (setting,) in cursor.fetchall()} >= {
                 f"{name}={v}" for name, v in TIMEOUTS.items()
             }:
                 return
-            cursor.execute("SELECT current_database()")
-            [database] = cursor.fetchone()
             wanted = [
                 sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}")
                 .format(*map(sql.Identifier, (role, database, name)), sql.Literal(value))
@@ -77,20 +79,28 @@ class Command(Migrate):
             ]
             try:
                 cursor.execute(";".join(wanted))
-                # The pooler opens new ones, which have them.
-                cursor.execute(_END_IDLE, [role])
             except DatabaseError as error:
                 raise CommandError(
                     f"Run these as a role that may change {role}, and RECONNECT in the pooler:\n"
                     + ";\n".join(wanted)
                 ) from error
+            try:
+                # The pooler opens new ones, which have them.
+                cursor.execute(_END_IDLE, [role, [f"fuseboard-{purpose}" for purpose in PAST_POOLER]])
+            except DatabaseError as error:
+                self.stderr.write(
+                    f"{role} has its timeouts, but idle sessions of the pooler do not: {error}\n"
+                    "Run RECONNECT in the pooler."
+                )
 
 
 @contextmanager
 def _own_session(alias: str) -> Iterator[None]:
     connection = connections[alias]
     kept = connection.settings_dict
-    own = kept | {name: value for name, value in (settings.DIRECT_DATABASE or {}).items() if name != "TEST"}
+    # Both name the same database, and a test has renamed it here only.
+    direct = {key: v for key, v in (settings.DIRECT_DATABASE or {}).items() if key not in ("NAME", "TEST")}
+    own = kept | direct
     given = own.get("OPTIONS", {})
     own["OPTIONS"] = given | {"options": f"{given.get('options', '')} {as_options(_OWN)}".strip()}
     connection.close()
