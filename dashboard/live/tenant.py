@@ -79,10 +79,12 @@ class Rollout:
     missing: tuple[str, ...]
     #: Pods of which it is not known.
     silent: int = 0
+    #: Whether a gateway reports it. Otherwise, no pod is known to be live.
+    heard: bool = True
 
     @property
     def done(self) -> bool:
-        return self.applied == self.live
+        return self.heard and self.applied == self.live
 
 
 def find_tenant(environment: str, key: str) -> Tenant | None:
@@ -152,6 +154,7 @@ def rollout(live: Live, revision: int) -> Rollout:
         live=len(servers),
         missing=missing,
         silent=len(live.fleet.silent),
+        heard=live.fleet.heard,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.editing import edits
+from controlplane.fleet.models import Figures
 from controlplane.policies.history import Changed
 from controlplane.policies.models import (
     Dependency,
@@ -91,7 +92,16 @@ def test_undo_reverts_the_edit_and_keeps_what_another_person_changed(ada: Any) -
     for back in ("//evil.example", "/\t///evil.example", "/\\evil.example", "https://evil.example"):
         where = ada.post(f"/revisions/{number}/undo", {"back": back})["Location"]
         assert "evil" not in where
-    assert "3 of 3 pods have applied it." in text_of(page(ada.get(f"/revisions/{number}/rollout")))
+    rollout = f"/revisions/{number}/rollout"
+    assert "3 of 3 pods have applied it." in text_of(page(ada.get(rollout)))
+    # Without a gateway, no pod is live: it said "0 of 0 pods", and was never asked for again.
+    Figures.objects.all().delete()
+    shown = page(ada.get(rollout))
+    assert text_of(shown).strip() == "No gateway reports which pods have applied it."
+    assert "hx-get" in shown
+    assert "no gateway reports which pods have applied it." in text_of(
+        page(ada.get("/tenant?key=acme-retail"))
+    )
 
 
 def test_two_admins_edit_different_quotas_of_one_tier(ada: Any) -> None:
