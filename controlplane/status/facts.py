@@ -317,7 +317,8 @@ class Facts:
     as_of: float = 0.0
     #: While Postgres is unavailable: how many gateways report pods and figures instead.
     gateways_reporting: int = 0
-    #: When the last gateway wrote figures, while none does; ``None`` if none did within a day.
+    #: When the last gateway wrote figures, while none does, or while Postgres is unavailable; ``None`` if
+    #: none did within a day.
     figures_at: float | None = None
     #: Overrides that ended within the last day, by dependency, newest first; they expire when they ended.
     past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
@@ -372,7 +373,7 @@ class Facts:
         """Until when pods and rates are known, while no gateway reports; ``None`` if none did lately."""
         if self.heard:
             return None
-        return self.as_of if self.stale else self.figures_at
+        return self.figures_at or (self.as_of if self.stale and self.figures.gateways else None)
 
     def dependency(self, name: str) -> Dependency | None:
         return next((d for d in self.dependencies if d.name == name), None)

@@ -78,6 +78,7 @@ class WithoutPostgres:
             gateways_reporting=reported.answered,
             servers=tuple(sorted(servers, key=lambda server: server.name)),
             figures=reported.figures,
+            figures_at=now,
             dependencies=tuple(
                 replace(dependency, override=_override(dependency, live, notes.get(dependency.name), now))
                 for dependency in known.dependencies

@@ -341,6 +341,20 @@ def test_without_a_gateway_no_tile_and_no_sentence_invents_a_figure():
 
 
 @pytest.mark.parametrize(
+    ("facts", "until"),
+    [
+        (fleet(as_of=NOW - 30), NOW - 30),
+        # Gateways had stopped long before Postgres did, or reported in its place for a while.
+        (fleet(as_of=NOW - 30, figures=FleetFigures(), figures_at=NOW - 900), NOW - 900),
+        (fleet(as_of=NOW - 30, figures_at=NOW - 15), NOW - 15),
+        (fleet(as_of=NOW - 30, figures=FleetFigures()), None),
+    ],
+)
+def test_without_postgres_rates_are_of_when_a_gateway_reported_last(facts, until):
+    assert facts.heard_until == until
+
+
+@pytest.mark.parametrize(
     ("facts", "unheard"),
     [
         (fleet(as_of=NOW - 30), "Postgres"),
