@@ -18,7 +18,9 @@ _SHORTEST = timedelta(seconds=2)
 #: What is this near belongs together: pods lose Redis one after the other.
 _GAP = timedelta(seconds=60)
 #: Pods make these without Redis while they use it, when an answer does not arrive in time.
-SINGLE_DECISIONS = "single decisions whose answer from Redis was late or an error: no pod was in fallback"
+SINGLE_DECISIONS = (
+    "single decisions whose answer from Redis was late or an error: no pod was in fallback for 2 s or longer"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

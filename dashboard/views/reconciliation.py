@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.reconciliation.outages import SINGLE_DECISIONS, Outage, outages
+from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, Outage, outages
 from controlplane.reconciliation.report import LONGEST, Certainty, Line, reconciled
 from dashboard.rate_words import amount_words
 from dashboard.views.page import show, text_parameter
@@ -74,7 +74,7 @@ def reconciliation(request: HttpRequest) -> HttpResponse:
         "reconciliation.html",
         outages=[_outage_row(outage, since, now) for outage in found],
         # Without an outage in this time, pods decided alone only where one answer of Redis was missing.
-        single=SINGLE_DECISIONS if report.without_redis and not during else "",
+        single=SINGLE_DECISIONS if report.without_redis and not during and since >= now - KEPT else "",
         report=report,
         without=amount_words(report.without_redis, "calls"),
         over=amount_words(report.over, "calls"),

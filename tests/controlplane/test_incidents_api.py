@@ -303,7 +303,7 @@ def test_single_decisions_without_redis_are_no_outage_of_no_pod(
     series = SimpleNamespace(fields={"decided_locally": [0, 5_157], "pods_local": [0, 0]})
     monkeypatch.setattr("controlplane.alerts.incidents.report.read", lambda *_, **__: series)
     single = "5,157 calls without Redis, as single decisions whose answer from Redis was late or an error"
-    assert f"{single}: no pod was in fallback." in report_of(found).bound
+    assert f"{single}: no pod was in fallback for 2 s or longer." in report_of(found).bound
     assert single in as_markdown(report_of(found))
     # For some seconds, which no figure of a whole minute shows.
     about = {"environment": production, "server": "web-1", "boot": "boot-1", "kind": "mode"}
@@ -312,3 +312,9 @@ def test_single_decisions_without_redis_are_no_outage_of_no_pod(
     Event.objects.create(detail="local -> shared", at=at + timedelta(seconds=5), **about)
     assert "1 pod in fallback, each for less than a minute." in report_of(found).bound
     assert "0 pods" not in as_markdown(report_of(found))
+    # Minutes in which figures are missing.
+    Event.objects.filter(detail="local -> shared").update(at=at + timedelta(seconds=90))
+    assert "1 pod in fallback. Of limits" in report_of(found).bound
+    Event.objects.all().delete()
+    found.started_at -= timedelta(days=40)
+    assert "not stored any more whether a pod was in fallback. Of limits" in report_of(found).bound

@@ -73,7 +73,7 @@ def test_single_decisions_are_told_apart_from_an_outage(log_in: Any, outage: dat
     shown = text_of(log_in("vera").get(f"/reconciliation?{query}").content.decode())
     assert "Pods allowed 1,000,000 calls without Redis" in shown
     assert "These are single decisions whose answer from Redis was late or an error" in shown
-    assert "No outage in the last 30 days: no pod was in fallback." in shown
+    assert "No outage in the last 30 days: no pod was in fallback for 2 s or longer." in shown
     assert "every pod used Redis" not in shown
 
 

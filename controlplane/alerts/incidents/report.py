@@ -1,7 +1,7 @@
 """The report of an incident: when it began, was noticed, taken and over, what was done, and whom it hit."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import Sum
 from django.utils import timezone
@@ -12,7 +12,7 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
 from controlplane.alerts.texts import count
 from controlplane.audit.models import Entry
-from controlplane.reconciliation.outages import SINGLE_DECISIONS, outages
+from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, outages
 from controlplane.reconciliation.report import reconciled
 from controlplane.refusals.models import RefusalSample
 from controlplane.series.kinds import FLEET
@@ -158,7 +158,12 @@ def _bound(incident: Incident, end: datetime) -> str:
 
 def _in_fallback(incident: Incident, end: datetime) -> str:
     """For figures without a pod on local fallback: minutes miss one that was there for seconds."""
-    found = [one for one in outages(incident.environment) if one.overlaps(incident.started_at, end)]
+    now = timezone.now()
+    found = [one for one in outages(incident.environment, now) if one.overlaps(incident.started_at, end)]
+    if not found and incident.started_at < now - KEPT:
+        return "and it is not stored any more whether a pod was in fallback"
     if not found:
         return f"as {SINGLE_DECISIONS}"
-    return f"{count(max(one.pods for one in found), 'pod')} in fallback, each for less than a minute"
+    pods = f"{count(max(one.pods for one in found), 'pod')} in fallback"
+    brief = all(one.until(now) - one.begin < timedelta(minutes=1) for one in found)
+    return f"{pods}, each for less than a minute" if brief else pods
