@@ -39,7 +39,7 @@ def undone(environment: str, numbers: Collection[int]) -> dict[int, Undone]:
 def _undone(row: Revision, reverts: list[Revision]) -> Undone:
     if row.changed > _COMPARED:
         by = tuple(Revert(each.number, ()) for each in reverts)
-        return Undone(by, whole=sum(each.changed for each in reverts) >= row.changed)
+        return Undone(by, whole=any(each.changed >= row.changed for each in reverts))
     made = list(row.changes.all())
     later = Change.objects.filter(
         revision__environment=row.environment,
@@ -59,5 +59,8 @@ def _undone(row: Revision, reverts: list[Revision]) -> Undone:
 def _stayed(made: Change, newest: dict[tuple[str, str], Fields]) -> bool:
     """Whether a field still had the value of the revision after its last revert."""
     fields = newest.get((made.kind, made.name))
+    if not fields:
+        # It was not changed since, or it is deleted, as the revision may have done.
+        return fields is None or made.after is None
     changed = different(made.before, made.after)
-    return fields is None or any(fields.get(name) == after for name, (_, after) in changed.items())
+    return any(fields.get(name) == after for name, (_, after) in changed.items())

@@ -9,8 +9,8 @@ from controlplane.editing import edits
 from controlplane.editing.edits import TenantChange, TenantFilter
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.one_at_a_time import alone
-from controlplane.policies.models import Environment, Revision, Tenant
-from controlplane.policies.undone import undone
+from controlplane.policies.models import Change, Environment, Revision, Tenant
+from controlplane.policies.undone import _stayed, undone
 from dashboard.views import revert as revert_views
 from tests.people import ADA, BOB
 
@@ -111,6 +111,17 @@ def test_a_revision_is_reverted_once_none_of_its_values_stays(log_in: Any, produ
     changed(title="B")
     revert_of(again)
     assert undone("production", [again])[again].whole, "its title was changed by another edit"
+
+
+def test_nothing_of_a_revision_stays_in_a_thing_that_was_deleted_since() -> None:
+    """A quota that the revision removed is not there either."""
+    edit = Change(kind="tenant", name="a", before={"title": "A", "quotas.q.limit": 5}, after={"title": "B"})
+    assert not _stayed(edit, {("tenant", "a"): {}})
+    assert _stayed(edit, {("tenant", "a"): {"title": "B"}})
+    assert _stayed(edit, {})
+    deletion = Change(kind="tenant", name="a", before={"title": "A"}, after=None)
+    assert _stayed(deletion, {("tenant", "a"): {}})
+    assert not _stayed(deletion, {("tenant", "a"): {"title": "A"}})
 
 
 def test_a_value_that_was_changed_since_stays_unless_it_is_chosen(log_in: Any, moved: int) -> None:
