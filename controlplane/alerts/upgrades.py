@@ -11,6 +11,7 @@ from controlplane.alerts.models import Mute
 from controlplane.alerts.mute_edits import MuteValues, add_mute, end_mute
 from controlplane.alerts.mutes import LONGEST_OF_LEVEL_3
 from controlplane.audit.actor import Actor
+from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Environment
 from controlplane.postgres import postgres_now
 
@@ -26,11 +27,20 @@ def begin_upgrade(*, minutes: int, reason: str) -> datetime:
     end_upgrade(reason=reason)
     values = [MuteValues(rule=rule, minutes=minutes) for rule in RULES]
     made = [
-        add_mute(environment=environment, values=one, reason=reason, actor=ACTOR)
+        _mute(environment, one, reason)
         for environment in Environment.objects.order_by("slug").values_list("slug", flat=True)
         for one in values
     ]
     return max((mute.ends_at for mute in made), default=postgres_now())
+
+
+def _mute(environment: str, values: MuteValues, reason: str) -> Mute:
+    try:
+        return add_mute(environment=environment, values=values, reason=reason, actor=ACTOR)
+    except InvalidEdit as error:
+        raise InvalidEdit(
+            {f"{environment}: {field}": found for field, found in error.errors.items()}
+        ) from error
 
 
 @transaction.atomic

@@ -82,6 +82,15 @@ def test_an_upgrade_that_begins_again_replaces_the_first_and_its_end_leaves_othe
     assert "No upgrade" in upgrade("--end")
 
 
+def test_an_environment_with_too_many_mutes_is_named(
+    production: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.alerts.mute_edits.MOST_MUTES", 2)
+    with pytest.raises(CommandError, match="production: rule: An environment has at most 2 mutes"):
+        upgrade()
+    assert not Mute.objects.exists()
+
+
 @pytest.mark.parametrize("duration", ["0m", "61m", "2h", "15", "m", "1.5h", "-5m", "99999h"])
 def test_a_duration_that_would_not_mute_level_3_is_refused(production: str, duration: str) -> None:
     with pytest.raises(CommandError, match="at most 60m"):
