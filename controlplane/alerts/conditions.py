@@ -4,7 +4,7 @@ CONDITIONS = {
     "429": "too many requests are refused",
     "ahead": "Redis or a pod has a revision that Postgres does not have",
     "all-local": "every pod decides without Redis",
-    "all-refused": "every call to a dependency is refused, and not by its breaker",
+    "all-refused": "nearly every call to a dependency is refused, and not by its breaker",
     "audit-export": "a target of the audit export lacks an old entry",
     "backlog-dead": "a backlog has dead jobs",
     "backlog-full": "a backlog is nearly full",

@@ -57,6 +57,10 @@ class Said:
     join: str
     verb: str
 
+    @property
+    def text(self) -> str:
+        return " ".join(part for part in (self.subject, self.join, self.verb) if part)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:

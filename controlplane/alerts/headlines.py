@@ -31,6 +31,9 @@ class SaysWhy(NamesDependency, Protocol):
     @property
     def why(self) -> str: ...
 
+    @property
+    def part(self) -> str: ...
+
 
 #: As ``controlplane.status.watched.Source``.
 SOURCES: Mapping[Source, str] = MappingProxyType(
@@ -78,6 +81,8 @@ def local(status: Status) -> Said:
 
 
 def all_refused(one: SaysWhy) -> Said:
+    if one.part:
+        return Said(subject=f"{one.part} of calls to {one.dependency}", join="are", verb=f"refused{one.why}")
     return Said(subject=f"No call to {one.dependency}", join="is", verb=f"allowed{one.why}")
 
 

@@ -53,8 +53,8 @@ LEAST_VENDOR_ANSWERS = 5
 #: Share of a quota, or of a budget, that is spent.
 QUOTA_SHARE = WARN_PERCENT / 100
 QUOTA_SHARE_CRITICAL = 1.0
-#: Share of the calls to a dependency that pods refuse: above it, none is allowed. Below the rate, one refusal
-#: would count.
+#: Share of the calls to a dependency that pods refuse: above it, nearly none is allowed. Below the rate, one
+#: refusal would count.
 ALL_REFUSED_SHARE = 0.99
 LEAST_REFUSED_PER_S = 0.1
 #: Share of the places of a bulkhead's queue in which calls wait.

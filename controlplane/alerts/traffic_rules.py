@@ -71,6 +71,12 @@ class RefusedDependency:
     def share(self) -> float:
         return self.figures.refused_share if self.figures.refused_per_s >= LEAST_REFUSED_PER_S else 0.0
 
+    @property
+    def part(self) -> str:
+        """The part that is refused, where some calls are allowed; empty for all."""
+        words = percent_words(self.figures.refused_share) if self.figures.calls_per_s else ""
+        return words[:1].upper() + words[1:]
+
 
 def _refused_dependencies(status: Status) -> list[RefusedDependency]:
     """The headline names a breaker that refuses, and a limit of 0 was set for that."""
@@ -158,7 +164,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         runbook="calls-all-refused",
         scope=_EACH_REFUSED,
         value=lambda one: one.share,
-        text=lambda one: f"No call to {one.dependency} is allowed{one.why}",
+        text=lambda one: headlines.all_refused(one).text,
         detail=lambda one: (
             f"Pods refuse {number(one.figures.refused_per_s)} calls/s, {percent_words(one.share)} of all."
             " Its breaker is not the cause."

@@ -130,7 +130,7 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         "all-refused",
         f"({_CALLS_REFUSED} / {_CALLS_ASKED} and {_CALLS_REFUSED} >= {LEAST_REFUSED_PER_S:g}"
         f" unless {_BREAKER_REFUSES}) >",
-        "No call to a dependency is allowed, and its breaker is not the cause: " + _OF,
+        "Nearly every call to a dependency is refused, and its breaker is not the cause: " + _OF,
     ),
     *_levels(
         "check-errors",

@@ -103,6 +103,12 @@ TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     ),
     (
         ("all-refused", "critical"),
+        calls(0.1, 19.9),
+        f"99.5 % of calls to payments-api are refused. Pods refuse 19.9 calls/s, 99.5 % of all. {REFUSED}",
+        calls(0.2, 19.8),
+    ),
+    (
+        ("all-refused", "critical"),
         calls(0, 0.5),
         f"No call to payments-api is allowed. Pods refuse 0.5 calls/s, 100 % of all. {REFUSED}",
         # The breaker refuses them, and the headline names it.
