@@ -28,7 +28,8 @@ if ! "$python" -m venv --clear "$venv" >/dev/null 2>&1; then
     }
 fi
 
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input install "$@"; }
+# In the place of its shell in the background, so that Ctrl-C ends it.
+pip() { exec "$venv/bin/python" -m pip --disable-pip-version-check --no-input install "$@"; }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 total=$(grep -c '^[a-z0-9].*==' "$requirements")

@@ -1,10 +1,14 @@
 """``tools/environment.sh``: uv where it is installed, pip otherwise, and the same hashes in both."""
 
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Stand-ins for Python, with its modules venv and pip, and for uv. They note their arguments.
@@ -12,7 +16,9 @@ PYTHON = """#!/bin/sh
 case "$*" in
     --version) echo "Python 3.12.0" ;;
     "-m venv --clear "*) mkdir -p "$4/bin" "$4/lib/python3.12/site-packages"; cp "$0" "$4/bin/python" ;;
-    "-m pip "*) echo "$*" >>"$SAID"; sleep "${PAUSE_S:-0}"; echo "the hash differs"; exit "${PIP_ENDS:-0}" ;;
+    "-m pip "*)
+        echo "$*" >>"$SAID"; echo $$ >"$SAID.pid"
+        sleep "${PAUSE_S:-0}"; echo "the hash differs"; exit "${PIP_ENDS:-0}" ;;
 esac
 """
 UV = """#!/bin/sh
@@ -36,16 +42,29 @@ def _script(file: Path, text: str) -> Path:
 
 
 def make(folder: Path, uv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    process = begin(folder, uv, **variables)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def begin(folder: Path, uv: str, **variables: str) -> subprocess.Popen[str]:
     requirements = folder / "requirements.txt"
     requirements.write_text("shop==1.0 \\\n    --hash=sha256:00\nbar==2.0 \\\n    --hash=sha256:00\n")
     python = _script(folder / "python", PYTHON)
-    return subprocess.run(
+    return subprocess.Popen(
         ["sh", str(ROOT / "tools/environment.sh"), str(folder / "venv"), str(requirements)],
         env=os.environ | {"PYTHON": str(python), "UV": uv, "SAID": str(folder / "said"), **variables},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
+
+
+def _runs(pid: str) -> bool:
+    with suppress(OSError):
+        # A process that has ended has no command line, even if its parent has not noticed.
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return False
 
 
 def said(folder: Path) -> list[str]:
@@ -93,3 +112,15 @@ def test_a_long_installation_prints_its_progress(tmp_path: Path, uv: str, progra
     done = make(tmp_path, uv if program == "uv" else "", PAUSE_S="6")
     assert done.returncode == 0, done.stderr
     assert "  5 s: 0 of 2 packages" in done.stdout
+
+
+def test_ctrl_c_ends_pip(tmp_path: Path) -> None:
+    """A shell in the background ended, and pip went on without it."""
+    process = begin(tmp_path, "", PAUSE_S="10")
+    pid = tmp_path / "said.pid"
+    wait_until(pid.exists, "pip")
+    wait_until(lambda: pid.read_text().strip(), "its number")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    wait_until(lambda: not _runs(pid.read_text().strip()), "the end of pip", within_s=5)
+    process.communicate()
