@@ -253,6 +253,7 @@ def test_a_shared_link_names_no_tenant_and_no_pod(production: str, key: str, tex
 
 def test_a_shared_link_names_no_person_of_the_staff(production: str) -> None:
     """It named who acknowledged, noted, overrode and marked. What they wrote is displayed."""
+    create_people("ada")
     found, token = incident(), token_of("operator")
     row = Alert.objects.get(incident=found)
     send(token, "POST", f"{API}/alerts/{row.pk}/acknowledge", {"note": "I look at it"})

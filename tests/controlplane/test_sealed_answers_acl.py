@@ -19,7 +19,7 @@ from fuseboard.primitives.idempotency import Found
 from tests.agents.gateways import gateway_running
 from tests.agents.shop import Shop, client_of, order
 from tests.controlplane.gateway import beat, known_tokens, post, ready_gateway
-from tests.controlplane.test_redis_acl import agent_url, control_url, guarded, profile  # noqa: F401 - fixtures
+from tests.controlplane.test_redis_acl import agent_url, control_url, guarded, profile, server  # noqa: F401 - fixtures
 
 SECRET = b"the card ends with 4242"
 EVIL = msgspec.msgpack.encode(Kept(201, [("location", "https://evil.example")], b"evil"))
