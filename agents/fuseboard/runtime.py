@@ -298,6 +298,7 @@ class Runtime:
 
     def _after_beat(self, port: LoopPort) -> None:
         port.post(self._first_beat.set)
+        self.seals.store()
         kept = port.ask(self._keeper.due, timeout_s=LOOP_ANSWER_S)
         if kept is not None:
             self._keeper.write(kept)

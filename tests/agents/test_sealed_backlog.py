@@ -160,3 +160,29 @@ async def test_a_pod_of_another_service_reads_no_job(
         async with pod(redis_url, gateway.url, "other-1") as other, working(other):
             found = await client.backlog("payments", sealed=True).result("order-17", wait_s=20)
             assert (found.status, found.value) == ("dead", b"")
+
+
+async def test_a_sealed_worker_without_keys_runs_no_job_and_believes_no_result(
+    limits: redis.Redis, redis_url: str, gateway: FakeGateway
+) -> None:
+    gateway.seal_keys = ()
+    ran: list[bytes] = []
+
+    async def handler(job: Job) -> bytes:
+        ran.append(job.payload)
+        return b""
+
+    async with pod(redis_url, gateway.url) as other, pod(redis_url, gateway.url, "shop-2") as agent:
+        # It looks as an opened job does.
+        await other.backlog("payments").submit(b"\0evil", job_id="order-1")
+        limits.hset(RESULTS, mapping={"order-2": b"done 99999999999999999 \0evil"})
+        limits.hset(RESULTS, mapping={"order-3": b"cancelled 99999999999999999 evil"})
+        backlog = agent.backlog("payments", sealed=True)
+        work = asyncio.create_task(backlog.work(handler, workers=2))
+        beats = len(gateway.beats)
+        await eventually(lambda: len(gateway.beats) > beats + 1)
+        assert (await backlog.depth()).taken == 0
+        assert ran == []
+        assert [(await backlog.result(f"order-{number}")).value for number in (2, 3)] == [b"", b""]
+        backlog.stop()
+        await work

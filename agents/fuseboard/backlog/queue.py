@@ -295,6 +295,6 @@ def _result(state: bytes, job_id: str, envelopes: Envelopes) -> Result:
         return Result(status, cause=rest.decode(errors="replace"))
     kept = rest.partition(b" ")[2]
     if status != "done":
-        return Result(status, kept)
+        return Result(status, b"" if envelopes.used else kept)
     value = envelopes.open("result", job_id, kept)
     return Result(status, cause=NOT_SEALED) if value is None else Result(status, value)

@@ -45,17 +45,20 @@ class Seals:
     def __init__(self, path: Path | None, *, expected: bool) -> None:
         self._path = path
         self._keys: SealKeys = ()
+        #: What the file has.
+        self._stored: SealKeys = ()
+        self._failed = False
         #: An earlier control plane gives no keys. Then answers are kept as they are.
         self._plain = not expected
 
     def take(self, keys: SealKeys) -> None:
-        """The keys of a heartbeat. Not for the loop: it writes to disk when they have changed."""
+        """The keys of a heartbeat."""
         if not keys:
             # A control plane that went back to an earlier release must not undo what is sealed.
             self._plain = not self._keys
         elif keys != self._keys:
-            self._keys, self._plain = keys, False
-            self._write()
+            self._plain = False  # before the keys: another thread must not find both
+            self._keys = keys
 
     def read(self) -> None:
         """Use the keys of the last run, if there are any."""
@@ -63,21 +66,34 @@ class Seals:
             return
         try:
             with self._path.open("rb") as file:
-                self._keys = _decode_keys(file.read(_MOST_FILE_BYTES))
+                found = _decode_keys(file.read(_MOST_FILE_BYTES))
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.warning("seals.not_read path=%s: %s; the gateway gives new keys", self._path, error)
-        self._plain = self._plain and not self._keys
+            return
+        # A slow disk may answer after the first heartbeat.
+        if found and not self._keys:
+            self._plain, self._stored = False, found
+            self._keys = found
 
-    def _write(self) -> None:
-        if self._path is None:
+    def store(self) -> None:
+        """Write the keys for the next start if they have changed. Not for the loop: the disk may be slow.
+
+        Call it after each heartbeat: a write that failed is tried again.
+        """
+        keys = self._keys
+        if self._path is None or keys == self._stored:
             return
         try:
             # Only the owner can read what this makes.
-            replace_file(self._path, msgspec.json.encode(self._keys))
+            replace_file(self._path, msgspec.json.encode(keys))
         except OSError as error:
-            logger.warning("seals.not_kept path=%s: %s; the agent continues", self._path, error.strerror)
+            if not self._failed:
+                logger.warning("seals.not_kept path=%s: %s; the agent continues", self._path, error.strerror)
+            self._failed = True
+        else:
+            self._stored, self._failed = keys, False
 
     # Records
 
@@ -85,6 +101,11 @@ class Seals:
     def ready(self) -> bool:
         """Whether a text can be kept: not before the first heartbeat of a pod without a file of keys."""
         return self._plain or bool(self._keys)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether texts are sealed."""
+        return bool(self._keys)
 
     def seal(self, about: bytes, text: bytes) -> tuple[bytes, bool]:
         """The text as it is kept, and whether it is sealed; empty if it cannot be kept yet.
