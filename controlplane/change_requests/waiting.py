@@ -90,9 +90,12 @@ def _schedules(username: str) -> Iterator[Waiting]:
     rows = Schedule.objects.filter(state=ScheduleState.WAITING)
     # A token has another name than its owner.
     rows = rows.filter(Q(actor=username) | Q(actor__startswith="token ")).order_by("due_at")
-    for row in rows.defer("document")[:MOST]:
+    found = 0
+    # Those of all tokens are read, so the bound is on what is found.
+    for row in rows.defer("document").iterator():
         author = author_of_schedule(row)
-        if username in (author.name, author.person):
+        if found < MOST and username in (author.name, author.person):
+            found += 1
             approved = ChangeRequest.objects.filter(schedule=row.pk).first()
             yield Waiting(
                 kind="schedule",

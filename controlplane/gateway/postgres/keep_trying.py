@@ -33,7 +33,7 @@ class KeepTrying:
         self._purpose = purpose
         self._failed, self._recovered = failed, recovered
         self._count_failure, self._count_refusal = count_failure, count_refusal
-        self._passing = passing
+        self._passing = passing if count_refusal is None else (*passing, *RefusedValue)
         self._backoff = Backoff(most_s=most_s)
         self._failing = False
         self._about = dict(about or {})
