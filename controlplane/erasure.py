@@ -85,7 +85,14 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
             # Figures of heartbeats have it without characters that no text has: see gateway/wire/texts.py.
             names = sorted({value, printable(value)})
             numbers = sum((_erase_tenant(slug, name) for name in names), Counter[str]())
-            erased = Erased(samples=numbers.pop("samples", 0), **numbers)
+            erased = Erased(
+                samples=numbers["samples"],
+                series=numbers["series"],
+                demand=numbers["demand"],
+                without_redis=numbers["without_redis"],
+                alerts=numbers["alerts"],
+                views=numbers["views"],
+            )
         else:
             counted = counted_address(value, tuning_of(row).ipv6_prefix) if kind == "ip" else ""
             network = counted if counted != value and "/" in counted else ""

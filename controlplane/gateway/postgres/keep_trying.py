@@ -33,7 +33,8 @@ class KeepTrying:
         self._purpose = purpose
         self._failed, self._recovered = failed, recovered
         self._count_failure, self._count_refusal = count_failure, count_refusal
-        self._passing = passing if count_refusal is None else (*passing, *RefusedValue)
+        refused: tuple[type[Exception], ...] = RefusedValue if count_refusal is not None else ()
+        self._passing = (*passing, *refused)
         self._backoff = Backoff(most_s=most_s)
         self._failing = False
         self._about = dict(about or {})
