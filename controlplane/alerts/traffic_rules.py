@@ -131,7 +131,7 @@ EACH_VENDOR = Scope[Vendor](
     key=lambda vendor: vendor.dependency,
     subject=lambda vendor: Subject(kind="breaker", name=vendor.dependency),
 )
-_EACH_REFUSED = Scope[RefusedDependency](
+EACH_REFUSED = Scope[RefusedDependency](
     each=_refused_dependencies,
     key=lambda one: one.dependency,
     subject=lambda one: Subject(kind="breaker", name=one.dependency),
@@ -162,7 +162,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         said=headlines.all_refused,
         runbook="calls-all-refused",
-        scope=_EACH_REFUSED,
+        scope=EACH_REFUSED,
         value=lambda one: one.share,
         text=lambda one: headlines.all_refused(one).text,
         detail=lambda one: (

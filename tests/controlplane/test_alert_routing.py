@@ -19,7 +19,7 @@ from controlplane.alerts.route_edits import RouteValues, hours_of, plan_of, put_
 from controlplane.alerts.routing import DEFAULT, Facts, holes, in_hours, route_of, routes_of, warnings
 from controlplane.alerts.rules import EACH_BREAKER, RULES
 from controlplane.alerts.timings import OF_DEPENDENCY
-from controlplane.alerts.traffic_rules import EACH_VENDOR
+from controlplane.alerts.traffic_rules import EACH_REFUSED, EACH_VENDOR
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Dependency
@@ -92,7 +92,7 @@ def test_holes_are_found_at_every_hour() -> None:
 
 
 def test_the_rules_about_a_dependency_are_known() -> None:
-    scopes = (EACH_BACKLOG, EACH_BREAKER, EACH_DEPENDENCY, EACH_VENDOR)
+    scopes = (EACH_BACKLOG, EACH_BREAKER, EACH_DEPENDENCY, EACH_REFUSED, EACH_VENDOR)
     about = {rule.key for rule in RULES if rule.scope in scopes}
     assert about == OF_DEPENDENCY
 

@@ -108,7 +108,7 @@ def test_a_line_names_what_is_wrong_and_what_to_do(poor: None) -> None:
     lines = {line.key: line for line in checklist("production").lines}
     assert lines["breaker-window"].found.startswith("1 of 1 have on average fewer calls in a window")
     assert lines["breaker-overrides"].found == "1 of 2 cannot open: openai is disabled"
-    assert lines["limit-refused"].found == "10.00 % of 1,000 requests"
+    assert lines["limit-refused"].found == "10 % of 1,000 requests"
     assert "openai" in lines["bulkhead-full"].found
     assert lines["pod-versions"].found == "1 of 3 do not run 0.2.0, which most do: web-1 (0.1.0)"
     assert lines["alert-open"].found == "openai is open"

@@ -261,7 +261,7 @@ def test_what_is_kept_of_a_pod_is_bounded(fleet: Fleet, clock: TurnedClock):
 
 def test_the_row_shows_what_the_pod_reports(fleet: Fleet, clock: TurnedClock):
     def load(errors: int, level: LoadLevel = LoadLevel.NORMAL) -> PodLoad:
-        return PodLoad(pressure=820, level=level, cause="94 calls\nwait", waiting=94, errors=errors)
+        return PodLoad(pressure=820, level=level, cause="94 calls wait", waiting=94, errors=errors)
 
     fleet.absorb(beat(load=load(10)))
     clock.turn(5.0)

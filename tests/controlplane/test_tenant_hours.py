@@ -188,7 +188,7 @@ async def test_an_environment_that_fails_stops_no_other(setting, database):  # n
         await database.execute(
             "ALTER TABLE series_tenant_hour DROP CONSTRAINT series_tenant_hour_writer_check"
         )
-    assert [one["environment"] for one in logs if one["event"] == "gateway.hours_failed"] == ["broken"]
+    assert [one["environment"] for one in logs if one["event"] == "gateway.write_refused"] == ["broken"]
     assert (await read("small")).fields["asked"] == [3]
 
 

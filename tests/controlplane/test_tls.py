@@ -24,7 +24,6 @@ from tls_relay import relay
 import fuseboard
 from controlplane.gateway.postgres.connections import conninfo
 from controlplane.redis.clients import connect
-from dashboard import notices
 from fuseboard.configuration.redis_source import RedisSource
 from fuseboard.contract.store_url import StoreUrl, with_ca
 from fuseboard.store import open_store
@@ -230,7 +229,7 @@ def test_every_connection_to_postgres_follows_sslmode(
         ways = (
             partial(_as_django_does, handler["default"]),
             lambda: psycopg.connect(conninfo("test")),
-            lambda: psycopg.connect(**notices._parameters()),
+            lambda: psycopg.connect(conninfo("hub", direct=True)),
         )
         for way in ways:
             if believed:

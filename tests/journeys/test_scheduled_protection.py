@@ -23,7 +23,7 @@ from controlplane.policies.models import Dependency
 from controlplane.schedules.due import run_due
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
-from tests.people import ADA
+from tests.people import ADA, create_people
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +103,7 @@ def come_due(row: Schedule) -> int:
 
 
 def test_a_scheduled_protection_reaches_a_pod_and_the_end_of_observing_too(pod: CallingPod) -> None:
+    create_people("ada")
     before = environment_of(ENVIRONMENT).revision
     wait_until(pod.state, accept=lambda state: state.get("revision") == before)
     assert pod.state()["refused"] == []
