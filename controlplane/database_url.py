@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-#: Of each session of pages, tasks and gateways. Migrations have their own.
+#: Each session of pages, tasks and gateways has them. Migrations have others.
 TIMEOUTS = {
     "statement_timeout": "5s",
     "lock_timeout": "3s",

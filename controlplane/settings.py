@@ -86,7 +86,7 @@ DATABASES: dict[str, dict[str, Any]] = {
     if DATABASE_URL
     else _UNSET
 }
-#: What needs a session uses this; ``None`` for the same database as everything else.
+#: Locks and listeners, which need a session, use this; ``None`` for the same database as everything else.
 DIRECT_DATABASE = (
     database_of(DIRECT_DATABASE_URL, name="FUSEBOARD_DIRECT_DATABASE_URL", pooled=False)
     if DIRECT_DATABASE_URL

@@ -15,7 +15,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Environment
 from controlplane.postgres import postgres_now
 
-#: What fires because workers and gateways are replaced. Postgres, Redis and pods keep their alerts.
+#: These rules fire because workers and gateways are replaced. Postgres, Redis and pods keep their alerts.
 RULES = ("gateway-away", "outbox", "worker-away")
 MOST_MINUTES = int(LONGEST_OF_LEVEL_3.total_seconds()) // 60
 ACTOR = Actor(name="begin_upgrade", role="admin", origin="command")

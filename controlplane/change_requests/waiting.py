@@ -24,7 +24,7 @@ from controlplane.schedules.authors import why_not_theirs_now
 from controlplane.schedules.edits import cancel_schedule
 from controlplane.schedules.models import Schedule, ScheduleState
 
-#: Of each kind, for one person.
+#: The bound applies to each kind, for one person.
 MOST = 500
 
 Kind = Literal["schedule", "change_request", "link"]
@@ -91,7 +91,7 @@ def _schedules(username: str) -> Iterator[Waiting]:
     # A token has another name than its owner.
     rows = rows.filter(Q(actor=username) | Q(actor__startswith="token ")).order_by("due_at")
     found = 0
-    # Those of all tokens are read, so the bound is on what is found.
+    # The loop reads the changes of all tokens, so the bound is on what it finds.
     for row in rows.defer("document").iterator():
         author = author_of_schedule(row)
         if found < MOST and username in (author.name, author.person):

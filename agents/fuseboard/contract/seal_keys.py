@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 KEY_ID_BYTES, KEY_BYTES = 4, 32
-#: Those of four periods, for up to three secret keys of the control plane.
+#: The keys of four periods, for up to three secret keys of the control plane.
 MOST_KEYS = 12
 
 

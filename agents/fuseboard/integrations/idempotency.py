@@ -52,7 +52,7 @@ REPLAYED = (("idempotency-replayed", "true"), ("idempotent-replayed", "true"))
 
 _PROBLEM = "urn:fuseboard:problem:idempotency-"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-#: What a header can be: no line break, and no other control character but a tab.
+#: A header has no line break, and no other control character but a tab.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 

@@ -63,7 +63,7 @@ class Run:
     """A request that runs in this process, and no other. End it with ``done``, ``release`` or ``leave``."""
 
     def __init__(self, records: "Records", key: str, owner: str, lease_s: float, keep_s: float) -> None:
-        #: What a sealed answer belongs to: the request, and its fingerprint from ``begin`` on.
+        #: A sealed answer belongs to this: the request, and its fingerprint from ``begin`` on.
         self._about = b""
         #: Higher than that of every earlier run: write it with the effect, and refuse lower numbers there.
         self.fence = 0

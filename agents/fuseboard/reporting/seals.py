@@ -45,7 +45,7 @@ class Seals:
     def __init__(self, path: Path | None, *, expected: bool) -> None:
         self._path = path
         self._keys: SealKeys = ()
-        #: What the file has.
+        #: The keys in the file.
         self._stored: SealKeys = ()
         self._failed = False
         #: An earlier control plane gives no keys. Then answers are kept as they are.

@@ -91,11 +91,11 @@ class WaitingOut(Schema):
     )
 
     kind: Literal["schedule", "change_request", "link"]
-    #: Of the schedule or the change request; 0 for a link with which another person sets a password.
+    #: The number of the schedule or the change request; 0 for a link to set a password.
     number: int
     #: Empty for a link.
     environment: str
-    #: Of a link: the person for whom it is.
+    #: The title of a link is the person for whom it is.
     title: str
     #: When it is due, or when the request or the link ends.
     at: datetime

@@ -21,7 +21,7 @@ _OWN = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
-#: For at least half a minute, and up to a minute.
+#: The tries take at least half a minute, and up to a minute.
 TRIES, PAUSE_S = 10, 3.0
 
 _HAS = """
