@@ -2,21 +2,24 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import msgspec
 import pytest
 import redis
 
+from fuseboard.cancellation import STOP_S, stop_tasks
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import Limit, Policy, Tier
 from fuseboard.contract.scripts import ADMIT
-from fuseboard.contract.store_url import StoreUrl
+from fuseboard.contract.store_url import Address, StoreUrl
 from fuseboard.contract.words import Algorithm, FailurePolicy, Mode
 from fuseboard.store.sentinel_store import SentinelStore
+from fuseboard.store.sentinels import Sentinels
 from fuseboard.store.store import Reply
 from tests.agents.published import publish
-from tests.agents.redis_topologies import DOWN_AFTER_MS, Member, Watched
+from tests.agents.redis_topologies import DOWN_AFTER_MS, Member, Watched, free_ports
 from tests.agents.servers import TUNING, Server, configured, running
 from tests.agents.windows import worst_window
 from tests.waiting import eventually
@@ -128,6 +131,45 @@ async def test_a_crashed_primary_is_followed_and_no_window_sees_more(watched: Wa
             await load.stop()
             await watch.stop()
         assert worst_window(load.admitted, 400_000) <= 50
+
+
+async def test_sentinels_that_name_different_primaries_are_asked_again_soon(tmp_path: Path):
+    """During a failover most of them may still name the old primary, and it may still answer."""
+    old, new, *ports = free_ports(5)
+    sentinels = [
+        lone_sentinel(tmp_path, port, primary) for port, primary in zip(ports, (old, old, new), strict=True)
+    ]
+    named: list[int] = []
+
+    def use(primary: Address) -> bool:
+        named.append(primary.port)
+        return True  # connected to it
+
+    async with contextlib.AsyncExitStack() as stack:
+        for sentinel in sentinels:
+            stack.callback(sentinel.stop)
+            sentinel.start()
+        await eventually(lambda: all(sentinel.answers() for sentinel in sentinels))
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        url = f"redis+sentinel://{hosts}/{Watched.NAME}/0?sentinel_password={sentinels[0].password}"
+        following = asyncio.create_task(Sentinels(StoreUrl.parse(url)).follow(use))
+        stack.push_async_callback(stop_tasks, following, within_s=STOP_S)
+        await eventually(lambda: len(named) > 2)
+        assert set(named) == {old}
+        for sentinel in sentinels[:2]:
+            # Without a message to those who listen.
+            sentinel.client.execute_command("SENTINEL", "REMOVE", Watched.NAME)
+            sentinel.client.execute_command("SENTINEL", "MONITOR", Watched.NAME, "127.0.0.1", new, 2)
+        await eventually(lambda: named[-1] == new)
+
+
+def lone_sentinel(folder: Path, port: int, primary: int) -> Member:
+    """A Sentinel that knows no other, and so agrees with none."""
+    settings = (
+        "bind 127.0.0.1\nport {port}\ndir {folder}\nrequirepass {password}\n"
+        f"sentinel monitor {Watched.NAME} 127.0.0.1 {primary} 2\n"
+    )
+    return Member(folder, f"sentinel-{port}", port, settings, "a-password-of-one-test", "--sentinel")
 
 
 async def test_a_server_that_is_no_primary_is_never_asked(watched: Watched):

@@ -22,7 +22,7 @@ ASK_TIMEOUT_S = 0.5
 BACKOFF_S = 0.5
 #: The Sentinels are asked at least this often, because a message may be lost.
 LOOK_S = 30.0
-#: The first pause while the store is not connected to the primary that Sentinels name; it doubles.
+#: The first pause while the store is not connected to the primary that all Sentinels name; it doubles.
 UNSETTLED_S = 0.2
 
 _FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
@@ -39,12 +39,16 @@ class Sentinels:
 
     async def primary(self) -> Address:
         """The primary that most answering Sentinels name. Raises ``ConnectionError`` when none answers."""
+        return _winner(await self._votes())
+
+    async def _votes(self) -> Counter[Address]:
+        """How many Sentinels name each primary; at least one does. Raises as ``primary``."""
         answers = await asyncio.gather(*map(self._ask, self._url.addresses))
         votes = Counter(answer for answer in answers if isinstance(answer, Address))
         if not votes:
             reasons = "; ".join(str(answer) for answer in answers)
             raise ConnectionError(f"no Sentinel knows a primary named {self._url.primary!r} ({reasons})")
-        return votes.most_common(1)[0][0]
+        return votes
 
     def look(self) -> None:
         """Ask again soon: there is a reason."""
@@ -53,8 +57,8 @@ class Sentinels:
     async def follow(self, on_primary: Callable[[Address], bool]) -> None:
         """Call ``on_primary`` with the primary, and again after every failover, until cancelled.
 
-        It returns whether the store is connected to that primary. If not, it is called again, less and
-        less often.
+        It returns whether the store is connected to that primary. If not, or if Sentinels name different
+        primaries, it is called again, less and less often.
         """
         addresses = list(self._url.addresses)
         random.shuffle(addresses)
@@ -76,8 +80,10 @@ class Sentinels:
             while failovers.alive:
                 self._reason.clear()
                 # Whatever the message says, all are asked: one Sentinel alone may be ahead of the others, or
-                # behind.
-                settled = on_primary(await self.primary())
+                # behind. Until they agree, a failover is going on: the server that most of them name may be
+                # the old primary, which can still answer.
+                votes = await self._votes()
+                settled = on_primary(_winner(votes)) and len(votes) == 1
                 if await wait_for_event(
                     self._reason, LOOK_S if settled else pause_s * random.uniform(0.8, 1.2)
                 ):
@@ -102,3 +108,7 @@ class Sentinels:
             case [bytes() as host, bytes() as port] if port.isdigit():
                 return Address(host.decode(), int(port))
         return f"{sentinel}: unknown name"
+
+
+def _winner(votes: Counter[Address]) -> Address:
+    return votes.most_common(1)[0][0]
