@@ -39,6 +39,8 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
 
     def extract_uid(self, data: dict[str, Any]) -> str:
         """The subject. Raises ``OAuth2Error`` unless it is the one that the ID token was issued for."""
+        if not _is_storable(data):
+            raise OAuth2Error("A text has a NUL character, or half of a surrogate pair.")
         claims = data.get("id_token")
         if not claims or not all(claims.get(name) for name in _NEEDED):
             raise OAuth2Error(f"The answer needs an id_token with {', '.join(_NEEDED)}.")
@@ -58,3 +60,15 @@ def check_id_token(sociallogin: Any) -> None:
     several = isinstance(claims.get("aud"), list) and len(claims["aud"]) > 1
     if claims.get("azp", None if several else client) != client:
         raise OAuth2Error("The azp of the id_token is not this client.")
+
+
+def _is_storable(value: Any) -> bool:
+    """Whether Postgres stores every text in what the provider says."""
+    match value:
+        case str():
+            return "\0" not in value and not any("\ud800" <= sign <= "\udfff" for sign in value)
+        case dict():
+            return all(_is_storable(part) for pair in value.items() for part in pair)
+        case list():
+            return all(map(_is_storable, value))
+    return True

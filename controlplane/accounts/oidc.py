@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import structlog
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import SocialAccount
 from django.conf import settings
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import transaction
@@ -48,7 +49,10 @@ class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         said = _said(sociallogin)
         role = role_by_groups(said.get("groups"))
         if not sociallogin.is_existing:
-            invited = _invited(said)
+            if not _is_verified(said):
+                # Another person may own it, and log in with it later.
+                sociallogin.user.email, sociallogin.email_addresses = "", []
+            invited = _invited(request, said)
             if invited is not None:
                 sociallogin.connect(request, invited)
             elif not role:
@@ -91,13 +95,23 @@ def _said(sociallogin: Any) -> dict[str, Any]:
     return found
 
 
-def _invited(said: dict[str, Any]) -> User | None:
+def _is_verified(said: dict[str, Any]) -> bool:
+    return said.get("email_verified") is True
+
+
+def _invited(request: HttpRequest, said: dict[str, Any]) -> User | None:
+    """The person with this address, unless another identity of the provider has their account already."""
     email = said.get("email")
-    if not email or said.get("email_verified") is not True:
+    if not isinstance(email, str) or not email or not _is_verified(said):
         return None
-    found = list(User.objects.filter(email__iexact=str(email), is_active=True)[:2])
+    # The database compares in capital letters. An i without its dot has the same one as an i.
+    same = [user for user in User.objects.filter(email__iexact=email) if user.email.lower() == email.lower()]
+    if same and not any(user.is_active for user in same):
+        _refuse(request, said, "deactivated")
+    taken = SocialAccount.objects.filter(user__in=same, extra_data__id_token__iss=said["iss"])
+    free = [user for user in same if user.is_active and user.pk not in taken.values_list("user", flat=True)]
     # Two people share the address, so the person is unknown.
-    return found[0] if len(found) == 1 else None
+    return free[0] if len(free) == 1 else None
 
 
 def _refuse(request: HttpRequest, said: dict[str, Any], why: str) -> NoReturn:

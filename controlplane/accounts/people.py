@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from allauth.mfa.models import Authenticator
 from django.contrib.auth.validators import UnicodeUsernameValidator
@@ -116,9 +116,15 @@ def log_out_everywhere(*, username: str, reason: str, actor: Actor) -> int:
 
 
 def send_new_link(*, username: str, reason: str, actor: Actor, valid: timedelta = INVITED) -> str:
-    """Return the path of a link to set a new password; the old password works until then."""
+    """Return the path of a link to set a new password; the old password works until then.
+
+    The identity at the provider is disconnected. The next one with the same verified address is connected.
+    """
     _check_reason(reason)
     with _changing(username, actor, "user.link_made", reason) as user:
+        if user.email:
+            # Only processes with pages have this table among their models.
+            cast(Any, user).socialaccount_set.all().delete()
         return issue_link(user, valid=valid)
 
 

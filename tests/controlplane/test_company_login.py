@@ -127,6 +127,81 @@ def test_an_unverified_address_opens_no_account(company: Provider, verified: Any
     assert not is_in(browser)
 
 
+@pytest.mark.parametrize("email", ["m\u0131ke@example.com", "\u017fam@example.com", "mike@\u0131example.com"])
+def test_an_address_with_another_letter_of_the_same_capital_opens_no_account(
+    company: Provider, email: str
+) -> None:
+    for owned in ("mike@example.com", "sam@example.com", "mike@iexample.com"):
+        User.objects.create_user(owned.replace("@", "."), email=owned, role="admin")
+    company.person |= {"preferred_username": "mallory", "email": email, "email_verified": True}
+    browser = Client()
+    assert company.log_in(browser).status_code == 403
+    assert not is_in(browser)
+
+
+def test_the_account_of_an_invited_person_is_not_given_to_a_successor_with_the_same_address(
+    company: Provider,
+) -> None:
+    User.objects.create_user("otto.b", email="otto@example.com", role="admin")
+    company.person["email_verified"] = True
+    assert company.log_in(Client()).status_code == 302
+    company.person["sub"] = "2"
+    successor = Client()
+    assert company.log_in(successor).status_code == 403
+    assert not is_in(successor)
+    people.send_new_link(username="otto.b", reason="The provider was set up again", actor=ADA)
+    assert company.log_in(successor).status_code == 302
+    assert "otto.b" in successor.get("/account").content.decode()
+
+
+def test_an_unverified_address_is_not_stored_so_its_owner_gets_no_account_of_another(
+    company: Provider,
+) -> None:
+    company.person |= {"preferred_username": "mallory", "email": "ada@example.com", "groups": ["staff"]}
+    mallory = Client()
+    assert company.log_in(mallory).status_code == 302
+    assert User.objects.get(username="mallory").email == ""
+    company.person |= {"sub": "2", "preferred_username": "ada", "email_verified": True}
+    company.person["groups"] = ["fuseboard-admins"]
+    ada = Client()
+    assert company.log_in(ada).status_code == 302
+    assert "mallory" not in ada.get("/account").content.decode()
+    assert User.objects.get(username="mallory").role == "viewer"
+
+
+def test_groups_open_no_second_account_for_the_address_of_a_deactivated_person(company: Provider) -> None:
+    create_person("ada", email="otto@example.com", is_active=False)
+    company.person |= {"email_verified": True, "groups": ["fuseboard-admins"]}
+    assert company.log_in(Client()).status_code == 403
+    assert User.objects.count() == 1
+
+
+@pytest.mark.parametrize("claim", ["preferred_username", "name", "given_name", "email", "locale", "groups"])
+@pytest.mark.parametrize("text", ["a\x00b", "a\ud800b"])
+def test_an_answer_with_a_text_that_postgres_refuses_is_no_error_of_the_server(
+    admin: Provider, claim: str, text: str
+) -> None:
+    admin.faults["userinfo"] = {claim: ["fuseboard-admins", text] if claim == "groups" else text}
+    assert "NUL" in refused(admin)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "/\\evil.example",
+        "https:evil.example",
+        "javascript:alert(1)",
+    ],
+)
+def test_a_link_to_the_login_leads_to_no_other_site(admin: Provider, where: str) -> None:
+    browser = Client()
+    started = browser.get("/login/oidc/company", {"next": where})
+    answer = browser.get(CALLBACK, admin.authorize(started["Location"]))
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+
+
 def test_item_7_a_person_who_left_all_groups_can_no_longer_log_in(company: Provider) -> None:
     company.person["groups"] = ["fuseboard-admins"]
     earlier = Client()
