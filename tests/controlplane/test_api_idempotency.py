@@ -161,6 +161,15 @@ def test_a_key_expires_after_a_day(call: Any) -> None:
     assert forget_old_replies() == 1
 
 
+def test_a_request_is_repeated_after_the_secret_key_was_replaced(call: Any, settings: Any) -> None:
+    first = call("admin", "PUT", QUOTA, GOOD, **KEY)
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another secret key, long enough for everything that signs with it"
+    again = call("admin", "PUT", QUOTA, GOOD, **KEY)
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert again["Idempotency-Replayed"] == "true"
+
+
 def test_the_secret_of_a_token_is_not_stored(call: Any) -> None:
     body = {"name": "shop pods", "expires_in_s": 86_400, "reason": "for the shop"}
     first = call("admin", "POST", f"{API}/agent-tokens", body, **KEY).json()

@@ -1,6 +1,7 @@
 """Each pod gets the keys of its own service, if its token says which one that is."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -55,6 +56,17 @@ def test_the_keys_of_a_secret_key_that_is_still_accepted_open(settings: Any) -> 
     assert set(before) < set(after)
     settings.SECRET_KEY_FALLBACKS = [old, "x" * 50, "y" * 50]
     assert len(seal_keys("production", "shop", 7)) == MOST_KEYS
+
+
+def test_during_a_rotation_in_steps_every_pod_opens_what_any_pod_seals(settings: Any) -> None:
+    old, pods = settings.SECRET_KEY, []
+    # Some gateways, and the pods that they answer, are one step behind the others.
+    for key, fallbacks in ((old, []), (old, [NEW]), (NEW, [old]), (NEW, [])):
+        settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = key, fallbacks
+        pods.append(seal_keys("production", "shop", 7))
+    for earlier, later in pairwise(pods):
+        assert earlier[0] in later
+        assert later[0] in earlier
 
 
 @pytest.mark.parametrize("one", [("production", "shop", 1), ("production", "", 1), ("production", "shop", 2)])

@@ -11,6 +11,7 @@ from functools import wraps
 from hashlib import sha256
 from typing import Any
 
+from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -92,16 +93,22 @@ def _body_digest(view: Callable[..., Any], request: HttpRequest) -> str:
     return upload_of(request)[1] if hasattr(view, "reads_file") else sha256(request.body).hexdigest()
 
 
-def fingerprints_of(request: HttpRequest, body_digest: str) -> tuple[str, str]:
-    """The fingerprint that is stored, and the one that releases up to 0.1 stored: they keep replies a day."""
+def fingerprints_of(request: HttpRequest, body_digest: str) -> tuple[str, ...]:
+    """First the fingerprint that is stored; then those of earlier secret keys, and of a release up to 0.1.
+
+    Replies are kept for a day, so a request can be repeated after the secret key was replaced.
+    """
     parts = (request.method or "", request.get_full_path(), request.headers.get("If-Match", ""), body_digest)
     # With a key: a body can name a caller to erase, whom no list of guesses may find in a stored digest.
     text = "\n".join(parts)
-    keyed = salted_hmac("fuseboard.idempotency", text, algorithm="sha256").hexdigest()
-    return keyed, sha256(text.encode()).hexdigest()
+    keyed = [
+        salted_hmac("fuseboard.idempotency", text, secret=secret, algorithm="sha256").hexdigest()
+        for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    ]
+    return (*keyed, sha256(text.encode()).hexdigest())
 
 
-def _claim(caller: str, key: str, fingerprints: tuple[str, str]) -> tuple[KeptReply, bool]:
+def _claim(caller: str, key: str, fingerprints: tuple[str, ...]) -> tuple[KeptReply, bool]:
     """The row of this key, and whether it is new."""
     old = KeptReply.objects.filter(caller=caller, key=key, created_at__lt=Now() - KEPT_FOR)
     old.delete()
