@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
 from allauth.mfa.totp.internal.auth import TOTP, format_hotp_value, generate_totp_secret, hotp_value
 from django.core.management import call_command
 from django.db import connection
@@ -329,6 +330,23 @@ def test_item_7_one_code_at_the_same_time_logs_in_once(ada: User, one_moment: No
     secret = give_second_factor(ada)
     browsers = [at_the_code("ada", address=f"192.0.2.{number}") for number in range(5)]
     assert together(browsers, code_for(secret)) == 1
+
+
+def test_one_recovery_code_at_the_same_time_logs_in_once(ada: User, one_moment: None) -> None:
+    give_second_factor(ada)
+    code = RecoveryCodes.activate(ada).get_unused_codes()[0]
+    browsers = [at_the_code("ada", address=f"192.0.2.{number}") for number in range(5)]
+    assert together(browsers, code) == 1
+    assert len(RecoveryCodes(Authenticator.objects.get(type="recovery_codes")).get_unused_codes()) == 9
+
+
+def test_guesses_of_recovery_codes_are_limited_for_each_account(ada: User, one_moment: None) -> None:
+    give_second_factor(ada)
+    codes = RecoveryCodes.activate(ada).get_unused_codes()
+    wrong = next(f"{number:08}" for number in range(11) if f"{number:08}" not in codes)
+    for number in range(5):
+        assert not guess("ada", wrong, address=f"192.0.2.{number}")
+    assert not guess("ada", codes[0], address="192.0.2.99"), "from any address, and with a correct code"
 
 
 def test_item_7_an_old_and_a_future_code_are_refused(ada: User, one_moment: None) -> None:

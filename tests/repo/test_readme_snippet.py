@@ -50,3 +50,11 @@ async def test_the_service_of_the_readme_runs(monkeypatch, limits, redis_url):
     assert answer.status_code == 200
     assert "/orders" in answer.json()["paths"]
     assert service["agent"].defects == 0
+
+
+def test_the_first_installation_is_into_an_environment_that_the_readme_makes() -> None:
+    """Debian and others refuse to install into the Python of the system."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    block = next(block for block in blocks if "pip install" in block)
+    assert re.search(r"^python3 -m venv (\S+) && \. \1/bin/activate$", block, re.MULTILINE)
+    assert block.index("-m venv") < block.index("pip install")
