@@ -87,7 +87,8 @@ def poisoned_heartbeat(field: Field) -> str:
         send(_beat(name, 10**6, leaving=True))
     connection.close()
     said = log.read_bytes()[before:].decode(errors="replace")
-    wrong = [word for word in ("flush_failed", "agree_failed", "series_failed", "task_failed") if word in said]
+    failed = ("flush_failed", "agree_failed", "series_failed", "task_failed")
+    wrong = [word for word in failed if word in said]
     if wrong or max(oldest.values()) > OLDEST_S:
         raise Broken(f"ages {oldest}, at most {OLDEST_S:g} s; the log has {wrong}")
     if answers.keys() - {200, 400, 422}:
