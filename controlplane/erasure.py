@@ -44,7 +44,7 @@ class Erased:
     without_redis: int = 0
     #: Resolved alerts that named it.
     alerts: int = 0
-    #: Saved views of people that filtered by it.
+    #: Saved views of people that filtered by it, or had it in their names.
     views: int = 0
     #: Of an IPv6 address: what pods count it by. All its addresses are erased.
     network: str = ""

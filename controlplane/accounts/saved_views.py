@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import chain, count
 
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
@@ -16,8 +17,13 @@ from controlplane.validation import Problems
 MOST_VIEWS, MOST_SHARED = 50, 100
 LONGEST_NAME = 64
 _MOST_PARAMETERS, _LONGEST_VALUE = 20, 300
-#: Filters whose values people type, and that can name a tenant. Those of one table end with ``.q``.
-_TYPED = frozenset({"endpoint", "parent", "q", "rule", "tenant", "thing"})
+#: Filters that have a tenant, or a rule of a tenant, as the whole value.
+_EXACT = frozenset({"parent", "rule", "tenant", "thing"})
+#: Filters of words, which can name a tenant among others. Those of one table end with ``.q``.
+_WORDS = frozenset({"endpoint", "q"})
+#: A key as a whole word: ``acme-2`` and ``acme.com`` are other keys than ``acme``.
+_WHOLE = r"(?<![\w-])(?<!\w[.@]){key}(?![\w-]|[.@]\w)"
+_ERASED = "erased"
 
 
 def views_for(username: str, environment: str) -> QuerySet[SavedView]:
@@ -91,15 +97,38 @@ def stop_sharing(*, environment: str, view: int, actor: Actor) -> SavedView:
 
 
 def erase_tenant(environment: str, tenant: str) -> int:
-    """Delete the views of all people whose filters or name contain a tenant; returns their number."""
-    named = re.compile(rf"(?<!\w){re.escape(tenant)}(?!\w)", re.IGNORECASE)
-    rows = SavedView.objects.select_for_update().filter(environment=environment)
-    found = [row.pk for row in rows if any(map(named.search, (row.name, *_typed(row.query))))]
-    return SavedView.objects.filter(pk__in=found).delete()[0]
+    """Delete the views of all people that filter by a tenant, and take its key out of the names of others.
+
+    Returns how many views were deleted or renamed. In a transaction.
+    """
+    named = re.compile(_WHOLE.format(key=re.escape(tenant)), re.IGNORECASE)
+    rows = list(SavedView.objects.select_for_update().filter(environment=environment))
+    deleted = {row.pk for row in rows if _filters_by(row.query, tenant, named)}
+    SavedView.objects.filter(pk__in=deleted).delete()
+    renamed = [row for row in rows if row.pk not in deleted and named.search(row.name)]
+    for row in renamed:
+        row.name = _free_name(row, named.sub(_ERASED, row.name))
+        row.save(update_fields=["name"])
+    return len(deleted) + len(renamed)
 
 
-def _typed(query: Mapping[str, str]) -> list[str]:
-    return [value for name, value in query.items() if name.rpartition(".")[2] in _TYPED]
+def _filters_by(query: Mapping[str, str], tenant: str, named: re.Pattern[str]) -> bool:
+    for name, value in query.items():
+        kind = name.rpartition(".")[2]
+        if kind in _EXACT and (value == tenant or value.startswith(f"{tenant}/")):
+            return True
+        if kind in _WORDS and named.search(value):
+            return True
+    return False
+
+
+def _free_name(row: SavedView, name: str) -> str:
+    """The name, with a number behind it if the owner has a view of this name."""
+    others = SavedView.objects.filter(owner=row.owner_id, environment=row.environment).exclude(pk=row.pk)
+    taken = set(others.values_list("name", flat=True))
+    ends = chain([""], (f" {number}" for number in count(2)))
+    names = (name[: LONGEST_NAME - len(end)] + end for end in ends)
+    return next(free for free in names if free not in taken)
 
 
 def _locked(actor: Actor) -> User:

@@ -3,6 +3,7 @@
 An alert that is open is about the present: it goes on, and is erased once it is resolved.
 """
 
+import re
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -46,11 +47,14 @@ def erase_tenant(environment: str, tenant: str) -> int:
 
 
 def _leave_out(alerts: QuerySet[Alert], tenant: str) -> int:
-    """Of alerts about all tenants: they stay, without the sentence that names this one."""
-    sentence = most_are_from(tenant)
-    rows = list(alerts.filter(Q(detail__contains=sentence) | Q(subject_kind="tenant", subject_name=tenant)))
+    """Alerts about all tenants stay, without the sentence that names this one."""
+    # A sentence about ``acme.com`` begins like one about ``acme``.
+    sentence = re.compile(rf"{re.escape(most_are_from(tenant))}(?!\S)")
+    about = Q(subject_kind="tenant", subject_name=tenant)
+    found = alerts.filter(Q(detail__contains=most_are_from(tenant)) | about)
+    rows = [row for row in found if row.subject_name == tenant or sentence.search(row.detail)]
     for row in rows:
-        row.detail = row.detail.replace(sentence, "")
+        row.detail = sentence.sub("", row.detail)
         if row.subject_name == tenant:
             row.subject_kind, row.subject_name = "tenants", ""
     Alert.objects.bulk_update(rows, ["detail", "subject_kind", "subject_name"])
@@ -59,6 +63,6 @@ def _leave_out(alerts: QuerySet[Alert], tenant: str) -> int:
         data: dict[str, Any] = delivery.document["data"]
         for field in ("detail", "message"):
             if field in data:
-                data[field] = data[field].replace(sentence, "")
+                data[field] = sentence.sub("", data[field])
     Delivery.objects.bulk_update(deliveries, ["document"])
     return len(rows)

@@ -8,7 +8,8 @@ from django.apps import apps
 from django.db import connection
 from django.utils import timezone
 
-from controlplane.accounts.saved_views import save_view
+from controlplane.accounts.models import SavedView
+from controlplane.accounts.saved_views import LONGEST_NAME, save_view
 from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.models import Marker
 from controlplane.alerts.texts import most_are_from
@@ -209,6 +210,11 @@ def test_views_of_other_tenants_and_of_words_of_the_product_stay(production: str
     create_person("vera")
     kept: dict[str, dict[str, Any]] = {
         "another": {"tenant": "acme-47110"},
+        "a tenant of it": {"tenant": f"{ACME}-2"},
+        "a tenant in capitals": {"tenant": ACME.upper()},
+        "a rule of another": {"rule": f"{ACME}-2/requests"},
+        "words of another": {"q": f"my-{ACME} {ACME}-2 {ACME}.com"},
+        f"{ACME}-2 and {ACME}.com": {"tenant": "globex"},
         "a state of this name": {"range": "open"},
         "a reason of this name": {"reason": "open"},
         "openings": {"q": "reopened"},
@@ -218,3 +224,30 @@ def test_views_of_other_tenants_and_of_words_of_the_product_stay(production: str
     for tenant in (ACME, "open"):
         erased = erase(environment=production, kind="tenant", value=tenant, reason=WHY, actor=ADA)
         assert erased.views == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_view_that_has_a_tenant_only_in_its_name_is_renamed(production: str) -> None:
+    """Each owner keeps the view, under a name that they have only once."""
+    create_person("vera")
+    names = [f"Like {ACME}, {ACME.upper()}", "Like erased, erased", f"{ACME} ".ljust(LONGEST_NAME, "x")]
+    for name in names:
+        query = {"tenant": "globex"}
+        save_view(environment=production, name=name, page="refusals", query=query, shared=True, actor=VERA)
+    assert erase(environment=production, kind="tenant", value=ACME, reason=WHY, actor=ADA).views == 2
+    views = SavedView.objects.order_by("pk")
+    assert [view.name for view in views] == [
+        "Like erased, erased 2",
+        "Like erased, erased",
+        "erased ".ljust(len(names[2]) - len(ACME) + len("erased"), "x"),
+    ]
+    assert all(view.query == {"tenant": "globex"} and view.shared for view in views)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_name_with_a_short_key_stays_short_enough(production: str) -> None:
+    create_person("vera")
+    name = "a " * (LONGEST_NAME // 2)
+    save_view(environment=production, name=name, page="refusals", query={}, shared=False, actor=VERA)
+    erase(environment=production, kind="tenant", value="a", reason=WHY, actor=ADA)
+    assert SavedView.objects.get().name == ("erased " * LONGEST_NAME)[:LONGEST_NAME].strip()

@@ -48,7 +48,7 @@ class ErasedOut(Schema):
     without_redis: int
     #: Resolved alerts of a tenant, deleted with their messages, or left without its name.
     alerts: int
-    #: Saved views of people whose filters or name contain the tenant.
+    #: Saved views of people: deleted if they filter by the tenant, renamed if only their name contains it.
     views: int
     #: Of an IPv6 address: the network that pods count it by. The samples of all its addresses are deleted.
     network: str = ""
@@ -60,9 +60,9 @@ def erase_caller(request: HttpRequest, environment: Environment, values: EraseIn
 
     An IPv6 address is erased with its network, because pods report the network only. These are samples of
     refusals; of a tenant, also its figures over time, the demand of what-if, resolved alerts, and saved
-    views that name it. The configuration and the audit stay. The audit gets an entry that does not name the
-    caller. Pods and gateways write figures and samples of the last minute later: erase the caller again after
-    two minutes.
+    views that filter by it. The configuration and the audit stay. The audit gets an entry without the name of
+    the caller. Pods and gateways write figures and samples of the last minute later: erase the caller again
+    after two minutes.
     """
     erased = erase(
         environment=environment,

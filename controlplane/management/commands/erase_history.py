@@ -9,7 +9,7 @@ from controlplane.management.erasing import add_reason, erase_or_fail
 class Command(BaseCommand):
     help = (
         "Erases what is stored of a tenant: its charts, the demand of what-if, samples of its refusals, saved"
-        " views that name it."
+        " views that filter by it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
