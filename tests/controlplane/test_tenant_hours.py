@@ -192,6 +192,40 @@ async def test_an_environment_that_fails_stops_no_other(setting, database):  # n
     assert (await read("small")).fields["asked"] == [3]
 
 
+async def test_a_part_that_is_refused_stops_no_other_part_of_its_transaction(setting, database):  # noqa: F811
+    gateway, writer = setting.gateway("g1")
+    pods = Pods(setting)
+    hour = gateway.fleet("production").tenant_hours._hour(setting.clock.wall())
+    names = {tenant_part(tenant_number(name)): name for name in (f"customer-{n}" for n in range(3_000))}
+    for name in names.values():
+        hour.add(name, 3, 1)
+    bad = names.pop(7)
+    # No tally of a pod can bring this: sums are cut before.
+    hour.parts[7][tenant_number(bad)] = 2**40 << 32
+    with capture_logs() as logs:
+        await pods.write(gateway, writer)
+    rows = await database.execute("SELECT part FROM series_tenant_hour WHERE part >= 0 ORDER BY part")
+    assert [part for (part,) in await rows.fetchall()] == sorted(names)
+    assert (await read(names[8])).fields == {"asked": [3], "refused": [1]}
+    assert gateway.counts.refused_writes.total["production", "hours of tenants"] == 1
+    assert [one["what"] for one in logs if one["event"] == "gateway.write_refused"] == ["hours of tenants"]
+    await pods.write(gateway, writer)
+    assert gateway.counts.refused_writes.total["production", "hours of tenants"] == 1, "it is dropped"
+
+
+async def test_an_hour_that_is_refused_stops_no_other_hour(setting, database):  # noqa: F811
+    gateway, writer = setting.gateway("g1")
+    pods = Pods(setting)
+    await pods.tally(gateway, 1, TenantTally("small", 3))
+    await pods.write(gateway, writer)
+    hours = gateway.fleet("production").tenant_hours
+    hours._hour(setting.clock.wall() - 3_600).known_s = 2**40
+    hours.hours = dict(sorted(hours.hours.items()))
+    await pods.tally(gateway, 2, TenantTally("small", 2))
+    assert not await hours_of(gateway, writer).write()
+    assert (await read("small")).fields["asked"] == [5]
+
+
 async def test_what_postgres_did_not_take_is_written_later(setting, database):  # noqa: F811
     gateway, writer = setting.gateway("g1")
     pods = Pods(setting)

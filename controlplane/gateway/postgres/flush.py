@@ -6,6 +6,7 @@ row is written as the pod is then, not as it was.
 
 import asyncio
 import json
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
@@ -21,6 +22,7 @@ from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.postgres.keep_trying import KeepTrying
 from controlplane.gateway.postgres.portions import Portions, key_of
+from controlplane.gateway.postgres.refused_rows import write_accepted
 from controlplane.gateway.postgres.upsert import UPSERT, encode_rows
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
@@ -227,32 +229,23 @@ class Flusher:
         await connection.execute(_FIGURES, (gateway, environment, Jsonb(document)))
 
     async def _write_failed_calls(self, connection: AsyncConnection, fleet: Fleet) -> None:
-        rows = {
-            name: (self._settings.gateway, fleet.environment, name, Jsonb(found))
-            for name, found in fleet.failed_calls.due(self._clock.monotonic())
-        }
-        try:
-            await self._write_calls(connection, fleet, rows)
-        except BaseException:
-            fleet.failed_calls.put_back(list(rows))
-            raise
+        calls = fleet.failed_calls.due(self._clock.monotonic())
 
-    async def _write_calls(
-        self, connection: AsyncConnection, fleet: Fleet, rows: dict[str, tuple[Any, ...]]
-    ) -> None:
-        """Write together what can be written; forget a dependency whose calls Postgres refuses."""
+        async def write(part: Sequence[tuple[str, dict[str, Any]]]) -> None:
+            rows = [(self._settings.gateway, fleet.environment, name, Jsonb(found)) for name, found in part]
+            async with connection.cursor() as cursor:
+                await cursor.executemany(_FAILED_CALLS, rows)
+
+        def forget(call: tuple[str, dict[str, Any]], error: BaseException) -> None:
+            self._refused("failed calls", error, environment=fleet.environment, name=call[0])
+            fleet.failed_calls.forget(call[0])
+
         try:
-            if rows:
-                async with connection.cursor() as cursor:
-                    await cursor.executemany(_FAILED_CALLS, list(rows.values()))
-        except RefusedValue as error:
-            if len(rows) > 1:
-                for name in list(rows):
-                    await self._write_calls(connection, fleet, {name: rows[name]})
-                return
-            (name,) = rows
-            self._refused("failed calls", error, environment=fleet.environment, name=name)
-            fleet.failed_calls.forget(name)
+            if calls:
+                await write_accepted(write, calls, forget)
+        except BaseException:
+            fleet.failed_calls.put_back([name for name, _ in calls])
+            raise
 
     async def _tell(self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool) -> None:
         if self._forget_at <= asyncio.get_running_loop().time():
@@ -264,16 +257,13 @@ class Flusher:
         await connection.execute("SELECT pg_notify(%s, %s)", (notify_channels.FLEET, payload))
 
     async def _upsert(self, connection: AsyncConnection, rows: list[Row]) -> None:
-        try:
-            await connection.execute(UPSERT, [encode_rows(rows)])
-        except RefusedValue as error:
-            # One row that Postgres refuses must not stop the others.
-            if len(rows) == 1:
-                self._refused("pods", error, environment=rows[0].environment, name=rows[0].name)
-                return
-            half = len(rows) // 2
-            await self._upsert(connection, rows[:half])
-            await self._upsert(connection, rows[half:])
+        async def write(part: Sequence[Row]) -> None:
+            await connection.execute(UPSERT, [encode_rows(part)])
+
+        def refused(row: Row, error: BaseException) -> None:
+            self._refused("pods", error, environment=row.environment, name=row.name)
+
+        await write_accepted(write, rows, refused)
 
     async def _try_to_write(self, *, with_figures: bool, every: bool = False) -> None:
         await self._postgres.attempt(self.write(with_figures=with_figures, every=every))

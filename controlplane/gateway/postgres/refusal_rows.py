@@ -1,5 +1,6 @@
 """Writes samples of refusals, and deletes what is older than the setting, or too many."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -8,7 +9,8 @@ from psycopg import AsyncConnection
 
 from controlplane.gateway.answers.digest_keys import DigestKeys
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.counts import Counts, RefusedValue
+from controlplane.gateway.counts import Counts
+from controlplane.gateway.postgres.refused_rows import write_accepted
 from controlplane.gateway.servers.refusal_log import LoggedRefusal, RefusalLog
 from fuseboard.contract.sync import SyncRequest
 
@@ -62,17 +64,15 @@ class RefusalRows:
             self._clean_at = self._clock.monotonic() + CLEAN_S
 
     async def _write(self, connection: AsyncConnection, rows: list[LoggedRefusal]) -> None:
-        try:
+        async def write(part: Sequence[LoggedRefusal]) -> None:
             async with connection.transaction(), connection.cursor() as cursor:
-                await cursor.executemany(_INSERT, [_values(row) for row in rows])
-        except RefusedValue as error:
-            if len(rows) == 1:
-                now, environment = self._clock.monotonic(), rows[0].environment
-                self._refused_writes.add("refusal samples", error, now, environment=environment)
-                return
-            half = len(rows) // 2
-            await self._write(connection, rows[:half])
-            await self._write(connection, rows[half:])
+                await cursor.executemany(_INSERT, [_values(row) for row in part])
+
+        def refused(row: LoggedRefusal, error: BaseException) -> None:
+            now = self._clock.monotonic()
+            self._refused_writes.add("refusal samples", error, now, environment=row.environment)
+
+        await write_accepted(write, rows, refused)
 
     async def _clean(self, connection: AsyncConnection) -> None:
         hours = settings.REFUSAL_LOG_H

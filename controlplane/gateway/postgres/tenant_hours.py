@@ -5,7 +5,7 @@ task and connections, so that spans of 10 s never wait for it, and environments 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.postgres.keep_trying import KeepTrying
+from controlplane.gateway.postgres.refused_rows import write_accepted
 from controlplane.gateway.postgres.series_frames import new_writer
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.tenant_hours import Hour, TenantHours
@@ -78,7 +79,14 @@ class HoursWriter:
             if hour.again and hour.writer is None:
                 async with asyncio.timeout(timeout_s):
                     hour.writer = await new_writer(connection, self._settings.gateway, environment)
-        await write_hours(connection, writer, hours, wall=self._clock.wall(), timeout_s=timeout_s)
+        await write_hours(
+            connection,
+            writer,
+            hours,
+            refused=partial(self._refused, environment),
+            wall=self._clock.wall(),
+            timeout_s=timeout_s,
+        )
 
     def _keep_trying(self, environment: str) -> KeepTrying:
         return KeepTrying(
@@ -99,27 +107,52 @@ class HoursWriter:
 
 
 async def write_hours(
-    connection: AsyncConnection, writer: int, hours: TenantHours, *, wall: float, timeout_s: float
+    connection: AsyncConnection,
+    writer: int,
+    hours: TenantHours,
+    *,
+    refused: Callable[[BaseException], None],
+    wall: float,
+    timeout_s: float,
 ) -> None:
     """Write what changed until now; what changes meanwhile is for the next write, so that this one ends.
 
-    Raises one of ``Unreachable``: the rest is written the next time.
+    ``refused`` gets each refusal of a part, which is dropped. Raises one of ``Unreachable``: the rest is
+    written the next time. Raises one of ``RefusedValue`` after the other hours, if an hour is refused.
     """
+    hour_refused: BaseException | None = None
     for hour in list(hours.hours.values()):
-        todo = sorted(hour.dirty)
-        await _write(connection, [(ABOUT_HOUR, *_about(hour, writer), [], [], [])], timeout_s)
-        for start in range(0, len(todo), PARTS_AT_ONCE):
-            parts = todo[start : start + PARTS_AT_ONCE]
-            hour.dirty.difference_update(parts)
-            try:
-                await _write(connection, (_row(hour, part, writer) for part in parts), timeout_s)
-            except RefusedValue:
-                # They would be refused again. The next write continues after them.
-                raise
-            except BaseException:
-                hour.dirty.update(parts)
-                raise
+        try:
+            await _write(connection, [(ABOUT_HOUR, *_about(hour, writer), [], [], [])], timeout_s)
+        except RefusedValue as error:
+            hour_refused = error
+            continue
+        await _write_parts(connection, writer, hour, refused=refused, timeout_s=timeout_s)
+    if hour_refused is not None:
+        raise hour_refused
     hours.written(wall)
+
+
+async def _write_parts(
+    connection: AsyncConnection,
+    writer: int,
+    hour: Hour,
+    *,
+    refused: Callable[[BaseException], None],
+    timeout_s: float,
+) -> None:
+    async def write(parts: Sequence[int]) -> None:
+        await _write(connection, (_row(hour, part, writer) for part in parts), timeout_s)
+
+    todo = sorted(hour.dirty)
+    for start in range(0, len(todo), PARTS_AT_ONCE):
+        parts = todo[start : start + PARTS_AT_ONCE]
+        hour.dirty.difference_update(parts)
+        try:
+            await write_accepted(write, parts, lambda _, error: refused(error))
+        except BaseException:
+            hour.dirty.update(parts)
+            raise
 
 
 async def _write(connection: AsyncConnection, rows: Iterable[_Row], timeout_s: float) -> None:

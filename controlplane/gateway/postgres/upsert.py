@@ -3,6 +3,8 @@
 A batch travels as one JSON text: encoding it costs 3 us per row, and an array per column 90 us.
 """
 
+from collections.abc import Sequence
+
 from msgspec.json import Encoder
 
 from controlplane.gateway.servers.rows import Row
@@ -31,6 +33,6 @@ UPSERT = f"""
 _encode = Encoder().encode
 
 
-def encode_rows(rows: list[Row]) -> str:
+def encode_rows(rows: Sequence[Row]) -> str:
     """The parameter of ``UPSERT``."""
     return _encode(rows).decode()
