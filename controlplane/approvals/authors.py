@@ -9,7 +9,7 @@ from controlplane.accounts.permissions import check_changes, may
 from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import source_of
+from controlplane.audit.record import actor_of, entries_of, source_of
 from controlplane.errors import InvalidEdit
 
 
@@ -26,14 +26,35 @@ def author_of(row: ChangeRequest) -> Actor:
 def why_not_theirs(row: ChangeRequest) -> str:
     """Why no person who made or rebased the request may make its change now; empty if one of them may."""
     author = author_of(row)
-    # The owner of a token did not look at the request, before they rebased it.
-    known = {author.name, author.person if row.version == 1 else ""}
-    rebased = [Actor(name=name, role="", origin="form") for name in row.persons if name not in known]
+    makers = [(author, "made this request")]
+    makers += [
+        (each, "rebased it")
+        for each in _rebased_by(row)
+        if (each.name, each.token) != (author.name, author.token)
+    ]
     lost = [
         lost_rights(each, lambda user: _may_make(row, user), did=did, needs="the role for it")
-        for each, did in ((author, "made this request"), *((each, "rebased it") for each in rebased))
+        for each, did in makers
     ]
     return " ".join(lost) if all(lost) else ""
+
+
+def _rebased_by(row: ChangeRequest) -> list[Actor]:
+    """The people who rebased the request, and tokens that did so in the name of a person.
+
+    ``row.persons`` also has the owner of a token, who did not look at the request.
+    """
+    if row.version == 1:
+        return []
+    entries = entries_of(
+        action="change_request.rebased",
+        target_kind="change_request",
+        number=row.pk,
+        environment=row.environment,
+    )
+    actors = map(actor_of, entries.order_by("pk"))
+    found = {(one.name, one.token): one for one in actors if (one.person or one.name) in row.persons}
+    return list(found.values())
 
 
 def check_author(row: ChangeRequest) -> None:

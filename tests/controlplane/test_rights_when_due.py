@@ -13,6 +13,7 @@ from controlplane.accounts.models import ApiToken, Ticket, User
 from controlplane.alerts.incidents.share import make_link
 from controlplane.alerts.models import Incident
 from controlplane.approvals import rules
+from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
@@ -169,9 +170,9 @@ def test_after_the_time_of_a_token_the_rights_of_its_owner_count(team: str, lose
     assert come_due(row).state == "applied"
 
 
-def proposed(**more: Any) -> ChangeRequest:
+def proposed(actor: Actor = ADA) -> ChangeRequest:
     with pytest.raises(Proposed) as waits:
-        edits.change_tier(tenant="acme", tier="free", expected_version=None, actor=ADA, **HERE, **more)
+        edits.change_tier(tenant="acme", tier="free", expected_version=None, actor=actor, **HERE)
     return waits.value.request
 
 
@@ -205,6 +206,61 @@ def test_a_request_of_an_author_without_the_rights_is_neither_approved_nor_appli
     approve(row)
     decide.apply(environment="production", request=row.pk, actor=BOB)
     assert head() == before + 1
+
+
+def program_of(owner: Actor) -> Actor:
+    token(owner)
+    row = ApiToken.objects.get()
+    return Actor(name="token pipeline", role="admin", origin="api", person=owner.name, token=row.selector)
+
+
+def revoke_token() -> None:
+    ApiToken.objects.update(revoked_at=timezone.now())
+
+
+def test_the_owner_of_a_token_is_no_author_after_another_person_rebased_its_request(guarded: str) -> None:
+    """The owner has never looked at what the token proposed."""
+    row = proposed(actor=program_of(ADA))
+    rebase(environment="production", request=row.pk, actor=BOB)
+    revoke_token()
+    row.refresh_from_db()
+    assert why_not_theirs(row) == "", "bob rebased it"
+    make("bob", "operator")
+    with pytest.raises(InvalidEdit, match=r"token pipeline made this request, and is revoked now\. bob rebas"):
+        approve(row)
+    assert "ada" not in why_not_theirs(row)
+
+
+def test_a_request_that_a_token_rebased_needs_the_rights_of_the_token(guarded: str) -> None:
+    row = proposed()
+    rebase(environment="production", request=row.pk, actor=program_of(BOB))
+    make("ada", "operator")
+    row.refresh_from_db()
+    assert why_not_theirs(row) == ""
+    revoke_token()
+    assert why_not_theirs(row).endswith("token pipeline rebased it, and is revoked now.")
+
+
+@pytest.mark.parametrize("rebased_by", [ADA, BOB])
+def test_a_request_of_a_token_needs_a_person_when_its_owner_is_deactivated(
+    guarded: str, rebased_by: Actor
+) -> None:
+    row = proposed(actor=program_of(ADA))
+    rebase(environment="production", request=row.pk, actor=rebased_by)
+    row.refresh_from_db()
+    revoke_token()
+    assert why_not_theirs(row) == "", "a person who rebased it has looked at it"
+    deactivate()
+    assert bool(why_not_theirs(row)) == (rebased_by == ADA)
+
+
+def test_a_program_without_an_owner_does_not_take_a_request_over(guarded: str) -> None:
+    """Fewer people approve the request of a person than that of a program."""
+    row = proposed()
+    rebase(environment="production", request=row.pk, actor=SEED)
+    deactivate()
+    row.refresh_from_db()
+    assert why_not_theirs(row) == "ada made this request, and is deactivated now."
 
 
 def test_a_request_is_not_applied_when_an_approver_may_not_approve_any_more(guarded: str) -> None:
