@@ -2,12 +2,12 @@
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any
 
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
@@ -21,7 +21,7 @@ from controlplane.accounts.models import Ticket, User
 from controlplane.accounts.permissions import may
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
-from controlplane.audit.record import acting, record
+from controlplane.audit.record import acting, actor_of, record
 from controlplane.errors import InvalidEdit, NotFound
 
 _TEXT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})", re.ASCII)
@@ -95,32 +95,43 @@ def links_by(username: str) -> list[Link]:
     return [Link(ticket.user.get_username(), ticket.expires_at, lost) for ticket, lost in _by(username)]
 
 
-def end_links_by(username: str, *, to: str) -> int:
+def end_links_by(username: str, *, to: str, reason: str, actor: Actor) -> int:
     """End the link that the person made for ``to``. Return how many there were. Needs a transaction."""
+    acting(actor)
     found = [ticket.pk for ticket, _ in _by(username) if ticket.user.get_username() == to]
-    return Ticket.objects.filter(pk__in=found, used_at__isnull=True).update(used_at=Now())
+    ended = Ticket.objects.filter(pk__in=found, used_at__isnull=True).update(used_at=Now())
+    if ended:
+        record(
+            actor=actor,
+            action="user.link_ended",
+            target_kind="user",
+            target_name=to,
+            before=None,
+            after={"made_by": username},
+            reason=reason,
+        )
+    return ended
 
 
 def _by(username: str) -> Iterator[tuple[Ticket, str]]:
     waiting = Ticket.objects.filter(used_at__isnull=True, expires_at__gt=timezone.now(), user__is_active=True)
-    for ticket in waiting.exclude(user__username=username).select_related("user"):
-        maker = _maker(ticket)
+    tickets = list(waiting.exclude(user__username=username).select_related("user"))
+    makers, lost = _makers(ticket.user.get_username() for ticket in tickets), cache(_lost)
+    for ticket in tickets:
+        maker = makers.get(ticket.user.get_username())
         if maker is not None and username in (maker.name, maker.person):
-            yield ticket, _lost(maker)
+            yield ticket, lost(maker)
 
 
-def _maker(ticket: Ticket) -> Actor | None:
-    """The person or program that made the newest link of this person, as the audit recorded it."""
+def _makers(usernames: Iterable[str]) -> dict[str, Actor]:
+    """Person -> the person or program that made their newest link, as the audit recorded it."""
     made = Entry.objects.filter(
         target_kind="user",
-        target_name=ticket.user.get_username(),
+        target_name__in=set(usernames),
         action__in=("user.invited", "user.link_made"),
-    ).order_by("-id")
-    entry = made.first()
-    if entry is None:
-        return None
-    origin: Any = entry.origin
-    return Actor(name=entry.actor, role=entry.role, origin=origin, person=entry.owner, token=entry.token)
+    )
+    newest = made.order_by("target_name", "-id").distinct("target_name")
+    return {entry.target_name: actor_of(entry) for entry in newest}
 
 
 def _lost(maker: Actor) -> str:
@@ -139,6 +150,7 @@ def _ticket(text: str, *, lock: bool = False) -> Ticket | None:
     ticket = rows.filter(selector=match[1], used_at__isnull=True, expires_at__gt=timezone.now()).first()
     if ticket is None or not compare_digest(sha256(match[2].encode()).hexdigest(), ticket.digest):
         return None
-    maker = _maker(ticket)
+    name = ticket.user.get_username()
+    maker = _makers([name]).get(name)
     # A link of an admin who is not one any more would give a role that this person may not give.
     return ticket if ticket.user.is_active and not (maker and _lost(maker)) else None

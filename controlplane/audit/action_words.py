@@ -105,6 +105,7 @@ _ACTIONS = {
     "tuning.set": ("Tuning changed", "changed the tuning of"),
     "user.created": ("Person added", "added"),
     "user.invited": ("Person invited", "invited"),
+    "user.link_ended": ("Password link ended", "ended the password link for"),
     "user.link_made": ("Password link created", "created a password link for"),
     "user.logged_out": ("Logged out everywhere", "ended all sessions of"),
     "user.password_changed": ("Password changed", "changed the password of"),

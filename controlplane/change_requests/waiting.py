@@ -73,7 +73,7 @@ def cancel_lost(*, username: str, reader: Any, reason: str, actor: Actor) -> lis
 
 def _cancel(one: Waiting, username: str, reason: str, actor: Actor) -> bool:
     if one.kind == "link":
-        return single_use_links.end_links_by(username, to=one.title) > 0
+        return single_use_links.end_links_by(username, to=one.title, reason=reason, actor=actor) > 0
     given: dict[str, Any] = {"environment": one.environment, "reason": reason, "actor": actor}
     try:
         if one.kind == "schedule":

@@ -382,6 +382,13 @@ def test_waiting_changes_of_a_person_are_listed_and_cancelled(guarded: str) -> N
     assert [one.kind for one in seen_by(bob, waiting_of("ada"))] == ["link"]
     assert [one.kind for one in cancel_lost(username="ada", reader=bob, actor=BOB, **WHY)] == ["link"]
     assert not Ticket.objects.filter(used_at=None).exists()
+    link = Entry.objects.get(action="user.link_ended")
+    assert (link.actor, link.target_name, link.after, link.reason) == (
+        "bob",
+        "vera",
+        {"made_by": "ada"},
+        WHY["reason"],
+    )
     bob.environment_roles = {}
     done = cancel_lost(username="ada", reader=bob, actor=BOB, **WHY)
     assert sorted(one.kind for one in done) == ["change_request", "schedule", "schedule"]
