@@ -6,6 +6,7 @@ An admin who deactivates the person, or lowers a role, cancels it, or lets it fa
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, Literal
 
 from django.db import transaction
@@ -13,16 +14,13 @@ from django.db.models import Q
 
 from controlplane.accounts import single_use_links
 from controlplane.accounts.permissions import may
-from controlplane.approvals.authors import author_of as author_of_request
 from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.change_requests.decide import withdraw_for_another
 from controlplane.errors import EditError
-from controlplane.schedules.authors import author_of as author_of_schedule
-from controlplane.schedules.authors import why_not_theirs_now
+from controlplane.schedules.authors import authors_of, waiting_by, why_not_theirs_now
 from controlplane.schedules.edits import cancel_schedule
-from controlplane.schedules.models import Schedule, ScheduleState
 
 #: The bound applies to each kind, for one person.
 MOST = 500
@@ -87,39 +85,33 @@ def _cancel(one: Waiting, username: str, reason: str, actor: Actor) -> bool:
 
 
 def _schedules(username: str) -> Iterator[Waiting]:
-    rows = Schedule.objects.filter(state=ScheduleState.WAITING)
-    # A token has another name than its owner.
-    rows = rows.filter(Q(actor=username) | Q(actor__startswith="token ")).order_by("due_at")
-    found = 0
-    # The loop reads the changes of all tokens, so the bound is on what it finds.
-    for row in rows.defer("document").iterator():
-        author = author_of_schedule(row)
-        if found < MOST and username in (author.name, author.person):
-            found += 1
-            approved = ChangeRequest.objects.filter(schedule=row.pk).first()
-            yield Waiting(
-                kind="schedule",
-                number=row.pk,
-                environment=row.environment,
-                title=row.title,
-                at=row.due_at,
-                lost=why_not_theirs_now(row, approved),
-            )
+    rows = list(waiting_by(username).order_by("due_at").defer("document")[:MOST])
+    authors = authors_of(rows)
+    approved = {row.schedule: row for row in ChangeRequest.objects.filter(schedule__in=authors)}
+    lost = cache(why_not_theirs_now)
+    for row in rows:
+        yield Waiting(
+            kind="schedule",
+            number=row.pk,
+            environment=row.environment,
+            title=row.title,
+            at=row.due_at,
+            lost=lost(row.environment, authors[row.pk], approved.get(row.pk)),
+        )
 
 
 def _requests(username: str) -> Iterator[Waiting]:
     rows = ChangeRequest.objects.filter(state__in=PENDING)
     rows = rows.filter(Q(author=username) | Q(persons__contains=[username])).order_by("pk")
     for row in rows.defer("document")[:MOST]:
-        if username in (*row.persons, author_of_request(row).name):
-            yield Waiting(
-                kind="change_request",
-                number=row.pk,
-                environment=row.environment,
-                title=str(row),
-                at=row.expires_at,
-                lost=why_not_theirs(row),
-            )
+        yield Waiting(
+            kind="change_request",
+            number=row.pk,
+            environment=row.environment,
+            title=str(row),
+            at=row.expires_at,
+            lost=why_not_theirs(row),
+        )
 
 
 def _links(username: str) -> Iterator[Waiting]:

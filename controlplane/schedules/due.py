@@ -71,17 +71,17 @@ def _apply(pk: int) -> bool:
 
     # It was approved when it was scheduled, and is applied only exactly as approved.
     approved = ChangeRequest.objects.filter(schedule=pk).first()
+    author = author_of(row)
 
     def made(revision: int) -> None:
         # Inside, because the author can lose the rights while a large change is written.
-        check_author(row, approved)
+        check_author(row, author, approved)
         # Written in the transaction of the revision, and only once: a second process finds no row.
         ended = {"revision": revision, "ended_at": timezone.now(), "ended_by": FUSEBOARD.name}
         mine = Schedule.objects.filter(pk=pk, state=ScheduleState.WAITING)
         if not mine.update(state=ScheduleState.APPLIED, **ended):
             raise _MadeAlready
 
-    author = author_of(row)
     try:
         revision = apply_plan(
             environment=row.environment,

@@ -17,7 +17,7 @@ from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.editing.plans.schema import SECTIONS
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Tenant, TenantQuota
-from controlplane.schedules.authors import why_not_theirs_now
+from controlplane.schedules.authors import author_of, why_not_theirs_now
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 from dashboard.hub import hub
@@ -50,7 +50,7 @@ class Row:
 
 def row_of(schedule: Schedule) -> Row:
     approved = ChangeRequest.objects.filter(schedule=schedule.pk).first()
-    lost = why_not_theirs_now(schedule, approved)
+    lost = why_not_theirs_now(schedule.environment, author_of(schedule), approved)
     try:
         found = plan_from_document(schedule.document).things
     except PlanErrors:  # a plan of an earlier version, which fails when it is due

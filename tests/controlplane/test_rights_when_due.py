@@ -5,7 +5,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.accounts import people, tokens
@@ -42,7 +44,7 @@ DOCUMENT = {"tenants": {"acme": {"tier": "free"}}}
 
 @pytest.fixture
 def team(production: str) -> str:
-    create_people("ada", "bob", "olga", "otto", "vera")
+    create_people("ada", "bob", "olga", "otto", "vera", "mallory")
     return production
 
 
@@ -226,7 +228,7 @@ def test_the_owner_of_a_token_is_no_author_after_another_person_rebased_its_requ
     row.refresh_from_db()
     assert why_not_theirs(row) == "", "bob rebased it"
     make("bob", "operator")
-    with pytest.raises(InvalidEdit, match=r"token pipeline made this request, and is revoked now\. bob rebas"):
+    with pytest.raises(InvalidEdit, match=r"token pipeline made this request, and is revoked now\. bob re"):
         approve(row)
     assert "ada" not in why_not_theirs(row)
 
@@ -399,6 +401,30 @@ def test_waiting_changes_of_a_person_are_listed_and_cancelled(guarded: str) -> N
     assert (request.state, request.ended_by) == ("withdrawn", "bob")
     ended = Entry.objects.filter(action__in=("schedule.cancelled", "change_request.withdrawn"))
     assert {entry.actor for entry in ended} == {"bob"}
+
+
+def test_waiting_changes_are_found_with_as_many_queries_for_many_as_for_one(team: str) -> None:
+    """Changes of other tokens are not read, and those of the person are read together."""
+    texts = token(ADA), token(BOB)
+    for person in ("vera", "otto", "olga"):
+        people.send_new_link(username=person, actor=BOB, **WHY)
+
+    def queries() -> tuple[int, int]:
+        with CaptureQueriesContext(connection) as asked:
+            found = waiting_of("ada")
+        return len(asked), len(found)
+
+    for text in texts:
+        scheduled_with(text)
+    scheduled()
+    few, listed = queries()
+    assert listed == 2
+    for text in texts:
+        for _ in range(5):
+            scheduled_with(text)
+    people.send_new_link(username="mallory", actor=BOB, **WHY)
+    scheduled()
+    assert queries() == (few, 2 + 5 + 1)
 
 
 def test_the_api_lists_and_cancels_what_a_person_may_not_make_any_more(team: str) -> None:
