@@ -24,6 +24,7 @@ from fuseboard.reporting.seals import Seals
 from tests.agents.gateways import FakeGateway, gateway_running
 from tests.agents.shop import Shop, client_of, order
 from tests.contract.compat.release import need_history, python_path, unpack
+from tests.waiting import eventually
 
 RECORD, SECOND = (keys.idempotency("production", "acme", "POST", "/orders", f"order-{n}") for n in (1, 2))
 ONE, TWO, THREE = (SealKey(id=bytes([n]) * 4, key=bytes([n]) * 32) for n in (1, 2, 3))
@@ -40,13 +41,16 @@ HOW = ["signed", *(["encrypted"] if find_spec("cryptography") else [])]
 @pytest.fixture(params=HOW)
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """With the package ``cryptography``, and without it."""
-    seals._ciphers.cache_clear()
-    seals._cipher_of.cache_clear()
+    forget_package()
     if request.param == "signed":
         monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
     yield str(request.param)
-    seals._ciphers.cache_clear()
-    seals._cipher_of.cache_clear()
+    forget_package()
+
+
+def forget_package() -> None:
+    for cached in (seals._ciphers, seals._cipher_of, seals._log_readable):
+        cached.cache_clear()
 
 
 @pytest.fixture
@@ -206,6 +210,39 @@ async def test_without_a_key_yet_no_answer_is_kept_and_nothing_runs_again(
         assert ((await order(client)).status_code, shop.runs) == (409, 1)
         limits.hset(RECORD, "answer", PLANTED)
         assert (await order(client)).status_code == 409, "a pod without a key believes no answer"
+
+
+def loaded() -> tuple[int, int]:
+    """How many ciphers there are, and how many texts had to wait until the package was loaded."""
+    return seals._cipher_of.cache_info().currsize, seals._ciphers.cache_info().misses
+
+
+def test_the_package_is_loaded_with_the_keys_and_not_with_the_first_text(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
+    first = Seals(path, expected=True)
+    first.take((ONE, TWO))
+    before = loaded()
+    assert before == (2, 1)
+    assert "seals.readable" not in caplog.text, "this pod keeps no answers"
+    first.seal(b"about", b"text")
+    first.seal(b"about", b"text")
+    assert loaded() == before
+    assert caplog.text.count("seals.readable") == (how == "signed")
+    first.store()
+    forget_package()
+    again = Seals(path, expected=True)
+    again.read()
+    assert loaded() == before
+
+
+async def test_a_running_pod_has_the_package_before_its_first_answer(
+    redis_url: str, gateway: FakeGateway, how: str
+) -> None:
+    async with pod(redis_url, gateway.url):
+        # A heartbeat has its own thread.
+        await eventually(lambda: loaded() == (1, 1))
 
 
 async def test_with_an_earlier_control_plane_answers_are_kept_as_before(

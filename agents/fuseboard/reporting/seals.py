@@ -52,16 +52,17 @@ class Seals:
         self._plain = not expected
 
     def take(self, keys: SealKeys) -> None:
-        """The keys of a heartbeat."""
+        """The keys of a heartbeat. Not for the loop: the first ones load the package."""
         if not keys:
             # A control plane that went back to an earlier release must not undo what is sealed.
             self._plain = not self._keys
         elif keys != self._keys:
+            _load_package(keys)
             self._plain = False  # before the keys: another thread must not find both
             self._keys = keys
 
     def read(self) -> None:
-        """Use the keys of the last run, if there are any."""
+        """Use the keys of the last run, if there are any. Not for the loop."""
         if self._path is None:
             return
         try:
@@ -72,6 +73,7 @@ class Seals:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.warning("seals.not_read path=%s: %s; the gateway gives new keys", self._path, error)
             return
+        _load_package(found)
         # A slow disk may answer after the first heartbeat.
         if found and not self._keys:
             self._plain, self._stored = False, found
@@ -119,6 +121,7 @@ class Seals:
         first = self._keys[0]
         cipher = _cipher_of(first.key)
         if cipher is None:
+            _log_readable()
             return b"".join((_SIGNED, first.id, _tag(first, about, text), text)), True
         # Random nonces of 12 bytes are good for 2**32 answers with one key. A service has one for a week.
         nonce = token_bytes(_NONCE)
@@ -169,16 +172,26 @@ def _derived(key: bytes, purpose: bytes) -> bytes:
 
 @cache
 def _ciphers() -> tuple[Callable[[bytes], Cipher], type[Exception]] | None:
-    """AES-GCM and its error, if the package is installed. Only services with kept answers load it."""
+    """AES-GCM and its error, if the package is installed."""
     try:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        logger.warning(
-            "seals.readable: kept answers are signed, but not encrypted: install fuseboard[encryption]"
-        )
         return None
     return AESGCM, InvalidTag
+
+
+def _load_package(keys: SealKeys) -> None:
+    """Import the package and use it once: that takes some 100 ms, so the first text must not do it."""
+    for key in keys:
+        _cipher_of(key.key)
+
+
+@cache
+def _log_readable() -> None:
+    logger.warning(
+        "seals.readable: kept answers are signed, but not encrypted: install fuseboard[encryption]"
+    )
 
 
 def _wrong_seal() -> type[Exception]:
