@@ -8,22 +8,23 @@ from enum import StrEnum
 from controlplane.errors import InvalidEdit
 from fuseboard.contract.words import UNREADABLE, is_slug, is_subject
 
-#: A reason must not make an audit read differently than it is.
-_UNPRINTABLE = re.compile(f"[{UNREADABLE}]")
-#: A text may have these where it may have several lines.
-_BREAKS = str.maketrans("", "", "\t\n\r")
+#: A reason must not make an audit read differently than it is. With ``True``, a text of several lines.
+_UNPRINTABLE = {
+    False: re.compile(f"[{UNREADABLE}]"),
+    True: re.compile(rf"(?![\t\n\r])[{UNREADABLE}]"),
+}
 #: Alphabets with letters that cannot be told from another's by eye.
 _ALIKE = {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"}
 
 
 def is_printable(text: str, *, lines: bool = False) -> bool:
     """Whether the text has no control characters; with ``lines``, it may have several lines."""
-    return _UNPRINTABLE.search(text.translate(_BREAKS) if lines else text) is None
+    return _UNPRINTABLE[lines].search(text) is None
 
 
-def printable(text: str) -> str:
-    """The text of a pod in one line, with a space in the place of each control character."""
-    return _UNPRINTABLE.sub(" ", text)
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with a space in the place of each control character; with ``lines``, it keeps its lines."""
+    return _UNPRINTABLE[lines].sub(" ", text)
 
 
 def is_plain_key(key: str) -> bool:

@@ -31,7 +31,7 @@ from controlplane.errors import NotFound
 from controlplane.policies.models import Dependency
 from controlplane.publishing.publish import read_head
 from controlplane.redis.scripts import limits
-from controlplane.validation import Problems
+from controlplane.validation import Problems, printable
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker, parse_override
 from fuseboard.contract.words import OverrideMode
@@ -125,8 +125,7 @@ def adopt(store: redis.Redis, environment: str) -> None:
         return
     for entry_id, fields in entries:
         try:
-            note = json.loads(fields["note"])
-            _adopt(environment, entry_id, note)
+            _adopt(environment, entry_id, _note_of(fields))
         except (KeyError, ValueError, TypeError, OverflowError, Dependency.DoesNotExist, DataError) as error:
             log.error("emergency.unreadable", environment=environment, entry=entry_id, error=str(error))
         store.xdel(keys.emergency(environment), entry_id)
@@ -141,7 +140,7 @@ def noted(environment: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for entry_id, fields in entries:
         with suppress(KeyError, ValueError, TypeError):  # ``adopt`` logs them
-            note = json.loads(fields["note"])
+            note = _note_of(fields)
             kept = {name: note[name] for name in ("what", "dependency", "reason", "actor")}
             # Version 0.1 notes none.
             kept["ticket"] = str(note.get("ticket", ""))
@@ -149,6 +148,14 @@ def noted(environment: str) -> dict[str, dict[str, Any]]:
                 note["dependency"], kept | {"id": entry_id, "expires_at_us": int(note["expires_at_us"])}
             )
     return found
+
+
+def _note_of(fields: dict[str, str]) -> dict[str, Any]:
+    """The note of an entry, with texts that Postgres stores and pages display."""
+    return {
+        name: printable(value, lines=name == "reason") if isinstance(value, str) else value
+        for name, value in dict(json.loads(fields["note"])).items()
+    }
 
 
 def adopt_handed(overrides: Sequence[HandedOverride]) -> list[str]:

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -9,7 +10,11 @@ from django.utils import timezone
 from controlplane.audit.models import Entry
 from controlplane.breakers.enforce import enforce
 from controlplane.breakers.models import Override
-from controlplane.breakers.override_in_redis import force_open_without_postgres, reset_without_postgres
+from controlplane.breakers.override_in_redis import (
+    force_open_without_postgres,
+    noted,
+    reset_without_postgres,
+)
 from controlplane.breakers.overrides import override_breaker
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
@@ -143,6 +148,21 @@ def test_an_unreadable_note_is_dropped_and_the_others_are_adopted(
     assert text_limits.xlen(emergency("production")) == 0
     text_limits.set(emergency("production"), "not a stream")
     enforce("production")
+
+
+@pytest.mark.parametrize("bad", ["\x00", "\ud800", "\u2028", "\u202e"])
+def test_a_note_with_an_odd_character_is_adopted_and_displayed_without_it(
+    postgres_down: Any, text_limits: Any, ada: Any, bad: str
+) -> None:
+    trip(ada)
+    [(entry, fields)] = text_limits.xrange(emergency("production"))
+    note = json.loads(fields["note"]) | {"reason": f"the vendor\nis{bad}down"}
+    text_limits.xdel(emergency("production"), entry)
+    text_limits.xadd(emergency("production"), {"note": json.dumps(note)})
+    assert noted("production")["openai"]["reason"] == "the vendor\nis down"
+    postgres_down()
+    reconcile_environment("production")
+    assert Override.objects.get().reason == "the vendor\nis down"
 
 
 @pytest.mark.parametrize(

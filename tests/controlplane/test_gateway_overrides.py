@@ -1,6 +1,7 @@
 """Overrides while Postgres and Redis are both down: sent to gateways, served to pods, and stored later."""
 
 import asyncio
+import json
 import time
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -36,6 +37,7 @@ from tests.controlplane.gateway import (
     post,
     ready_gateway,
 )
+from tests.controlplane.test_heartbeat_texts import BAD
 
 REASON = "vendor is down, and so is everything"
 
@@ -62,6 +64,35 @@ async def send(gateway: Any, body: bytes, *, authorization: str | None = None) -
 
 async def synced(gateway: Any, applied: Applied | None = None) -> Any:
     return decode_response((await post(gateway, beat(applied=applied or Applied()))).content)
+
+
+@pytest.mark.parametrize("field", ["reason", "actor", "role", "address"])
+async def test_texts_of_an_override_are_cleaned_as_those_of_a_heartbeat(field: str) -> None:
+    """Signed by a web process, but not always of this release."""
+    clock = TurnedClock()
+    body = msgspec.json.encode(hold(clock.wall(), address="10.0.0.1")).decode()
+    for number, (name, bad) in enumerate(BAD.items()):
+        gateway = ready_gateway(clock)
+        document = json.loads(body) | {field: "<the text>", "id": f"{int(NOON * 1000):013d}-{number:016x}"}
+        answer = await send(gateway, json.dumps(document).replace("<the text>", bad).encode())
+        if name in ("half of a pair", "10,000 characters"):
+            assert answer.status_code in (400, 413, 422), name
+            assert not gateway.handed_overrides.waiting
+            continue
+        assert answer.status_code == 200, (name, answer.text)
+        [kept] = gateway.handed_overrides.waiting
+        lines = (field, name) == ("reason", "line break")
+        assert getattr(kept, field) == ("a\nb" if lines else "a b"), name
+
+
+@pytest.mark.parametrize("field", ["environment", "dependency", "id"])
+async def test_names_of_an_override_are_refused_with_an_odd_character(field: str) -> None:
+    clock = TurnedClock()
+    body = json.loads(msgspec.json.encode(hold(clock.wall()))) | {field: "<the text>"}
+    for name, bad in BAD.items():
+        gateway = ready_gateway(clock)
+        answer = await send(gateway, json.dumps(body).replace("<the text>", bad).encode())
+        assert answer.status_code in (400, 413, 422), name
 
 
 async def test_an_override_is_served_beside_the_document_until_it_expires() -> None:

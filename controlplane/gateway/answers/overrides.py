@@ -11,6 +11,8 @@ from controlplane.breakers.override_in_gateways import LONGEST, HandedOverride, 
 from controlplane.gateway.answers.configuration import Configuration
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.wire import problems
+from controlplane.gateway.wire.texts import cleaned
+from controlplane.validation import printable
 from fuseboard.contract.policy import Override
 from fuseboard.contract.words import OverrideMode
 
@@ -29,11 +31,13 @@ def read_handed_override(body: bytes, authorization: bytes) -> HandedOverride:
     if not is_signed(body, authorization):
         raise problems.unsigned()
     try:
-        return _decode(body)
+        hold = _decode(body)
     except msgspec.ValidationError as error:
         raise problems.invalid(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise problems.malformed(error) from None
+    # A reason may have several lines.
+    return msgspec.structs.replace(cleaned(hold), reason=printable(hold.reason, lines=True))
 
 
 class HandedOverrides:

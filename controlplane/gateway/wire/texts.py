@@ -1,4 +1,4 @@
-"""Makes the texts of a heartbeat safe to store and to display, in one place for all fields.
+"""Makes the texts of a document safe to store and to display, in one place for all fields.
 
 A text that people read is cleaned, not refused: an old pod whose error message has a line break must not
 lose its heartbeats. Names are refused, in ``heartbeat_names``: a cleaned name would be the name of another.
@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fuseboard.contract.words import UNREADABLE
+from controlplane.validation import is_printable, printable
 
-_unreadable = re.compile(f"[{UNREADABLE}]")
 #: Bytes that each unreadable character has in JSON, escaped or in UTF-8. Few other characters have them. The
 #: decoder refuses unescaped control characters, and halves of surrogate pairs.
 _suspect = re.compile(
@@ -29,7 +28,7 @@ def is_suspect(body: bytes) -> bool:
 def cleaned(value: Any) -> Any:
     """The document with a space in the place of each unreadable character; the same object if it has none."""
     if isinstance(value, str):
-        return _unreadable.sub(" ", value) if _unreadable.search(value) else value
+        return value if is_printable(value) else printable(value)
     if isinstance(value, Struct):
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         changed = {name: new for name, old in fields.items() if (new := cleaned(old)) is not old}
