@@ -32,7 +32,9 @@ def conninfo(purpose: str, *, direct: bool = False, statement_timeout_ms: int = 
 
     A pooled session keeps the timeouts of its role.
     """
-    database = (settings.DIRECT_DATABASE if direct else None) or settings.DATABASES["default"]
+    database = settings.DATABASES["default"]
+    if direct and settings.DIRECT_DATABASE:
+        database = settings.DIRECT_DATABASE | {"NAME": database["NAME"]}
     options = {name: v for name, v in database.get("OPTIONS", {}).items() if name not in _DJANGO_OPTIONS}
     options |= {name: database[key] for name, key in _NAMED.items() if database.get(key)}
     if statement_timeout_ms and not (settings.DATABASE_POOLED and not direct):

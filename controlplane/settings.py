@@ -92,6 +92,12 @@ DIRECT_DATABASE = (
     if DIRECT_DATABASE_URL
     else None
 )
+if DIRECT_DATABASE and DATABASE_URL and DIRECT_DATABASE["NAME"] != DATABASES["default"]["NAME"]:
+    raise ImproperlyConfigured(
+        f"FUSEBOARD_DIRECT_DATABASE_URL names database {DIRECT_DATABASE['NAME']!r}, and DATABASE_URL names"
+        f" {DATABASES['default']['NAME']!r}. Use one name in both: in a pooler, give the database the name"
+        " that it has in Postgres."
+    )
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [

@@ -61,9 +61,7 @@ def record(
 
 def source_of(*, action: str, target_kind: str, number: int, environment: str) -> dict[str, Any]:
     """Origin, token and person of the actor who made what takes effect now, as fields of an ``Actor``."""
-    made = entries_of(
-        action=action, target_kind=target_kind, number=number, environment=environment
-    ).first()
+    made = entries_of(action=action, target_kind=target_kind, number=number, environment=environment).first()
     if made is None:
         return {"origin": "form"}
     return {"origin": made.origin, "token": made.token, "person": made.owner}

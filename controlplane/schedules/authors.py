@@ -28,9 +28,7 @@ def authors_of(rows: Collection[Schedule]) -> dict[int, Actor]:
     entries = _scheduled().filter(number__in=[str(row.pk) for row in rows]).order_by("-pk")
     made = {entry.target_name.partition(" ")[0]: actor_of(entry) for entry in entries}
     unknown = Actor(name="", role="", origin="form")
-    return {
-        row.pk: replace(made.get(str(row.pk), unknown), name=row.actor, role=row.role) for row in rows
-    }
+    return {row.pk: replace(made.get(str(row.pk), unknown), name=row.actor, role=row.role) for row in rows}
 
 
 def waiting_by(username: str) -> QuerySet[Schedule]:

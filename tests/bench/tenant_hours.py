@@ -46,9 +46,7 @@ async def write(hours, writer):
 
     connection = await AsyncConnection.connect(os.environ["DATABASE_URL"], autocommit=True)
     begun = process_time()
-    await write_hours(
-        connection, writer, hours, refused=print, wall=HOUR.timestamp() + 60, timeout_s=30.0
-    )
+    await write_hours(connection, writer, hours, refused=print, wall=HOUR.timestamp() + 60, timeout_s=30.0)
     took = process_time() - begun
     await connection.close()
     return took

@@ -11,7 +11,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 
-from controlplane.database_url import database_of
+from controlplane.database_url import TIMEOUTS, as_options, database_of
 from controlplane.postgres import conninfo, session_lock
 from tests.controlplane.stores_down import PROJECT
 from tests.controlplane.web_process import database_url
@@ -94,17 +94,50 @@ def test_only_what_needs_a_session_goes_past_the_pooler(
     assert direct["options"].endswith("-c statement_timeout=3000")
 
 
-def test_a_pooler_needs_a_way_past_it() -> None:
+DIRECT = "FUSEBOARD_DIRECT_DATABASE_URL"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"FUSEBOARD_DATABASE_POOLED": "1"}, f"needs {DIRECT}"),
+        (
+            {"DATABASE_URL": "postgres://pool/one", DIRECT: "postgres://db/two"},
+            f"{DIRECT} names database 'two'",
+        ),
+    ],
+)
+def test_a_pooler_needs_a_way_past_it_to_the_same_database(given: dict[str, str], said: str) -> None:
     done = subprocess.run(
-        [sys.executable, "manage.py", "check"],
+        [sys.executable, "-c", "import controlplane.settings"],
         cwd=PROJECT,
-        env=os.environ | {"FUSEBOARD_DATABASE_POOLED": "1"},
+        env=os.environ | given,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode != 0
-    assert "needs FUSEBOARD_DIRECT_DATABASE_URL" in done.stderr
+    assert said in done.stderr
+
+
+def test_past_the_pooler_all_but_the_name_is_of_the_direct_url(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests of Django rename the database, so its name is that of the pages."""
+    pool = database_of(
+        "postgres://ann:x@pool:6432/f?sslmode=require&gssencmode=disable", name="", pooled=True
+    )
+    monkeypatch.setitem(django_settings.DATABASES, "default", pool | {"NAME": "test_f"})
+    url = "postgres://eve:y@db1:5433/f?sslmode=verify-full&connect_timeout=9"
+    settings.DIRECT_DATABASE = database_of(url, name="", pooled=False)
+    direct = conninfo_to_dict(conninfo("lock", direct=True))
+    wanted = {"host": "db1", "port": "5433", "user": "eve", "password": "y", "dbname": "test_f"}
+    wanted |= {"sslmode": "verify-full", "connect_timeout": "9", "options": as_options(TIMEOUTS)}
+    assert {name: direct.get(name) for name in wanted} == wanted
+    assert "gssencmode" not in direct
+    settings.DIRECT_DATABASE = database_of("postgres://db1/f", name="", pooled=False)
+    direct = conninfo_to_dict(conninfo("lock", direct=True))
+    assert not {"user", "password", "port"} & direct.keys(), "those of the pooler are not sent to Postgres"
 
 
 @needs_postgres

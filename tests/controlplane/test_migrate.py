@@ -83,6 +83,27 @@ def test_migrations_change_the_database_of_their_alias(
     assert found == [connection.settings_dict["NAME"]]
 
 
+@pytest.mark.parametrize("how", ["database", "server"])
+def test_a_direct_url_of_another_database_migrates_nothing(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, how: str
+) -> None:
+    """An option of the URL can name another database, and another server can have one of this name."""
+    options = connection.settings_dict["OPTIONS"]
+    if how == "database":
+        options = options | {"dbname": "postgres"}
+    else:
+        monkeypatch.setattr(
+            migrate, "_WHICH", migrate._WHICH.replace("pg_postmaster_start_time", "clock_timestamp")
+        )
+    settings.DIRECT_DATABASE = connection.settings_dict | {"OPTIONS": options}
+    ran: list[None] = []
+    monkeypatch.setattr(Migrate, "handle", lambda *_, **__: ran.append(None))
+    with pytest.raises(CommandError, match="reaches another database than DATABASE_URL"):
+        call_command("migrate", verbosity=0)
+    assert not ran
+    assert show("statement_timeout") == "5s", "the pages keep their database and their timeouts"
+
+
 @pytest.fixture
 def pooled(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[None]:
     """A migration without changes; the role's timeouts end with the test."""

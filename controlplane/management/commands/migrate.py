@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import DatabaseError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 from psycopg.errors import LockNotAvailable
 
@@ -24,6 +25,10 @@ _OWN = {
 #: The tries take at least half a minute, and up to a minute.
 TRIES, PAUSE_S = 10, 3.0
 
+#: A database with this name on another server began at another moment.
+_WHICH = """
+    SELECT datname, oid, pg_postmaster_start_time() FROM pg_database WHERE datname = current_database()
+"""
 _HAS = """
     SELECT unnest(setconfig) FROM pg_db_role_setting
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -94,9 +99,17 @@ class Command(Migrate):
                 )
 
 
+def _which(connection: BaseDatabaseWrapper) -> tuple[Any, ...]:
+    with connection.cursor() as cursor:
+        cursor.execute(_WHICH)
+        return tuple(cursor.fetchone())
+
+
 @contextmanager
 def _own_session(alias: str) -> Iterator[None]:
+    """Raises ``CommandError`` if the URL past the pooler reaches another database than the pages."""
     connection = connections[alias]
+    pages = _which(connection) if settings.DIRECT_DATABASE else None
     kept = connection.settings_dict
     # Both name the same database, and a test has renamed it here only.
     direct = {key: v for key, v in (settings.DIRECT_DATABASE or {}).items() if key not in ("NAME", "TEST")}
@@ -106,6 +119,11 @@ def _own_session(alias: str) -> Iterator[None]:
     connection.close()
     connection.settings_dict = own
     try:
+        if pages is not None and _which(connection) != pages:
+            raise CommandError(
+                "FUSEBOARD_DIRECT_DATABASE_URL reaches another database than DATABASE_URL, so nothing was"
+                " migrated. Use the server and the database that the pooler uses."
+            )
         yield
     finally:
         connection.close()
