@@ -26,6 +26,7 @@ async def main() -> None:
                 revision=decision.revision,
                 mode=str(decision.mode),
                 local=any(charge.local for charge in decision.charges),
+                limits=[limit.name for limit in decision.limits],
             )
 
 
