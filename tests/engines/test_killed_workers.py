@@ -13,6 +13,9 @@ from tests.engines import work
 from tests.engines.test_engines import ROOT, RULES, environment, python_of, worker
 from tests.waiting import wait_until
 
+#: A test starts two workers, and waits a minute for each at most.
+pytestmark = pytest.mark.timeout(300)
+
 #: The dependency that refused admits now.
 OPENED = msgspec.structs.replace(
     RULES,
@@ -65,8 +68,10 @@ def die(engine: str, tmp_path: Path, killed: str) -> None:
 @pytest.mark.parametrize(
     ("engine", "runs", "killed"),
     [
+        # The worker may have taken the new message from Redis, where Celery keeps it nowhere until the worker
+        # has written down that it has it. Then only the old message is left.
+        ("celery", 1, "worker"),
         # Both messages are there: the task runs twice.
-        ("celery", 2, "worker"),
         ("dramatiq", 2, "worker"),
         # A job is in one place all the time.
         ("arq", 1, "worker"),

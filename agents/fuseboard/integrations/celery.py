@@ -12,7 +12,8 @@ spent. A task that is refused 20 times in a row, or for an hour, fails as ``fuse
 ends is reported to the breaker of its dependency. See docs/engines.md.
 
 With ``acks_late``, the new message is published before the old one is acknowledged: a worker that is killed
-between both leaves two, never none. Tasks that are called directly are not guarded.
+between both leaves two, never none; with Redis as a broker it can be one. Tasks that are called directly are
+not guarded.
 """
 
 import logging
