@@ -17,6 +17,9 @@ from tests.controlplane.calling import problem, send, token_of
 from tests.controlplane.permission_lists import FORMS, OPERATIONS
 from tests.people import BY_ROLE, create_person
 
+#: A test sends each request of a long list for each role.
+pytestmark = pytest.mark.timeout(400)
+
 ROLES = ("viewer", "operator", "admin")
 
 
