@@ -67,7 +67,7 @@ class Judged:
 
     #: Name -> its fences, in the order of their first effects.
     fences: dict[str, list[int]]
-    #: Seconds in which two owners of one name passed their checks: the longest.
+    #: Seconds in which several owners of one name passed their checks: of the name with most.
     together_s: float
     #: Writes that the database refused.
     refused: int
@@ -89,15 +89,14 @@ def judge(effects: list[Effect], since_ns: int = 0) -> Judged:
     for name, every in of_name.items():
         every.sort(key=lambda effect: effect.at_ns)
         first: dict[int, Effect] = {}
-        highest = every[0]
+        last: dict[int, Effect] = {}
         for effect in every:
             owner = first.setdefault(effect.fence, effect).owner
             if owner != effect.owner:
                 wrong.append(f"{name}: {owner} and {effect.owner} have the fence {effect.fence}")
-            if effect.fence < highest.fence:
-                together_s = max(together_s, (effect.at_ns - first[highest.fence].at_ns) / 1e9)
-            else:
-                highest = effect
+            last[effect.fence] = effect
+        spans = [(effect.at_ns, last[fence].at_ns) for fence, effect in first.items()]
+        together_s = max(together_s, _together_ns(spans) / 1e9)
         late = {effect.fence for effect in every if effect.at_ns >= since_ns}
         if late:
             fences[name] = [fence for fence in first if fence in late]
@@ -108,3 +107,13 @@ def judge(effects: list[Effect], since_ns: int = 0) -> Judged:
         ]
     refused = sum(not effect.written for effect in effects)
     return Judged(fences, together_s, refused, "; ".join(wrong))
+
+
+def _together_ns(spans: list[tuple[int, int]]) -> int:
+    """How long two or more of these spans last at once."""
+    changes = sorted([(began, 1) for began, _ in spans] + [(ended, -1) for _, ended in spans])
+    owners = together = 0
+    for (at, change), (then, _) in pairwise(changes):
+        owners += change
+        together += (then - at) * (owners > 1)
+    return together

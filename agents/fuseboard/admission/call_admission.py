@@ -89,11 +89,11 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         rules = self.configuration.snapshot.quotas_of(lane.tenant) if lane.tenant else None
         return self.lane(lane.gate.name, lane.costs, lane.tenant, rules)
 
-    async def admit(self, lane: CallLane) -> Permit:
+    async def admit(self, lane: CallLane, *, leased: bool = True) -> Permit:
         """Decide one call; raises ``Refused``.
 
         First by what this pod knows, then from its fleet lease, then by Redis. Without Redis, this
-        pod decides alone.
+        pod decides alone. ``leased``: its fleet lease was not asked yet.
         """
         gate, demand = lane.gate, lane.demand
         if (
@@ -106,7 +106,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             self._refuse_by_what_is_known(lane)
         # Identifies the generations of both breakers: another object replaces it when either changes.
         tally = gate.tally
-        if demand.leasable and (permit := self._from_lease(lane)) is not None:
+        if leased and demand.leasable and (permit := self.from_lease(lane)) is not None:
             return permit if gate.local.state is CLOSED else self.probes.begin(gate, permit)
         # When Redis is back, its breakers apply at once. Only limits ramp.
         if self.health.mode is LOCAL:
@@ -194,8 +194,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         left_us = override.expires_at_us - self.configuration.clock.now_us()
         return Refusal(Reason.FORCED_OPEN, gate.name, left_us / 1_000_000)
 
-    def _from_lease(self, lane: CallLane) -> Permit | None:
-        """A permit from the fleet lease, while the fleet's breaker is closed."""
+    def from_lease(self, lane: CallLane) -> Permit | None:
+        """A permit from the fleet lease of a leasable demand, while the fleet's breaker is closed."""
         gate, demand = lane.gate, lane.demand
         if gate.state is not CLOSED or gate.overridden:
             return None

@@ -72,8 +72,10 @@ class GuardedCalls:
         if self.shed is not None and (drained_s := self.shed(guard, TIERS[number])) is not None:
             self._refuse(lane, Reason.SHED, drained_s)
         # Step 2
+        leased = ask is None and lane.demand.leasable
         if refuses(lane):
             self._refuse_by_what_is_known(lane)
+            leased = False
         # Step 3
         at = guard.clock()
         token = rate = guard.local_rate
@@ -88,9 +90,12 @@ class GuardedCalls:
             seat = await self._wait_for_slot(lane, guard, bulkhead, number, until, first=first)
             # Steps 5 and 6
             lane, rate, token, at = self._check_again(lane, guard, bulkhead, seat, until)
+            leased = False
         try:
-            # Step 7
-            permit = await (self._calls.admit(lane) if ask is None else ask(lane))
+            # Step 7. Nearly all calls have a lease, and nothing to refuse them: they need no coroutine.
+            permit = self._calls.from_lease(lane) if leased else None
+            if permit is None:
+                permit = await (self._calls.admit(lane, leased=not leased) if ask is None else ask(lane))
             # Step 8
             permit.slot = guard.begin(seat, token, at)
         except BaseException as error:
