@@ -94,8 +94,10 @@ def _own(reading: Reading, section: str, value: Any) -> Fields:
 
 
 def _put(plan: Plan, thing: tuple[str, str], fields: Fields, line: int) -> None:
-    plan.things.setdefault(thing, {}).update(fields)
-    plan.lines.setdefault(thing, line)
+    if thing in plan.things:
+        plan.things[thing].update(fields)
+    else:
+        plan.things[thing], plan.lines[thing] = fields, line
 
 
 def _below(lines: Lines) -> Lines:

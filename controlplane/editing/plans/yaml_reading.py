@@ -18,7 +18,8 @@ MAX_SCALAR = 4_096
 MAX_ENTRIES = 1_000
 
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
-_NOTHING = ("", "~", "null", "Null", "NULL")
+_NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
+_FLAGS = {"true": True, "false": False}
 
 #: Path within the thing -> line.
 Lines = dict[tuple[str, ...], int]
@@ -50,7 +51,7 @@ class Nodes:
     def __init__(self, stream: IO[Any], errors: Errors) -> None:
         self.errors = errors
         # The parser of the safe loader reads events and constructs no objects.
-        self._events: Any = yaml.parse(Limited(stream, errors), Loader=yaml.CSafeLoader)
+        self._event: Any = yaml.CSafeLoader(Limited(stream, errors)).get_event
         self.line = 0
 
     def entries(self, sections: frozenset[str]) -> Iterator[tuple[str, str, Any, Lines, int]]:
@@ -75,7 +76,7 @@ class Nodes:
         if not isinstance(self._next(), yaml.MappingStartEvent):
             self._stop("Begin with a section, such as tenants: or tiers:.")
         seen: set[str] = set()
-        while (section := self._key(seen, "")) is not None:
+        while (section := self._key(seen, ())) is not None:
             line = self.line
             if section not in sections:
                 lines: Lines = {}
@@ -85,7 +86,7 @@ class Nodes:
                 self._stop(f"{section} must be a mapping; an empty one is {{}}.")
             yield section, "", None, {}, line
             names: set[str] = set()
-            while (name := self._key(names, section)) is not None:
+            while (name := self._key(names, (section,))) is not None:
                 line, lines = self.line, {}
                 value = self._value((), lines, 2)
                 yield section, name, value, lines, line
@@ -93,31 +94,31 @@ class Nodes:
         if not isinstance(self._next(), yaml.StreamEndEvent):
             self._stop("The file must contain one document: remove the second ---.")
 
-    def _key(self, seen: set[str], where: str) -> str | None:
+    def _key(self, seen: set[str], where: tuple[str, ...]) -> str | None:
         event = self._next()
-        if isinstance(event, yaml.MappingEndEvent):
-            return None
-        if not isinstance(event, yaml.ScalarEvent):
+        if type(event) is not yaml.ScalarEvent:
+            if type(event) is yaml.MappingEndEvent:
+                return None
             self._stop("A key must be a word.")
         key: str = event.value
         if len(key) > MAX_SCALAR:
             self._stop("The key is too long.")
         if key in seen:
-            self.errors.add(self.line, f"{where}.{key}".strip("."), "This key appears twice.")
+            self.errors.add(self.line, ".".join((*where, key)).strip("."), "This key appears twice.")
         seen.add(key)
         return key
 
     def _value(self, path: tuple[str, ...], lines: Lines, depth: int) -> Any:
         event = self._next()
         lines[path] = self.line
-        if isinstance(event, yaml.ScalarEvent):
+        if type(event) is yaml.ScalarEvent:
             return self._scalar(event, path)
         if depth >= MAX_DEPTH:
             self._stop(f"Nested deeper than {MAX_DEPTH} levels.")
         if isinstance(event, yaml.MappingStartEvent):
             found: dict[str, Any] = {}
             seen: set[str] = set()
-            while (key := self._key(seen, ".".join(path))) is not None:
+            while (key := self._key(seen, path)) is not None:
                 if len(seen) > MAX_ENTRIES:
                     self._stop(f"{'.'.join(path) or 'This'} has more than {MAX_ENTRIES:,} keys.")
                 found[key] = self._value((*path, key), lines, depth + 1)
@@ -141,17 +142,19 @@ class Nodes:
             return int(text)
         if text in _NOTHING:
             self.errors.add(self.line, ".".join(path), "The value is missing: remove the key, or write ''.")
-        return {"true": True, "false": False}.get(text, text)
+        return _FLAGS.get(text, text)
 
     def _next(self) -> Any:
-        event: Any = next(self._events, None)
+        """The next event. Each line of a file needs some, so this looks at most of them only once."""
+        event: Any = self._event()
         if event is None:
             self._stop("The file is incomplete.")
         self.line = event.start_mark.line + 1
-        if isinstance(event, yaml.NodeEvent):
+        if type(event) is not yaml.MappingEndEvent and isinstance(event, yaml.NodeEvent):
             if event.anchor is not None:
                 self._stop("Anchors and aliases are not allowed: write the values.")
-            if getattr(event, "tag", None) is not None:
+            # An alias has an anchor.
+            if event.tag is not None:
                 self._stop("Tags are not allowed: write plain values.")
         return event
 
