@@ -219,6 +219,16 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
                 self.bulkhead.relieve(None, None, self.loop.time())
                 self.peek()
 
+        @rule(tier=TIERS, other=TIERS)
+        def fall_silent(self, tier: int, other: int) -> None:
+            """One tier calls twice, all calls end, and time passes. Then another one calls for all slots."""
+            self.enter(other, None, 2)
+            self.loop.settle()
+            for attempt in self.live():
+                self.let_leave(attempt)
+            self.become_silent(63.0)
+            self.enter(tier, None, self.bulkhead.settings.max_concurrent)
+
         @rule(ticks=st.integers(1, 3))
         def tick(self, ticks: int) -> None:
             self.loop.tick(ticks)
