@@ -16,6 +16,7 @@ from controlplane.accounts import single_use_links
 from controlplane.accounts.permissions import may
 from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import PENDING, ChangeRequest
+from controlplane.audit.action_words import target_words
 from controlplane.audit.actor import Actor
 from controlplane.change_requests.decide import withdraw_for_another
 from controlplane.errors import EditError
@@ -108,7 +109,7 @@ def _requests(username: str) -> Iterator[Waiting]:
             kind="change_request",
             number=row.pk,
             environment=row.environment,
-            title=str(row),
+            title=target_words(str(row)),
             at=row.expires_at,
             lost=why_not_theirs(row),
         )

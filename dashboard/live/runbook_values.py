@@ -189,7 +189,8 @@ _VALUES: dict[str, _Value] = {
     "divisor": lambda scene: f"1/{scene.live.facts.divisor}" if scene.pods_known else None,
     "fallbacks": _rate(lambda scene: scene.calls.fallbacks_per_s if scene.calls else None),
     "gateways": lambda scene: str(scene.live.facts.figures.gateways) if not scene.live.facts.stale else None,
-    "owner": _of_breaker(lambda breaker: breaker.dependency.owner or "not named"),
+    # From the configuration, so it is known without a gateway, too.
+    "owner": lambda scene: (scene.breaker.dependency.owner or "not named") if scene.breaker else None,
     "pods_lagging": _pods(lambda scene: len(scene.live.fleet.lagging)),
     "pods_live": lambda scene: str(scene.live.fleet.live) if scene.pods_known else None,
     "pods_local": _pods(lambda scene: len(scene.live.fleet.local)),

@@ -183,7 +183,7 @@ def test_the_page_of_a_person_lists_what_waits_and_offers_to_cancel_it(log_in: A
     page = text_of(ada.get("/people/bob").content.decode())
     assert "Waiting changes 1" in page
     assert "Scheduled change in production: tenant later" in page
-    assert "Cancel the waiting changes that bob may not make any more (1 wait)" in page
+    assert "Cancel the waiting changes that bob may not make any more (1 waits)" in page
     page = text_of(ada.post("/people/bob", {"act": "off", **WHY}, follow=True).content.decode())
     assert "1 waiting change will fail: see below." in page
     assert "bob scheduled it, and is deactivated now." in page

@@ -9,6 +9,7 @@ from shown import text_of
 
 from controlplane.alerts.incidents.edits import steps_done
 from controlplane.alerts.models import Alert, Incident, IncidentLine
+from controlplane.fleet.models import Figures
 from controlplane.runbooks.format import ACTIONS, VALUES, read_runbook, step_key
 from controlplane.runbooks.shipped import shipped
 from dashboard.live.runbook_values import _VALUES
@@ -112,6 +113,15 @@ def test_values_and_buttons_are_of_the_dependency_of_the_alert(log_in: Any) -> N
     page = text(olga, f"{BOOK}?of=no-such-thing")
     assert 'class="value unknown" data-value="breaker_state">unknown' in page
     assert 'href="/breakers"' in page
+
+
+def test_the_owner_of_a_dependency_is_known_without_a_gateway(log_in: Any) -> None:
+    put_server("web-1", breakers=[breaker("payments-api", "open")])
+    olga = log_in("olga")
+    Figures.objects.all().delete()
+    page = text(olga, "/runbooks/backlog-full?of=payments-api")
+    assert 'class="value" data-value="owner">' in page
+    assert 'class="value unknown" data-value="breaker_state">unknown' in text(olga, f"{BOOK}?of=payments-api")
 
 
 def test_a_runbook_opened_from_the_list_offers_the_dependencies_it_is_about(log_in: Any) -> None:
