@@ -134,7 +134,7 @@ LOCK_LONGEST = Gauge(
 ONCE = Counter(
     "fuseboard_fleet_once_total",
     "Requests with an Idempotency-Key, and blocks of agent.once, by what became of them: begun, replayed,"
-    " running (409), mismatched (422), lost, unavailable.",
+    " running (409), mismatched (422), lost, unavailable, unsealed (no key opens the kept answer).",
     by=(GATEWAY,),
     labels=("environment", "event"),
     most=len(ONCE_EVENTS),

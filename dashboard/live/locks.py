@@ -25,7 +25,7 @@ class LockPodRow:
 
     @property
     def once_hot(self) -> bool:
-        return any(self.once.get(name) for name in ("lost", "unavailable"))
+        return any(self.once.get(name) for name in ("lost", "unavailable", "unsealed"))
 
     @property
     def mean_wait_s(self) -> float | None:

@@ -70,6 +70,7 @@ class TestDeliveries:
             "mismatched": 0,
             "lost": 0,
             "unavailable": 0,
+            "unsealed": 0,
         }
 
     async def test_nothing_that_was_kept_differs_from_none_that_was(self, agent: Agent) -> None:

@@ -151,6 +151,20 @@ async def test_a_result_of_once_is_sealed_too(
         assert planted.value.result is None
 
 
+async def test_an_answer_without_its_key_is_counted_for_operators(
+    limits: redis.Redis, redis_url: str, gateway: FakeGateway, how: str
+) -> None:
+    """A log line alone stays unread."""
+    shop = Shop()
+    async with shopping(redis_url, gateway, shop) as client:
+        assert (await order(client)).status_code == 201
+    gateway.seal_keys = (TWO,)
+    async with pod(redis_url, gateway.url) as agent, client_of(shop, agent) as client:
+        assert (await order(client)).status_code == 409
+        assert agent.resilience()["once"]["unsealed"] == 1
+    assert shop.runs == 1
+
+
 async def test_during_a_rotation_the_old_key_opens_and_the_new_one_seals(
     limits: redis.Redis, redis_url: str, gateway: FakeGateway, how: str
 ) -> None:

@@ -71,6 +71,7 @@ from tests.contract.sample_examples import (
     TIMED,
     TRACED,
     UNCHARGED,
+    UNSEALED,
 )
 
 PER_MINUTE = Limit(name="requests", limit=600, window_ms=60_000, burst=100)
@@ -460,6 +461,7 @@ EXAMPLES: dict[str, Any] = {
     "sync_request.13.json": msgspec.structs.replace(SMALLEST_REQUEST, refusals=TRACED),
     "sync_request.14.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=PRIMITIVES),
     "sync_request.15.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=Primitives()),
+    "sync_request.unsealed.json": msgspec.structs.replace(SMALLEST_REQUEST, primitives=UNSEALED),
     "sync_request.uncharged.json": msgspec.structs.replace(SMALLEST_REQUEST, uncharged=UNCHARGED),
     "sync_request.10.json": msgspec.structs.replace(SMALLEST_REQUEST, counters=LEASED),
     "sync_request.carries_counts.json": msgspec.structs.replace(SMALLEST_REQUEST, carries_counts=True),

@@ -37,6 +37,7 @@ PRIMITIVES = Primitives(
     longest_ms=47_200,
     held=(HeldLock(name="nightly-report", held_ms=47_200), HeldLock(name="export", held_ms=1_100)),
 )
+UNSEALED = Primitives(once=OnceCounters(replayed=4, unsealed=3))
 ALONE = AllowedAlone(unreported=1_200, uncounted=34, adopted=2, expired=1)
 #: File -> fields of an answer, besides those that each answer has.
 ANSWERS: dict[str, dict[str, Any]] = {

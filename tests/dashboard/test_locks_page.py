@@ -52,6 +52,14 @@ def test_without_locks_the_page_says_how_to_begin(log_in: Any, production: str) 
     assert "not report" not in page
 
 
+def test_it_shows_answers_whose_key_is_missing(log_in: Any, production: str) -> None:
+    a_pod("shop-1", {"once": {"replayed": 4, "unsealed": 3}})
+    page = log_in("vera").get("/locks").content.decode()
+    assert "No key for the answer" in page
+    assert '<td class="num hot">3</td>' in page
+    assert 'class="st-warn"' in page, "the row of this pod"
+
+
 def test_it_shows_who_holds_what_and_what_failed(log_in: Any, production: str) -> None:
     since = timezone.now().timestamp() - 400
     a_pod(

@@ -70,7 +70,7 @@ ONCE = _total(
     "{run}",
     "Requests with an Idempotency-Key, and blocks of agent.once: begun; done before (replayed); in progress"
     " elsewhere (running); another request with this key (mismatched); lost their claim (lost); without an"
-    " answer of Redis (unavailable).",
+    " answer of Redis (unavailable); done before, with a kept answer that no key opens (unsealed).",
     EVENT,
 )
 IN_USE = _now(

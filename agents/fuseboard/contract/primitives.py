@@ -58,11 +58,13 @@ class OnceCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     lost: Total = 0
     #: Did not begin: Redis could not be asked, or its memory was almost full.
     unavailable: Total = 0
+    #: Were done before, and no key of the pod opens the answer that is kept.
+    unsealed: Total = 0
 
 
 #: The counts of both that are exported as events of one metric.
 LOCK_EVENTS = ("acquired", "waited", "taken", "lost", "unavailable", "unreleased", "long_held")
-ONCE_EVENTS = ("begun", "replayed", "running", "mismatched", "lost", "unavailable")
+ONCE_EVENTS = ("begun", "replayed", "running", "mismatched", "lost", "unavailable", "unsealed")
 
 
 class HeldLock(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

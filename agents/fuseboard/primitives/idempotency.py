@@ -95,7 +95,8 @@ class Run:
         if word == b"late":
             raise StoreUnavailable("its memory is almost full" if full else "the question arrived too late")
         if word != b"run":
-            answer = self._records.seals.open(self._about, answer)
+            kept, answer = answer, self._records.seals.open(self._about, answer)
+            self._records.figures.unsealed += bool(kept) and not answer
             return Found(word.decode(), fence, left_us / 1_000_000, answer)
         self.fence = fence
         self._valid_until = sent + self._lease_s * (1 - DRIFT)

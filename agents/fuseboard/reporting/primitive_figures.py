@@ -105,6 +105,8 @@ class OnceFigures:
         self.lost = 0
         #: Redis could not be asked, or its memory was almost full.
         self.unavailable = 0
+        #: Done before, and no key opens the kept answer: the key is missing, or another service wrote it.
+        self.unsealed = 0
 
     def events(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ONCE_EVENTS}

@@ -25,7 +25,7 @@ class PodLocksOut(Schema):
     #: waited_ms and held_ms.
     locks: dict[str, int]
     #: Requests with an Idempotency-Key and blocks of agent.once, likewise: begun, replayed (done before),
-    #: running (409), mismatched (422), lost, unavailable.
+    #: running (409), mismatched (422), lost, unavailable, unsealed (no key opens the kept answer).
     once: dict[str, int]
 
 
