@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from django.db.models import F, Func, Q, QuerySet, TextField, Value
 from django.db.models.functions import Cast
@@ -38,8 +39,11 @@ def waiting_by(username: str) -> QuerySet[Schedule]:
     return rows.filter(Q(actor=username) | Q(actor__startswith="token ", number__in=by_token))
 
 
-def _scheduled() -> QuerySet[Entry]:
-    """Entries of the audit with the number of the change: the name of their target begins with it."""
+def _scheduled() -> Any:
+    """Entries of the audit with the number of the change: the name of their target begins with it.
+
+    mypy does not know this field in the type of a query.
+    """
     number = Func(F("target_name"), Value(" "), Value(1), function="split_part", output_field=TextField())
     entries = Entry.objects.filter(action="change.scheduled", target_kind="schedule")
     return entries.annotate(number=number)

@@ -153,8 +153,7 @@ class Nodes:
         if type(event) is not yaml.MappingEndEvent and isinstance(event, yaml.NodeEvent):
             if event.anchor is not None:
                 self._stop("Anchors and aliases are not allowed: write the values.")
-            # An alias has an anchor.
-            if event.tag is not None:
+            if getattr(event, "tag", None) is not None:
                 self._stop("Tags are not allowed: write plain values.")
         return event
 

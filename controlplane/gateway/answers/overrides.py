@@ -36,8 +36,9 @@ def read_handed_override(body: bytes, authorization: bytes) -> HandedOverride:
         raise problems.invalid(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise problems.malformed(error) from None
+    clean: HandedOverride = cleaned(hold)
     # A reason may have several lines.
-    return msgspec.structs.replace(cleaned(hold), reason=printable(hold.reason, lines=True))
+    return msgspec.structs.replace(clean, reason=printable(hold.reason, lines=True))
 
 
 class HandedOverrides:
