@@ -206,6 +206,18 @@ class LimitedConnection(asyncio.Protocol):
             self._refusal = NO_UPGRADE
             self._timer.cancel()
             self._let_go()
+            self._end_without_handshake()
+
+    def _end_without_handshake(self) -> None:
+        """Refuse a head that the parser of WebSockets does not read, such as one of 200 lines.
+
+        That parser discards whatever comes then, and neither answers nor closes.
+        """
+        if getattr(self._transport.get_protocol(), "handshake_initiated", True):
+            return
+        self._refused(NOT_HTTP.status)
+        self._transport.write(NOT_HTTP.answer)
+        self._transport.close()
 
     def _excess(self) -> Refusal | None:
         if self._stage == _HEAD:

@@ -58,6 +58,19 @@ async def test_finding_10_silent_and_trickling_connections_end(serve):
             task.cancel()
 
 
+@pytest.mark.parametrize(
+    "more", ["".join(f"X-{number}: a\r\n" for number in range(200)), f"X: {'a' * 9_000}\r\n"]
+)
+async def test_a_socket_with_a_head_that_its_parser_refuses_ends(more):
+    before = refusals(400)
+    async with web_wire() as connect:
+        connection = await connect()
+        await connection.send(upgrade("websocket", more=more))
+        assert (await connection.answer())[0] == 400
+        assert await connection.is_closed()
+    assert refusals(400) == before + 1
+
+
 async def test_web_counts_what_it_refuses_before_django():
     before = refusals(400)
     async with web_wire() as connect:
