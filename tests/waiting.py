@@ -12,6 +12,9 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 #: Short beside whatever is waited for, and long beside a look.
 PAUSE_S = 0.005
+#: A look at other processes may cost a connection to Postgres or a page, and they need the machine. So the
+#: pause grows with the time that has passed.
+PART_OF_PASSED, LONGEST_PAUSE_S = 0.05, 0.1
 
 
 class NotInTime(AssertionError):
@@ -23,15 +26,16 @@ def wait_until(
     what: str = "it",
     *,
     within_s: float = PATIENCE_S,
-    every_s: float = PAUSE_S,
+    every_s: float | None = None,
     accept: Callable[[T], object] = bool,
     pause: Callable[[float], object] = time.sleep,
 ) -> T:
     """What ``look`` returns once ``accept`` takes it. ``pause`` lets something else run meanwhile."""
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
     while not accept(found := look()):
-        _check(deadline, what, within_s, found)
-        pause(every_s)
+        _check(began + within_s, what, within_s, found)
+        growing_s = PART_OF_PASSED * (time.monotonic() - began)
+        pause(min(max(growing_s, PAUSE_S), LONGEST_PAUSE_S) if every_s is None else every_s)
     return found
 
 
