@@ -86,7 +86,15 @@ _FIRST = (
     "tests/faults/",
     "tests/demo/",
     "tests/dashboard/test_browser",
+    "tests/controlplane/test_alerts_without_stores",
     "tests/controlplane/test_api_schema",
+    "tests/controlplane/test_followed_pages",
+    "tests/controlplane/test_permission_matrix",
+    "tests/controlplane/test_real_prometheus",
+    "tests/controlplane/test_upgrades",
+    "tests/experiments/",
+    "tests/journeys/",
+    "tests/repo/test_compose",
 )
 
 
