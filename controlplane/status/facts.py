@@ -334,8 +334,12 @@ class Facts:
 
     @property
     def divisor(self) -> int:
-        """By how much a pod on local fallback divides every limit."""
-        return max(1, self.figures.live_servers or len(self.live_servers))
+        """By how much a pod on local fallback divides every limit: without a gateway, as it did before."""
+        return max(
+            1,
+            self.figures.live_servers
+            or sum(server.live or (server.state != "gone" and not self.heard) for server in self.servers),
+        )
 
     @property
     def frozen(self) -> bool:

@@ -1,11 +1,12 @@
 """The history on the page of a pod, and what the overview reports of the fleet."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
 
 from controlplane.alerts.evaluate import FirstSeen
-from controlplane.fleet.models import GatewayOrder, Server
+from controlplane.fleet.models import Figures, GatewayOrder, Server
 from controlplane.publishing.models import Ahead
 from controlplane.status.read_facts import read_facts
 from controlplane.validation import MISSING_REASON
@@ -87,6 +88,17 @@ def test_a_name_that_is_too_long_is_no_other_pod(log_in: Any) -> None:
     assert client.get(path).status_code == 404
     assert client.post(f"{path}/forget", {"reason": "it was invented"}).status_code == 404
     assert Server.objects.filter(name="w" * 64).exists()
+
+
+def test_without_a_gateway_a_pod_divides_by_the_pods_that_were_known_last(log_in: Any) -> None:
+    client = log_in("vera")
+    Figures.objects.all().delete()
+    long_ago = timezone.now() - timedelta(minutes=1)
+    Server.objects.update(state="unknown", last_seen_at=long_ago, due_at=long_ago)
+    pods = Server.objects.count()
+    assert pods > 1
+    assert client.get("/servers/web-1").context["divisor"] == pods
+    assert f"allow 1/{pods} of their value" in client.get("/tenant?key=acme-retail").content.decode()
 
 
 def test_a_pod_without_a_request_divides_by_all_pods(log_in: Any) -> None:
