@@ -35,7 +35,7 @@ def test_a_worker_goes_on_after_its_broker_was_read_only(
             )
             client.execute_command("REPLICAOF", "NO", "ONE")
         assert worker.alive, log.read_text()[-3_000:]
-        # As if Redis had lost it.
+        # The head is missing, as after a loss of data in Redis.
         limits.delete(keys.config_head(production))
         with app.connection_for_write(url=broker.url) as connection:
             app.send_task("publishing.reconcile", queue="metrics-threads", connection=connection)
