@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -81,26 +82,51 @@ def pytest_unconfigure() -> None:
     _session.close()
 
 
-#: What takes longest comes first, so that the workers end together.
-_FIRST = (
-    "tests/faults/",
-    "tests/demo/",
-    "tests/dashboard/test_browser",
+#: These start many processes and wait for them. One worker runs them, one after the other: two at once starve
+#: each other on a machine with two cores.
+_MANY_PROCESSES = (
+    "tests/controlplane/test_alert_worker",
     "tests/controlplane/test_alerts_without_stores",
-    "tests/controlplane/test_api_schema",
+    "tests/controlplane/test_compat_releases",
     "tests/controlplane/test_followed_pages",
-    "tests/controlplane/test_permission_matrix",
+    "tests/controlplane/test_gateway_pair",
+    "tests/controlplane/test_pgbouncer",
     "tests/controlplane/test_real_prometheus",
     "tests/controlplane/test_upgrades",
+    "tests/demo/",
     "tests/experiments/",
+    "tests/faults/",
     "tests/journeys/",
-    "tests/repo/test_compose",
+    "tests/repo/test_compose_runs",
+)
+#: What takes longest comes first, so that the workers end together.
+_FIRST = (
+    *_MANY_PROCESSES,
+    "tests/dashboard/test_browser",
+    "tests/controlplane/test_api_schema",
+    "tests/controlplane/test_permission_matrix",
 )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
+    items.sort(
+        key=lambda item: (
+            not item.nodeid.startswith(_MANY_PROCESSES),
+            not item.nodeid.startswith(_FIRST),
+        )
+    )
+
+
+class _ByFile(LoadFileScheduling):
+    """Give a worker one file at a time; the files with many processes are one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "many processes" if nodeid.startswith(_MANY_PROCESSES) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _ByFile(config, log)
 
 
 if "pytest_django" in sys.modules:

@@ -19,8 +19,6 @@ CONTROL_PLANE = ("web", "gateway", "worker", "beat")
 
 #: An idle machine with two cores starts everything within this time.
 _IDLE_START_S = 6.0
-#: What a machine that is ten times as busy gets.
-_START_S = 60.0
 #: Variables that a pod must not get: it knows neither Postgres nor the queue.
 _CONTROL_PLANE_ONLY = ("DATABASE_URL", "FUSEBOARD_BROKER_URL", "FUSEBOARD_DATA_DIR", "FUSEBOARD_PLAIN_HTTP")
 
@@ -81,23 +79,23 @@ class Demo:
         say(f"Starting {', '.join(CONTROL_PLANE)}{'' if self._light else ' and the vendor'}")
         if self._light:
             self.processes.begin(*CONTROL_PLANE)
-            self.processes.wait_until_ready(CONTROL_PLANE, within_s=_START_S)
+            self.processes.wait_until_ready(CONTROL_PLANE)
             return
         self._add_vendor()
         self.processes.begin("vendor", *CONTROL_PLANE)
-        self.processes.wait_until_ready(["vendor", "gateway"], within_s=_START_S)
+        self.processes.wait_until_ready(["vendor", "gateway"])
         for dependency in DEPENDENCIES:
             self.switch(dependency.name, failure_percent=0, latency_ms=dependency.latency_ms)
         # Only now: their variables contain ports, and a process that lost a race has another one since.
         self._add_pods()
         say(f"Starting {', '.join(PODS)}")
         self.processes.begin(*PODS)
-        self.processes.wait_until_ready(PODS, within_s=_START_S)
+        self.processes.wait_until_ready(PODS)
         say("Waiting for web, and starting the traffic")
-        self.processes.wait_until_ready(["web"], within_s=_START_S)
+        self.processes.wait_until_ready(["web"])
         self._add_load()
         self.processes.begin("load")
-        self.processes.wait_until_ready(self.processes.by_name, within_s=_START_S)
+        self.processes.wait_until_ready(self.processes.by_name)
         self.patience = max(1.0, (time.monotonic() - began) / _IDLE_START_S)
 
     def _add_control_plane(self, web_port: int) -> None:

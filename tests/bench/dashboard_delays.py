@@ -112,7 +112,7 @@ def main():
     bars = Bars()
     with field(short=True) as world, running_chromium() as chromium:
         world.processes.begin("web")
-        world.processes.wait_until_ready(["web"], within_s=PATIENCE_S)
+        world.processes.wait_until_ready(["web"])
         world.edit("set_tuning", tuning=TUNING)
         world.load([f"d:{HELD}", f"d:{FAILING}"], CALLS_PER_S)
         context = chromium.new_context(base_url=world.processes.by_name["web"].url)

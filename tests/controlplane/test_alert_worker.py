@@ -23,6 +23,10 @@ from tests.controlplane.test_webhook_signing import accepts
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.waiting import wait_until
 
+#: Longer than an alert waits before it fires or ends, and than two starts of a worker on a busy machine: time
+#: in which nobody evaluates counts neither for an alert nor against it.
+LONG_S = 3600.0
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -133,6 +137,12 @@ def kill(processes: Processes) -> None:
     worker.wait()
 
 
+def start(processes: Processes) -> None:
+    """Begin the worker and wait until it answers: its start may take longer than figures stay fresh."""
+    processes.begin("worker")
+    processes.wait_until_ready(["worker"])
+
+
 def run(task: str) -> None:
     app.send_task(f"alerts.{task}", queue="metrics-threads")
 
@@ -164,38 +174,40 @@ def test_a_worker_that_is_killed_at_every_step_sends_each_message_once(
     sink = Sink(unanswered=0)
     Receiver.objects.create(environment=production, name="pager", url=sink.url, least_level=1)
     variables = {"FUSEBOARD_WEBHOOK_NETWORKS": "127.0.0.0/8", "FUSEBOARD_SECRET_KEY": settings.SECRET_KEY}
-    processes.add(worker_of("threads", tmp_path, **variables))
+    worker = worker_of("threads", tmp_path, **variables)
+    worker.health, worker.port_variable = "/healthz", "FUSEBOARD_WORKER_METRICS_PORT"
+    processes.add(worker)
     try:
         measure(5.0)
         evaluate()
-        let_pass(120)
-        processes.begin("worker")
+        let_pass(LONG_S)
+        start(processes)
         with no_evaluation_ends():
             measure(5.0)
             run("evaluate")
             wait_until(evaluation_waits, "the evaluation that fires", within_s=WITHIN_S)
             kill(processes)
         assert (states(), Delivery.objects.count()) == (["pending"], 0)
-        processes.begin("worker")
+        start(processes)
         measure(5.0)
         run("evaluate")
         wait_until(lambda: states() == ["firing"], "it fires", within_s=WITHIN_S)
         assert sink.got == []
         kill(processes)
-        processes.begin("worker")
+        start(processes)
         run("deliver")
         wait_until(lambda: Delivery.objects.get().state == DeliveryState.SENT, within_s=WITHIN_S)
         measure(0.0)
         run("evaluate")
         wait_until(lambda: states() == ["recovering"], "it recovers", within_s=WITHIN_S)
-        let_pass(300)
+        let_pass(LONG_S)
         with no_evaluation_ends():
             measure(0.0)
             run("evaluate")
             wait_until(evaluation_waits, "the evaluation that resolves", within_s=WITHIN_S)
             kill(processes)
         assert (states(), Delivery.objects.count()) == (["recovering"], 1)
-        processes.begin("worker")
+        start(processes)
         measure(0.0)
         run("evaluate")
         wait_until(lambda: states() == ["resolved"], "it is resolved", within_s=WITHIN_S)

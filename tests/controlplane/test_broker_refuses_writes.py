@@ -25,7 +25,7 @@ def test_a_worker_goes_on_after_its_broker_was_read_only(
     log = tmp_path / "logs" / "worker.log"
     try:
         processes.begin("worker")
-        processes.wait_until_ready(["worker"], within_s=60)
+        processes.wait_until_ready(["worker"])
         with redis.Redis.from_url(broker.url) as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
             wait_until(

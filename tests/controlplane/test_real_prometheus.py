@@ -97,7 +97,7 @@ def processes(production: str, limits: Any, tmp_path: Path) -> Iterator[Processe
     processes.add(worker)
     try:
         processes.begin(*NAMES)
-        processes.wait_until_ready(NAMES, within_s=WITHIN_S)
+        processes.wait_until_ready(NAMES)
         yield processes
     finally:
         processes.stop(*NAMES)

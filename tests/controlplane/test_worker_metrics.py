@@ -73,7 +73,7 @@ def test_what_a_task_counts_is_read_from_the_worker(
     worker.health, worker.port_variable = "/healthz", "FUSEBOARD_WORKER_METRICS_PORT"
     processes.add(worker)
     processes.begin("worker")
-    processes.wait_until_ready(["worker"], within_s=60)
+    processes.wait_until_ready(["worker"])
     assert scrape(worker.url).get(REPAIRS, 0) == 0
     limits.delete(keys.config_head("production"))  # as if Redis had lost it
     app.send_task("publishing.reconcile", queue=f"metrics-{pool}")

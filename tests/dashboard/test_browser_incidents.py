@@ -80,7 +80,7 @@ def fleet() -> Iterator[Field]:
     with field(short=True) as world:
         web = world.processes.by_name["web"]
         world.processes.begin("web")
-        world.processes.wait_until_ready(["web"], within_s=PATIENCE_S)
+        world.processes.wait_until_ready(["web"])
         # A busy machine answers late without a fault.
         world.edit("set_tuning", tuning=TUNING | {"store_deadline_us": 50_000})
         # Failures in a row alone open it: successes before the first failure keep the share below.

@@ -29,8 +29,6 @@ from tests.faults.world import EVERYTHING, WINDOW_US
 from tests.waiting import NotInTime, wait_until
 
 CONTROL_PLANE = ("gateway", "worker", "beat")
-#: For the first start of the control plane: on a machine that is ten times as busy as an idle one.
-START_S = 90.0
 #: Calls per second of each pod, unless a row sets another rate.
 CALM = 24.0
 
@@ -108,7 +106,7 @@ class Field:
         ):
             self.processes.add(actor)
         self.processes.begin(*CONTROL_PLANE)
-        self.processes.wait_until_ready(CONTROL_PLANE, within_s=START_S)
+        self.processes.wait_until_ready(CONTROL_PLANE)
         gateway = self.processes.by_name["gateway"]
         self.gateway_address = ("127.0.0.1", gateway.port)
         web = self.processes.by_name["web"]

@@ -28,7 +28,7 @@ def pgbouncer_restarted(field: Field) -> str:
         for actor in actors:
             actor.environment = {**actor.environment, **pooled}
         field.processes.begin(*CONTROL_PLANE)
-        field.processes.wait_until_ready(CONTROL_PLANE, within_s=120)
+        field.processes.wait_until_ready(CONTROL_PLANE)
         field.settle()
         field.load(EVERYTHING, 40)
         field.begin_anew()
@@ -51,7 +51,7 @@ def pgbouncer_restarted(field: Field) -> str:
             actor.environment = environment
         pooler.close()
         field.processes.begin(*CONTROL_PLANE)
-        field.processes.wait_until_ready(CONTROL_PLANE, within_s=120)
+        field.processes.wait_until_ready(CONTROL_PLANE)
     field.edit("set_tenant_quota", **quota(8))
     seen.none_over_50_ms()
     if any(seen.changes):

@@ -59,7 +59,7 @@ def _empty(field: Field, profile: str) -> tuple[Pod, int]:
 def _recover(field: Field, pod: Pod, revision: int) -> str:
     """Start the control plane: everything is as before, and no call has failed."""
     field.processes.begin(*CONTROL_PLANE)
-    field.processes.wait_until_ready(CONTROL_PLANE, within_s=120)
+    field.processes.wait_until_ready(CONTROL_PLANE)
     began = time.monotonic()
     field.until("the configuration is back", lambda: field.redis_head()[1:] == [revision], 30)
     field.all_in("shared", pod, *field.pods, within_s=60)

@@ -145,7 +145,7 @@ def level_3(chapter: Chapter) -> str:
         # The connection to the one that was killed.
         connection.close()
         demo.processes.begin("worker", "beat")
-        demo.processes.wait_until_ready(["worker"], within_s=60)
+        demo.processes.wait_until_ready(["worker"])
     back = time.monotonic()
     for key in keys:
         chapter.until(f"the end of {key}", _received(sink, "resolved", key), within_s=90)
