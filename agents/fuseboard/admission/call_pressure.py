@@ -109,9 +109,12 @@ class CallShedding:
         for name in self._shedders.keys() - names:
             del self._shedders[name]
 
-    def refuses(self, guard: CallGuard, tier: CallTier) -> float | None:
-        """Seconds until the call can be tried again; ``None`` when it may go on."""
-        shedder, now = self._shedders.get(guard.name), guard.clock()
+    def refuses(self, guard: CallGuard, tier: CallTier, now: float) -> float | None:
+        """In how many seconds the call can be tried again; ``None`` when it may go on.
+
+        ``now`` is a moment on the clock of the guards.
+        """
+        shedder = self._shedders.get(guard.name)
         # The usual call: nothing else has to be asked.
         if shedder is not None and now < shedder.quiet_until:
             return None

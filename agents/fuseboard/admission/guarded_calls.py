@@ -49,8 +49,8 @@ class GuardedCalls:
     def __init__(self, calls: CallAdmission, guards: CallGuards) -> None:
         self._calls = calls
         self._guards = guards
-        #: Whether to shed a call of this guard and tier: the seconds until it may ask again, or ``None``.
-        self.shed: Callable[[CallGuard, CallTier], float | None] | None = None
+        #: Whether to shed a call of this guard and tier now: the seconds until it may ask again, or ``None``.
+        self.shed: Callable[[CallGuard, CallTier, float], float | None] | None = None
 
     async def admit(
         self,
@@ -68,8 +68,9 @@ class GuardedCalls:
         for a shared limit, so it goes before the calls that wait. ``ask``: the shared question.
         """
         number = guard.tier if tier is None else NUMBERS[tier]
+        at = guard.clock()
         # Step 1
-        if self.shed is not None and (drained_s := self.shed(guard, TIERS[number])) is not None:
+        if self.shed is not None and (drained_s := self.shed(guard, TIERS[number], at)) is not None:
             self._refuse(lane, Reason.SHED, drained_s)
         # Step 2
         leased = ask is None and lane.demand.leasable
@@ -77,7 +78,6 @@ class GuardedCalls:
             self._refuse_by_what_is_known(lane)
             leased = False
         # Step 3
-        at = guard.clock()
         token = rate = guard.local_rate
         if rate is not None and (wait_s := rate.take(at)):
             token = self._without_token(lane, wait_s)

@@ -355,7 +355,11 @@ class Bulkhead:
         if self._crowded:
             self._leave_crowd()
         elif pool.in_flight < pool.limit:
-            self._grant(pool)
+            # Nearly always no call waits.
+            for waiting in pool.seats:
+                if waiting.tier.waiters:
+                    self._grant(pool)
+                    break
 
     def _leave_crowd(self) -> None:
         """A slot became free while a pool uses more than its share: who gets it, and whether that goes on."""
