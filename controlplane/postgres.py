@@ -1,4 +1,4 @@
-"""Postgres as the clock, the bell and the lock of every process: its time, NOTIFY, and locks of a session."""
+"""Postgres as the clock, the bell and the lock of every process: its time, NOTIFY, and advisory locks."""
 
 import json
 from collections.abc import Iterator
@@ -58,6 +58,18 @@ def session_lock(key: int | str) -> Iterator[bool]:
             statement = _LOCK_NAMED if isinstance(key, str) else _LOCK
             alone = session.execute(statement, [key]).fetchone()
         yield alone == (True,)
+
+
+def transaction_lock(name: str, key: str = "", *, wait: bool = True) -> bool:
+    """Take the advisory lock of this name and key, which ends with the transaction.
+
+    Returns whether it was taken: without ``wait``, another transaction can have it.
+    """
+    function = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
+    keys = [name, key] if key else [name]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {function}({', '.join(['hashtext(%s)'] * len(keys))})", keys)
+        return wait or cursor.fetchone() == (True,)
 
 
 def check_timeouts(connection: BaseDatabaseWrapper, **_: Any) -> None:

@@ -4,13 +4,14 @@ import re
 from collections.abc import Mapping
 from itertools import chain, count
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from controlplane.accounts.models import SavedView, User
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
 from controlplane.errors import NotFound
+from controlplane.postgres import transaction_lock
 from controlplane.validation import Problems
 
 #: Views of one person in one environment, and shared views of one environment.
@@ -157,10 +158,7 @@ def _check(
             "name", "You have a view with this name. Choose another name, or delete that view first."
         )
     if becomes_shared:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_advisory_xact_lock(hashtext('shared views'), hashtext(%s))", [environment]
-            )
+        transaction_lock("shared views", environment)
         if SavedView.objects.filter(environment=environment, shared=True).count() >= MOST_SHARED:
             problems.add("shared", f"{environment} has {MOST_SHARED} shared views. Stop sharing one first.")
     problems.settle()

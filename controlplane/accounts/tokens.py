@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from hmac import compare_digest
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -22,7 +22,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.errors import NameTaken, NotFound
 from controlplane.policies.document import environment_of
-from controlplane.postgres import notify
+from controlplane.postgres import notify, transaction_lock
 from controlplane.validation import Problems
 from fuseboard.contract.words import is_slug
 
@@ -173,8 +173,7 @@ def _holds(row: TokenColumns, secret: str) -> bool:
 
 def _check_name_is_free(model: type[AgentToken] | type[ApiToken], name: str, environment: str) -> None:
     """Raise ``NameTaken`` if a valid token has the name. Concurrent callers wait for each other."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('token names'), hashtext(%s))", [name])
+    transaction_lock("token names", name)
     same = model.objects.filter(name=name, environment=environment, revoked_at__isnull=True)
     if same.filter(expires_at__gt=timezone.now()).exists():
         where = f" in environment {environment}" if environment else ""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.db import connection, transaction
 
+from controlplane.postgres import transaction_lock
 from controlplane.series.kinds import MINUTES, SPANS
 
 #: For the locks of readers. Sealing tries again a minute later.
@@ -71,7 +72,7 @@ def ensure(at: datetime) -> None:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(_LOCK_TIMEOUT)
             # Two workers make it at the same time: the second one finds it.
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('fuseboard.series.partitions'))")
+            transaction_lock("fuseboard.series.partitions")
             if name in names(table):
                 continue
             # To attach it does not stop readers, as PARTITION OF would.

@@ -9,10 +9,11 @@ import psycopg
 import pytest
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
 from psycopg.conninfo import conninfo_to_dict
 
 from controlplane.database_url import TIMEOUTS, as_options, database_of
-from controlplane.postgres import conninfo, session_lock
+from controlplane.postgres import conninfo, session_lock, transaction_lock
 from tests.controlplane.stores_down import PROJECT
 from tests.controlplane.web_process import database_url
 
@@ -152,3 +153,22 @@ def test_a_lock_lasts_over_transactions_and_ends_with_its_block() -> None:
         held = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone()
     assert held == (0,)
     assert django_settings.DIRECT_DATABASE is None
+
+
+@needs_postgres
+@pytest.mark.parametrize(
+    ("names", "earlier"),
+    [(["deliveries"], "hashtext('deliveries')"), (["alerts", "qa"], "hashtext('alerts'), hashtext('qa')")],
+)
+def test_a_lock_of_a_transaction_excludes_an_earlier_release_and_ends_with_it(
+    names: list[str], earlier: str
+) -> None:
+    take = f"SELECT pg_try_advisory_lock({earlier})"
+    with psycopg.connect(conninfo("test"), autocommit=True) as other:
+        with transaction.atomic():
+            assert transaction_lock(*names)
+            assert transaction_lock("alerts", "production", wait=False)
+            assert other.execute(take).fetchone() == (False,)
+        assert other.execute(take).fetchone() == (True,)
+        with transaction.atomic():
+            assert not transaction_lock(*names, wait=False)
