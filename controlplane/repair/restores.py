@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F
 from django.db.models.functions import Greatest
 
@@ -13,7 +13,7 @@ from controlplane.editing.revise import revise
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import Ahead
-from controlplane.publishing.publish import NOTE_AHEAD, read_head
+from controlplane.publishing.publish import read_head
 from controlplane.publishing.unknown_revisions import UnknownRevision, largest_near, unknown_revisions
 from controlplane.redis.scripts import PATIENT_S, limits
 from controlplane.validation import Problems
@@ -26,18 +26,6 @@ class Raised:
 
     head: ConfigHead
     ignored: Sequence[UnknownRevision]
-
-
-def who_is_ahead(environment: str) -> Ahead | None:
-    """A revision of this epoch that the database never made, or made again later."""
-    row = environment_of(environment)
-    return Ahead.objects.of(environment).filter(epoch__gte=row.epoch).first()
-
-
-def note_ahead(environment: str, *, epoch: int, revision: int, who: str) -> None:
-    """Record it, if the database really does not have that revision."""
-    with connection.cursor() as cursor:
-        cursor.execute(NOTE_AHEAD, [epoch, revision, who[:100], environment, epoch, revision])
 
 
 def raise_epoch(*, environment: str, reason: str, actor: Actor, ignore_pods: bool = False) -> Raised:

@@ -45,11 +45,6 @@ class Grantor:
         """Note a heartbeat; cheap, because it runs for every heartbeat."""
         self._heard[server, boot] = Heard(now, share, leaving)
 
-    def promise_to(self, server: str, boot: str, now: float) -> Promise | None:
-        """What this pod may spend now."""
-        promise = self.promises.get((server, boot))
-        return promise if promise is not None and promise.until > now else None
-
     def wants_a_look(self, now: float, lease_s: float) -> bool:
         """Whether to look at the rows before the next regular time."""
         if self._unsettled:

@@ -127,10 +127,6 @@ def _segment(start: float, end: float, state: str) -> Segment:
     return Segment(start=start, end=end, kind=face.kind, word=face.word)
 
 
-def not_closed_s(found: Sequence[Segment]) -> float:
-    return sum(segment.end - segment.start for segment in found if segment.kind not in ("closed", "unknown"))
-
-
 def shares(found: Sequence[Segment], start: float, end: float) -> list[tuple[str, float]]:
     """For ``plots.band``: kinds with their share of the time, in percent."""
     whole = max(1.0, end - start)

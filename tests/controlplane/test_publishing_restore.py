@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from controlplane.alerts.evaluate import evaluate
 from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import HISTORY, REDIS, Ahead
-from controlplane.publishing.publish import PublishError, publish_head
+from controlplane.publishing.publish import NOTE_AHEAD, PublishError, publish_head
 from controlplane.publishing.unknown_revisions import LARGEST, MOST_LISTED
-from controlplane.repair.restores import note_ahead, who_is_ahead
 from controlplane.repair.tasks import sweep_outbox
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import status_of
@@ -41,14 +41,22 @@ def in_redis(store: Any) -> tuple[int, int, int]:
     return int(epoch), int(revision), limit.limit
 
 
+def ahead_of_postgres() -> Ahead | None:
+    row = Environment.objects.get()
+    return Ahead.objects.of(row.slug).filter(epoch__gte=row.epoch).first()
+
+
+def note_ahead(*, epoch: int, revision: int, who: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(NOTE_AHEAD, [epoch, revision, who, "production", epoch, revision])
+
+
 @pytest.fixture
 def restored(production: str, text_limits: Any, ada: Any) -> int:
     """Redis has three edits and Postgres only the first. Returns the revision of Postgres."""
     first = set_limit(ada, 100)
     set_limit(ada, 200)
     set_limit(ada, 300)
-    from django.db import connection
-
     # The state of a backup from that time.
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
@@ -69,7 +77,7 @@ def test_nothing_is_published_over_a_revision_that_postgres_lost(
     known = in_redis(text_limits)
     with pytest.raises(PublishError, match="republish production --new-epoch"):
         publish_head("production")
-    ahead = who_is_ahead("production")
+    ahead = ahead_of_postgres()
     assert ahead is not None
     assert (ahead.who, ahead.epoch, ahead.revision) == ("Redis", *known[:2])
     # Also after edits brought Postgres to the same numbers and beyond, because these are other revisions.
@@ -85,13 +93,13 @@ def test_a_new_epoch_continues_above_every_known_revision(
 ) -> None:
     _, newest, _ = in_redis(text_limits)
     set_limit(ada, 150)
-    note_ahead("production", epoch=1, revision=newest + 5, who=REDIS)
+    note_ahead(epoch=1, revision=newest + 5, who=REDIS)
     with pytest.raises(CommandError, match="--reason"):
         call_command("republish", "production", "--new-epoch")
     call_command("republish", "production", "--new-epoch", "--reason", "restored the backup of noon")
     assert in_redis(text_limits) == (2, newest + 6, 150)
     assert "epoch 2" in capsys.readouterr().out
-    assert who_is_ahead("production") is None
+    assert ahead_of_postgres() is None
     assert set_limit(ada, 160) == newest + 7
     assert in_redis(text_limits) == (2, newest + 7, 160)
 
@@ -155,24 +163,24 @@ def test_republish_in_the_old_epoch_is_refused_after_a_restore(restored: int, te
 
 def test_a_pod_is_ahead_only_of_a_revision_that_postgres_lacks(production: str) -> None:
     row = Environment.objects.get()
-    note_ahead("production", epoch=row.epoch, revision=row.revision, who=f"{HISTORY}, and pod-1,")
+    note_ahead(epoch=row.epoch, revision=row.revision, who=f"{HISTORY}, and pod-1,")
     assert not Ahead.objects.exists()
-    note_ahead("production", epoch=row.epoch, revision=row.revision + 1, who=f"{HISTORY}, and pod-1,")
-    note_ahead("production", epoch=row.epoch, revision=row.revision + 9, who=f"{HISTORY}, and pod-2,")
-    note_ahead("production", epoch=row.epoch, revision=row.revision + 3, who=f"{HISTORY}, and pod-3,")
+    note_ahead(epoch=row.epoch, revision=row.revision + 1, who=f"{HISTORY}, and pod-1,")
+    note_ahead(epoch=row.epoch, revision=row.revision + 9, who=f"{HISTORY}, and pod-2,")
+    note_ahead(epoch=row.epoch, revision=row.revision + 3, who=f"{HISTORY}, and pod-3,")
     assert Ahead.objects.get().who == f"{HISTORY}, and pod-2,"
 
 
 def test_what_an_older_gateway_noted_for_a_pod_alone_stops_nothing(production: str, text_limits: Any) -> None:
     """A gateway of 0.1.0 can still run after the migration that deletes such notes."""
     row = Environment.objects.get()
-    note_ahead("production", epoch=row.epoch, revision=LARGEST, who="liar-1")
+    note_ahead(epoch=row.epoch, revision=LARGEST, who="liar-1")
     assert Ahead.objects.get().who == "liar-1"
-    assert who_is_ahead("production") is None
+    assert ahead_of_postgres() is None
     assert read_facts("production").ahead == ""
     publish_head("production")
     # Redis replaces the note, whatever number it contains.
-    note_ahead("production", epoch=row.epoch, revision=row.revision + 1, who=REDIS)
-    found = who_is_ahead("production")
+    note_ahead(epoch=row.epoch, revision=row.revision + 1, who=REDIS)
+    found = ahead_of_postgres()
     assert found is not None
     assert (found.who, found.revision) == (REDIS, row.revision + 1)

@@ -1,7 +1,6 @@
 """What gateways count per 10 s, in memory: exactly what pods counted, and never twice."""
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +15,10 @@ from controlplane.gateway.servers.series_spans import (
     values,
 )
 from controlplane.series.kinds import CALL_FIELDS, DEPENDENCY, FLEET, POD, RULE, TENANT
-from controlplane.series.percentiles import calls_ms
-from controlplane.series.reading import Answer
+from controlplane.series.percentiles import percentile
 from fuseboard.contract.load import PodLoad
 from fuseboard.contract.sync import (
+    CALL_EDGES_MS,
     Counters,
     DependencyCounters,
     RuleCounters,
@@ -341,22 +340,12 @@ def test_how_long_calls_took_is_stored_and_gaps_of_it_count_nothing():
     assert total(series, llm, "ok") == 11
 
 
-def test_percentiles_of_calls_are_of_all_points_together():
-    counts = {field: [None, 0] for field in CALL_FIELDS}
-    counts |= {"took_to_10_ms": [50, 0], "took_to_20_ms": [None, 45], "took_longer": [4, 1]}
-    answer = Answer(
-        start=0,
-        step_s=10,
-        known_s=[10, 10],
-        fields=counts,
-        first_at=0,
-        partial=[],
-        newest=20,
-        made_up_until=None,
-    )
-    assert calls_ms(answer) == {50: 10.0, 95: 20.0, 99: 60_000}
-    nothing = replace(answer, fields={field: [None, None] for field in CALL_FIELDS})
-    assert calls_ms(nothing) == {50: None, 95: None, 99: None}
+def test_a_percentile_of_the_times_of_calls_ends_at_the_last_edge():
+    counts: dict[str, int | None] = dict.fromkeys(CALL_FIELDS)
+    assert percentile([*counts.values()], CALL_EDGES_MS, 50) is None
+    counts |= {"took_to_10_ms": 50, "took_to_20_ms": 45, "took_longer": 5}
+    found = [percentile([*counts.values()], CALL_EDGES_MS, percent) for percent in (50, 95, 99)]
+    assert found == [10.0, 20.0, 60_000]
 
 
 def test_pods_are_counted_once_per_span_also_without_their_names():

@@ -53,6 +53,10 @@ class Gateway:
     def __init__(self, clock) -> None:
         self.clock, self.grantor = clock, Grantor()
 
+    def promise_to(self, pod, now: float) -> Promise | None:
+        promise = self.grantor.promises.get((pod.name, pod.boot))
+        return promise if promise is not None and promise.until > now else None
+
     def decide(self, table: Table, *, begun: float, between=lambda: None):
         """One look; beats come ``between`` its parts."""
         step = self.grantor.begin(deepcopy(table.rows), begun=begun)
@@ -121,7 +125,7 @@ class Fleet(RuleBasedStateMachine):
         gateway = self.gateways[which]
         asked, now = pod.share.clock(), gateway.clock()
         gateway.grantor.hear(pod.name, pod.boot, share=pod.share.held, leaving=False, now=now)
-        promise = gateway.grantor.promise_to(pod.name, pod.boot, now)
+        promise = gateway.promise_to(pod, now)
         return promise and (pod, asked, promise, int((promise.until - now) * 1000))
 
     def _arrives(self, answer: tuple[Pod, float, Promise, int]) -> None:
@@ -221,7 +225,7 @@ def calm(world, table, gateways, pods, seconds, *, step_s=1.0):
             gateway = gateways[number % len(gateways)]
             now = gateway.clock()
             gateway.grantor.hear(pod.name, pod.boot, share=pod.share.held, leaving=False, now=now)
-            if promise := gateway.grantor.promise_to(pod.name, pod.boot, now):
+            if promise := gateway.promise_to(pod, now):
                 lease = ShareLease(
                     level=promise.level,
                     place=promise.place,

@@ -24,7 +24,7 @@ from dashboard.live.drawing import TICK_BYTES, SentFragments, announcement
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
-from dashboard.live.timeline import not_closed_s, segments
+from dashboard.live.timeline import segments
 from dashboard.live.topics import PAGES, Topic
 from tests.dashboard.live_page import LivePage
 
@@ -219,7 +219,6 @@ def test_segments_follow_transitions_and_overrides_cover_them():
         ("half", 70, 80),
         ("closed", 80, 100),
     ]
-    assert not_closed_s(found) == 30
     held = Override(mode="forced_open", reason="r", actor="a", made_at=85, expires_at=95, revision=1)
     painted = segments(moves, "closed", None, 0, 100, [held])
     assert [(s.kind, s.start, s.end) for s in painted][-3:] == [
