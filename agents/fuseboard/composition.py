@@ -93,7 +93,7 @@ def compose_admission(
         leases=leases,
         decisions=decisions,
         guards=guards,
-        probes=Probes(lambda gate: reports.add(gate, urgent=True)),
+        probes=Probes(lambda breaker: reports.add(breaker, urgent=True)),
         on_change=on_change,
     )
     return Admission(

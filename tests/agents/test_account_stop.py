@@ -55,8 +55,11 @@ async def test_a_429_without_a_time_stops_the_fleet_for_a_second_and_opens_nothi
     async with running(redis_url, "web-1") as one, running(redis_url, "web-2") as other:
         for number in range(10):
             await fail((one, other)[number % 2], of_openai(429, "rate_limit_exceeded"))
-            for gate in (*one.admission._calls.gates.values(), *other.admission._calls.gates.values()):
-                gate.denial = None
+            for breaker in (
+                *one.admission._calls.breakers.values(),
+                *other.admission._calls.breakers.values(),
+            ):
+                breaker.denial = None
             limits.delete(*limits.keys("*cooldown*") or ["none"])
         await fail(one, of_openai(429, "rate_limit_exceeded"))
         await eventually(lambda: limits.keys("*cooldown*"))

@@ -66,15 +66,15 @@ async def test_a_question_without_an_answer_frees_the_local_probe(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):
     backlog = agent.backlog("payments")
-    gate = backlog.questions.calls.gate("payments")
-    gate._change_local(lambda: gate.local.take_over(monotonic(), gate.dependency.breaker), "a test")
-    gate.local.until = 0.0
-    assert gate.wait_locally() == 0.0
-    assert gate.wait_locally() > 0.0
+    breaker = backlog.questions.calls.breaker("payments")
+    breaker._change_local(lambda: breaker.local.take_over(monotonic(), breaker.dependency.breaker), "a test")
+    breaker.local.until = 0.0
+    assert breaker.wait_locally() == 0.0
+    assert breaker.wait_locally() > 0.0
     monkeypatch.setattr(backlog.questions, "_ask", unavailable)
     with pytest.raises(StoreUnavailable):
         await backlog.questions.take(1)
-    assert gate.wait_locally() == 0.0
+    assert breaker.wait_locally() == 0.0
 
 
 async def test_an_unexpected_error_does_not_end_the_renewal_of_leases(

@@ -15,8 +15,8 @@ from fuseboard.contract.words import BreakerState
 
 def pump(take: Callable[[int], Any], *, wait_locally: Callable[[], float] = lambda: 0.0) -> Pump:
     local = SimpleNamespace(state=BreakerState.OPEN)
-    gate = SimpleNamespace(name="payments", local=local, wait_locally=wait_locally)
-    calls = SimpleNamespace(gate=lambda _: gate, forced_open=lambda _: None, override=lambda _: None)
+    breaker = SimpleNamespace(name="payments", local=local, wait_locally=wait_locally)
+    calls = SimpleNamespace(breaker=lambda _: breaker, forced_open=lambda _: None, override=lambda _: None)
     questions = SimpleNamespace(dependency="payments", calls=calls, take=take)
     return Pump(cast(Questions, questions), UNUSED.append)
 

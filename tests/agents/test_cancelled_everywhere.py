@@ -76,8 +76,8 @@ class Scene:
         self.pod.admission.guards.stop()
 
     def the_breaker_opens(self) -> None:
-        gate = self.pod.gate
-        gate.opened(gate.generation + 1, 60_000)
+        breaker = self.pod.breaker
+        breaker.opened(breaker.generation + 1, 60_000)
 
     def _answer(self, *, cooling: bool) -> None:
         """Answer one question, and the reports before it."""

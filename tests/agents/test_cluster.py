@@ -282,14 +282,14 @@ class TestOneNode:
             for name in (lost, kept):
                 for _ in range(BREAKER.consecutive_failures):
                     server.admission.report(await server.admission.admit_call(name), Outcome.FAILURE)
-            gates = server.admission._calls.gates
-            await eventually(lambda: all(gates[name].state is BreakerState.OPEN for name in (lost, kept)))
+            breakers = server.admission._calls.breakers
+            await eventually(lambda: all(breakers[name].state is BreakerState.OPEN for name in (lost, kept)))
             victim.send(signal.SIGSTOP)
             try:
                 while not server.admission.health.cause.startswith("1 of 3"):
                     await asyncio.gather(*(server.admission.admit_request(tenant) for tenant in hurt))
-                assert gates[lost].local.state is BreakerState.OPEN
-                assert gates[kept].local.state is BreakerState.CLOSED
+                assert breakers[lost].local.state is BreakerState.OPEN
+                assert breakers[kept].local.state is BreakerState.CLOSED
             finally:
                 victim.send(signal.SIGCONT)
             await eventually(lambda: server.admission.health.cause == "connected")

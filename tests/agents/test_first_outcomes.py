@@ -44,8 +44,8 @@ async def call(server: Server, outcome: Outcome) -> bool:
     return True
 
 
-def gate(server: Server) -> FleetBreaker:
-    return server.admission._calls.gates["payments"]
+def breaker(server: Server) -> FleetBreaker:
+    return server.admission._calls.breakers["payments"]
 
 
 def fleet_state(limits: redis.Redis) -> str:
@@ -60,8 +60,8 @@ async def one_good_and_one_bad(limits: redis.Redis, good: Server, bad: Server) -
     for _ in range(6):
         await call(bad, Outcome.FAILURE)
     # Everything is sent: the reports of the bad pod are urgent.
-    await eventually(lambda: not gate(bad).scheduled)
-    assert gate(bad).local.state is BreakerState.OPEN
+    await eventually(lambda: not breaker(bad).scheduled)
+    assert breaker(bad).local.state is BreakerState.OPEN
     assert not await call(bad, Outcome.OK)
     assert fleet_state(limits) == "closed"
     assert await call(good, Outcome.OK)
@@ -83,8 +83,8 @@ async def test_only_the_bad_pod_refuses_after_a_quiet_window(limits: redis.Redis
         assert await call(good, Outcome.OK)
         # A window passes: Redis forgets the evidence, and the pod knows when it sent it.
         limits.delete(keys.evidence("production", "payments"), keys.outcomes("production", "payments"))
-        generation, at = gate(good)._last_report
-        gate(good)._last_report = (generation, at - BREAKER.window_s)
+        generation, at = breaker(good)._last_report
+        breaker(good)._last_report = (generation, at - BREAKER.window_s)
         await one_good_and_one_bad(limits, good, bad)
 
 
@@ -147,7 +147,7 @@ async def test_a_pod_without_redis_sends_nothing_at_once(valkey: Valkey):
         await eventually(lambda: server.admission.mode is Mode.LOCAL)
         for _ in range(3):
             assert await call(server, Outcome.OK)
-        assert gate(server).scheduled
+        assert breaker(server).scheduled
 
 
 @given(

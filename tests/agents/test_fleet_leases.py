@@ -217,11 +217,11 @@ async def test_news_of_a_breaker_that_cannot_be_read_or_are_old_change_nothing(
             b"nobody %d 9" % 2**62,
         ):
             server.admission.breaker_opened(news)
-        (gate,) = server.admission._calls.gates.values()
-        assert (gate.state, gate.generation) == (BreakerState.CLOSED, generation)
+        (breaker,) = server.admission._calls.breakers.values()
+        assert (breaker.state, breaker.generation) == (BreakerState.CLOSED, generation)
         server.admission.breaker_opened(b"payments %d %d" % (generation + 1, 10**18))
-        assert gate.state is BreakerState.OPEN
-        assert gate.until - monotonic() < BREAKER.open_max_ms * 1.1 / 1000 + 1
+        assert breaker.state is BreakerState.OPEN
+        assert breaker.until - monotonic() < BREAKER.open_max_ms * 1.1 / 1000 + 1
 
 
 async def fail_until_refused(server: Server, permit: Permit) -> None:
@@ -235,8 +235,8 @@ async def fail_until_refused(server: Server, permit: Permit) -> None:
 
 
 def server_demands(server: Server):
-    (gate,) = server.admission._calls.gates.values()
-    return [demand for demand, _ in gate._demands.values() if demand.supply is not None]
+    (breaker,) = server.admission._calls.breakers.values()
+    return [demand for demand, _ in breaker._demands.values() if demand.supply is not None]
 
 
 async def test_no_window_holds_more_than_a_strict_limit_with_many_servers(

@@ -41,7 +41,7 @@ class TestTheOrder:
         calls = [admitted(pod, tier=tier) for tier in ("critical", "standard", "optional")]
         for call in calls:
             pod.report(call, Outcome.FAILURE)
-        assert pod.gate.local.state is BreakerState.OPEN
+        assert pod.breaker.local.state is BreakerState.OPEN
         refused = pod.call()
         assert reason(refused) is Reason.BREAKER_OPEN
         assert slots(pod) == 0
@@ -182,7 +182,7 @@ class TestRefusals:
         answer_all(pod)
         assert sum(call.refused is not None for call in refused) == 49
         pod.pass_time(6.0)
-        assert pod.gate.local.state is pod.gate.state is BreakerState.CLOSED
+        assert pod.breaker.local.state is pod.breaker.state is BreakerState.CLOSED
         [counts] = pod.counters.wire().dependencies
         assert counts.refused == {Reason.BULKHEAD_FULL: 49}
         assert counts.failure == counts.slow == counts.neutral == 0

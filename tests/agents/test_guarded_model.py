@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
     @rule(cooling=st.booleans(), state=st.sampled_from(["closed", "closed", "open", "half_open"]))
     def answer(self, cooling: bool, state: str) -> None:
         if self.pod.store.asked:
-            self.pod.answer(state, self.pod.gate.generation or 1, cooling=cooling and state == "closed")
+            self.pod.answer(state, self.pod.breaker.generation or 1, cooling=cooling and state == "closed")
 
     @rule()
     def fail(self) -> None:

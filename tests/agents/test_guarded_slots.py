@@ -234,16 +234,16 @@ class TestSettings:
     ):
         """Third reader, medium 5: ``resilience()`` in a worker thread makes breakers."""
         calls = make_pod().admission._calls
-        new, made = type(calls).new_gate, []
+        new, made = type(calls).new_breaker, []
 
         def interrupted(self: CallAdmission, name: str, *rest: Any) -> FleetBreaker:
             if not made:  # the other thread runs in the middle of this one
                 made.append(None)
-                made.append(calls.gate(name))
+                made.append(calls.breaker(name))
             return new(self, name, *rest)
 
-        monkeypatch.setattr(type(calls), "new_gate", interrupted)
-        assert calls.gate("other") is calls.gate("other") is made[-1]
+        monkeypatch.setattr(type(calls), "new_breaker", interrupted)
+        assert calls.breaker("other") is calls.breaker("other") is made[-1]
 
     def test_what_a_heartbeat_says(self, make_pod: Make):
         pod = make_pod()

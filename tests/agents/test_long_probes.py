@@ -104,7 +104,7 @@ async def test_without_redis_the_one_probe_keeps_its_place_while_it_runs(valkey:
         valkey.stop()
         await eventually(lambda: server.admission.mode is Mode.LOCAL)
         probe = await admitted(server)
-        local = server.admission._calls.gates["payments"].local
+        local = server.admission._calls.breakers["payments"].local
         given = local.probing_until
         await eventually(lambda: local.probing_until > given + 0.3)
         with pytest.raises(Refused):
@@ -114,7 +114,7 @@ async def test_without_redis_the_one_probe_keeps_its_place_while_it_runs(valkey:
         await eventually(lambda: local.state is BreakerState.CLOSED)
 
 
-class Gate:
+class FakeBreaker:
     """What a pod knows of a breaker, in virtual time."""
 
     def __init__(self, lease_ms: int = 30_000, timeout_ms: int = 30_000) -> None:
@@ -129,10 +129,10 @@ class Gate:
         self.renewed.append(asyncio.get_running_loop().time())
 
 
-def probing(gate: Any) -> tuple[Probes, Permit]:
+def probing(breaker: Any) -> tuple[Probes, Permit]:
     probes = Probes(lambda _: None)
     permit = Permit(made=None, dependency="payments", generation=7, token="a.1", state=BreakerState.HALF_OPEN)
-    return probes, probes.begin(gate, permit)
+    return probes, probes.begin(breaker, permit)
 
 
 @pytest.fixture
@@ -144,12 +144,12 @@ def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("lease_ms", [100, 1_000, 30_000])
 def test_no_lease_ends_before_its_call(lease_ms: int):
     async def main() -> list[float]:
-        gate = Gate(lease_ms)
-        _, permit = probing(gate)
+        breaker = FakeBreaker(lease_ms)
+        _, permit = probing(breaker)
         await asyncio.sleep(300.0)
         permit.probe.end()
         await asyncio.sleep(300.0)
-        return gate.renewed
+        return breaker.renewed
 
     times = [0.0, *run_virtually(main()), 300.0]
     gaps = [later - earlier for earlier, later in pairwise(times)]
@@ -159,25 +159,25 @@ def test_no_lease_ends_before_its_call(lease_ms: int):
 
 @pytest.mark.usefixtures("virtual_clock")
 def test_a_call_that_never_ends_loses_its_permit_in_a_bounded_time():
-    async def main(gate: Gate) -> float:
-        _, permit = probing(gate)
+    async def main(breaker: FakeBreaker) -> float:
+        _, permit = probing(breaker)
         await asyncio.sleep(100_000.0)
         assert permit.probe.number
-        return gate.renewed[-1]
+        return breaker.renewed[-1]
 
-    assert run_virtually(main(Gate())) <= MOST_S
-    assert MOST_S < run_virtually(main(Gate(timeout_ms=1_000_000))) <= 4_000.0
+    assert run_virtually(main(FakeBreaker())) <= MOST_S
+    assert MOST_S < run_virtually(main(FakeBreaker(timeout_ms=1_000_000))) <= 4_000.0
 
 
 @pytest.mark.usefixtures("virtual_clock")
 def test_a_permit_of_an_earlier_generation_is_not_renewed():
     async def main() -> list[float]:
-        gate = Gate()
-        _, permit = probing(gate)
+        breaker = FakeBreaker()
+        _, permit = probing(breaker)
         await asyncio.sleep(15.0)
-        gate.generation = 8
+        breaker.generation = 8
         await asyncio.sleep(300.0)
         assert not permit.reported
-        return gate.renewed
+        return breaker.renewed
 
     assert run_virtually(main()) == [10.0]

@@ -62,7 +62,7 @@ def test_9_a_success_that_the_pod_decided_alone_sends_nothing_of_other_dependenc
     for _ in range(2):
         pod.report(granted(pod, 1), Outcome.OK)
         answer_all(pod, 1)
-    assert pod.gate.scheduled
+    assert pod.breaker.scheduled
     alone = pod.call(dependency="other")
     pod.pass_time(pod.deadline_s)
     pod.report(alone, Outcome.OK)
@@ -95,15 +95,15 @@ def test_12_the_delay_of_an_answer_does_not_keep_a_breaker_open(pod: Pod):
     assert reports(pod) == 1
     pod.pass_time(5.0)
     pod.answer("open", 2, late_s=5.0)
-    assert pod.gate.state is BreakerState.OPEN
-    assert pod.gate.until == pytest.approx(pod.time.now + 55.0, abs=0.001)
-    assert pod.gate.denial is not None
-    assert pod.gate.denial.until == pod.gate.until
+    assert pod.breaker.state is BreakerState.OPEN
+    assert pod.breaker.until == pytest.approx(pod.time.now + 55.0, abs=0.001)
+    assert pod.breaker.denial is not None
+    assert pod.breaker.denial.until == pod.breaker.until
 
 
 def test_15_a_new_policy_forgets_the_refusals_of_old_demands(pod: Pod):
-    demand = pod.gate.demand((("calls", 1),))
+    demand = pod.breaker.demand((("calls", 1),))
     demand.keys = (b"counter",)
-    pod.gate.refusals.remember(demand, Reason.QUOTA, "calls", pod.time.now + 1.0)
-    pod.gate.adopt(pod.gate.dependency)
-    assert not pod.gate.refusals.by_counter
+    pod.breaker.refusals.remember(demand, Reason.QUOTA, "calls", pod.time.now + 1.0)
+    pod.breaker.adopt(pod.breaker.dependency)
+    assert not pod.breaker.refusals.by_counter

@@ -53,12 +53,12 @@ def test_5_a_call_that_is_granted_after_the_trip_is_refused_and_gives_back(
     pod: Pod, monkeypatch: pytest.MonkeyPatch
 ):
     unused: list[object] = []
-    monkeypatch.setattr(pod.gate, "unused", lambda demand, answer: unused.append(answer))
+    monkeypatch.setattr(pod.breaker, "unused", lambda demand, answer: unused.append(answer))
     failing = granted(pod, 3)
     waiting = [pod.call(), pod.call()]
     assert all(call.waits for call in waiting)
     end(pod, failing, Outcome.FAILURE)
-    assert pod.gate.local.state is BreakerState.OPEN
+    assert pod.breaker.local.state is BreakerState.OPEN
     answer_all(pod)
     assert [refused(call) for call in waiting] == [Reason.BREAKER_OPEN] * 2
     assert len(unused) == 2
@@ -69,7 +69,7 @@ def test_a_call_that_is_granted_after_its_breaker_was_forced_open_is_refused_and
 ):
     """It got its permit, after the pod had refused a later call by the override."""
     unused: list[object] = []
-    monkeypatch.setattr(pod.gate, "unused", lambda demand, answer: unused.append(answer))
+    monkeypatch.setattr(pod.breaker, "unused", lambda demand, answer: unused.append(answer))
     granted(pod, 1)
     waiting = [pod.call(), pod.call()]
     configuration = pod.admission._configuration
@@ -93,13 +93,13 @@ def test_5_a_call_that_waited_through_the_trip_may_become_the_probe_but_only_one
     failing = granted(pod, 3)
     waiting = [pod.call(), pod.call()]
     end(pod, failing, Outcome.FAILURE)
-    pod.gate.local.until = pod.time.now
+    pod.breaker.local.until = pod.time.now
     answer_all(pod)
     assert waiting[0].permit is not None
     assert refused(waiting[1]) is Reason.PROBE_BUSY
     end(pod, waiting[:1], Outcome.OK)
-    assert pod.gate.local.state is BreakerState.HALF_OPEN
-    assert pod.gate.local.successes == 1
+    assert pod.breaker.local.state is BreakerState.HALF_OPEN
+    assert pod.breaker.local.successes == 1
 
 
 def test_6_a_call_without_an_answer_is_refused_when_the_breaker_opened_meanwhile(pod: Pod):
@@ -115,7 +115,7 @@ def test_6_a_call_that_loses_redis_is_refused_when_the_fleets_breaker_was_open(p
     waiting = pod.call()
     pod.run(lambda: pod.admission.breaker_opened(f"{NAME} 2 60000000".encode()))
     pod.in_mode(Mode.LOCAL)
-    assert pod.gate.local.state is BreakerState.OPEN
+    assert pod.breaker.local.state is BreakerState.OPEN
     assert refused(waiting) is Reason.BREAKER_OPEN
 
 
@@ -124,7 +124,7 @@ def test_7_a_call_from_before_the_trip_does_not_free_the_probe_of_another_call(p
     failing = granted(pod, 3)
     waiting = pod.call()
     end(pod, failing, Outcome.FAILURE)
-    pod.gate.local.until = pod.time.now
+    pod.breaker.local.until = pod.time.now
     probe = pod.call()
     assert probe.waits
     if how == "cancelled":
@@ -133,20 +133,20 @@ def test_7_a_call_from_before_the_trip_does_not_free_the_probe_of_another_call(p
         pod.answer("closed", 1, cooling=True)
         assert refused(waiting) is Reason.COOLING_DOWN
     assert probe.waits
-    assert pod.gate.local.probing_until > pod.time.now
+    assert pod.breaker.local.probing_until > pod.time.now
     # The probe itself frees its place.
     pod.run(probe.task.cancel)
-    assert pod.gate.local.probing_until == 0
+    assert pod.breaker.local.probing_until == 0
 
 
 def test_13_the_log_keeps_the_figures_of_a_trip_after_a_failed_probe(pod: Pod):
     end(pod, granted(pod, 3), Outcome.FAILURE)
-    figures = pod.gate.local.figures
+    figures = pod.breaker.local.figures
     assert figures == (3, 3, 0, 3)
     pod.pass_time(1.2)
     end(pod, granted(pod, 1), Outcome.FAILURE)
-    assert pod.gate.local.state is BreakerState.OPEN
-    assert pod.gate.local.figures == figures
+    assert pod.breaker.local.state is BreakerState.OPEN
+    assert pod.breaker.local.figures == figures
 
 
 def test_14_while_the_probe_is_out_a_waiting_call_asks_again_soon(pod: Pod):
@@ -171,7 +171,7 @@ def test_an_answer_from_before_an_announced_trip_opens_nothing_again(pod: Pod):
     pod.run(lambda: pod.admission.breaker_opened(f"{NAME} 2 60000000".encode()))
     pod.answer("closed", 1)
     assert refused(waiting) is Reason.BREAKER_OPEN
-    assert (pod.gate.state, pod.gate.generation) == (BreakerState.OPEN, 2)
+    assert (pod.breaker.state, pod.breaker.generation) == (BreakerState.OPEN, 2)
 
 
 def test_a_redis_that_lost_its_data_and_has_an_older_clock_is_believed(pod: Pod):
@@ -181,7 +181,7 @@ def test_a_redis_that_lost_its_data_and_has_an_older_clock_is_believed(pod: Pod)
     call = pod.call()
     pod.answer("closed", 5)
     assert call.permit is not None
-    assert pod.gate.generation == 5
+    assert pod.breaker.generation == 5
 
 
 def test_a_probe_that_was_given_up_does_not_free_the_place_of_the_next_one(pod: Pod):
@@ -194,6 +194,6 @@ def test_a_probe_that_was_given_up_does_not_free_the_place_of_the_next_one(pod: 
     probe = granted(pod, 1)
     end(pod, given_up, Outcome.OK)
     assert refused(pod.call()) is Reason.PROBE_BUSY
-    assert pod.gate.local.successes == 0
+    assert pod.breaker.local.successes == 0
     end(pod, probe, Outcome.OK)
-    assert pod.gate.local.successes == 1
+    assert pod.breaker.local.successes == 1

@@ -197,7 +197,7 @@ class Admission:
             if lane is not None and lane.direct and wait_s is None:
                 return self._calls.admit(lane)
             # A caller that says 0 does not wait, whatever the dependency says.
-            if lane is not None and not (lane.gate.dependency.wait_ms if wait_s is None else wait_s):
+            if lane is not None and not (lane.breaker.dependency.wait_ms if wait_s is None else wait_s):
                 if lane.guard is None:
                     return self._calls.admit(lane)
                 return self.guarded.admit(lane, lane.guard, tier, until)
@@ -304,12 +304,12 @@ class Admission:
 
     def is_closed(self, dependency: str) -> bool:
         """Whether the breaker of a dependency is closed, as far as this pod knows. From any thread."""
-        gate = self._calls.gates.get(dependency)
-        if gate is None:
+        breaker = self._calls.breakers.get(dependency)
+        if breaker is None:
             return True
         if (override := self._calls.override(dependency)) is not None:
             return override is not OverrideMode.FORCED_OPEN
-        return gate.state is BreakerState.CLOSED and gate.local.state is BreakerState.CLOSED
+        return breaker.state is BreakerState.CLOSED and breaker.local.state is BreakerState.CLOSED
 
     def inspect(self) -> Inspection:
         """The supported, read-only view of the admission."""
@@ -336,15 +336,16 @@ class Admission:
         """Every breaker as this pod sees it."""
         local = self.health.mode is Mode.LOCAL
         return tuple(
-            gate.view(self._calls.override(gate.name), local=local) for gate in self._calls.every_gate()
+            breaker.view(self._calls.override(breaker.name), local=local)
+            for breaker in self._calls.every_breaker()
         )
 
     def uncharged(self) -> tuple[Uncharged, ...]:
         """What limits count, and no call of this pod has stated."""
         found = [
-            Uncharged(dependency=gate.name, measure=measure)
-            for gate in tuple(self._calls.gates.values())
-            for measure in gate.uncharged
+            Uncharged(dependency=breaker.name, measure=measure)
+            for breaker in tuple(self._calls.breakers.values())
+            for measure in breaker.uncharged
         ]
         return tuple(found[:MOST_UNCHARGED])
 

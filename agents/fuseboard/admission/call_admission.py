@@ -64,18 +64,18 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     guards: CallGuards
     probes: Probes
     on_change: Callable[[], None]
-    gates: dict[str, FleetBreaker] = field(default_factory=dict)
+    breakers: dict[str, FleetBreaker] = field(default_factory=dict)
 
     # Admit a call
 
     def lane(self, dependency: str, costs: Costs, tenant: str, rules: TenantRules | None) -> CallLane:
         """``rules`` are those of ``tenant`` when its quotas on the dependency bind too."""
-        gate = self.gates.get(dependency) or self.gate(dependency)
+        breaker = self.breakers.get(dependency) or self.breaker(dependency)
         return CallLane(
             self.decisions,
             self.configuration.snapshot,
-            gate,
-            gate.demand(costs, tenant, rules),
+            breaker,
+            breaker.demand(costs, tenant, rules),
             self.configuration.changes,
             guard=self.guards.find(dependency),
             costs=costs,
@@ -87,7 +87,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         if lane.changes == self.configuration.changes:
             return lane
         rules = self.configuration.snapshot.quotas_of(lane.tenant) if lane.tenant else None
-        return self.lane(lane.gate.name, lane.costs, lane.tenant, rules)
+        return self.lane(lane.breaker.name, lane.costs, lane.tenant, rules)
 
     async def admit(self, lane: CallLane, *, leased: bool = True) -> Permit:
         """Decide one call; raises ``Refused``.
@@ -95,161 +95,161 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         First by what this pod knows, then from its fleet lease, then by Redis. Without Redis, this
         pod decides alone. ``leased``: its fleet lease was not asked yet.
         """
-        gate, demand = lane.gate, lane.demand
+        breaker, demand = lane.breaker, lane.demand
         if (
-            gate.denial is not None
+            breaker.denial is not None
             or demand.denial is not None
-            or gate.overridden
-            or gate.local.state is not CLOSED
+            or breaker.overridden
+            or breaker.local.state is not CLOSED
             or demand.never is not None
         ):
             self._refuse_by_what_is_known(lane)
         # Identifies the generations of both breakers: another object replaces it when either changes.
-        tally = gate.tally
+        tally = breaker.tally
         if leased and demand.leasable and (permit := self.from_lease(lane)) is not None:
-            return permit if gate.local.state is CLOSED else self.probes.begin(gate, permit)
+            return permit if breaker.local.state is CLOSED else self.probes.begin(breaker, permit)
         # When Redis is back, its breakers apply at once. Only limits ramp.
         if self.health.mode is LOCAL:
             return self._decide_locally(lane)
-        caller = self.batcher.ask(gate, demand)
+        caller = self.batcher.ask(breaker, demand)
         try:
             answer = await caller
         except asyncio.CancelledError:
-            give_back(gate, demand, caller)
-            gate.release_local_probe(tally)
+            give_back(breaker, demand, caller)
+            breaker.release_local_probe(tally)
             raise
         if answer is None:
-            if gate.tally is not tally:
+            if breaker.tally is not tally:
                 self._refuse_by_what_is_known(lane)
             return self._decide_locally(lane)
         if not answer.granted:
-            gate.release_local_probe(tally)
+            breaker.release_local_probe(tally)
             self._refuse_by_answer(lane, answer)
-        if gate.tally is not tally:
+        if breaker.tally is not tally:
             self._check_again(lane, caller, answer)
         if answer.signer is None:
             answer.signer, answer.mode = lane, self.health.mode
         if answer.token:
-            return self.probes.begin(gate, _permit_with_token(lane, answer))
-        generation, tally = answer.generation, gate.tally
+            return self.probes.begin(breaker, _permit_with_token(lane, answer))
+        generation, tally = answer.generation, breaker.tally
         permit = Permit(
             made=answer,
-            dependency=gate.name,
+            dependency=breaker.name,
             generation=generation,
             tally=tally if tally.generation == generation else None,
         )
-        return permit if gate.local.state is CLOSED else self.probes.begin(gate, permit)
+        return permit if breaker.local.state is CLOSED else self.probes.begin(breaker, permit)
 
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows already refuses the call."""
-        gate = lane.gate
+        breaker = lane.breaker
         self.refuse_by_denial(lane)
-        gate.denial = None
+        breaker.denial = None
         self._refuse_by_local_breaker(lane)
 
     def refuse_by_denial(self, lane: CallLane) -> None:
         """Raise ``Refused`` if an override, or what Redis said last, refuses the call. Changes nothing."""
-        gate, demand = lane.gate, lane.demand
-        if (forced := self.forced_open(gate)) is not None:
+        breaker, demand = lane.breaker, lane.demand
+        if (forced := self.forced_open(breaker)) is not None:
             self.refuse(lane, forced)
         if (never := demand.never) is not None:
-            refusal = Refusal(gate.reason_of(never), never.name)
+            refusal = Refusal(breaker.reason_of(never), never.name)
             self.refuse(lane, refusal, demand.statuses(spent=never.name))
-        if (denial := gate.denial) is not None and (left_s := denial.left_s(monotonic())) > 0:
+        if (denial := breaker.denial) is not None and (left_s := denial.left_s(monotonic())) > 0:
             self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), demand.statuses())
-        if (denial := demand.denial) is not None and (left_s := gate.refusals.left_s(demand)) > 0:
+        if (denial := demand.denial) is not None and (left_s := breaker.refusals.left_s(demand)) > 0:
             spent = demand.statuses(spent=denial.rule)
             self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
 
     def _refuse_by_local_breaker(self, lane: CallLane) -> None:
         """Raise ``Refused`` unless this pod's own breaker lets the call pass, maybe as its probe."""
-        gate = lane.gate
-        if gate.local.state is not CLOSED and self.override(gate.name) is None:
-            wait_s = gate.wait_locally()
+        breaker = lane.breaker
+        if breaker.local.state is not CLOSED and self.override(breaker.name) is None:
+            wait_s = breaker.wait_locally()
             if wait_s > 0:
                 # A probe may end at any moment, so a waiting caller asks again soon.
-                probing = gate.local.state is BreakerState.HALF_OPEN
+                probing = breaker.local.state is BreakerState.HALF_OPEN
                 reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
-                self.refuse(lane, Refusal(reason, gate.name, wait_s), mode=LOCAL)
+                self.refuse(lane, Refusal(reason, breaker.name, wait_s), mode=LOCAL)
 
     def _check_again(self, lane: CallLane, caller: Caller, answer: Answer) -> None:
         """A breaker has changed while ``caller`` waited for its grant, and may be open now."""
         try:
             # An override starts no generation of the fleet's breaker.
-            if (forced := self.forced_open(lane.gate)) is not None:
+            if (forced := self.forced_open(lane.breaker)) is not None:
                 self.refuse(lane, forced)
-            if answer.generation < lane.gate.generation:
+            if answer.generation < lane.breaker.generation:
                 self._refuse_by_what_is_known(lane)  # newer than the grant
             else:
                 self._refuse_by_local_breaker(lane)
         except Refused:
-            give_back(lane.gate, lane.demand, caller)
+            give_back(lane.breaker, lane.demand, caller)
             raise
 
-    def forced_open(self, gate: FleetBreaker) -> Refusal | None:
+    def forced_open(self, breaker: FleetBreaker) -> Refusal | None:
         """The refusal by an override that applies and forces the breaker open."""
-        override = gate.dependency.override
-        if override is None or self.override(gate.name) is not OverrideMode.FORCED_OPEN:
+        override = breaker.dependency.override
+        if override is None or self.override(breaker.name) is not OverrideMode.FORCED_OPEN:
             return None
         left_us = override.expires_at_us - self.configuration.clock.now_us()
-        return Refusal(Reason.FORCED_OPEN, gate.name, left_us / 1_000_000)
+        return Refusal(Reason.FORCED_OPEN, breaker.name, left_us / 1_000_000)
 
     def from_lease(self, lane: CallLane) -> Permit | None:
         """A permit from the fleet lease of a leasable demand, while the fleet's breaker is closed."""
-        gate, demand = lane.gate, lane.demand
-        if gate.state is not CLOSED or gate.overridden:
+        breaker, demand = lane.breaker, lane.demand
+        if breaker.state is not CLOSED or breaker.overridden:
             return None
         if demand.supply is None:
             if not demand.repeated:
                 demand.repeated = True
                 return None
-            demand.supply = Supply(gate, demand, lane.sign_lease, lambda *_: None)
+            demand.supply = Supply(breaker, demand, lane.sign_lease, lambda *_: None)
         lease = self.leases.spend(demand.supply)
         if lease is None:
             self.leases.note(demand.supply)
             return None
-        generation, tally = lease.answer.generation, gate.tally
+        generation, tally = lease.answer.generation, breaker.tally
         return Permit(
             made=lease.decision,
-            dependency=gate.name,
+            dependency=breaker.name,
             generation=generation,
             # What is leased holds no slots, so a success is one number.
             tally=tally if tally.generation == generation else None,
-            local_generation=gate.local.generation,
+            local_generation=breaker.local.generation,
         )
 
     def refusal_in(self, lane: CallLane, answer: Answer) -> tuple[Refusal, tuple[LimitStatus, ...]]:
         """Why Redis refused a call, and the limits to show with it."""
-        gate, demand, wait_s = lane.gate, lane.demand, answer.wait_s
+        breaker, demand, wait_s = lane.breaker, lane.demand, answer.wait_s
         if answer.blocked <= 0:
             reason = _BREAKER_REASONS.get(answer.verdict, Reason.PROBE_BUSY)
-            return Refusal(reason, gate.name, wait_s), ()
+            return Refusal(reason, breaker.name, wait_s), ()
         limit = demand.refs[answer.blocked - 1].limit
-        return Refusal(gate.reason_of(limit), limit.name, wait_s), demand.statuses(answer.left)
+        return Refusal(breaker.reason_of(limit), limit.name, wait_s), demand.statuses(answer.left)
 
     def _refuse_by_answer(self, lane: CallLane, answer: Answer) -> NoReturn:
         refusal, statuses = self.refusal_in(lane, answer)
         self.refuse(lane, refusal, statuses)
 
     def _decide_locally(self, lane: CallLane) -> Permit:
-        gate, demand = lane.gate, lane.demand
+        breaker, demand = lane.breaker, lane.demand
         self.counters.decided_locally()
         now = monotonic()
         blocked = self.local.take(demand, self.health.local_part, now)
         if blocked is not None:
-            gate.release_local_probe(gate.tally)
-            usual = gate.reason_of(blocked.limit)
+            breaker.release_local_probe(breaker.tally)
+            usual = breaker.reason_of(blocked.limit)
             reason = Reason.STORE_UNAVAILABLE if blocked.unavailable else usual
             refusal = Refusal(reason, blocked.limit.name, blocked.wait_s)
             self.refuse(lane, refusal, demand.statuses(), LOCAL)
         charge = self.decisions.local_charge(demand, now)
         decision = self.decisions.allow(
-            lane.snapshot, demand.statuses(), LOCAL, dependency=gate.name, charges=(charge,)
+            lane.snapshot, demand.statuses(), LOCAL, dependency=breaker.name, charges=(charge,)
         )
         permit = Permit(
-            made=decision, dependency=gate.name, generation=0, local_generation=gate.local.generation
+            made=decision, dependency=breaker.name, generation=0, local_generation=breaker.local.generation
         )
-        return self.probes.begin(gate, permit)
+        return self.probes.begin(breaker, permit)
 
     def refuse(
         self,
@@ -258,7 +258,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         limits: tuple[LimitStatus, ...] = (),
         mode: Mode | None = None,
     ) -> NoReturn:
-        name = lane.gate.name
+        name = lane.breaker.name
         self.counters.call_refused(name, refusal.reason)
         raise Refused(self.decisions.refuse(lane.snapshot, refusal, limits, mode, dependency=name))
 
@@ -271,23 +271,25 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             self.counters.call_took(permit.dependency, elapsed_s)
         if permit.slot is not None:
             permit.slot.end(outcome is not NEUTRAL)
-        gate = self.gates.get(permit.dependency) or self.gate(permit.dependency)
+        breaker = self.breakers.get(permit.dependency) or self.breaker(permit.dependency)
         tally = permit.tally
         if (
             tally is None
             or outcome is not OK
             or cooldown_ms
-            or gate.local.state is not CLOSED
-            or gate.overridden
+            or breaker.local.state is not CLOSED
+            or breaker.overridden
         ):
-            self._report_in_full(gate, permit, outcome, cooldown_ms)
+            self._report_in_full(breaker, permit, outcome, cooldown_ms)
             return
         # The usual success: one number now. Everything else is counted with the next report.
         tally.ok += 1
         if not tally.scheduled:
             self.reports.tally(tally)
 
-    def _report_in_full(self, gate: FleetBreaker, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
+    def _report_in_full(
+        self, breaker: FleetBreaker, permit: Permit, outcome: Outcome, cooldown_ms: int
+    ) -> None:
         """Free the slots, count the outcome in both breakers, and send it to Redis soon."""
         if permit.probe is not None:
             permit.probe.end()
@@ -295,25 +297,25 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             if charge.local or charge.demand.holds_slots:
                 self.finish(charge)
         # Count the successes before this outcome first.
-        gate.tally.count()
+        breaker.tally.count()
         self.counters.call(permit.dependency, outcome, permit.failure)
         tally = permit.tally
         local_generation = permit.local_generation if tally is None else tally.local_generation
-        if not gate.overridden or self.override(gate.name) is None:
-            gate.record_locally(outcome, permit.generation, local_generation)
+        if not breaker.overridden or self.override(breaker.name) is None:
+            breaker.record_locally(outcome, permit.generation, local_generation)
         probe = permit.token if permit.state is BreakerState.HALF_OPEN else ""
         if permit.generation and self.health.mode is not LOCAL:
-            gate.record(outcome, permit.generation, probe)
+            breaker.record(outcome, permit.generation, probe)
         if cooldown_ms:
-            gate.cool_down(cooldown_ms, permit.generation)
+            breaker.cool_down(cooldown_ms, permit.generation)
         if permit.account_refused:
-            gate.stop_here()
+            breaker.stop_here()
         bad = outcome is Outcome.FAILURE or outcome is Outcome.SLOW
         urgent = bad or bool(probe or cooldown_ms)
-        if urgent or not gate.scheduled:
-            self.reports.add(gate, urgent=urgent)
-        if outcome is OK and permit.generation and permit.generation == gate.generation:
-            self.reports.send_first_success(gate)
+        if urgent or not breaker.scheduled:
+            self.reports.add(breaker, urgent=urgent)
+        if outcome is OK and permit.generation and permit.generation == breaker.generation:
+            self.reports.send_first_success(breaker)
 
     def finish(self, charge: Charge) -> None:
         """The call has ended: free the slots it held, once."""
@@ -326,37 +328,37 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
 
     # The breakers
 
-    def gate(self, name: str) -> FleetBreaker:
+    def breaker(self, name: str) -> FleetBreaker:
         """The breaker of a dependency. One that is not registered has the default policy."""
-        if (found := self.gates.get(name)) is not None:
+        if (found := self.breakers.get(name)) is not None:
             return found
         # One for all: a thread that asks for ``views`` may make it in the same moment.
-        return self.gates.setdefault(name, self.new_gate(name, self.on_change))
+        return self.breakers.setdefault(name, self.new_breaker(name, self.on_change))
 
-    def new_gate(self, name: str, on_change: Callable[[], None], *, logs: bool = True) -> FleetBreaker:
-        """A new breaker, which is not in ``gates``."""
+    def new_breaker(self, name: str, on_change: Callable[[], None], *, logs: bool = True) -> FleetBreaker:
+        """A new breaker, which is not in ``breakers``."""
         return FleetBreaker(
             environment=self.environment,
             server=self.decisions.server,
             dependency=self.configuration.snapshot.dependency(name) or Dependency(name=name),
             on_change=on_change,
-            report_soon=lambda gate: self.reports.add(gate, urgent=True),
+            report_soon=lambda breaker: self.reports.add(breaker, urgent=True),
             counters=self.counters,
             settlements=self.settlements,
             leases=self.leases,
             logs=logs,
         )
 
-    def every_gate(self) -> Iterable[FleetBreaker]:
+    def every_breaker(self) -> Iterable[FleetBreaker]:
         """The breakers of the configuration, used or not, and those that only this pod has."""
         for dependency in self.configuration.snapshot.policy.dependencies:
-            self.gate(dependency.name)
-        return tuple(self.gates.values())
+            self.breaker(dependency.name)
+        return tuple(self.breakers.values())
 
     def override(self, dependency: str) -> OverrideMode | None:
         """The override of a dependency that applies now."""
-        gate = self.gates.get(dependency)
-        if gate is not None and not gate.overridden:
+        breaker = self.breakers.get(dependency)
+        if breaker is not None and not breaker.overridden:
             return None  # without reading the clock
         override = self.configuration.override_in_force(dependency)
         return override.mode if override is not None else None
@@ -364,8 +366,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     def adopt(self, snapshot: Snapshot) -> None:
         """Decide by a newer configuration from now on."""
         self.guards.adopt(snapshot)
-        for gate in tuple(self.gates.values()):
-            gate.adopt(snapshot.dependency(gate.name) or Dependency(name=gate.name))
+        for breaker in tuple(self.breakers.values()):
+            breaker.adopt(snapshot.dependency(breaker.name) or Dependency(name=breaker.name))
 
     def breaker_opened(self, message: bytes) -> None:
         """A message of the breaker channel, see ``keys.breaker_channel``. One that does not parse is ignored.
@@ -374,23 +376,23 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         """
         words = message.split(b" ")
         if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
-            gate = self.gates.get(words[0].decode("utf-8", "replace"))
-            if gate is not None:
-                gate.opened(int(words[1][:20]), int(words[2][:20]))
+            breaker = self.breakers.get(words[0].decode("utf-8", "replace"))
+            if breaker is not None:
+                breaker.opened(int(words[1][:20]), int(words[2][:20]))
 
     def override_ended(self, dependency: str) -> None:
         """An override in the configuration was ended in Redis: decide as if it had never existed."""
-        gate = self.gates.get(dependency)
-        if gate is not None:
-            gate.override_ended()
+        breaker = self.breakers.get(dependency)
+        if breaker is not None:
+            breaker.override_ended()
 
     def mode_changed(self, mode: Mode, store: Store) -> None:
         """Redis is lost or back, or in a Cluster one of its nodes is."""
-        for gate in tuple(self.gates.values()):
+        for breaker in tuple(self.breakers.values()):
             if mode is LOCAL:
-                gate.stand_alone()
+                breaker.stand_alone()
             else:
-                gate.node_changed(served=store.serves(gate.guard_keys[0]))
+                breaker.node_changed(served=store.serves(breaker.guard_keys[0]))
 
 
 def _permit_with_token(lane: CallLane, answer: Answer) -> Permit:
@@ -398,9 +400,9 @@ def _permit_with_token(lane: CallLane, answer: Answer) -> Permit:
     half_open = answer.verdict == PROBES
     return Permit(
         made=answer,
-        dependency=lane.gate.name,
+        dependency=lane.breaker.name,
         generation=answer.generation,
         token=answer.token,
-        local_generation=lane.gate.local.generation,
+        local_generation=lane.breaker.local.generation,
         state=BreakerState.HALF_OPEN if half_open else BreakerState.CLOSED,
     )

@@ -162,31 +162,31 @@ class GuardedCalls:
 
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows refuses the call. Takes no probe permit."""
-        gate = lane.gate
-        local = gate.local
+        breaker = lane.breaker
+        local = breaker.local
         self._calls.refuse_by_denial(lane)
-        if local.state is CLOSED or self._calls.override(gate.name) is not None:
+        if local.state is CLOSED or self._calls.override(breaker.name) is not None:
             return
         probing = local.state is BreakerState.HALF_OPEN
         left_s = (local.probing_until if probing else local.until) - monotonic()
         if left_s > 0:
             reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
-            self._calls.refuse(lane, Refusal(reason, gate.name, left_s))
+            self._calls.refuse(lane, Refusal(reason, breaker.name, left_s))
 
     def _refuse(self, lane: CallLane, reason: Reason, wait_s: float) -> NoReturn:
         wait_s *= random.uniform(1.0, 1.0 + JITTER)
-        self._calls.refuse(lane, Refusal(reason, lane.gate.name, wait_s))
+        self._calls.refuse(lane, Refusal(reason, lane.breaker.name, wait_s))
 
 
 def refuses(lane: CallLane) -> bool:
     """Whether something that this pod knows may refuse the call."""
-    gate, demand = lane.gate, lane.demand
+    breaker, demand = lane.breaker, lane.demand
     return (
-        gate.denial is not None
+        breaker.denial is not None
         or demand.denial is not None
-        or gate.overridden
+        or breaker.overridden
         or demand.never is not None
-        or gate.local.state is not CLOSED
+        or breaker.local.state is not CLOSED
     )
 
 

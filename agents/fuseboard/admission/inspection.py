@@ -85,17 +85,17 @@ class Inspection(Struct, frozen=True):
         """One call to a dependency, on behalf of ``tenant`` if there is one."""
         calls, snapshot = self.calls, self.calls.configuration.snapshot
         # A separate breaker, because the pod's own would remember what this question learns.
-        gate = calls.new_gate(dependency, on_change=lambda: None, logs=False)
-        demand = gate.demand(costs, tenant, snapshot.quotas_of(tenant) if tenant else None)
-        lane = CallLane(calls.decisions, snapshot, gate, demand, calls.configuration.changes)
+        breaker = calls.new_breaker(dependency, on_change=lambda: None, logs=False)
+        demand = breaker.demand(costs, tenant, snapshot.quotas_of(tenant) if tenant else None)
+        lane = CallLane(calls.decisions, snapshot, breaker, demand, calls.configuration.changes)
         statuses = demand.statuses()
-        if (refusal := calls.forced_open(gate)) is not None:
+        if (refusal := calls.forced_open(breaker)) is not None:
             statuses = ()
         elif (never := demand.never) is not None:
             refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
         else:
             unused = keys.vendor_limit(calls.environment, dependency, _UNUSED)
-            answer = await self._probe(gate, demand, unused)
+            answer = await self._probe(breaker, demand, unused)
             if answer is not None:
                 statuses = demand.statuses(answer.left)
                 if not answer.granted:

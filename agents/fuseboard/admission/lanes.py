@@ -18,13 +18,23 @@ MAX_LANES = 50_000
 class CallLane:
     """The calls of one tenant, or without a tenant, to one dependency."""
 
-    __slots__ = ("changes", "costs", "decisions", "demand", "direct", "gate", "guard", "snapshot", "tenant")
+    __slots__ = (
+        "breaker",
+        "changes",
+        "costs",
+        "decisions",
+        "demand",
+        "direct",
+        "guard",
+        "snapshot",
+        "tenant",
+    )
 
     def __init__(
         self,
         decisions: DecisionBuilder,
         snapshot: Snapshot,
-        gate: FleetBreaker,
+        breaker: FleetBreaker,
         demand: StandingDemand,
         changes: int,
         *,
@@ -34,35 +44,35 @@ class CallLane:
     ) -> None:
         self.decisions = decisions
         self.snapshot = snapshot
-        self.gate = gate
+        self.breaker = breaker
         self.demand = demand
         #: ``Configuration.changes`` when the lane was prepared. The lane is valid while that is the same.
         self.changes = changes
         #: What protects this pod from the dependency; ``None`` for nothing.
         self.guard = guard
         #: Nothing protects this pod from the dependency, and its callers do not wait for a refusal's end.
-        self.direct = guard is None and not gate.dependency.wait_ms
+        self.direct = guard is None and not breaker.dependency.wait_ms
         self.costs = costs
         self.tenant = tenant
 
     def sign(self, answer: Answer, mode: Mode) -> Decision:
         """The decision of all callers that share ``answer``; ``mode`` is that of the answer."""
-        charge = self.decisions.charge(self.gate.domain, self.demand, answer)
+        charge = self.decisions.charge(self.breaker.domain, self.demand, answer)
         return self.decisions.allow(
             self.snapshot,
             self.demand.statuses(answer.left),
             mode,
-            dependency=self.gate.name,
+            dependency=self.breaker.name,
             charges=(charge,),
         )
 
     def sign_lease(self, answer: Answer) -> Decision:
         """The one decision of all calls in a fleet lease."""
-        charge = self.decisions.charge(self.gate.domain, self.demand, answer)
+        charge = self.decisions.charge(self.breaker.domain, self.demand, answer)
         return self.decisions.allow(
             self.snapshot,
             self.demand.statuses(answer.left),
-            dependency=self.gate.name,
+            dependency=self.breaker.name,
             charges=(charge,),
             leased=True,
         )

@@ -130,7 +130,7 @@ class Questions:
 
     def limits(self) -> list[Limit]:
         """Those that bind a job. Calls of a backlog have no subject."""
-        vendor = self.calls.gate(self.dependency).dependency.vendor_limits
+        vendor = self.calls.breaker(self.dependency).dependency.vendor_limits
         return [limit for limit in vendor if not (limit.per or limit.endpoints or limit.dependency)]
 
     def slots(self) -> tuple[tuple[str, ...], list[str | int]]:
@@ -197,14 +197,14 @@ class Questions:
 
     async def take(self, most: int) -> Taken:
         """Ask for jobs that may be sent now."""
-        calls, gate = self.calls, self.calls.gate(self.dependency)
+        calls, breaker = self.calls, self.calls.breaker(self.dependency)
         part, now_us, sent_at = calls.health.shared_tenths, calls.health.store_time_us(), monotonic()
         limits = self.limits()
         if any(limit.limit == 0 and not limit.shadow for limit in limits):
-            gate.release_local_probe(gate.tally)
+            breaker.release_local_probe(breaker.tally)
             return Taken([], True, PAUSED_S, 0.0, False)  # paused: no cost fits, for now
         named = tuple(self._limit_key(limit).encode() for limit in limits)
-        guard_keys, guard = gate.put(named)
+        guard_keys, guard = breaker.put(named)
         rules: dict[int, bytes] = {}
         wanted: list[object] = []
         for limit in limits:
@@ -224,8 +224,8 @@ class Questions:
             )
         )
         more = [most, int(self.options.lease_s * 1e6), int(self.options.result_s * 1e6), wanted]
-        tally = gate.tally
-        gate.refusals.changing(named)
+        tally = breaker.tally
+        breaker.refusals.changing(named)
         try:
             reply = await self._ask(
                 BACKLOG_TAKE, guard_keys + self.keys, (question, msgpack_encode(more)), patience_s=None
@@ -234,44 +234,46 @@ class Questions:
                 raise StoreUnavailable(f"backlog_take was answered with {reply!r:.80}")
             head = _decode_head(reply[0])
         except (msgspec.DecodeError, TypeError) as error:
-            gate.release_local_probe(tally)
+            breaker.release_local_probe(tally)
             raise StoreUnavailable(f"backlog_take was answered with garbage: {error}") from None
         except StoreUnavailable:
-            gate.release_local_probe(tally)
+            breaker.release_local_probe(tally)
             raise
         finally:
-            gate.refusals.changed(named)
-            gate.refusals.forget(named)
+            breaker.refusals.changed(named)
+            breaker.refusals.forget(named)
         calls.health.answered(head.now_us)
-        refused = head.verdict not in (NONE_READY, LATE) and not head.jobs and gate_refuses(head.verdict)
+        refused = head.verdict not in (NONE_READY, LATE) and not head.jobs and breaker_refuses(head.verdict)
         if head.verdict not in (NONE_READY, LATE):
-            gate.learned(head.verdict, head.generation, head.wait_us if refused else 0, head.rest, sent_at)
+            breaker.learned(head.verdict, head.generation, head.wait_us if refused else 0, head.rest, sent_at)
         if not head.jobs:
-            gate.release_local_probe(tally)
+            breaker.release_local_probe(tally)
         jobs = [self._granted(head, row, payload) for row, payload in zip(head.jobs, reply[1:], strict=True)]
         next_s = max(0.0, (head.next_us - head.now_us) / 1e6) if head.next_us else 0.0
         return Taken(jobs, refused, head.wait_us / 1e6, next_s, bool(head.again))
 
     def _granted(self, head: Head, row: Row, payload: bytes) -> Granted:
         calls = self.calls
-        gate = calls.gate(self.dependency)
+        breaker = calls.breaker(self.dependency)
         costs = tuple(zip(map(str, row.costs[::2]), map(int, row.costs[1::2]), strict=True))
-        demand = gate.demand(costs)
+        demand = breaker.demand(costs)
         decision = calls.decisions.allow(
             calls.configuration.snapshot,
             demand.statuses(),
             dependency=self.dependency,
-            charges=(Charge(gate.domain, demand, head.now_us, row.token, account=Account(calls.decisions)),),
+            charges=(
+                Charge(breaker.domain, demand, head.now_us, row.token, account=Account(calls.decisions)),
+            ),
         )
         made = Permit(
             made=decision,
             dependency=self.dependency,
             generation=head.generation,
             token=row.token,
-            local_generation=gate.local.generation,
+            local_generation=breaker.local.generation,
             state=BreakerState.HALF_OPEN if head.verdict == PROBES else BreakerState.CLOSED,
         )
-        permit = calls.probes.begin(gate, made)
+        permit = calls.probes.begin(breaker, made)
         decided_at = calls.health.decided_at(head.now_us, 0.0)
         return Granted(row, payload, permit, decided_at + (row.lease_end - head.now_us) / 1e6)
 
@@ -300,6 +302,6 @@ class Questions:
         return reply
 
 
-def gate_refuses(verdict: int) -> bool:
+def breaker_refuses(verdict: int) -> bool:
     """Whether the breaker, and no limit, refuses."""
     return verdict in (2, 3, 4, 7, 8)

@@ -63,14 +63,14 @@ class UncountedSuccesses:
     report, or before any other outcome is counted.
     """
 
-    __slots__ = ("gate", "generation", "local_generation", "ok", "scheduled")
+    __slots__ = ("breaker", "generation", "local_generation", "ok", "scheduled")
 
-    def __init__(self, gate: "FleetBreaker", generation: int) -> None:
-        self.gate = gate
+    def __init__(self, breaker: "FleetBreaker", generation: int) -> None:
+        self.breaker = breaker
         self.generation = generation
         #: The local generation. A new object replaces this one when either generation changes. A permit
         #: keeps its object, so it needs no copy of the generations.
-        self.local_generation = gate.local.generation
+        self.local_generation = breaker.local.generation
         self.ok = 0
         #: It is in the list of tallies that will be counted.
         self.scheduled = False
@@ -79,7 +79,7 @@ class UncountedSuccesses:
         """Count them in both breakers and in the metrics."""
         if self.ok:
             ok, self.ok = self.ok, 0
-            self.gate.count_successes(ok, self.generation, self.local_generation)
+            self.breaker.count_successes(ok, self.generation, self.local_generation)
 
 
 class FleetBreaker:

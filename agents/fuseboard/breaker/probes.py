@@ -42,7 +42,7 @@ class Probe(msgspec.Struct, gc=False):
 
 
 class _Running(msgspec.Struct, gc=False):
-    gate: FleetBreaker
+    breaker: FleetBreaker
     generation: int
     #: Empty if the call is only the probe of the pod's own breaker.
     token: str
@@ -52,7 +52,7 @@ class _Running(msgspec.Struct, gc=False):
 
 
 class Probes:
-    """The running probes of a pod. ``report_soon`` sends what a gate has to report."""
+    """The running probes of a pod. ``report_soon`` sends what a breaker has to report."""
 
     def __init__(self, report_soon: Callable[[FleetBreaker], None]) -> None:
         self._report_soon = report_soon
@@ -60,16 +60,18 @@ class Probes:
         self._last = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def begin(self, gate: FleetBreaker, permit: Permit) -> Permit:
+    def begin(self, breaker: FleetBreaker, permit: Permit) -> Permit:
         """``permit``, which is renewed from now on if its call is a probe."""
         half_open = permit.state is BreakerState.HALF_OPEN
-        if not half_open and gate.local.state is not BreakerState.HALF_OPEN:
+        if not half_open and breaker.local.state is not BreakerState.HALF_OPEN:
             return permit
         self._loop = asyncio.get_running_loop()
         self._last = number = self._last + 1
-        most_s = max(MOST_S, MOST_TIMEOUTS * gate.dependency.timeout_ms / 1000)
+        most_s = max(MOST_S, MOST_TIMEOUTS * breaker.dependency.timeout_ms / 1000)
         token = permit.token if half_open else ""
-        running = _Running(gate, permit.generation, token, gate.local.generation, until=monotonic() + most_s)
+        running = _Running(
+            breaker, permit.generation, token, breaker.local.generation, until=monotonic() + most_s
+        )
         self._running[number] = running
         permit.probe = Probe(self, number)
         self._again(number, running)
@@ -93,18 +95,18 @@ class Probes:
 
     def _again(self, number: int, running: _Running) -> None:
         assert self._loop is not None  # noqa: S101 - set when the probe began
-        lease_s = running.gate.dependency.breaker.probe_lease_ms / 1000
+        lease_s = running.breaker.dependency.breaker.probe_lease_ms / 1000
         running.timer = self._loop.call_later(lease_s / RENEWALS, self._renew, number)
 
     def _renew(self, number: int) -> None:
         running = self._running.get(number)
         if running is None:
             return
-        gate = running.gate
-        renewed = gate.local.renew_probe(running.local_generation, gate.dependency.breaker)
-        if running.token and running.generation == gate.generation:
-            gate.renew_probe(running.generation, running.token)
-            self._report_soon(gate)
+        breaker = running.breaker
+        renewed = breaker.local.renew_probe(running.local_generation, breaker.dependency.breaker)
+        if running.token and running.generation == breaker.generation:
+            breaker.renew_probe(running.generation, running.token)
+            self._report_soon(breaker)
             renewed = True
         # A permit of a generation that has ended is worth nothing.
         if not renewed or monotonic() >= running.until:

@@ -22,16 +22,16 @@ class Reports:
         self._store = store
         self._health = health
         self._tuning = tuning
-        self._gates: dict[str, FleetBreaker] = {}
+        self._breakers: dict[str, FleetBreaker] = {}
         self._tallies: list[UncountedSuccesses] = []
         # Kept with its time: a handle of uvloop does not know it when the timer is due at once.
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
-    def add(self, gate: FleetBreaker, *, urgent: bool) -> None:
-        """Send the pending outcomes of ``gate`` soon."""
-        self._gates[gate.name] = gate
-        gate.scheduled = True
+    def add(self, breaker: FleetBreaker, *, urgent: bool) -> None:
+        """Send the pending outcomes of ``breaker`` soon."""
+        self._breakers[breaker.name] = breaker
+        breaker.scheduled = True
         loop = asyncio.get_running_loop()
         due = loop.time() + (URGENT_S if urgent else self._tuning().report_interval_ms / 1000)
         if self._timer is not None:
@@ -44,11 +44,11 @@ class Reports:
         """Count a success with the others, with the next report."""
         tally.scheduled = True
         self._tallies.append(tally)
-        self.add(tally.gate, urgent=False)
-        if tally.generation == tally.gate.generation:
-            self.send_first_success(tally.gate)
+        self.add(tally.breaker, urgent=False)
+        if tally.generation == tally.breaker.generation:
+            self.send_first_success(tally.breaker)
 
-    def send_first_success(self, gate: FleetBreaker) -> None:
+    def send_first_success(self, breaker: FleetBreaker) -> None:
         """A success of this generation is pending. The first one of a window is sent now, not with the next
         batch.
 
@@ -59,19 +59,19 @@ class Reports:
         interval_s = self._tuning().report_interval_ms / 1000
         if (
             self._health.usable
-            and gate.needs_immediate_report(interval_s)
-            and self._store.serves(gate.guard_keys[0])
+            and breaker.needs_immediate_report(interval_s)
+            and self._store.serves(breaker.guard_keys[0])
         ):
             # Only this dependency: the batches of the others are not due.
             tallies, self._tallies = self._tallies, []
             for tally in tallies:
-                if tally.gate is gate:
+                if tally.breaker is breaker:
                     tally.scheduled = False
                     tally.count()
                 else:
                     self._tallies.append(tally)
-            self._gates.pop(gate.name, None)
-            self._send(gate)
+            self._breakers.pop(breaker.name, None)
+            self._send(breaker)
 
     def flush(self) -> None:
         """Send all pending outcomes now. Drop them when Redis is unavailable: its breakers decide nothing
@@ -84,37 +84,37 @@ class Reports:
         for tally in tallies:
             tally.scheduled = False
             tally.count()
-            self._gates[tally.gate.name] = tally.gate
-        gates, self._gates = self._gates, {}
-        for gate in gates.values():
-            self._send(gate)
+            self._breakers[tally.breaker.name] = tally.breaker
+        breakers, self._breakers = self._breakers, {}
+        for breaker in breakers.values():
+            self._send(breaker)
 
-    def _send(self, gate: FleetBreaker) -> None:
-        pending, gate.pending, gate.scheduled = gate.pending, {}, False
-        gate.local.fold(gate.dependency.breaker)
+    def _send(self, breaker: FleetBreaker) -> None:
+        pending, breaker.pending, breaker.scheduled = breaker.pending, {}, False
+        breaker.local.fold(breaker.dependency.breaker)
         if not self._health.usable:
             return
         for generation, outcomes in pending.items():
-            gate.note_sent(generation, outcomes)
-            arguments = _arguments(gate, generation, outcomes)
-            self._store.run(REPORT, gate.report_keys, arguments, self._answered(gate, monotonic()))
+            breaker.note_sent(generation, outcomes)
+            arguments = _arguments(breaker, generation, outcomes)
+            self._store.run(REPORT, breaker.report_keys, arguments, self._answered(breaker, monotonic()))
 
-    def _answered(self, gate: FleetBreaker, sent_at: float) -> Callable[[Reply], None]:
+    def _answered(self, breaker: FleetBreaker, sent_at: float) -> Callable[[Reply], None]:
         def answered(reply: Reply) -> None:
             if isinstance(reply, list) and len(reply) == 8 and all(type(part) is int for part in reply):
                 self._health.answered(reply[4])
-                gate.reported(reply, self._health.decided_at(reply[4], sent_at))
+                breaker.reported(reply, self._health.decided_at(reply[4], sent_at))
                 return
-            gate.report_failed()
+            breaker.report_failed()
             if not isinstance(reply, ConnectionLostError):  # that was counted when the connection broke
                 self._health.failed(f"report: {reply}")
 
         return answered
 
 
-def _arguments(gate: FleetBreaker, generation: int, pending: PendingReport) -> tuple[Word, ...]:
+def _arguments(breaker: FleetBreaker, generation: int, pending: PendingReport) -> tuple[Word, ...]:
     """The arguments of ``report.lua``; see there."""
-    policy = gate.dependency.breaker
+    policy = breaker.dependency.breaker
     counted = (pending.ok, pending.failure, pending.slow, pending.tail)
     conditions = (
         policy.consecutive_failures,
@@ -132,6 +132,16 @@ def _arguments(gate: FleetBreaker, generation: int, pending: PendingReport) -> t
     )
     cooldown_us = pending.cooldown_ms * 1000
     probes = tuple(part for probe in pending.probes for part in probe)
-    where = (keys.breaker_channel(gate.environment), gate.name)
+    where = (keys.breaker_channel(breaker.environment), breaker.name)
     by_calls = ("window_calls", policy.window_calls) if policy.window_calls else ()
-    return (gate.server, generation, *counted, *conditions, *times, cooldown_us, *where, *by_calls, *probes)
+    return (
+        breaker.server,
+        generation,
+        *counted,
+        *conditions,
+        *times,
+        cooldown_us,
+        *where,
+        *by_calls,
+        *probes,
+    )

@@ -77,7 +77,7 @@ class PodMachine(RuleBasedStateMachine):
 
     @property
     def local(self) -> LocalBreaker:
-        return self.pod.gate.local
+        return self.pod.breaker.local
 
     def follow(self, change: Callable[[], object]) -> None:
         """Apply a change, and check what it did to the calls that wait."""
@@ -185,7 +185,7 @@ class PodMachine(RuleBasedStateMachine):
         pod, local = self.pod, self.local
         # Under an override, the pod's own breaker counts nothing.
         counts = not self.forced and call.local == local.generation
-        belongs = counts and call.permit.generation in (0, pod.gate.generation)
+        belongs = counts and call.permit.generation in (0, pod.breaker.generation)
         before = (local.state, local.generation, local.probing_until)
         # Good probes count from the opening on, also if one was given up in between.
         successes = local.successes + (outcome is Outcome.OK)

@@ -171,8 +171,8 @@ class Pod:
         self.in_mode(Mode.SHARED)
 
     @property
-    def gate(self) -> FleetBreaker:
-        return self.admission._calls.gate(NAME)
+    def breaker(self) -> FleetBreaker:
+        return self.admission._calls.breaker(NAME)
 
     def missing(self) -> str:
         """What Redis has not answered, and the tasks that have not ended."""

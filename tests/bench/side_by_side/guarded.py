@@ -163,7 +163,7 @@ class OlderAdmission:
             lane = self._lanes.get((dependency, tenant))
             if lane is None or lane.changes != self._configuration.changes:
                 raise SystemExit("the lane of a usual call is not prepared")
-            if lane is not None and not (lane.gate.dependency.wait_ms if wait_s is None else wait_s):
+            if lane is not None and not (lane.breaker.dependency.wait_ms if wait_s is None else wait_s):
                 return self._calls.admit(lane)
         raise SystemExit("this is no usual call")
 
@@ -173,21 +173,21 @@ class OlderAdmission:
 
 class OlderCalls:
     def __init__(self, calls: CallAdmission) -> None:
-        self.gates = calls.gates
+        self.breakers = calls.breakers
         self.reports = calls.reports
 
     def report(self, permit: Permit, outcome: Outcome, cooldown_ms: int) -> None:
         if permit.reported:
             return
         permit.reported = True
-        gate = self.gates.get(permit.dependency) or self._unknown(permit)
+        breaker = self.breakers.get(permit.dependency) or self._unknown(permit)
         tally = permit.tally
         if (
             tally is None
             or outcome is not OK
             or cooldown_ms
-            or gate.local.state is not CLOSED
-            or gate.overridden
+            or breaker.local.state is not CLOSED
+            or breaker.overridden
         ):
             raise SystemExit("this is no leased success")
         tally.ok += 1
