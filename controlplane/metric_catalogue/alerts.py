@@ -1,6 +1,6 @@
 """Alerts and their deliveries."""
 
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter, Gauge, Panel
+from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter, Gauge, Panel, per_environment
 
 _ROW = "Alerts"
 
@@ -10,12 +10,7 @@ NEWS = Counter(
     by=(WEB, WORKER),
     labels=("rule", "news"),
     most=150,
-    panel=Panel(
-        row=_ROW,
-        title="News of alerts",
-        promql="sum by (rule, news) (increase(fuseboard_alert_news_total[5m])) > 0",
-        legend="{{rule}} {{news}}",
-    ),
+    panel=Panel(_ROW, "News of alerts", above_zero=True),
 )
 DELIVERIES = Counter(
     "fuseboard_deliveries_total",
@@ -23,31 +18,30 @@ DELIVERIES = Counter(
     by=(WEB, WORKER),
     labels=("result",),
     most=6,
-    panel=Panel(
-        row=_ROW,
-        title="Attempts to send news",
-        promql="sum by (result) (increase(fuseboard_deliveries_total[5m]))",
-        legend="{{result}}",
-    ),
+    panel=Panel(_ROW, "Attempts to send news"),
 )
-ALERTS = Gauge(
+ALERTS = per_environment(
     "fuseboard_alerts",
+    Gauge,
     "Alerts that are not resolved, by level and state.",
-    by=(WEB,),
-    labels=("environment", "level", "severity", "state"),
+    WEB,
+    "level",
+    "severity",
+    "state",
     most=18,
     panel=Panel(
-        row=_ROW,
-        title="Alerts that fire",
-        promql='max by (environment, level, severity) (fuseboard_alerts{state="firing"})',
+        _ROW,
+        "Alerts that fire",
+        lines=("environment", "level", "severity"),
+        only='state="firing"',
         legend="{{environment}} level {{level}} {{severity}}",
     ),
 )
-EVALUATED = Gauge(
+EVALUATED = per_environment(
     "fuseboard_alerts_evaluated_timestamp_seconds",
+    Gauge,
     "When the worker last checked the alert rules.",
-    by=(WEB,),
-    labels=("environment",),
+    WEB,
 )
 DELIVERY_OLDEST = Gauge(
     "fuseboard_delivery_oldest_seconds",

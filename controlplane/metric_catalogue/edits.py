@@ -1,16 +1,16 @@
 """Edits, their publication and repair, schedules, approvals, and logins."""
 
-from controlplane.metric_catalogue.metric import WEB, WORKER, Counter, Gauge, Panel
+from controlplane.metric_catalogue.metric import WEB, WORKER, Counter, Gauge, Panel, per_environment
 
 _ROW = "Configuration"
 _BOTH = (WEB, WORKER)
 
-REVISION = Gauge("fuseboard_revision", "The newest revision.", by=(WEB,), labels=("environment",))
+REVISION = per_environment("fuseboard_revision", Gauge, "The newest revision.", WEB)
 OUTBOX_WAITING = Gauge(
     "fuseboard_outbox_waiting",
     "Edits that are not published yet.",
     by=(WEB,),
-    panel=Panel(row=_ROW, title="Edits that wait", promql="max(fuseboard_outbox_waiting)"),
+    panel=Panel(_ROW, "Edits that wait"),
 )
 OUTBOX_OLDEST = Gauge(
     "fuseboard_outbox_oldest_seconds", "Age of the oldest edit that is not published yet.", by=(WEB,)
@@ -35,12 +35,7 @@ REPAIRS = Counter(
     by=_BOTH,
     labels=("what",),
     most=3,
-    panel=Panel(
-        row=_ROW,
-        title="Differences repaired in Redis",
-        promql="sum by (what) (increase(fuseboard_reconcile_repairs_total[5m]))",
-        legend="{{what}}",
-    ),
+    panel=Panel(_ROW, "Differences repaired in Redis"),
 )
 SCRIPTS_BLOCKED = Counter(
     "fuseboard_redis_scripts_blocked_total",
@@ -63,11 +58,12 @@ SCHEDULES_FAILED = Counter(
 SCHEDULES_STOOD_IN = Counter(
     "fuseboard_schedules_stood_in_total", "Times the web process did what the worker had not done.", by=(WEB,)
 )
-CHANGE_REQUESTS = Gauge(
+CHANGE_REQUESTS = per_environment(
     "fuseboard_change_requests",
+    Gauge,
     "Change requests that wait for approval or application.",
-    by=(WEB,),
-    labels=("environment", "state"),
+    WEB,
+    "state",
     most=3,
 )
 CHANGE_REQUESTS_OPENED = Counter(

@@ -1,6 +1,14 @@
 """The fleet: its pods, and what protects the calls to dependencies."""
 
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, Counter, Gauge, Panel
+from controlplane.metric_catalogue.metric import (
+    GATEWAY,
+    WEB,
+    Counter,
+    Gauge,
+    Panel,
+    per_dependency,
+    per_environment,
+)
 from fuseboard.contract.load import MAX_PRIORITIES
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 
@@ -11,235 +19,185 @@ _LOCKS = "Locks and idempotency"
 #: Dependencies whose protection has series, busiest first. One without a call in the last hour has none.
 MOST_PROTECTED = 80
 
-FLEET_SERVERS = Gauge(
+FLEET_SERVERS = per_environment(
     "fuseboard_fleet_servers",
+    Gauge,
     "Pods by state and mode, as last written.",
-    by=(WEB,),
-    labels=("environment", "state", "mode"),
+    WEB,
+    "state",
+    "mode",
     most=20,
     panel=Panel(
-        row=_PODS,
-        title="Pods by mode",
+        _PODS,
+        "Pods by mode",
+        lines=("environment", "mode"),
         promql='max by (environment, mode) (sum without (state) (fuseboard_fleet_servers{state!="gone"}))',
-        legend="{{environment}} {{mode}}",
     ),
 )
-BREAKERS_HELD = Gauge(
-    "fuseboard_breakers_held",
-    "Breakers with an override.",
-    by=(WEB,),
-    labels=("environment", "mode"),
-    most=5,
+BREAKERS_HELD = per_environment(
+    "fuseboard_breakers_held", Gauge, "Breakers with an override.", WEB, "mode", most=5
 )
-OVERRIDES_ENDING = Gauge(
-    "fuseboard_overrides_ending",
-    "Overrides that end within 5 minutes.",
-    by=(WEB,),
-    labels=("environment",),
+OVERRIDES_ENDING = per_environment(
+    "fuseboard_overrides_ending", Gauge, "Overrides that end within 5 minutes.", WEB
 )
-SERVERS = Gauge(
-    "fuseboard_servers", "Servers by state.", by=(GATEWAY,), labels=("environment", "state"), most=5
-)
-FROZEN = Gauge(
-    "fuseboard_fleet_frozen",
-    "1 while no server is called offline.",
-    by=(GATEWAY,),
-    labels=("environment",),
-)
-UNKNOWN_REVISIONS = Gauge(
+SERVERS = per_environment("fuseboard_servers", Gauge, "Servers by state.", GATEWAY, "state", most=5)
+FROZEN = per_environment("fuseboard_fleet_frozen", Gauge, "1 while no server is called offline.", GATEWAY)
+UNKNOWN_REVISIONS = per_environment(
     "fuseboard_fleet_unknown_revisions",
+    Gauge,
     "Pods that report a revision that Postgres never made.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
-PODS_BY_PRESSURE = Gauge(
+PODS_BY_PRESSURE = per_environment(
     "fuseboard_fleet_pods_by_pressure",
+    Gauge,
     "Pods that report how busy they are, by level: normal, shed, or shed_hard.",
-    by=(GATEWAY,),
-    labels=("environment", "level"),
+    GATEWAY,
+    "level",
     most=3,
-    panel=Panel(
-        row=_PODS,
-        title="Pods by pressure",
-        promql="sum by (environment, level) (fuseboard_fleet_pods_by_pressure)",
-        legend="{{environment}} {{level}}",
-    ),
+    panel=Panel(_PODS, "Pods by pressure"),
 )
-SHED_BY_PRIORITY = Gauge(
+SHED_BY_PRIORITY = per_environment(
     "fuseboard_fleet_shed_per_second",
+    Gauge,
     "Requests that pods shed, by the priority of the tier. Of the 16 lowest priorities that pods report.",
-    by=(GATEWAY,),
-    labels=("environment", "priority"),
+    GATEWAY,
+    "priority",
     most=MAX_PRIORITIES,
-    panel=Panel(
-        row=_PODS,
-        title="Shed requests by priority",
-        promql="sum by (environment, priority) (fuseboard_fleet_shed_per_second)",
-        legend="{{environment}} {{priority}}",
-    ),
+    panel=Panel(_PODS, "Shed requests by priority"),
 )
-PODS_UNREADY = Gauge(
-    "fuseboard_fleet_pods_unready",
-    "Pods that are unready because of pressure.",
-    by=(GATEWAY,),
-    labels=("environment",),
+PODS_UNREADY = per_environment(
+    "fuseboard_fleet_pods_unready", Gauge, "Pods that are unready because of pressure.", GATEWAY
 )
-OBSERVES = Gauge(
+OBSERVES = per_environment(
     "fuseboard_fleet_protection_observes",
+    Gauge,
     "1 while a part of the protection decides and counts, but refuses nothing.",
-    by=(GATEWAY,),
-    labels=("environment", "part"),
+    GATEWAY,
+    "part",
     most=6,
 )
-OBSERVED_REQUESTS = Gauge(
+OBSERVED_REQUESTS = per_environment(
     "fuseboard_fleet_observed_requests_per_second",
+    Gauge,
     "Requests that shedding would refuse if it did not only observe.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
 
-LOCKS = Counter(
+LOCKS = per_environment(
     "fuseboard_fleet_locks_total",
+    Counter,
     "Locks of pods by what became of them: acquired, and those of them after a wait (waited), taken by"
     " another process, lost, unavailable, unreleased, long_held.",
-    by=(GATEWAY,),
-    labels=("environment", "event"),
+    GATEWAY,
+    "event",
     most=len(LOCK_EVENTS),
-    panel=Panel(
-        row=_LOCKS,
-        title="Locks that failed or were lost",
-        promql="sum by (environment, event)"
-        ' (increase(fuseboard_fleet_locks_total{event!~"acquired|waited"}[5m]))',
-        legend="{{environment}} {{event}}",
-    ),
+    panel=Panel(_LOCKS, "Locks that failed or were lost", only='event!~"acquired|waited"'),
 )
-LOCKS_HELD = Gauge(
-    "fuseboard_fleet_locks_held",
-    "Locks that pods hold.",
-    by=(GATEWAY,),
-    labels=("environment",),
-)
-LOCK_LONGEST = Gauge(
+LOCKS_HELD = per_environment("fuseboard_fleet_locks_held", Gauge, "Locks that pods hold.", GATEWAY)
+LOCK_LONGEST = per_environment(
     "fuseboard_fleet_locks_longest_seconds",
+    Gauge,
     "For how long the lock has been held that is held longest.",
-    by=(GATEWAY,),
-    labels=("environment",),
-    panel=Panel(
-        row=_LOCKS,
-        title="Lock that is held longest",
-        promql="max by (environment) (fuseboard_fleet_locks_longest_seconds)",
-        legend="{{environment}}",
-    ),
+    GATEWAY,
+    panel=Panel(_LOCKS, "Lock that is held longest"),
 )
-ONCE = Counter(
+ONCE = per_environment(
     "fuseboard_fleet_once_total",
+    Counter,
     "Requests with an Idempotency-Key, and blocks of agent.once, by what became of them: begun, replayed,"
     " running (409), mismatched (422), lost, unavailable, unsealed (no key opens the kept answer).",
-    by=(GATEWAY,),
-    labels=("environment", "event"),
+    GATEWAY,
+    "event",
     most=len(ONCE_EVENTS),
-    panel=Panel(
-        row=_LOCKS,
-        title="Idempotency",
-        promql="sum by (environment, event) (increase(fuseboard_fleet_once_total[5m]))",
-        legend="{{environment}} {{event}}",
-    ),
+    panel=Panel(_LOCKS, "Idempotency"),
 )
 
-_OF_DEPENDENCY = ("environment", "dependency")
-
-BULKHEAD_SLOTS = Gauge(
+BULKHEAD_SLOTS = per_dependency(
     "fuseboard_fleet_bulkhead_slots",
+    Gauge,
     "Bulkheads of all pods together: limit, active and queued calls.",
-    by=(GATEWAY,),
-    labels=(*_OF_DEPENDENCY, "tier", "kind"),
+    GATEWAY,
+    "tier",
+    "kind",
     most=9 * MOST_PROTECTED,
     panel=Panel(
-        row=_CALLS,
-        title="Slots in use",
+        _CALLS,
+        "Slots in use",
+        lines=("environment", "dependency"),
         promql='sum by (environment, dependency) (fuseboard_fleet_bulkhead_slots{kind="active"})'
         ' / (sum by (environment, dependency) (fuseboard_fleet_bulkhead_slots{kind="limit"}) > 0)',
-        legend="{{environment}} {{dependency}}",
     ),
 )
-BULKHEAD_REFUSED = Gauge(
+BULKHEAD_REFUSED = per_dependency(
     "fuseboard_fleet_bulkhead_refused_per_second",
+    Gauge,
     "Calls that bulkheads refused in the last 30 s: full, or timed_out in the queue.",
-    by=(GATEWAY,),
-    labels=(*_OF_DEPENDENCY, "tier", "reason"),
+    GATEWAY,
+    "tier",
+    "reason",
     most=6 * MOST_PROTECTED,
-    panel=Panel(
-        row=_CALLS,
-        title="Calls that bulkheads refuse",
-        promql="sum by (environment, dependency) (fuseboard_fleet_bulkhead_refused_per_second)",
-        legend="{{environment}} {{dependency}}",
-    ),
+    panel=Panel(_CALLS, "Calls that bulkheads refuse", lines=("environment", "dependency")),
 )
-RETRIES = Gauge(
+RETRIES = per_dependency(
     "fuseboard_fleet_retries_per_second",
+    Gauge,
     "Retries of the last 30 s: retried, helped, no_budget, or exhausted.",
-    by=(GATEWAY,),
-    labels=(*_OF_DEPENDENCY, "verdict"),
+    GATEWAY,
+    "verdict",
     most=4 * MOST_PROTECTED,
-    panel=Panel(
-        row=_CALLS,
-        title="Retries",
-        promql="sum by (environment, verdict) (fuseboard_fleet_retries_per_second)",
-        legend="{{environment}} {{verdict}}",
-    ),
+    panel=Panel(_CALLS, "Retries", lines=("environment", "verdict")),
 )
-FALLBACKS = Gauge(
+FALLBACKS = per_dependency(
     "fuseboard_fleet_fallbacks_per_second",
+    Gauge,
     "Answers of fallbacks in the last 30 s: used, or failed.",
-    by=(GATEWAY,),
-    labels=(*_OF_DEPENDENCY, "outcome"),
+    GATEWAY,
+    "outcome",
     most=2 * MOST_PROTECTED,
 )
-RETRY_CAP = Gauge(
+RETRY_CAP = per_dependency(
     "fuseboard_fleet_retry_cap",
+    Gauge,
     "Retries per 1,000 s that one pod may make besides its budget.",
-    by=(GATEWAY,),
-    labels=_OF_DEPENDENCY,
+    GATEWAY,
     most=200,
 )
-OBSERVED_CALLS = Gauge(
+OBSERVED_CALLS = per_dependency(
     "fuseboard_fleet_observed_calls_per_second",
+    Gauge,
     "Calls of the last 30 s that parts in observe mode would have refused.",
-    by=(GATEWAY,),
-    labels=_OF_DEPENDENCY,
+    GATEWAY,
     most=MOST_PROTECTED,
 )
-CALL_SECONDS = Gauge(
+CALL_SECONDS = per_dependency(
     "fuseboard_fleet_call_seconds",
+    Gauge,
     "Means over the pods: how long calls take (mean, p95), and wait for a slot (wait_p95).",
-    by=(GATEWAY,),
-    labels=(*_OF_DEPENDENCY, "kind"),
+    GATEWAY,
+    "kind",
     most=3 * MOST_PROTECTED,
-    panel=Panel(
-        row=_CALLS,
-        title="Time of calls, p95",
-        promql='max by (environment, dependency) (fuseboard_fleet_call_seconds{kind="p95"})',
-        legend="{{environment}} {{dependency}}",
-    ),
+    panel=Panel(_CALLS, "Time of calls, p95", lines=("environment", "dependency"), only='kind="p95"'),
 )
-ADAPTIVE_QUEUE = Gauge(
+ADAPTIVE_QUEUE = per_dependency(
     "fuseboard_fleet_adaptive_queue",
+    Gauge,
     "Adaptive queues of all pods: places, and the calls that Little's law predicts in them.",
-    by=(GATEWAY,),
-    labels=(*_OF_DEPENDENCY, "kind"),
+    GATEWAY,
+    "kind",
     most=2 * MOST_PROTECTED,
 )
-BULKHEAD_RECLAIMED = Gauge(
+BULKHEAD_RECLAIMED = per_dependency(
     "fuseboard_fleet_bulkhead_reclaimed",
+    Gauge,
     "Calls since the start of the pods that were never reported, and lost their slots.",
-    by=(GATEWAY,),
-    labels=_OF_DEPENDENCY,
+    GATEWAY,
     most=MOST_PROTECTED,
 )
-BULKHEAD_NESTED = Gauge(
+BULKHEAD_NESTED = per_dependency(
     "fuseboard_fleet_bulkhead_nested",
+    Gauge,
     "Calls since the start of the pods that found no free slot while their own task had one.",
-    by=(GATEWAY,),
-    labels=_OF_DEPENDENCY,
+    GATEWAY,
     most=MOST_PROTECTED,
 )

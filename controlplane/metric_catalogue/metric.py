@@ -1,8 +1,8 @@
 """The shape of an entry of the catalogue, and what Prometheus' library makes of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, TypeVar
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -15,15 +15,23 @@ WEB, WORKER, GATEWAY = "web", "worker", "gateway"
 POD = "pod"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Panel:
-    """A panel of the dashboard of Grafana."""
+    """A panel of the dashboard of Grafana. ``monitoring/grafana.py`` makes its query from the metric."""
 
     #: The row of the dashboard that it belongs to.
     row: str
     title: str
-    promql: str
-    #: One line's name, such as ``{{dependency}}``.
+    _: KW_ONLY
+    #: The labels that have a line each, if not all of them.
+    lines: tuple[str, ...] | None = None
+    #: The selector of the series that it shows, such as ``kind="p95"``.
+    only: str = ""
+    #: Whether it leaves out lines at zero.
+    above_zero: bool = False
+    #: A query instead of the usual one.
+    promql: str = ""
+    #: The name of a line instead of the values of its labels.
     legend: str = ""
 
 
@@ -79,6 +87,22 @@ class Histogram(Metric):
     def family(self, cumulative: Sequence[tuple[str, float]], total: float) -> HistogramMetricFamily:
         """Of one series without labels: each edge and the values up to it, and the sum of all values."""
         return HistogramMetricFamily(self.name, self.help, buckets=cumulative, sum_value=total)
+
+
+M = TypeVar("M", bound=Metric)
+
+
+def per_environment(
+    name: str, kind: type[M], text: str, by: str, *labels: str, most: int = 1, panel: Panel | None = None
+) -> M:
+    """A metric of one process with a series for each environment, and for the values of other labels."""
+    return kind(name, text, (by,), ("environment", *labels), most, panel)
+
+
+def per_dependency(
+    name: str, kind: type[M], text: str, by: str, *labels: str, most: int, panel: Panel | None = None
+) -> M:
+    return per_environment(name, kind, text, by, "dependency", *labels, most=most, panel=panel)
 
 
 def _labels(metric: Metric, value: float | None) -> tuple[str, ...] | None:

@@ -1,6 +1,15 @@
 """What the processes do: requests of web, tasks of the worker, heartbeats and writes of the gateway."""
 
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter, Gauge, Histogram, Panel
+from controlplane.metric_catalogue.metric import (
+    GATEWAY,
+    WEB,
+    WORKER,
+    Counter,
+    Gauge,
+    Histogram,
+    Panel,
+    per_environment,
+)
 
 _ROW = "Processes"
 
@@ -11,10 +20,10 @@ WEB_REQUESTS = Counter(
     labels=("route", "status"),
     most=1_400,
     panel=Panel(
-        row=_ROW,
-        title="Requests to web",
+        _ROW,
+        "Requests to web",
+        lines=("status",),
         promql="sum by (status) (rate(fuseboard_web_requests_total[5m]))",
-        legend="{{status}}",
     ),
 )
 WEB_SECONDS = Histogram(
@@ -26,8 +35,9 @@ WEB_SECONDS = Histogram(
     # Few edges: there is a series of each for every route.
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 5),
     panel=Panel(
-        row=_ROW,
-        title="Time to answer a request, p99",
+        _ROW,
+        "Time to answer a request, p99",
+        lines=(),
         promql="histogram_quantile(0.99, sum by (le) (rate(fuseboard_web_request_seconds_bucket[5m])))",
     ),
 )
@@ -39,10 +49,10 @@ TASKS = Counter(
     labels=("task", "state"),
     most=100,
     panel=Panel(
-        row=_ROW,
-        title="Tasks of the worker",
+        _ROW,
+        "Tasks of the worker",
+        lines=("state",),
         promql="sum by (state) (rate(fuseboard_tasks_total[5m]))",
-        legend="{{state}}",
     ),
 )
 TASK_SECONDS = Histogram(
@@ -67,10 +77,7 @@ GATEWAY_ANSWERS = Counter(
     labels=("status",),
     most=20,
     panel=Panel(
-        row=_ROW,
-        title="Answers of gateways",
-        promql="sum by (status) (rate(fuseboard_gateway_answers_total[5m]))",
-        legend="{{status}}",
+        _ROW, "Answers of gateways", promql="sum by (status) (rate(fuseboard_gateway_answers_total[5m]))"
     ),
 )
 GATEWAY_SYNC_SECONDS = Histogram(
@@ -79,8 +86,8 @@ GATEWAY_SYNC_SECONDS = Histogram(
     by=(GATEWAY,),
     most=14,
     panel=Panel(
-        row=_ROW,
-        title="Time to answer a heartbeat, p99",
+        _ROW,
+        "Time to answer a heartbeat, p99",
         promql="histogram_quantile(0.99, sum by (le) (rate(fuseboard_gateway_sync_seconds_bucket[5m])))",
     ),
 )
@@ -128,76 +135,64 @@ FAILED_CALLS_LEFT_OUT = Counter(
 RELOAD_FAILURES = Counter(
     "fuseboard_gateway_reload_failures_total", "Readings of the configuration that failed.", by=(GATEWAY,)
 )
-GATEWAY_REVISION = Gauge(
-    "fuseboard_gateway_revision", "The revision being served.", by=(GATEWAY,), labels=("environment",)
-)
-POLICIES_SENT = Counter(
-    "fuseboard_gateway_policies_sent_total",
-    "Answers that carried the policy document.",
-    by=(GATEWAY,),
-    labels=("environment",),
+GATEWAY_REVISION = per_environment("fuseboard_gateway_revision", Gauge, "The revision being served.", GATEWAY)
+POLICIES_SENT = per_environment(
+    "fuseboard_gateway_policies_sent_total", Counter, "Answers that carried the policy document.", GATEWAY
 )
 CONFIGURATION_AGE = Gauge(
     "fuseboard_gateway_configuration_age_seconds", "Since Postgres was last read.", by=(GATEWAY,)
 )
-STALE_BEATS = Counter(
-    "fuseboard_gateway_stale_beats_total",
-    "Beats that came too late to count.",
-    by=(GATEWAY,),
-    labels=("environment",),
+STALE_BEATS = per_environment(
+    "fuseboard_gateway_stale_beats_total", Counter, "Beats that came too late to count.", GATEWAY
 )
-PODS_DROPPED = Counter(
+PODS_DROPPED = per_environment(
     "fuseboard_gateway_pods_dropped_total",
+    Counter,
     "Pods that made room for a new pod, because the fleet was full.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
-NEW_PODS_REFUSED = Counter(
+NEW_PODS_REFUSED = per_environment(
     "fuseboard_gateway_new_pods_refused_total",
+    Counter,
     "Heartbeats of pods with a new name that a token's limit refused.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
-WRITES_REFUSED = Counter(
+WRITES_REFUSED = per_environment(
     "fuseboard_gateway_writes_refused_total",
+    Counter,
     "Values that Postgres refused, and that the gateway dropped; without an environment if it concerns all.",
-    by=(GATEWAY,),
-    labels=("environment", "what"),
+    GATEWAY,
+    "what",
 )
-KEPT_BYTES = Gauge(
-    "fuseboard_gateway_kept_bytes",
-    "What is kept of heartbeats, by its estimated memory.",
-    by=(GATEWAY,),
-    labels=("environment",),
+KEPT_BYTES = per_environment(
+    "fuseboard_gateway_kept_bytes", Gauge, "What is kept of heartbeats, by its estimated memory.", GATEWAY
 )
-BEATS_CUT = Counter(
+BEATS_CUT = per_environment(
     "fuseboard_gateway_beats_cut_total",
+    Counter,
     "Heartbeats of which the pod, or the gateway, left something out.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
-UNREADY_GRANTED = Counter(
+UNREADY_GRANTED = per_environment(
     "fuseboard_gateway_unready_granted_total",
+    Counter,
     "Times a pod under pressure was allowed to be unready.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
-UNREADY_REFUSED = Counter(
+UNREADY_REFUSED = per_environment(
     "fuseboard_gateway_unready_refused_total",
+    Counter,
     "Heartbeats that asked to be unready while enough pods of the service were.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
-POD_LEVEL_CHANGES = Counter(
+POD_LEVEL_CHANGES = per_environment(
     "fuseboard_gateway_pod_level_changes_total",
+    Counter,
     "Changes of what pods shed, by the new level: normal, shed, or shed_hard.",
-    by=(GATEWAY,),
-    labels=("environment", "level"),
+    GATEWAY,
+    "level",
     most=3,
 )
-RETRY_CAP_CHANGES = Counter(
-    "fuseboard_gateway_retry_cap_changes_total",
-    "Changes of retry caps that the log has.",
-    by=(GATEWAY,),
-    labels=("environment",),
+RETRY_CAP_CHANGES = per_environment(
+    "fuseboard_gateway_retry_cap_changes_total", Counter, "Changes of retry caps that the log has.", GATEWAY
 )

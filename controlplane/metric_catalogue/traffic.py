@@ -1,6 +1,15 @@
 """What pods decide and call, as gateways hear it, and what the control plane concludes from it."""
 
-from controlplane.metric_catalogue.metric import GATEWAY, WEB, WORKER, Counter, Gauge, Panel
+from controlplane.metric_catalogue.metric import (
+    GATEWAY,
+    WEB,
+    WORKER,
+    Counter,
+    Gauge,
+    Panel,
+    per_dependency,
+    per_environment,
+)
 
 _ROW = "Decisions"
 _BREAKERS = "Breakers"
@@ -18,79 +27,53 @@ MOST_DEPENDENCIES = 200
 #: Backlogs that have series: those with a problem first, then the fullest.
 MOST_BACKLOGS = 16
 
-REQUESTS = Gauge(
+REQUESTS = per_environment(
     "fuseboard_fleet_requests_per_second",
+    Gauge,
     "Requests that pods decided.",
-    by=(GATEWAY,),
-    labels=("environment",),
-    panel=Panel(
-        row=_ROW,
-        title="Requests",
-        promql="sum by (environment) (fuseboard_fleet_requests_per_second)",
-        legend="{{environment}}",
-    ),
+    GATEWAY,
+    panel=Panel(_ROW, "Requests"),
 )
-REFUSED = Gauge(
+REFUSED = per_environment(
     "fuseboard_fleet_refused_per_second",
+    Gauge,
     "Requests that pods refused, by reason: shed for pressure, others for a limit.",
-    by=(GATEWAY,),
-    labels=("environment", "reason"),
+    GATEWAY,
+    "reason",
     most=20,
-    panel=Panel(
-        row=_ROW,
-        title="Refused requests",
-        promql="sum by (environment, reason) (fuseboard_fleet_refused_per_second)",
-        legend="{{environment}} {{reason}}",
-    ),
+    panel=Panel(_ROW, "Refused requests"),
 )
-DECIDED_LOCALLY = Gauge(
+DECIDED_LOCALLY = per_environment(
     "fuseboard_fleet_decided_locally_per_second",
+    Gauge,
     "Requests that pods decided without Redis.",
-    by=(GATEWAY,),
-    labels=("environment",),
-    panel=Panel(
-        row=_ROW,
-        title="Decided without Redis",
-        promql="sum by (environment) (fuseboard_fleet_decided_locally_per_second)",
-        legend="{{environment}}",
-    ),
+    GATEWAY,
+    panel=Panel(_ROW, "Decided without Redis"),
 )
-REDIS_P99 = Gauge(
+REDIS_P99 = per_environment(
     "fuseboard_fleet_redis_p99_seconds",
+    Gauge,
     "Response time of Redis as pods see it: 99 % of the answers of the last 9 s were faster.",
-    by=(GATEWAY,),
-    labels=("environment",),
-    panel=Panel(
-        row=_ROW,
-        title="Redis p99 as pods see it",
-        promql="max by (environment) (fuseboard_fleet_redis_p99_seconds)",
-        legend="{{environment}}",
-    ),
+    GATEWAY,
+    panel=Panel(_ROW, "Redis p99 as pods see it"),
 )
-REDIS_FAILED = Gauge(
+REDIS_FAILED = per_environment(
     "fuseboard_fleet_redis_failures_per_second",
+    Gauge,
     "Questions to Redis without an answer in time (timeout), or with an error.",
-    by=(GATEWAY,),
-    labels=("environment", "kind"),
+    GATEWAY,
+    "kind",
     most=2,
-    panel=Panel(
-        row=_ROW,
-        title="Failed questions to Redis",
-        promql="sum by (environment, kind) (fuseboard_fleet_redis_failures_per_second)",
-        legend="{{environment}} {{kind}}",
-    ),
+    panel=Panel(_ROW, "Failed questions to Redis"),
 )
-REDIS_ASKED = Gauge(
-    "fuseboard_fleet_redis_asked_per_second",
-    "Questions of pods to Redis.",
-    by=(GATEWAY,),
-    labels=("environment",),
+REDIS_ASKED = per_environment(
+    "fuseboard_fleet_redis_asked_per_second", Gauge, "Questions of pods to Redis.", GATEWAY
 )
-REDIS_PRIMARIES_DOWN = Gauge(
+REDIS_PRIMARIES_DOWN = per_environment(
     "fuseboard_fleet_redis_primaries_down",
+    Gauge,
     "Primaries of Redis that do not answer the gateway.",
-    by=(GATEWAY,),
-    labels=("environment",),
+    GATEWAY,
 )
 REDIS_UP = Gauge(
     "fuseboard_redis_up",
@@ -106,12 +89,7 @@ REDIS_OPS = Gauge(
     by=(WEB,),
     labels=("node",),
     most=50,
-    panel=Panel(
-        row=_REDIS,
-        title="Commands of a server",
-        promql="max by (node) (fuseboard_redis_ops_per_second)",
-        legend="{{node}}",
-    ),
+    panel=Panel(_REDIS, "Commands of a server"),
 )
 REDIS_CAPACITY = Gauge(
     "fuseboard_redis_capacity_ops",
@@ -127,12 +105,7 @@ REDIS_MEMORY = Gauge(
     by=(WEB,),
     labels=("node",),
     most=50,
-    panel=Panel(
-        row=_REDIS,
-        title="Memory of a server",
-        promql="max by (node) (fuseboard_redis_memory_bytes)",
-        legend="{{node}}",
-    ),
+    panel=Panel(_REDIS, "Memory of a server"),
 )
 REDIS_MEMORY_LIMIT = Gauge(
     "fuseboard_redis_memory_limit_bytes",
@@ -147,199 +120,150 @@ REDIS_LAG = Gauge(
     by=(WEB,),
     labels=("node",),
     most=50,
-    panel=Panel(
-        row=_REDIS,
-        title="Replication lag",
-        promql="max by (node) (fuseboard_redis_replication_lag_seconds)",
-        legend="{{node}}",
-    ),
+    panel=Panel(_REDIS, "Replication lag"),
 )
-UNLIMITED = Gauge(
-    "fuseboard_unlimited",
-    "1 while no limit of an environment refuses anything.",
-    by=(WEB,),
-    labels=("environment",),
+UNLIMITED = per_environment(
+    "fuseboard_unlimited", Gauge, "1 while no limit of an environment refuses anything.", WEB
 )
-HOT_KEYS = Gauge(
+HOT_KEYS = per_environment(
     "fuseboard_fleet_hot_keys",
+    Gauge,
     "Tenants and quotas that are so busy that pods lease parts of them.",
-    by=(WEB,),
-    labels=("environment",),
+    WEB,
 )
-CALLS = Gauge(
+CALLS = per_dependency(
     "fuseboard_fleet_calls_per_second",
+    Gauge,
     "Calls to a dependency by outcome: done (with failed and slow ones), failed, slow, refused.",
-    by=(GATEWAY,),
-    labels=("environment", "dependency", "outcome"),
+    GATEWAY,
+    "outcome",
     most=4 * MOST_DEPENDENCIES,
-    panel=Panel(
-        row=_BREAKERS,
-        title="Failed calls",
-        promql='sum by (environment, dependency) (fuseboard_fleet_calls_per_second{outcome="failed"})',
-        legend="{{environment}} {{dependency}}",
-    ),
+    panel=Panel(_BREAKERS, "Failed calls", lines=("environment", "dependency"), only='outcome="failed"'),
 )
-TENANT_REQUESTS = Gauge(
+TENANT_REQUESTS = per_environment(
     "fuseboard_tenant_requests_per_second",
+    Gauge,
     "Requests of the 20 tenants that are refused most, or else ask most, and of all others together.",
-    by=(WEB,),
-    labels=("environment", "tenant"),
+    WEB,
+    "tenant",
     most=TOP + 1,
 )
-TENANT_REFUSED = Gauge(
+TENANT_REFUSED = per_environment(
     "fuseboard_tenant_refused_per_second",
+    Gauge,
     "Refused requests of the same tenants.",
-    by=(WEB,),
-    labels=("environment", "tenant"),
+    WEB,
+    "tenant",
     most=TOP + 1,
-    panel=Panel(
-        row=_QUOTAS,
-        title="Tenants that are refused",
-        promql="max by (environment, tenant) (fuseboard_tenant_refused_per_second)",
-        legend="{{environment}} {{tenant}}",
-    ),
+    panel=Panel(_QUOTAS, "Tenants that are refused"),
 )
-QUOTA_USED = Gauge(
+QUOTA_USED = per_environment(
     "fuseboard_quota_used_ratio",
+    Gauge,
     "Part of a quota or vendor limit of a calendar period that is spent, in its unit, of the 20 most spent.",
-    by=(WEB,),
-    labels=("environment", "tenant", "dependency", "quota", "unit"),
+    WEB,
+    "tenant",
+    "dependency",
+    "quota",
+    "unit",
     most=TOP,
     panel=Panel(
-        row=_QUOTAS,
-        title="Spent of quotas and budgets",
-        promql="max by (environment, tenant, dependency, quota) (fuseboard_quota_used_ratio)",
-        legend="{{environment}} {{tenant}} {{dependency}} {{quota}}",
+        _QUOTAS, "Spent of quotas and budgets", lines=("environment", "tenant", "dependency", "quota")
     ),
 )
-QUOTAS = Gauge(
+QUOTAS = per_environment(
     "fuseboard_quotas",
+    Gauge,
     "Quotas and vendor limits of a calendar period by state: ok, warn (80 %), over (100 %), will_be_over,"
     " unknown.",
-    by=(WEB,),
-    labels=("environment", "state"),
+    WEB,
+    "state",
     most=5,
 )
-BREAKER_STATE = Gauge(
+BREAKER_STATE = per_dependency(
     "fuseboard_breaker_state",
+    Gauge,
     "0 closed, 1 open, 2 half-open, 3 forced open by an override; other overrides count as closed.",
-    by=(WEB,),
-    labels=("environment", "dependency"),
+    WEB,
     most=MOST_DEPENDENCIES,
-    panel=Panel(
-        row=_BREAKERS,
-        title="Breakers that are open (1), half-open (2) or forced open (3)",
-        promql="max by (environment, dependency) (fuseboard_breaker_state) > 0",
-        legend="{{environment}} {{dependency}}",
-    ),
+    panel=Panel(_BREAKERS, "Breakers that are open (1), half-open (2) or forced open (3)", above_zero=True),
 )
-BREAKER_OPEN_RATIO = Gauge(
+BREAKER_OPEN_RATIO = per_dependency(
     "fuseboard_breaker_open_1h_ratio",
+    Gauge,
     "Part of the last hour in which the breaker was open.",
-    by=(WEB,),
-    labels=("environment", "dependency"),
+    WEB,
     most=MOST_DEPENDENCIES,
-    panel=Panel(
-        row=_BREAKERS,
-        title="Part of the last hour open",
-        promql="max by (environment, dependency) (fuseboard_breaker_open_1h_ratio) > 0",
-        legend="{{environment}} {{dependency}}",
-    ),
+    panel=Panel(_BREAKERS, "Part of the last hour open", above_zero=True),
 )
-BREAKER_TRANSITIONS = Counter(
+BREAKER_TRANSITIONS = per_dependency(
     "fuseboard_breaker_transitions_total",
+    Counter,
     "Changes of breakers by the new state.",
-    by=(WORKER,),
-    labels=("environment", "dependency", "to"),
+    WORKER,
+    "to",
     most=3 * MOST_DEPENDENCIES,
-    panel=Panel(
-        row=_BREAKERS,
-        title="Changes of breakers",
-        promql="sum by (environment, dependency, to) (increase(fuseboard_breaker_transitions_total[5m])) > 0",
-        legend="{{environment}} {{dependency}} {{to}}",
-    ),
+    panel=Panel(_BREAKERS, "Changes of breakers", above_zero=True),
 )
-BACKLOG_JOBS = Gauge(
+BACKLOG_JOBS = per_dependency(
     "fuseboard_backlog_jobs",
+    Gauge,
     "Jobs of the 16 fullest backlogs by state: ready, delayed, leased, dead.",
-    by=(WEB,),
-    labels=("environment", "dependency", "state"),
+    WEB,
+    "state",
     most=4 * MOST_BACKLOGS,
-    panel=Panel(
-        row=_BACKLOGS,
-        title="Jobs in backlogs",
-        promql="max by (environment, dependency, state) (fuseboard_backlog_jobs) > 0",
-        legend="{{environment}} {{dependency}} {{state}}",
-    ),
+    panel=Panel(_BACKLOGS, "Jobs in backlogs", above_zero=True),
 )
-BACKLOG_USED = Gauge(
+BACKLOG_USED = per_dependency(
     "fuseboard_backlog_used_ratio",
+    Gauge,
     "Part of the bound of a backlog that is used, in jobs or bytes; at 1, jobs are refused.",
-    by=(WEB,),
-    labels=("environment", "dependency"),
+    WEB,
     most=MOST_BACKLOGS,
-    panel=Panel(
-        row=_BACKLOGS,
-        title="Used of backlogs",
-        promql="max by (environment, dependency) (fuseboard_backlog_used_ratio)",
-        legend="{{environment}} {{dependency}}",
-    ),
+    panel=Panel(_BACKLOGS, "Used of backlogs"),
 )
-BACKLOG_WAIT = Gauge(
+BACKLOG_WAIT = per_dependency(
     "fuseboard_backlog_wait_seconds",
+    Gauge,
     "How long the job that comes next has waited.",
-    by=(WEB,),
-    labels=("environment", "dependency"),
+    WEB,
     most=MOST_BACKLOGS,
-    panel=Panel(
-        row=_BACKLOGS,
-        title="Wait in backlogs",
-        promql="max by (environment, dependency) (fuseboard_backlog_wait_seconds)",
-        legend="{{environment}} {{dependency}}",
-    ),
+    panel=Panel(_BACKLOGS, "Wait in backlogs"),
 )
-BACKLOG_UNTAKEN = Gauge(
+BACKLOG_UNTAKEN = per_dependency(
     "fuseboard_backlog_untaken_seconds",
+    Gauge,
     "For how long a job could be sent while no worker has a job or asks.",
-    by=(WEB,),
-    labels=("environment", "dependency"),
+    WEB,
     most=MOST_BACKLOGS,
 )
-CONFIG_LAG = Gauge(
+CONFIG_LAG = per_environment(
     "fuseboard_config_lag_seconds",
+    Gauge,
     "Age of the oldest edit that a live pod has not applied.",
-    by=(WEB,),
-    labels=("environment",),
-    panel=Panel(
-        row=_ROW,
-        title="Configuration lag",
-        promql="max by (environment) (fuseboard_config_lag_seconds)",
-        legend="{{environment}}",
-    ),
+    WEB,
+    panel=Panel(_ROW, "Configuration lag"),
 )
-CONFIG_REJECTED = Gauge(
-    "fuseboard_config_rejected_pods",
-    "Pods that rejected the configuration.",
-    by=(WEB,),
-    labels=("environment",),
+CONFIG_REJECTED = per_environment(
+    "fuseboard_config_rejected_pods", Gauge, "Pods that rejected the configuration.", WEB
 )
-AGENT_VERSIONS = Gauge(
+AGENT_VERSIONS = per_environment(
     "fuseboard_agent_versions",
+    Gauge,
     "Pods by version of the agent; beyond 20 versions, other.",
-    by=(WEB,),
-    labels=("environment", "version"),
+    WEB,
+    "version",
     most=MOST_VERSIONS + 1,
 )
-TOKEN_EXPIRY = Gauge(
+TOKEN_EXPIRY = per_environment(
     "fuseboard_token_expiry_timestamp_seconds",
+    Gauge,
     "When the next valid token of an environment expires: api or agent. Tokens for all environments have"
     " an empty environment.",
-    by=(WEB,),
-    labels=("environment", "kind"),
+    WEB,
+    "kind",
     most=3,
 )
 CERTIFICATE_EXPIRY = Gauge(
-    "fuseboard_certificate_expiry_timestamp_seconds",
-    "When FUSEBOARD_TLS_CERT_FILE expires.",
-    by=(WEB,),
+    "fuseboard_certificate_expiry_timestamp_seconds", "When FUSEBOARD_TLS_CERT_FILE expires.", by=(WEB,)
 )

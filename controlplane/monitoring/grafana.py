@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from controlplane.metric_catalogue.every import EVERY
-from controlplane.metric_catalogue.metric import Metric, Panel
+from controlplane.metric_catalogue.metric import WEB, Metric, Panel
 
 #: Of Grafana 10; newer ones read it too.
 SCHEMA_VERSION = 38
@@ -57,11 +57,31 @@ def _panel(number: int, metric: Metric, panel: Panel, *, x: int, y: int) -> dict
             {
                 "refId": "A",
                 "datasource": _SOURCE,
-                "expr": panel.promql,
-                "legendFormat": panel.legend or "__auto",
+                "expr": promql_of(metric, panel),
+                "legendFormat": panel.legend or _legend(metric, panel) or "__auto",
             }
         ],
     }
+
+
+def promql_of(metric: Metric, panel: Panel) -> str:
+    """The highest of durations and of what each web process exports about the whole fleet; else the sum."""
+    if panel.promql:
+        return panel.promql
+    highest = metric.type == "gauge" and (WEB in metric.by or metric.name.endswith("_seconds"))
+    series = f"{metric.name}{{{panel.only}}}" if panel.only else metric.name
+    figure = f"increase({series}[5m])" if metric.type == "counter" else series
+    lines = _lines(metric, panel)
+    over = f" by ({', '.join(lines)}) " if lines else ""
+    return f"{'max' if highest else 'sum'}{over}({figure}){' > 0' if panel.above_zero else ''}"
+
+
+def _legend(metric: Metric, panel: Panel) -> str:
+    return " ".join(f"{{{{{label}}}}}" for label in _lines(metric, panel))
+
+
+def _lines(metric: Metric, panel: Panel) -> tuple[str, ...]:
+    return metric.labels if panel.lines is None else panel.lines
 
 
 def _document(panels: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from controlplane.alerts.causes import EXPLAINS
 from controlplane.alerts.rules import RULES
 from controlplane.metric_catalogue.every import EVERY
 from controlplane.monitoring.files import FILES
+from controlplane.monitoring.grafana import promql_of
 from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES, runbook_of
 from tests.controlplane.monitoring_tools import run
 
@@ -72,8 +73,9 @@ def test_a_rule_asks_for_metrics_and_labels_of_the_catalogue(text: str) -> None:
 def test_a_panel_asks_for_metrics_and_labels_of_the_catalogue() -> None:
     for metric in EVERY:
         if metric.panel is not None:
-            check_query(metric.panel.promql)
-            assert metric.name in metric.panel.promql
+            query = promql_of(metric, metric.panel)
+            check_query(query)
+            assert metric.name in query
 
 
 def check_query(text: str) -> None:
@@ -296,7 +298,7 @@ def test_the_dashboard_has_a_panel_for_each_entry_of_the_catalogue_that_names_on
     document = json.loads((FOLDER / "grafana/fuseboard.json").read_text())
     assert (document["uid"], document["schemaVersion"]) == ("fuseboard", 38)
     shown = {panel["targets"][0]["expr"] for panel in document["panels"] if panel["type"] != "row"}
-    assert shown == {metric.panel.promql for metric in EVERY if metric.panel is not None}
+    assert shown == {promql_of(metric, metric.panel) for metric in EVERY if metric.panel is not None}
     assert len({panel["id"] for panel in document["panels"]}) == len(document["panels"])
     for panel in document["panels"]:
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24

@@ -23,6 +23,7 @@ from controlplane.metric_catalogue.every import EVERY
 from controlplane.metric_catalogue.metric import GATEWAY, POD, WEB, WORKER
 from controlplane.monitoring.alertmanager import HOOKS
 from controlplane.monitoring.files import FILES
+from controlplane.monitoring.grafana import promql_of
 from fuseboard import blocking
 from fuseboard.integrations import wsgi
 from tests.agents.alone import settings_with
@@ -246,13 +247,11 @@ def test_prometheus_reads_every_process_and_a_rule_reaches_its_receiver(
     assert ask('fuseboard_tasks_total{task="alerts.evaluate",state="success"}')
     for metric in EVERY:
         if metric.panel is not None:
+            query = promql_of(metric, metric.panel)
             answer = httpx.get(
-                f"{prometheus}/api/v1/query",
-                params={"query": metric.panel.promql},
-                trust_env=False,
-                timeout=10,
+                f"{prometheus}/api/v1/query", params={"query": query}, trust_env=False, timeout=10
             )
-            assert answer.json()["status"] == "success", metric.panel.promql
+            assert answer.json()["status"] == "success", query
     wait_until(lambda: ("Watchdog", "firing") in sink.alerts("/watchdog"), within_s=WITHIN_S, every_s=0.2)
     a_cause_hides_what_it_explains(prometheus)
     # Nobody reads the metrics of a gateway any more.
