@@ -198,7 +198,7 @@ class TestRefusals:
 
     def test_the_shedder_of_calls_refuses_first(self, make_pod: Make):
         pod = make_pod()
-        pod.admission.guarded.shed = lambda guard, tier: 2.0 if tier is CallTier.OPTIONAL else None
+        pod.admission.guarded.shed = lambda guard, tier, now: 2.0 if tier is CallTier.OPTIONAL else None
         refused = pod.call(tier="optional")
         assert reason(refused) is Reason.SHED
         assert 2000 <= decision(refused).retry_after_ms <= 2201
