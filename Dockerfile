@@ -43,7 +43,8 @@ FROM runtime AS pod
 COPY --from=pod-environment /opt/fuseboard /opt/fuseboard
 # The demo's programs, and nothing of the control plane they do not import.
 COPY controlplane/__init__.py controlplane/
-COPY controlplane/demo controlplane/demo
+COPY tools/__init__.py tools/
+COPY tools/demo tools/demo
 USER fuseboard
 EXPOSE 8080
 
@@ -52,6 +53,8 @@ COPY --from=controlplane-environment /opt/fuseboard /opt/fuseboard
 COPY manage.py ./
 COPY controlplane controlplane
 COPY dashboard dashboard
+COPY tools/__init__.py tools/
+COPY tools/demo tools/demo
 COPY docs/runbooks docs/runbooks
 # No secret is needed to collect files, and none is left in the image.
 RUN FUSEBOARD_SECRET_KEY=only-while-collecting python manage.py collectstatic --noinput --verbosity 0

@@ -32,7 +32,7 @@ def main():  # type: () -> None
 
     try:
         if command == "demo":
-            from controlplane.demo.data_dir import run_embedded_servers
+            from tools.demo.data_dir import run_embedded_servers
 
             with run_embedded_servers(check=bool({"--check", "--check-all"} & set(sys.argv))):
                 execute_from_command_line(sys.argv)

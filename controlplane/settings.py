@@ -132,6 +132,8 @@ INSTALLED_APPS = [
     "controlplane.weekly",
     "controlplane.audit_export",
     "dashboard",
+    # The commands `demo` and `seed_demo`.
+    "tools.demo",
     # After ours, whose export_openapi_schema knows where the API is.
     "ninja",
     # Last, so that our templates come before theirs.

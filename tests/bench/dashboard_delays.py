@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import redis
 from control_plane.stand import Bars, within
 
-from controlplane.demo.scenario import TUNING
 from fuseboard.contract import keys
 from tests.chromium import running_chromium
 from tests.faults.field import field
 from tests.faults.world import ENVIRONMENT
 from tests.waiting import wait_until
+from tools.demo.scenario import TUNING
 
 ROUNDS, CALLS_PER_S = 10, 50
 FAILING, HELD = "fragile", "held"

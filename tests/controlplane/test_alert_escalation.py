@@ -17,12 +17,12 @@ from controlplane.alerts.mute_edits import MuteValues, add_mute
 from controlplane.alerts.route_edits import RouteValues, put_route
 from controlplane.alerts.routing import DEFAULT
 from controlplane.celery import app
-from controlplane.demo.processes import Processes
 from controlplane.errors import InvalidEdit
 from tests.controlplane.test_alert_deliveries import receiver
 from tests.controlplane.test_alert_evaluator import ADA, evaluate, fire, measure
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.waiting import wait_until
+from tools.demo.processes import Processes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WHY = "the team has a pager"

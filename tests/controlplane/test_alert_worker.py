@@ -17,11 +17,11 @@ from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.celery import app
-from controlplane.demo.processes import Processes
 from tests.controlplane.test_alert_evaluator import evaluate, let_pass, measure
 from tests.controlplane.test_webhook_signing import accepts
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.waiting import wait_until
+from tools.demo.processes import Processes
 
 #: Longer than an alert waits before it fires or ends, and than two starts of a worker on a busy machine: time
 #: in which nobody evaluates counts neither for an alert nor against it.

@@ -286,7 +286,7 @@ def test_an_edit_by_the_application_is_recorded_once(acme: Tenant) -> None:
 
 
 def test_the_setup_of_the_demo_is_not_recorded_as_sql(limits: Any) -> None:
-    from controlplane.demo.seed import seed
+    from tools.demo.seed import seed
 
     seed()
     seed()

@@ -25,7 +25,6 @@ from controlplane.audit_export.export import LEASE_S, PAUSES_S, NotExported, exp
 from controlplane.audit_export.models import Export
 from controlplane.audit_export.waiting import not_exported
 from controlplane.celery import app
-from controlplane.demo.processes import Processes
 from controlplane.siem.targets import to_file, to_webhook
 from tests.controlplane.sinks import Chat, chat
 from tests.controlplane.test_alert_evaluator import let_pass
@@ -33,6 +32,7 @@ from tests.controlplane.test_webhook_signing import accepts
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.people import ADA
 from tests.waiting import wait_until
+from tools.demo.processes import Processes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

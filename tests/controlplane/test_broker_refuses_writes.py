@@ -6,11 +6,11 @@ from typing import Any
 import redis
 
 from controlplane.celery import app
-from controlplane.demo.processes import Processes
 from controlplane.embedded.valkey import Valkey
 from fuseboard.contract import keys
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.waiting import wait_until
+from tools.demo.processes import Processes
 
 
 def test_a_worker_goes_on_after_its_broker_was_read_only(

@@ -15,7 +15,6 @@ from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.audit.models import Entry
 from controlplane.celery import app
-from controlplane.demo.processes import Processes
 from controlplane.embedded.valkey import Valkey
 from controlplane.policies.models import Environment
 from fuseboard import AgentSettings, blocking
@@ -25,6 +24,7 @@ from tests.controlplane.sinks import Chat, chat
 from tests.controlplane.test_worker_metrics import WITHIN_S, worker_of
 from tests.controlplane.web_process import web_running
 from tests.waiting import wait_until
+from tools.demo.processes import Processes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

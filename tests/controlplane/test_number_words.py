@@ -66,7 +66,9 @@ def test_no_text_of_the_control_plane_rounds_with_the_format_that_writes_powers_
     """``.2g`` wrote "1e+02 % of checks fail". ``g`` with ten digits has none below 10,000,000,000."""
     rounds = re.compile(r":,?\.[1-9]g\}")
     files = [
-        file for folder in ("controlplane", "dashboard", "agents") for file in (ROOT / folder).rglob("*.py")
+        file
+        for folder in ("controlplane", "dashboard", "agents", "tools")
+        for file in (ROOT / folder).rglob("*.py")
     ]
     assert files
     found = [str(file.relative_to(ROOT)) for file in files if rounds.search(file.read_text(encoding="utf-8"))]

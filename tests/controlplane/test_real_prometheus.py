@@ -17,7 +17,6 @@ from django.utils import timezone
 
 from controlplane.alerts.models import Evaluation
 from controlplane.celery import app
-from controlplane.demo.processes import Process, Processes
 from controlplane.embedded.children import free_port, spawn, stop
 from controlplane.metric_catalogue.every import EVERY
 from controlplane.metric_catalogue.metric import GATEWAY, POD, WEB, WORKER
@@ -32,6 +31,7 @@ from tests.controlplane.monitoring_tools import run, tool
 from tests.controlplane.test_worker_metrics import TOKEN, WITHIN_S, worker_of
 from tests.controlplane.web_process import database_url
 from tests.waiting import wait_until
+from tools.demo.processes import Process, Processes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NAMES = (WEB, GATEWAY, WORKER)

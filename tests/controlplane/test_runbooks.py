@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.alerts.rules import GENERAL_RUNBOOK, RULES
-from controlplane.demo.scenario import DEPENDENCIES
 from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES, runbook_of
 from controlplane.runbooks.format import (
     ACTIONS,
@@ -18,6 +17,7 @@ from controlplane.runbooks.format import (
     read_runbook,
 )
 from controlplane.runbooks.shipped import shipped, split_title
+from tools.demo.scenario import DEPENDENCIES
 
 #: What the product promises to ship, whatever a rule names.
 PROMISED = (

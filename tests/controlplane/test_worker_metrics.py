@@ -18,12 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane import env
 from controlplane.accounts.tokens import create_api_token
 from controlplane.celery import app
-from controlplane.demo.processes import Process, Processes
 from controlplane.worker_metrics import SILENCE_S, MetricsServer
 from fuseboard.contract import keys
 from tests.controlplane.web_process import database_url
 from tests.people import SEED
 from tests.waiting import wait_until
+from tools.demo.processes import Process, Processes
 
 TOKEN = {"Authorization": "Bearer the token of the scraper"}
 REPAIRS = ("fuseboard_reconcile_repairs_total", "policy")

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from django.db import connection
 
-from controlplane.demo.processes import Process, Processes
+from tools.demo.processes import Process, Processes
 
 
 def database_url() -> str:

@@ -18,13 +18,13 @@ import pytest
 import redis
 from browsing import becomes, is_live
 
-from controlplane.demo.scenario import TUNING
 from fuseboard.contract import keys
 from tests.chromium import running_chromium
 from tests.dashboard.live_page import unpacked
 from tests.faults.field import Field, field
 from tests.faults.world import ENVIRONMENT
 from tests.waiting import NotInTime, wait_until
+from tools.demo.scenario import TUNING
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

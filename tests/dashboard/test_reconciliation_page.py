@@ -9,11 +9,11 @@ import redis
 from django.utils import timezone
 from shown import text_of
 
-from controlplane.demo.story.reconciliation import amount_on
 from controlplane.fleet.models import Event
 from controlplane.reconciliation.copying import copy, note_problem
 from controlplane.reconciliation.models import LostCounts
 from fuseboard.contract import keys
+from tools.demo.story.reconciliation import amount_on
 
 QUOTA = keys.tenant_quota("production", "acme-retail", "requests")
 

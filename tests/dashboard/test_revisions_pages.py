@@ -11,7 +11,6 @@ from django.template.loader import render_to_string
 from editor_steps import bulk_shown
 
 from controlplane.approvals.rules import set_approvals
-from controlplane.demo.story.imports import PROGRESS
 from controlplane.editing import edits
 from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
@@ -19,6 +18,7 @@ from controlplane.policies.models import Environment, Revision, Tenant
 from dashboard.change_words import ChangeWords
 from dashboard.changed_items import ChangedItem
 from tests.people import ADA, BOB
+from tools.demo.story.imports import PROGRESS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

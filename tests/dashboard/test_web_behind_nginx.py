@@ -14,9 +14,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from controlplane.demo.processes import Process, Processes, free_port
 from tests.controlplane.web_process import database_url
 from tests.waiting import wait_until
+from tools.demo.processes import Process, Processes, free_port
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 

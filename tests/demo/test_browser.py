@@ -1,6 +1,6 @@
 import pytest
 
-from controlplane.demo.browser import NoSuchForm, find_form, text_of
+from tools.demo.browser import NoSuchForm, find_form, text_of
 
 PAGE = """
 <form action="/search"><input name="q" value="old"></form>

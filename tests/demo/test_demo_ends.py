@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.demo.data_dir import MARK
-from controlplane.demo.scenario import PODS
 from tests import migrated
 from tests.waiting import wait_until
+from tools.demo.data_dir import MARK
+from tools.demo.scenario import PODS
 
 PROJECT = Path(__file__).resolve().parents[2]
 

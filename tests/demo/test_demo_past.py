@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from controlplane.demo.past import make_up
 from controlplane.series import sealing
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD
 from controlplane.series.models import Entity
 from controlplane.series.reading import read
+from tools.demo.past import make_up
 
 NOW = datetime(2026, 5, 4, 13, 20, 5, tzinfo=UTC)
 

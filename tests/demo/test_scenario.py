@@ -1,8 +1,8 @@
 import httpx
 import pytest
 
-from controlplane.demo.scenario import DEPENDENCIES, PODS, STRANGER, TENANTS, TIERS
-from controlplane.demo.vendor import Vendor
+from tools.demo.scenario import DEPENDENCIES, PODS, STRANGER, TENANTS, TIERS
+from tools.demo.vendor import Vendor
 
 PER_POD = 30.0
 

@@ -32,8 +32,8 @@ def test_logs_of_a_demo_and_what_its_processes_write_are_private(tmp_path: Path)
     script = (
         "import os\n"
         "from pathlib import Path\n"
-        "from controlplane.demo.data_dir import run_embedded_servers\n"
-        "from controlplane.demo.processes import Process, Processes\n"
+        "from tools.demo.data_dir import run_embedded_servers\n"
+        "from tools.demo.processes import Process, Processes\n"
         "os.umask(0o022)\n"
         "with run_embedded_servers(check=False) as folder:\n"
         "    processes = Processes(folder / 'logs')\n"

@@ -23,7 +23,6 @@ from controlplane.accounts.models import User  # noqa: E402
 from controlplane.accounts.tokens import create_agent_token  # noqa: E402
 from controlplane.audit.actor import Actor  # noqa: E402
 from controlplane.breakers import overrides  # noqa: E402
-from controlplane.demo.scenario import TUNING  # noqa: E402
 from controlplane.drills import edits as drills  # noqa: E402
 from controlplane.editing import edits  # noqa: E402
 from controlplane.policies.document import environment_of  # noqa: E402
@@ -32,6 +31,7 @@ from controlplane.publishing import publish  # noqa: E402
 from controlplane.repair import tasks  # noqa: E402
 from controlplane.schedules import edits as schedules  # noqa: E402
 from tests.faults import world  # noqa: E402
+from tools.demo.scenario import TUNING  # noqa: E402
 
 DIRECTOR = Actor(name="director", role="admin", origin="command")
 USUAL: dict[str, Any] = {

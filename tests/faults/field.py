@@ -16,8 +16,6 @@ import psutil
 import psycopg
 import redis
 
-from controlplane.demo.processes import Process, Processes
-from controlplane.demo.scenario import BEAT_MS
 from controlplane.embedded.postgres import Postgres
 from controlplane.embedded.servers import PROJECT
 from controlplane.embedded.valkey import Valkey
@@ -27,6 +25,8 @@ from tests.faults.chaos import Network, Proxy, network
 from tests.faults.ends import Pod, Talker
 from tests.faults.world import EVERYTHING, WINDOW_US
 from tests.waiting import NotInTime, wait_until
+from tools.demo.processes import Process, Processes
+from tools.demo.scenario import BEAT_MS
 
 CONTROL_PLANE = ("gateway", "worker", "beat")
 #: Calls per second of each pod, unless a row sets another rate.

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
 
-from controlplane.demo.browser import Browser, text_of
 from tests.faults.field import Broken, Field
 from tests.faults.matrix import row
 from tests.faults.seen import Callers
 from tests.faults.world import EVERYTHING, quota
+from tools.demo.browser import Browser, text_of
 
 PAGE = "/breakers/held"
 EDITOR = "/edit/tenant?key=penny"

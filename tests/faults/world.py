@@ -11,7 +11,7 @@ WINDOW_US = WINDOW_S * 1_000_000
 #: Half-open permits that may exist at once.
 PROBES = 3
 
-#: That of ``controlplane.demo.scenario``, with shorter times.
+#: That of ``tools.demo.scenario``, with shorter times.
 BREAKER = {
     "window_s": 2,
     "minimum_calls": 10,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from controlplane.demo.processes import Process, Processes
-from controlplane.demo.seed import Seeded, seed
 from tests.controlplane.web_process import database_url
+from tools.demo.processes import Process, Processes
+from tools.demo.seed import Seeded, seed
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import httpx
 import redis
 
 import fuseboard
-from controlplane.demo.browser import Browser
-from controlplane.demo.processes import Processes
-from controlplane.demo.seed import Seeded
 from fuseboard.errors import Refused
 from fuseboard.integrations.httpx import GuardedTransport
 from tests.waiting import eventually
+from tools.demo.browser import Browser
+from tools.demo.processes import Processes
+from tools.demo.seed import Seeded
 
 NEW = "/edit/dependency?new"
 KINDS = ("llm", "external", "internal", "database")

@@ -7,16 +7,16 @@ import redis
 
 import fuseboard
 from controlplane.audit.models import Entry
-from controlplane.demo.browser import Browser
-from controlplane.demo.processes import Processes
-from controlplane.demo.scenario import PENNY, QUOTA
-from controlplane.demo.seed import ENVIRONMENT, Seeded
 from controlplane.fleet.live import confirmed
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.publishing.models import OutboxEntry
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 from tests.waiting import eventually, wait_until
+from tools.demo.browser import Browser
+from tools.demo.processes import Processes
+from tools.demo.scenario import PENNY, QUOTA
+from tools.demo.seed import ENVIRONMENT, Seeded
 
 NEW_LIMIT = 41
 REASON = "Penny upgraded her plan"

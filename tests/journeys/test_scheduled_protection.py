@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.demo.processes import Processes
-from controlplane.demo.seed import ENVIRONMENT, Seeded
 from controlplane.fleet.live import figures
 from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
@@ -25,6 +23,8 @@ from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
 from tests.people import ADA, create_people
 from tests.waiting import wait_until
+from tools.demo.processes import Processes
+from tools.demo.seed import ENVIRONMENT, Seeded
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPENDENCY = "search"

@@ -27,6 +27,7 @@ MADE_UP = {
         "from fuseboard.new_room import parts",
         "The layers of the agent",
     ),
+    "controlplane/made_up/demo.py": ("import tools.demo.seed", "The product imports no tool"),
     "controlplane/made_up/alone.py": ("", "The control plane's packages import downwards only"),
     "agents/fuseboard/new_room/pages.py": ("import dashboard.hub", "Nothing imports the pages"),
     "agents/fuseboard/new_room/subscriptions.py": (
@@ -45,7 +46,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages as they are, and two empty ones that are new."""
     tree = tmp_path_factory.mktemp("tree")
     shutil.copy(ROOT / "pyproject.toml", tree)
-    for folder in ("agents/fuseboard", "controlplane", "dashboard"):
+    for folder in ("agents/fuseboard", "controlplane", "dashboard", "tools"):
         shutil.copytree(
             ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__", "static", "migrations")
         )

@@ -175,7 +175,7 @@ def test_every_command_that_a_text_names_exists() -> None:
         ("a.md", "\n```sh\nfuseboard ctl quota put acme\n```", "fuseboard ctl quota put: no such command"),
         ("a.md", "`fuseboard ctl extend | stop payments-api`", "fuseboard ctl stop: no such command"),
         ("a.md", "`fuseboard explain --tenants acme`", "fuseboard explain --tenants: no such option"),
-        ("a.py", "``python -m controlplane.demo.shop``", "python -m controlplane.demo.shop: no such module"),
+        ("a.py", "``python -m tools.demo.shop``", "python -m tools.demo.shop: no such module"),
     ],
 )
 def test_a_command_that_does_not_exist_is_found(name: str, text: str, wrong: str) -> None:

@@ -36,7 +36,9 @@ def manage(_: Path) -> dict[str, Any]:
         name for action in BaseCommand().create_parser("", "")._actions for name in action.option_strings
     )
     ours = {
-        name: app for name, app in get_commands().items() if app.startswith(("controlplane", "dashboard"))
+        name: app
+        for name, app in get_commands().items()
+        if app.startswith(("controlplane", "dashboard", "tools"))
     }
     return {
         name: tree(load_command_class(app, name).create_parser("manage.py", name), without=usual)
@@ -92,7 +94,7 @@ SURFACES: dict[str, Callable[[Path], Any]] = {
 @cache
 def _modules(root: Path) -> list[ast.Module]:
     files = [root / "manage.py", *(root / "controlplane").rglob("*.py"), *(root / "dashboard").rglob("*.py")]
-    ours = [path for path in files if not {"migrations", "demo"} & set(path.relative_to(root).parts)]
+    ours = [path for path in files if not {"migrations"} & set(path.relative_to(root).parts)]
     return [ast.parse(path.read_text()) for path in ours]
 
 

@@ -8,10 +8,10 @@ import httpx
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
-from controlplane.demo.browser import Browser, Form, text_of
-from controlplane.demo.scenario import FLAKY
-from controlplane.demo.seed import ENVIRONMENT
-from controlplane.demo.story.chapter import Chapter, CheckFailed
+from tools.demo.browser import Browser, Form, text_of
+from tools.demo.scenario import FLAKY
+from tools.demo.seed import ENVIRONMENT
+from tools.demo.story.chapter import Chapter, CheckFailed
 
 _OPEN = f"open:{FLAKY}"
 _REDIS = "redis-down"

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 from controlplane import embedded
-from controlplane.demo.data_dir import MARK
-from controlplane.demo.services import Demo
-from controlplane.demo.story.chapter import CheckFailed
 from controlplane.embedded.children import port_is_free
+from tools.demo.data_dir import MARK
+from tools.demo.services import Demo
+from tools.demo.story.chapter import CheckFailed
 
 _GRACE_S = 15.0
 

@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 from django.utils import timezone
 
-from controlplane.demo import scenario
 from controlplane.series import partitions
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, SPAN_S, TENANT, Kind
 from controlplane.series.models import MADE_UP, Entity, Seal, Writer
 from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S, Table
 from controlplane.series.sealing import Values, write_rows
+from tools.demo import scenario
 
 #: How far back there are points of 10 s, of minutes, and of hours.
 FINE, MINUTES, HOURS = timedelta(hours=12), timedelta(days=2), timedelta(days=30)

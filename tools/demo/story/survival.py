@@ -9,15 +9,15 @@ from typing import Any
 from django.db import connection
 
 from controlplane import embedded
-from controlplane.demo.scenario import PODS, STORYTELLER
-from controlplane.demo.seed import ENVIRONMENT
-from controlplane.demo.services import CONTROL_PLANE
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
-from controlplane.demo.story.operator import DEPENDENCY, act
-from controlplane.demo.story.quotas import BURST, EDITOR, LIMIT
-from controlplane.demo.story.redis import LIMITS
 from fuseboard.contract import keys
 from fuseboard.contract.words import Mode, Reason
+from tools.demo.scenario import PODS, STORYTELLER
+from tools.demo.seed import ENVIRONMENT
+from tools.demo.services import CONTROL_PLANE
+from tools.demo.story.chapter import Chapter, CheckFailed, slowest
+from tools.demo.story.operator import DEPENDENCY, act
+from tools.demo.story.quotas import BURST, EDITOR, LIMIT
+from tools.demo.story.redis import LIMITS
 
 POSTGRES = "DATABASE_URL"
 

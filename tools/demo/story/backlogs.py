@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 
-from controlplane.demo.browser import text_of
-from controlplane.demo.scenario import OUTBOX, PODS, STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed
-from controlplane.demo.story.program import Program
+from tools.demo.browser import text_of
+from tools.demo.scenario import OUTBOX, PODS, STORYTELLER
+from tools.demo.story.chapter import Chapter, CheckFailed
+from tools.demo.story.program import Program
 
 _RECEIPTS = 60
 #: Meanwhile no call may reach the vendor, and no worker may have a job.

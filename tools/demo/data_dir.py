@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from controlplane import embedded
-from controlplane.demo.progress import say
 from controlplane.embedded.keeper import lock_at_once
+from tools.demo.progress import say
 
 #: Every process of a demo has this variable, by which the last checkpoint finds leftover processes.
 MARK = "FUSEBOARD_DEMO"

@@ -3,7 +3,7 @@
 A later feature adds its checkpoint to ``MORE``; ``make demo CHECK=all`` runs those too.
 """
 
-from controlplane.demo.story import (
+from tools.demo.story import (
     alerts,
     backlogs,
     drills,
@@ -20,7 +20,7 @@ from controlplane.demo.story import (
     restart,
     survival,
 )
-from controlplane.demo.story.chapter import Chapter, CheckFailed, Checkpoint
+from tools.demo.story.chapter import Chapter, CheckFailed, Checkpoint
 
 #: Run by ``make demo CHECK=1``, in under a minute. ``up`` and ``clean-exit`` come before and after them.
 BASE = (

@@ -19,10 +19,10 @@ from msgspec import json
 from controlplane import embedded
 from controlplane.alerts.delivery.receivers import add_receiver, remove_receiver
 from controlplane.alerts.models import Receiver
-from controlplane.demo.scenario import DEPENDENCIES, FLAKY, PODS, STORYTELLER
-from controlplane.demo.seed import DIRECTOR, ENVIRONMENT
-from controlplane.demo.story.chapter import Chapter, CheckFailed
 from fuseboard.contract.words import Mode
+from tools.demo.scenario import DEPENDENCIES, FLAKY, PODS, STORYTELLER
+from tools.demo.seed import DIRECTOR, ENVIRONMENT
+from tools.demo.story.chapter import Chapter, CheckFailed
 
 _NAME = "demo-sink"
 _REASON = "The demo receives its alerts"

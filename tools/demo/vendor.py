@@ -2,7 +2,7 @@
 
 ``/<dependency>/...`` answers as that dependency; ``GET /control`` returns what it received, and
 ``PUT /control/<dependency>`` with ``{"failure_percent": 100, "latency_ms": 20}`` sets it.
-Run: ``python -m controlplane.demo.vendor --port N``.
+Run: ``python -m tools.demo.vendor --port N``.
 """
 
 import argparse

@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from controlplane import embedded
-from controlplane.demo.scenario import STORYTELLER
-from controlplane.demo.seed import ENVIRONMENT
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
-from controlplane.demo.story.redis import LIMITS
 from fuseboard.contract import keys
 from fuseboard.contract.offline_fields import read_part
 from fuseboard.contract.words import Mode
+from tools.demo.scenario import STORYTELLER
+from tools.demo.seed import ENVIRONMENT
+from tools.demo.story.chapter import Chapter, CheckFailed, slowest
+from tools.demo.story.redis import LIMITS
 
 _AWAY_S = 4.0
 #: The last span of the outage lasts for up to a minute, and the worker copies every 30 s while pods change

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from controlplane.demo.seed import seed
+from tools.demo.seed import seed
 
 
 class Command(BaseCommand):

@@ -3,10 +3,10 @@
 import re
 import time
 
-from controlplane.demo.browser import text_of
-from controlplane.demo.scenario import PODS, STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed
 from fuseboard.contract.words import Mode
+from tools.demo.browser import text_of
+from tools.demo.scenario import PODS, STORYTELLER
+from tools.demo.story.chapter import Chapter, CheckFailed
 
 _CHOSEN, *_OTHERS = reversed(PODS)
 _LASTS_S = 1.5

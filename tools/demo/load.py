@@ -3,7 +3,7 @@
 Calls are made on time, whether or not earlier ones were answered, as real customers do. Above a
 fixed number in flight they are dropped and counted, so that calls never pile up here.
 ``GET /figures`` returns the results; ``DELETE /figures`` resets them.
-Run: ``python -m controlplane.demo.load --port N --per-pod 30 URL URL URL``.
+Run: ``python -m tools.demo.load --port N --per-pod 30 URL URL URL``.
 """
 
 import argparse
@@ -18,8 +18,8 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI, Response
 
-from controlplane.demo.scenario import DEPENDENCIES, OUTBOX, STRANGER, TENANTS, Dependency
 from fuseboard.contract.words import CallTier
+from tools.demo.scenario import DEPENDENCIES, OUTBOX, STRANGER, TENANTS, Dependency
 
 #: Calls in flight per pod; more are dropped.
 MOST_AT_ONCE = 60

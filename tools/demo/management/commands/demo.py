@@ -11,13 +11,13 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
-from controlplane.demo.processes import DidNotStart
-from controlplane.demo.progress import Migrations, say
-from controlplane.demo.scenario import DEPENDENCIES, FLAKY
-from controlplane.demo.seed import seed
-from controlplane.demo.services import Demo
-from controlplane.demo.shutdown import clean_exit
-from controlplane.demo.story import BASE, MORE, Chapter, CheckFailed, Checkpoint
+from tools.demo.processes import DidNotStart
+from tools.demo.progress import Migrations, say
+from tools.demo.scenario import DEPENDENCIES, FLAKY
+from tools.demo.seed import seed
+from tools.demo.services import Demo
+from tools.demo.shutdown import clean_exit
+from tools.demo.story import BASE, MORE, Chapter, CheckFailed, Checkpoint
 
 #: The dashboard's port, if it is free.
 WEB_PORT = 8000

@@ -16,12 +16,12 @@ from controlplane.accounts.models import AgentToken, Role, User
 from controlplane.accounts.tokens import create_agent_token, revoke_token
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
-from controlplane.demo import scenario
-from controlplane.demo.past import make_up
 from controlplane.editing import edits
 from controlplane.policies.models import Dependency
 from controlplane.policies.protection_presets import preset_of_kind
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Algorithm, FailurePolicy, Period
+from tools.demo import scenario
+from tools.demo.past import make_up
 
 ENVIRONMENT = DEFAULT_ENVIRONMENT
 

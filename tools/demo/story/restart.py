@@ -3,10 +3,10 @@
 import re
 import time
 
-from controlplane.demo.scenario import PODS, STORYTELLER
-from controlplane.demo.services import CONTROL_PLANE
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
-from controlplane.demo.story.quotas import raise_quota
+from tools.demo.scenario import PODS, STORYTELLER
+from tools.demo.services import CONTROL_PLANE
+from tools.demo.story.chapter import Chapter, CheckFailed, slowest
+from tools.demo.story.quotas import raise_quota
 
 _AWAY_S = 2.0
 _LIMIT_AFTER = 60

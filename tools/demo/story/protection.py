@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 
-from controlplane.demo.browser import Browser
-from controlplane.demo.pod import FRESH_S
-from controlplane.demo.scenario import DEPENDENCIES, OBSERVE_SHEDDING_S, PENNY, PODS, STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed
-from controlplane.demo.story.program import Program
 from fuseboard.contract.words import CallTier, Reason
+from tools.demo.browser import Browser
+from tools.demo.pod import FRESH_S
+from tools.demo.scenario import DEPENDENCIES, OBSERVE_SHEDDING_S, PENNY, PODS, STORYTELLER
+from tools.demo.story.chapter import Chapter, CheckFailed
+from tools.demo.story.program import Program
 
 POD = PODS[0]
 #: A busy machine must not look like pressure while another checkpoint runs, so these are set here only.

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Collection
 
-from controlplane.demo.scenario import STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 from fuseboard.contract.words import Reason
+from tools.demo.scenario import STORYTELLER
+from tools.demo.story.chapter import Chapter, CheckFailed, slowest
 
 DEPENDENCY = "search"
 REASON = "The index is being rebuilt, half of it is missing"

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from controlplane.demo.load import Account
-from controlplane.demo.processes import Process, Processes
-from controlplane.demo.scenario import BEAT_MS, DEPENDENCIES, PODS, SERVICE, ZONES
-from controlplane.demo.seed import Seeded
+from tools.demo.load import Account
+from tools.demo.processes import Process, Processes
+from tools.demo.scenario import BEAT_MS, DEPENDENCIES, PODS, SERVICE, ZONES
+from tools.demo.seed import Seeded
 
 CONTROL_PLANE = ("web", "gateway", "worker", "beat")
 
@@ -131,7 +131,7 @@ class Demo:
             process.environment = {**process.environment, "FUSEBOARD_ORIGINS": self.url("web")}
 
     def _add_vendor(self) -> None:
-        vendor = _served("-m", "controlplane.demo.vendor")
+        vendor = _served("-m", "tools.demo.vendor")
         self.processes.add(Process("vendor", vendor, _outside(), health="/control"))
 
     def _add_pods(self) -> None:
@@ -145,7 +145,7 @@ class Demo:
                 "FUSEBOARD_STATE_DIR": str(self.folder / "pods" / name),
                 "VENDOR_URL": self.url("vendor"),
             }
-            pod = _served("-m", "controlplane.demo.pod")
+            pod = _served("-m", "tools.demo.pod")
             self.processes.add(Process(name, pod, environment, health="/healthz"))
 
     def _whereabouts(self) -> dict[str, str]:
@@ -169,7 +169,7 @@ class Demo:
 
     def _add_load(self) -> None:
         pods = [self.url(name) for name in PODS]
-        load = [*_served("-m", "controlplane.demo.load"), "--per-pod", str(self._per_pod), *pods]
+        load = [*_served("-m", "tools.demo.load"), "--per-pod", str(self._per_pod), *pods]
         self.processes.add(Process("load", load, _outside(), health="/figures"))
 
     def close(self) -> None:

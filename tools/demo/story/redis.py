@@ -6,9 +6,9 @@ import signal
 import time
 
 from controlplane import embedded
-from controlplane.demo.scenario import PODS, STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 from fuseboard.contract.words import Mode
+from tools.demo.scenario import PODS, STORYTELLER
+from tools.demo.story.chapter import Chapter, CheckFailed, slowest
 
 LIMITS = "FUSEBOARD_REDIS_URL"
 

@@ -3,13 +3,13 @@
 import time
 from typing import Any
 
-from controlplane.demo.scenario import DEPENDENCIES, FLAKY, STORYTELLER
-from controlplane.demo.seed import ENVIRONMENT
-from controlplane.demo.story.chapter import Answer, Chapter, CheckFailed, slowest
 from fuseboard.contract import keys
 from fuseboard.contract.breaker_state import parse_breaker
 from fuseboard.contract.policy import BreakerPolicy
 from fuseboard.contract.words import BreakerState, Reason
+from tools.demo.scenario import DEPENDENCIES, FLAKY, STORYTELLER
+from tools.demo.seed import ENVIRONMENT
+from tools.demo.story.chapter import Answer, Chapter, CheckFailed, slowest
 
 _PLAYED = next(dependency for dependency in DEPENDENCIES if dependency.name == FLAKY)
 _PROBES = _PLAYED.breaker.get("probes", BreakerPolicy().probes)

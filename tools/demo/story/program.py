@@ -11,11 +11,11 @@ from django.utils import timezone
 
 from controlplane.accounts.tokens import create_api_token
 from controlplane.audit.models import Entry
-from controlplane.demo.scenario import PENNY, QUOTA, STORYTELLER, TIERS
-from controlplane.demo.seed import DIRECTOR, ENVIRONMENT
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
 from controlplane.policies.models import Environment
 from fuseboard.contract.words import Reason
+from tools.demo.scenario import PENNY, QUOTA, STORYTELLER, TIERS
+from tools.demo.seed import DIRECTOR, ENVIRONMENT
+from tools.demo.story.chapter import Chapter, CheckFailed, slowest
 
 _EDITS = 40
 _AT_ONCE = 4

@@ -2,8 +2,8 @@
 
 import time
 
-from controlplane.demo.scenario import PENNY, PODS, QUOTA, TIERS
-from controlplane.demo.story.chapter import Chapter, CheckFailed, slowest
+from tools.demo.scenario import PENNY, PODS, QUOTA, TIERS
+from tools.demo.story.chapter import Chapter, CheckFailed, slowest
 
 NEW_LIMIT = 40
 #: The editor of the tenant whose quota changes, and its inputs.

@@ -4,9 +4,9 @@ import time
 
 import httpx
 
-from controlplane.demo.scenario import FLAKY, PODS, STORYTELLER
-from controlplane.demo.story.chapter import Chapter, CheckFailed
 from fuseboard.contract.words import Mode
+from tools.demo.scenario import FLAKY, PODS, STORYTELLER
+from tools.demo.story.chapter import Chapter, CheckFailed
 
 PAGES = ("/", "/breakers", "/servers", "/tenants", "/audit")
 

@@ -11,9 +11,9 @@ from typing import Any, Self, TypeVar
 import httpx
 import redis
 
-from controlplane.demo.browser import Browser
-from controlplane.demo.scenario import PODS
-from controlplane.demo.services import Demo
+from tools.demo.browser import Browser
+from tools.demo.scenario import PODS
+from tools.demo.services import Demo
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Chapter:
     def __init__(self, demo: Demo, limits_url: str) -> None:
         self.demo = demo
         self.limits = redis.Redis.from_url(limits_url, decode_responses=True)
-        #: The receiver of alerts, see ``controlplane.demo.story.alerts``.
+        #: The receiver of alerts, see ``tools.demo.story.alerts``.
         self.sink: Any = None
         self._browsers: dict[str, Browser] = {}
         self._stack = ExitStack()

@@ -5,9 +5,9 @@ import time
 
 import httpx
 
-from controlplane.demo.browser import Browser, text_of
-from controlplane.demo.scenario import PODS, QUOTA
-from controlplane.demo.story.chapter import Chapter, CheckFailed
+from tools.demo.browser import Browser, text_of
+from tools.demo.scenario import PODS, QUOTA
+from tools.demo.story.chapter import Chapter, CheckFailed
 
 TENANTS = 100_000
 #: In the middle of the file; its quota is unique.

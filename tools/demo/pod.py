@@ -3,7 +3,7 @@
 A tenant calls it and it calls a vendor; when a call to the vendor is refused, it uses a fallback.
 ``/guarded/<dependency>`` also has retries, a tier, and fallbacks; ``POST /receipts`` submits a job to a
 backlog, in which every pod works. ``POST /strain`` is for the demo.
-Run: ``python -m controlplane.demo.pod --port N``, with ``VENDOR_URL`` and the agent's
+Run: ``python -m tools.demo.pod --port N``, with ``VENDOR_URL`` and the agent's
 ``FUSEBOARD_*`` variables set.
 """
 
@@ -23,12 +23,12 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
 import fuseboard
-from controlplane.demo.scenario import DEPENDENCIES, OUTBOX
 from fuseboard import Cached, Default
 from fuseboard.backlog import Job
 from fuseboard.contract.words import CallTier
 from fuseboard.integrations.asgi import FuseboardMiddleware, subject_of
 from fuseboard.integrations.httpx import GuardedTransport
+from tools.demo.scenario import DEPENDENCIES, OUTBOX
 
 #: The fallback answer while the vendor is not called.
 INSTEAD = {dependency.name: dependency.fallback for dependency in DEPENDENCIES}
