@@ -14,9 +14,9 @@ from django.db.models.functions import TruncMinute
 from django.urls import reverse
 
 from controlplane.accounts.models import Role
-from controlplane.alerts.findings import Subject
 from controlplane.alerts.incidents.markers import markers
 from controlplane.alerts.models import Alert
+from controlplane.alerts.rules.rule import Subject
 from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition as TransitionRow

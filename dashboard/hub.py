@@ -14,8 +14,8 @@ from typing import Protocol
 import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from controlplane.alerts.evaluate import FirstSeen
-from controlplane.alerts.reading import StoredAlert, stored_alerts
+from controlplane.alerts.state.evaluate import FirstSeen
+from controlplane.alerts.state.stored_alerts import StoredAlert, stored_alerts
 from controlplane.page_addresses import links_into
 from controlplane.policies.models import Environment
 from controlplane.shutdown import stop_tasks

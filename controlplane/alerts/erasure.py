@@ -8,11 +8,11 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from controlplane.alerts.findings import OF_TENANT
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, Incident
-from controlplane.alerts.texts import most_are_from
-from controlplane.alerts.timings import rule_of
+from controlplane.alerts.rules.rule import OF_TENANT
+from controlplane.alerts.rules.texts import most_are_from
+from controlplane.alerts.rules.timings import rule_of
 
 #: The alert about the requests of all tenants, which names the one with most refusals.
 _OF_ALL = "429"

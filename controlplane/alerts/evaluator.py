@@ -8,17 +8,17 @@ import structlog
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from controlplane.alerts import refreshing
-from controlplane.alerts.evaluate import evaluate, firing_severities, idle_keys, is_blind
-from controlplane.alerts.findings import OF_TENANT, Finding
-from controlplane.alerts.flapping import timing_while, with_change
 from controlplane.alerts.incidents.follow import follow
 from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, ResolvedWhy, advance
 from controlplane.alerts.models import Alert, Evaluation
-from controlplane.alerts.mutes import MOST_PODS
 from controlplane.alerts.notify import escalate, notify
-from controlplane.alerts.rule_settings import settings_of
-from controlplane.alerts.timings import NOT_ALERTS, rule_of
+from controlplane.alerts.rules.rule import OF_TENANT, Finding
+from controlplane.alerts.rules.settings import settings_of
+from controlplane.alerts.rules.timings import NOT_ALERTS, rule_of
+from controlplane.alerts.state import lag_repair
+from controlplane.alerts.state.evaluate import evaluate, firing_severities, idle_keys, is_blind
+from controlplane.alerts.state.flapping import timing_while, with_change
+from controlplane.alerts.state.mutes import MOST_PODS
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
 from controlplane.status.measured import measured
@@ -120,9 +120,9 @@ def evaluate_environment(environment: str) -> list[Change]:
         )
     # Last: an error of it keeps no news from the log and the metric.
     if status.fleet.lagging:
-        done = Evaluation.objects.get(environment=environment).measured.get(refreshing.FIELD)
-        if refreshing.is_due(done, now):
-            refreshing.send_again(environment, done, now)
+        done = Evaluation.objects.get(environment=environment).measured.get(lag_repair.FIELD)
+        if lag_repair.is_due(done, now):
+            lag_repair.send_again(environment, done, now)
     return changes
 
 
@@ -139,8 +139,8 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     last = Evaluation.objects.filter(environment=environment).first()
     passed_s = max(0.0, now - last.at.timestamp()) if last else 0.0
     document, done = measured(status), None
-    if status.fleet.lagging and last is not None and refreshing.FIELD in last.measured:
-        done = document[refreshing.FIELD] = last.measured[refreshing.FIELD]
+    if status.fleet.lagging and last is not None and lag_repair.FIELD in last.measured:
+        done = document[lag_repair.FIELD] = last.measured[lag_repair.FIELD]
     rows = {
         row.key: row
         for row in Alert.objects.filter(environment=environment)
@@ -155,7 +155,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     firing = firing_severities(rows.values())
     found = {one.key: one for one in evaluate(status, firing=firing) if rule_of(one.key) not in NOT_ALERTS}
     if "lag" in found:
-        found["lag"] = replace(found["lag"], detail=found["lag"].detail + refreshing.done_about(done))
+        found["lag"] = replace(found["lag"], detail=found["lag"].detail + lag_repair.done_about(done))
     idle = idle_keys(status)
     changes = []
     seen = []

@@ -12,8 +12,8 @@ nor ends because of either. A share of very few requests says nothing, too: an a
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from controlplane.alerts.findings import Finding, Severity
-from controlplane.alerts.timings import Timing
+from controlplane.alerts.rules.rule import Finding, Severity
+from controlplane.alerts.rules.timings import Timing
 
 #: Between two evaluations.
 INTERVAL_S = 5.0

@@ -7,16 +7,16 @@ that was held back by a mute or by another alert is sent later, and none is lost
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from controlplane.alerts.causes import cause_of, waits
 from controlplane.alerts.delivery.queue import enqueue, enqueue_escalation
 from controlplane.alerts.emergency.hand_in import gateways_may_have_sent
 from controlplane.alerts.emergency.plan import LEVEL
-from controlplane.alerts.flapping import flaps, is_stable, recall, with_change
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Mute
-from controlplane.alerts.mutes import mute_of, not_ended
-from controlplane.alerts.routing import AddressBook, read_address_book
-from controlplane.alerts.timings import FOR_AWARENESS, rule_of
+from controlplane.alerts.people.routing import AddressBook, read_address_book
+from controlplane.alerts.rules.timings import FOR_AWARENESS, rule_of
+from controlplane.alerts.state.causes import cause_of, waits
+from controlplane.alerts.state.flapping import flaps, is_stable, recall, with_change
+from controlplane.alerts.state.mutes import mute_of, not_ended
 
 
 def notify(environment: str, rows: Sequence[Alert], now: float) -> None:

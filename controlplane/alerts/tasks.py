@@ -1,11 +1,11 @@
 from django.conf import settings
 
 from controlplane.alerts import evaluator
-from controlplane.alerts.delivery.lanes import LANES
-from controlplane.alerts.delivery.send import something_waits
+from controlplane.alerts.delivery.claim import something_waits
+from controlplane.alerts.delivery.threads import DELIVERY_THREADS
+from controlplane.alerts.delivery.watchdog import ping_if_evaluated
 from controlplane.alerts.incidents.markers import forget_markers
 from controlplane.alerts.incidents.reading import forget_incidents
-from controlplane.alerts.watchdog import ping_if_evaluated
 from controlplane.celery import app
 
 
@@ -18,7 +18,7 @@ def evaluate() -> None:
 def deliver() -> None:
     # In other threads: receivers that hang would keep every thread of a worker from evaluating alerts.
     if something_waits():
-        LANES.begin()
+        DELIVERY_THREADS.begin()
 
 
 @app.task(name="alerts.forget")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from controlplane.alerts.thresholds import REFUSED_SHARE, REFUSED_SHARE_CRITICAL
+from controlplane.alerts.rules.thresholds import REFUSED_SHARE, REFUSED_SHARE_CRITICAL
 from controlplane.checklist.lines import Item, Line
 from controlplane.checklist.read_state import LATELY, State
 from controlplane.policies.models import Kind

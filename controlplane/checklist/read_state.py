@@ -16,8 +16,8 @@ from controlplane.accounts.models import AgentToken, ApiToken, Role, User
 from controlplane.accounts.permissions import has_role
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation, Receiver
-from controlplane.alerts.mutes import not_ended
-from controlplane.alerts.routing import warnings
+from controlplane.alerts.people.routing import warnings
+from controlplane.alerts.state.mutes import not_ended
 from controlplane.breakers.models import Transition
 from controlplane.drills.models import Drill
 from controlplane.fleet.models import FailedCalls, Server, ServerState

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from controlplane.alerts.causes import EXPLAINS
-from controlplane.alerts.timings import OF_DEPENDENCY
+from controlplane.alerts.rules.timings import OF_DEPENDENCY
+from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES
 from controlplane.monitoring.yaml_text import yaml_text
 
@@ -68,7 +68,7 @@ def _worse_hides_better() -> dict[str, Any]:
 
 
 def _causes() -> Iterator[dict[str, Any]]:
-    """An alert never hides one of a higher level or severity, as in ``controlplane.alerts.causes``."""
+    """An alert never hides one of a higher level or severity, as in ``controlplane.alerts.state.causes``."""
     levels = {rule.rule: rule.times.level for rule in PROMETHEUS_RULES}
     for cause in sorted(EXPLAINS.keys() & levels.keys()):
         severities = {rule.severity for rule in PROMETHEUS_RULES if rule.rule == cause}

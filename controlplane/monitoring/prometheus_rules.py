@@ -1,7 +1,7 @@
 """``docs/monitoring/rules.yml``: alert rules for a Prometheus of your own.
 
 A rule that the product has too takes its thresholds, its level, its times and its runbook from there: the
-defaults, because a file is not of one environment. See ``controlplane.alerts.rule_settings``. The others are
+defaults, because a file is not of one environment. See ``controlplane.alerts.rules.settings``. The others are
 about what the product cannot see itself, for example that no worker runs.
 """
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.findings import Severity
-from controlplane.alerts.rule_settings import THRESHOLDS
-from controlplane.alerts.rules import RULES
-from controlplane.alerts.thresholds import (
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.rule import Severity
+from controlplane.alerts.rules.settings import THRESHOLDS
+from controlplane.alerts.rules.thresholds import (
     LEAST_CHECKS_PER_S,
     LEAST_REFUSED_PER_S,
     LOCAL_SHARE,
     NOT_EVALUATED_S,
 )
-from controlplane.alerts.timings import Timing, timing_of
+from controlplane.alerts.rules.timings import Timing, timing_of
 from controlplane.monitoring.yaml_text import yaml_text
 from controlplane.status.locks import LEAST_ATTEMPTS
 from controlplane.status.watched import MOST_MEMORY_SHARE, MOST_OPS_SHARE, MOST_REPLICATION_LAG_S

@@ -16,7 +16,7 @@ from controlplane import tls
 from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation
-from controlplane.alerts.thresholds import BACKLOG_SHARE
+from controlplane.alerts.rules.thresholds import BACKLOG_SHARE
 from controlplane.audit_export.waiting import not_exported, waiting_exports
 from controlplane.fleet import live
 from controlplane.fleet.models import RedisNode, Server, ServerState

@@ -7,7 +7,7 @@ from pathlib import Path
 from django.conf import settings
 from msgspec import json
 
-from controlplane.alerts.addresses import AddressRefused
+from controlplane.alerts.delivery.addresses import AddressRefused
 from controlplane.alerts.delivery.http import NotDelivered, post
 from controlplane.alerts.delivery.signing import signed_headers
 from controlplane.audit.export import as_json_lines, values

@@ -11,11 +11,11 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from controlplane.alerts.delivery.apprise.services import PAGERS, scheme_of
 from controlplane.alerts.delivery.message import address_of_page
 from controlplane.alerts.delivery.queue import WEEKLY, enqueue_report
 from controlplane.alerts.delivery.receivers import NO_PAGER
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
-from controlplane.alerts.sender.services import PAGERS, scheme_of
 from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.weekly.keep import find_summary, is_about, last_week

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from math import ceil
 from typing import Any
 
-from controlplane.alerts.texts import count
+from controlplane.alerts.rules.texts import count
 from controlplane.policies.models import Dependency, TierQuota
 from controlplane.series.kinds import DEPENDENCY, FULL_FIELDS, TIMED_OUT_FIELDS
 from controlplane.series.totals import Total, totals

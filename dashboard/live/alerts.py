@@ -5,8 +5,8 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from controlplane.alerts.findings import Finding, Said, Subject
-from controlplane.alerts.reading import StoredAlert
+from controlplane.alerts.rules.rule import Finding, Said, Subject
+from controlplane.alerts.state.stored_alerts import StoredAlert
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from controlplane.alerts.thresholds import BACKLOG_SHARE
+from controlplane.alerts.rules.thresholds import BACKLOG_SHARE
 from controlplane.backlogs.figures import RATES_OVER_S, BacklogSeen
 from controlplane.status.backlogs import BacklogStatus
 

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from urllib.parse import urlencode
 
-from controlplane.alerts.thresholds import REFUSED_SHARE
+from controlplane.alerts.rules.thresholds import REFUSED_SHARE
 from controlplane.series.kinds import BY_NAME, CALL_FIELDS, LATENCY_FIELDS
 from controlplane.series.marks import Mark
 from controlplane.status.number_words import percent_words

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from controlplane.alerts.thresholds import UNCOUNTED_SHARE
+from controlplane.alerts.rules.thresholds import UNCOUNTED_SHARE
 from controlplane.status.facts import Facts
 
 NO_DATA = "no data"

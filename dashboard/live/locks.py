@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controlplane.alerts.thresholds import LOCK_HELD_S
+from controlplane.alerts.rules.thresholds import LOCK_HELD_S
 from controlplane.status.locks import WINDOW_S, HeldLock, LocksStatus, PodLocks
 
 #: Rows of a table: the others are counted.

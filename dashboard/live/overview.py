@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.alerts import texts
-from controlplane.alerts.evaluate import FirstSeen, evaluate, firing_severities
-from controlplane.alerts.reading import StoredAlert
+from controlplane.alerts.rules import texts
+from controlplane.alerts.state.evaluate import FirstSeen, evaluate, firing_severities
+from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.locks import LocksStatus

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from controlplane.alerts.texts import allowed_alone, name_or_count, they
-from controlplane.alerts.thresholds import P99_WARN_PART, REFUSED_SHARE
+from controlplane.alerts.rules.texts import allowed_alone, name_or_count, they
+from controlplane.alerts.rules.thresholds import P99_WARN_PART, REFUSED_SHARE
 from controlplane.status.facts import Facts
 from controlplane.status.number_words import number, percent_words
 from controlplane.status.servers import LAG_WARN_S, FleetSummary

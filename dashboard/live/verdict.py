@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
-from controlplane.alerts.texts import count, name_or_count, they
+from controlplane.alerts.rules.texts import count, name_or_count, they
 from controlplane.status.facts import Facts
 from controlplane.status.number_words import number
 from dashboard.live.alerts import Alert

@@ -14,10 +14,10 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.alerts.findings import Subject
-from controlplane.alerts.reading import StoredAlert
-from controlplane.alerts.texts import size as byte_size
-from controlplane.alerts.timings import rule_of
+from controlplane.alerts.rules.rule import Subject
+from controlplane.alerts.rules.texts import size as byte_size
+from controlplane.alerts.rules.timings import rule_of
+from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words

@@ -10,8 +10,8 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.models import Receiver, Route
-from controlplane.alerts.mute_edits import MUTABLE_RULES
-from controlplane.alerts.route_edits import (
+from controlplane.alerts.people.mute_edits import MUTABLE_RULES
+from controlplane.alerts.people.route_edits import (
     DAYS,
     MOST_STEPS,
     Plan,
@@ -22,7 +22,7 @@ from controlplane.alerts.route_edits import (
     remove_route,
     steps_of,
 )
-from controlplane.alerts.routing import DEFAULT, routes_of, warnings
+from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.moments import WRONG, moment_of

@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
-from controlplane.alerts.rule_edits import (
+from controlplane.alerts.people.rule_edits import (
     LONGEST_NOTE,
     PAST_DAYS,
     RuleInForce,

@@ -10,10 +10,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
-from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
-from controlplane.alerts.mute_edits import end_mute
-from controlplane.alerts.reading import past_alerts, stored
-from controlplane.alerts.routing import warnings
+from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.people.mute_edits import end_mute
+from controlplane.alerts.people.routing import warnings
+from controlplane.alerts.state.stored_alerts import past_alerts, stored
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub

@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, may, require_role
-from controlplane.alerts.rules import GENERAL_RUNBOOK
+from controlplane.alerts.rules.fleet import GENERAL_RUNBOOK
 from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.status.breakers import PHRASES

@@ -11,7 +11,6 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
-from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.incidents.edits import (
     LONGEST_NOTE,
     add_note,
@@ -23,7 +22,8 @@ from controlplane.alerts.incidents.edits import (
 from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, state_of
 from controlplane.alerts.incidents.timeline import MOST, timeline
 from controlplane.alerts.models import Incident
-from controlplane.alerts.reading import stored
+from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.state.stored_alerts import stored
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub

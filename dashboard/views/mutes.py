@@ -12,8 +12,8 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.models import Mute
-from controlplane.alerts.mute_edits import MUTABLE_RULES, MuteValues, add_mute, end_mute, preview_mute
-from controlplane.alerts.mutes import active_until, not_ended, period_of, words_of
+from controlplane.alerts.people.mute_edits import MUTABLE_RULES, MuteValues, add_mute, end_mute, preview_mute
+from controlplane.alerts.state.mutes import active_until, not_ended, period_of, words_of
 from controlplane.errors import InvalidEdit, NotFound
 from dashboard.forms import whole
 from dashboard.hub import hub

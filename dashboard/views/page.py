@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
 from controlplane.accounts.permissions import environment_in
-from controlplane.alerts.reading import stored_alerts
+from controlplane.alerts.state.stored_alerts import stored_alerts
 from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
 from dashboard.environments import other_environments

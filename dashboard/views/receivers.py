@@ -11,9 +11,15 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.delivery import receivers as edits
+from controlplane.alerts.delivery.apprise.services import (
+    PAGERS,
+    SERVICES,
+    is_webhook,
+    scheme_of,
+    service_name,
+)
 from controlplane.alerts.models import Delivery, Receiver
-from controlplane.alerts.sender.services import PAGERS, SERVICES, is_webhook, scheme_of, service_name
-from controlplane.alerts.unproven import unproven
+from controlplane.alerts.people.untested_receivers import untested_receivers
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from dashboard.reader import actor_of
 from dashboard.table_files import rows_listed
@@ -94,7 +100,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     sent = Delivery.objects.filter(receiver__environment=environment_in(request)).select_related(
         "receiver", "alert"
     )
-    warnings = unproven(environment_in(request))
+    warnings = untested_receivers(environment_in(request))
     context |= {
         "rows": [
             {

@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
-from controlplane.alerts.texts import count
+from controlplane.alerts.rules.texts import count
 from controlplane.approvals.models import ChangeRequest
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.editing.plans.schema import SECTIONS

@@ -10,7 +10,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.alerts.texts import count
+from controlplane.alerts.rules.texts import count
 from controlplane.editing import edits
 from controlplane.editing.edits.revert import KeptUnit
 from controlplane.errors import EditConflict, InvalidEdit, NotFound

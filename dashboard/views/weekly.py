@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.alerts.delivery.apprise.services import PAGERS, scheme_of
 from controlplane.alerts.models import Receiver
-from controlplane.alerts.sender.services import PAGERS, scheme_of
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.weekly.keep import find_summary
 from controlplane.weekly.markdown import as_markdown

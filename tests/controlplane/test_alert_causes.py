@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.alerts.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, cause_of
 from controlplane.alerts.evaluator import forget
-from controlplane.alerts.flapping import MOST_CHANGES, QUIET_S
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery
-from controlplane.alerts.mute_edits import MuteValues, add_mute
 from controlplane.alerts.notify import notify
-from controlplane.alerts.reading import stored_alerts
-from controlplane.alerts.route_edits import RouteValues, put_route
-from controlplane.alerts.routing import DEFAULT
-from controlplane.alerts.rules import RULES
-from controlplane.alerts.timings import rule_of, timing_of
+from controlplane.alerts.people.mute_edits import MuteValues, add_mute
+from controlplane.alerts.people.route_edits import RouteValues, put_route
+from controlplane.alerts.people.routing import DEFAULT
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.timings import rule_of, timing_of
+from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, cause_of
+from controlplane.alerts.state.flapping import MOST_CHANGES, QUIET_S
+from controlplane.alerts.state.stored_alerts import stored_alerts
 from tests.controlplane.test_alert_deliveries import alert, receiver
 from tests.controlplane.test_alert_evaluator import ADA, evaluate, let_pass, measure
 

@@ -10,11 +10,10 @@ from django.db.models import F
 from django.utils import timezone
 from msgspec import json
 
-from controlplane.alerts.addresses import AddressRefused
 from controlplane.alerts.delivery import http
-from controlplane.alerts.delivery.http import Answer, NotDelivered
-from controlplane.alerts.delivery.queue import enqueue, enqueue_test
-from controlplane.alerts.delivery.send import (
+from controlplane.alerts.delivery.addresses import AddressRefused
+from controlplane.alerts.delivery.apprise import jobs
+from controlplane.alerts.delivery.claim import (
     GIVE_UP_AFTER,
     LEASE_S,
     MOST_AT_ONCE,
@@ -23,11 +22,12 @@ from controlplane.alerts.delivery.send import (
     PAUSES_S,
     send_waiting,
 )
+from controlplane.alerts.delivery.http import Answer, NotDelivered
+from controlplane.alerts.delivery.queue import enqueue, enqueue_test
 from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
-from controlplane.alerts.routing import read_address_book
-from controlplane.alerts.sender import jobs
+from controlplane.alerts.people.routing import read_address_book
 from tests.controlplane.test_webhook_signing import accepts
 
 pytestmark = pytest.mark.django_db

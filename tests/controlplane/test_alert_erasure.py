@@ -10,7 +10,7 @@ from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.erasure import erase_tenant
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, Incident
-from controlplane.alerts.texts import most_are_from
+from controlplane.alerts.rules.texts import most_are_from
 from controlplane.erasure import erase
 from tests.controlplane.test_alert_deliveries import alert, receiver
 from tests.people import ADA

@@ -11,11 +11,11 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.models import Alert, Delivery, Evaluation
-from controlplane.alerts.mute_edits import MuteValues, add_mute
-from controlplane.alerts.route_edits import RouteValues, put_route
-from controlplane.alerts.routing import DEFAULT
+from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.people.mute_edits import MuteValues, add_mute
+from controlplane.alerts.people.route_edits import RouteValues, put_route
+from controlplane.alerts.people.routing import DEFAULT
 from controlplane.celery import app
 from controlplane.errors import InvalidEdit
 from tests.controlplane.test_alert_deliveries import receiver

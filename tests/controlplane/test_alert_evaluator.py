@@ -11,12 +11,12 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from controlplane.alerts import evaluator
-from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.evaluator import Change, evaluate_environment, forget
-from controlplane.alerts.findings import LONGEST_KEY
 from controlplane.alerts.lifecycle import NO_TRAFFIC_S, AlertState, News, ResolvedWhy
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation, Receiver
-from controlplane.alerts.reading import open_alerts, past_alerts, stored_alerts
+from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.rules.rule import LONGEST_KEY
+from controlplane.alerts.state.stored_alerts import open_alerts, past_alerts, stored_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.editing.edits import create_environment

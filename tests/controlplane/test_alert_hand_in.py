@@ -12,6 +12,7 @@ from django.utils import timezone
 from msgspec import json, structs
 
 from controlplane.alerts.delivery.queue import enqueue
+from controlplane.alerts.delivery.watchdog import ping, ping_if_evaluated
 from controlplane.alerts.emergency.hand_in import gateways_may_have_sent, hand_in
 from controlplane.alerts.emergency.journal import MOST_EPISODES, Episode, Journal, message_id
 from controlplane.alerts.emergency.plan import Plan, is_muted, read_plans, receivers_of
@@ -19,7 +20,6 @@ from controlplane.alerts.emergency.plan_files import MOST_BYTES, read_plan_files
 from controlplane.alerts.evaluator import evaluate_environment
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Delivery, Evaluation, Mute, Receiver, Route
-from controlplane.alerts.watchdog import ping, ping_if_evaluated
 from controlplane.fleet import signing
 from controlplane.fleet.models import Figures
 from controlplane.gateway.counts import Counts

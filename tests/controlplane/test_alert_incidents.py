@@ -10,8 +10,6 @@ from django.db import connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from controlplane.alerts import timings
-from controlplane.alerts.causes import WAIT_S
 from controlplane.alerts.evaluator import evaluate_environment
 from controlplane.alerts.incidents.edits import (
     add_note,
@@ -27,9 +25,11 @@ from controlplane.alerts.incidents.reading import KEPT_DAYS, forget_incidents
 from controlplane.alerts.incidents.timeline import timeline
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Evaluation, Incident, IncidentLine
-from controlplane.alerts.mute_edits import MuteValues, add_mute
 from controlplane.alerts.notify import notify
-from controlplane.alerts.timings import Timing
+from controlplane.alerts.people.mute_edits import MuteValues, add_mute
+from controlplane.alerts.rules import timings
+from controlplane.alerts.rules.timings import Timing
+from controlplane.alerts.state.causes import WAIT_S
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
 from tests.controlplane.test_alert_causes import open_alert

@@ -6,9 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.alerts import timings
-from controlplane.alerts.conditions import CONDITIONS
-from controlplane.alerts.findings import Finding, Severity, Subject
 from controlplane.alerts.lifecycle import (
     INTERVAL_S,
     LONGEST_PAUSE_S,
@@ -18,8 +15,11 @@ from controlplane.alerts.lifecycle import (
     News,
     advance,
 )
-from controlplane.alerts.rules import RULES
-from controlplane.alerts.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, Timing, timing_of
+from controlplane.alerts.rules import timings
+from controlplane.alerts.rules.conditions import CONDITIONS
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.rule import Finding, Severity, Subject
+from controlplane.alerts.rules.timings import NEEDS_NO_GATEWAY, NOT_ALERTS, Timing, timing_of
 
 TIMING = Timing(level=2, for_s=20, keep_s=30)
 

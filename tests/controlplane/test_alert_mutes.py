@@ -11,9 +11,9 @@ from controlplane.alerts import evaluator
 from controlplane.alerts.evaluator import forget
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, Mute
-from controlplane.alerts.mute_edits import MuteValues, add_mute, end_mute, preview_mute
-from controlplane.alerts.mutes import active_until, matches, mute_of, period_of
-from controlplane.alerts.reading import open_alerts
+from controlplane.alerts.people.mute_edits import MuteValues, add_mute, end_mute, preview_mute
+from controlplane.alerts.state.mutes import active_until, matches, mute_of, period_of
+from controlplane.alerts.state.stored_alerts import open_alerts
 from controlplane.audit.models import Entry
 from controlplane.editing.edits import create_environment
 from controlplane.errors import InvalidEdit, NotFound
@@ -288,7 +288,7 @@ def test_wrong_values_are_named(production: str, values: dict[str, Any], field: 
 def test_mutes_are_bounded_and_old_ones_are_forgotten(
     production: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.alerts.mute_edits.MOST_MUTES", 1)
+    monkeypatch.setattr("controlplane.alerts.people.mute_edits.MOST_MUTES", 1)
     add_mute(environment="production", values=MuteValues(rule="lag", weekly=True), reason=WHY, actor=ADA)
     with pytest.raises(InvalidEdit, match="at most 1 mutes"):
         add_mute(environment="production", values=MuteValues(rule="429"), reason=WHY, actor=ADA)

@@ -9,17 +9,18 @@ import pytest
 from django.db import connection, connections, transaction
 from django.db.models.functions import Now
 
-from controlplane.alerts.backlog_rules import EACH_BACKLOG
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.receivers import remove_receiver
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, Receiver, Route
-from controlplane.alerts.protection_rules import EACH_DEPENDENCY
-from controlplane.alerts.route_edits import RouteValues, hours_of, plan_of, put_route, remove_route
-from controlplane.alerts.routing import DEFAULT, Facts, holes, in_hours, route_of, routes_of, warnings
-from controlplane.alerts.rules import EACH_BREAKER, RULES
-from controlplane.alerts.timings import OF_DEPENDENCY
-from controlplane.alerts.traffic_rules import EACH_REFUSED, EACH_VENDOR
+from controlplane.alerts.people.route_edits import RouteValues, hours_of, plan_of, put_route, remove_route
+from controlplane.alerts.people.routing import DEFAULT, Facts, holes, in_hours, route_of, routes_of, warnings
+from controlplane.alerts.rules.backlogs import EACH_BACKLOG
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.fleet import EACH_BREAKER
+from controlplane.alerts.rules.protection import EACH_DEPENDENCY
+from controlplane.alerts.rules.timings import OF_DEPENDENCY
+from controlplane.alerts.rules.traffic import EACH_REFUSED, EACH_VENDOR
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Dependency

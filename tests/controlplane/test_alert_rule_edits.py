@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.alerts.evaluate import evaluate as find
 from controlplane.alerts.lifecycle import News, ResolvedWhy
 from controlplane.alerts.models import Alert, Delivery
-from controlplane.alerts.routing import warnings
-from controlplane.alerts.rule_edits import RuleValues, preview_rule, rules_in_force, set_rule
-from controlplane.alerts.rule_settings import THRESHOLDS, Threshold, settings_of
-from controlplane.alerts.rules import RULES
+from controlplane.alerts.people.routing import warnings
+from controlplane.alerts.people.rule_edits import RuleValues, preview_rule, rules_in_force, set_rule
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.settings import THRESHOLDS, Threshold, settings_of
+from controlplane.alerts.state.evaluate import evaluate as find
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.live import StoreFigures

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.alerts.evaluate import FirstSeen, evaluate
-from controlplane.alerts.findings import Finding, Subject
 from controlplane.alerts.lifecycle import AlertState, News, advance
-from controlplane.alerts.rules import RULES
-from controlplane.alerts.timings import timing_of
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.rule import Finding, Subject
+from controlplane.alerts.rules.timings import timing_of
+from controlplane.alerts.state.evaluate import FirstSeen, evaluate
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import FleetFigures, TenantFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision

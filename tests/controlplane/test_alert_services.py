@@ -12,15 +12,15 @@ from django.urls import resolve
 from django.utils import timezone
 from msgspec import json
 
+from controlplane.alerts.delivery.apprise.jobs import MOST_BYTES, Kind
 from controlplane.alerts.delivery.attempt import Message, job_of
+from controlplane.alerts.delivery.claim import send_waiting
 from controlplane.alerts.delivery.message import _AUTOMATIC, handled, links_of, text_of
 from controlplane.alerts.delivery.queue import enqueue, enqueue_test
 from controlplane.alerts.delivery.receivers import add_receiver, change_secret
-from controlplane.alerts.delivery.send import send_waiting
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
-from controlplane.alerts.rules import RULES
-from controlplane.alerts.sender.jobs import MOST_BYTES, Kind
+from controlplane.alerts.rules.every import RULES
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.errors import InvalidEdit

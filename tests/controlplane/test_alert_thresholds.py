@@ -12,7 +12,7 @@ import pytest
 from controlplane.alerts import evaluator
 from controlplane.alerts.evaluator import evaluate_environment
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation
-from controlplane.alerts.timings import timing_of
+from controlplane.alerts.rules.timings import timing_of
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures, StoreFigures
 from controlplane.status.facts import Dependency, Facts, Transition

@@ -8,8 +8,8 @@ import httpx
 import pytest
 import yaml
 
-from controlplane.alerts.causes import EXPLAINS
-from controlplane.alerts.timings import OF_DEPENDENCY
+from controlplane.alerts.rules.timings import OF_DEPENDENCY
+from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.embedded.children import free_port, spawn, stop
 from controlplane.monitoring.alertmanager import HOOKS, has_environment
 from controlplane.monitoring.files import FILES

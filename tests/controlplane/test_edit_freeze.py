@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.state.evaluate import evaluate
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import override_breaker

@@ -12,7 +12,7 @@ from controlplane.accounts.models import SavedView
 from controlplane.accounts.saved_views import LONGEST_NAME, save_view
 from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.models import Marker
-from controlplane.alerts.texts import most_are_from
+from controlplane.alerts.rules.texts import most_are_from
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.erasure import erase

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import redis
 
-from controlplane.alerts import evaluator, refreshing
+from controlplane.alerts import evaluator
 from controlplane.alerts.models import Alert, Evaluation
+from controlplane.alerts.state import lag_repair
 from controlplane.publishing.models import OutboxEntry
 from controlplane.status.facts import Facts
 from fuseboard.contract import keys
@@ -25,7 +26,7 @@ def lagging_by(seconds: float) -> Callable[[str], Facts]:
 
 
 def refreshes(result: str) -> float:
-    return float(refreshing.REFRESHES.labels(result)._value.get())
+    return float(lag_repair.REFRESHES.labels(result)._value.get())
 
 
 def test_a_pod_that_lags_is_sent_the_configuration_until_it_has_it(
@@ -47,7 +48,7 @@ def test_a_pod_that_lags_is_sent_the_configuration_until_it_has_it(
     detail = Alert.objects.get(key="lag").detail
     assert "The configuration was sent to them again at " in detail
     document = Evaluation.objects.get().measured
-    document[refreshing.FIELD]["at"] -= refreshing.AGAIN_S
+    document[lag_repair.FIELD]["at"] -= lag_repair.AGAIN_S
     Evaluation.objects.update(measured=document)
     evaluator.evaluate_environment(production)
     evaluator.evaluate_environment(production)
@@ -55,7 +56,7 @@ def test_a_pod_that_lags_is_sent_the_configuration_until_it_has_it(
     assert "2 times so far" in Alert.objects.get(key="lag").detail
     monkeypatch.setattr(evaluator, "read_facts", lagging_by(9))
     evaluator.evaluate_environment(production)
-    assert refreshing.FIELD not in Evaluation.objects.get().measured, "the next lag begins again"
+    assert lag_repair.FIELD not in Evaluation.objects.get().measured, "the next lag begins again"
     heard.close()
 
 
@@ -77,7 +78,7 @@ def test_a_refresh_that_fails_is_said_and_counted_and_stops_no_alert(
         raise redis.ConnectionError("connection refused")
 
     failed = refreshes("failed")
-    monkeypatch.setattr(refreshing, "refresh", fail)
+    monkeypatch.setattr(lag_repair, "refresh", fail)
     monkeypatch.setattr(evaluator, "read_facts", lagging_by(31))
     evaluator.evaluate_environment(production)
     let_pass(10)

@@ -11,8 +11,8 @@ from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from controlplane.alerts.evaluate import evaluate
-from controlplane.alerts.findings import Finding
+from controlplane.alerts.rules.rule import Finding
+from controlplane.alerts.state.evaluate import evaluate
 from controlplane.editing import edits
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Environment

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from django.core.management import call_command
 
-from controlplane.alerts.causes import EXPLAINS
-from controlplane.alerts.rules import RULES
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.metric_catalogue.every import EVERY
 from controlplane.monitoring.files import FILES
 from controlplane.monitoring.grafana import promql_of

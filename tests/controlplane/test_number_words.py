@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.alerts.texts import size
+from controlplane.alerts.rules.texts import size
 from controlplane.status.number_words import number, percent_words, rounded_words
 from dashboard.live.protection import duration
 from tests.controlplane.alert_facts import redis_answers

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from controlplane.alerts.evaluate import evaluate
+from controlplane.alerts.state.evaluate import evaluate
 from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import HISTORY, REDIS, Ahead

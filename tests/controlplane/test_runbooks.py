@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.alerts.rules import GENERAL_RUNBOOK, RULES
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.fleet import GENERAL_RUNBOOK
 from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES, runbook_of
 from controlplane.runbooks.format import (
     ACTIONS,

@@ -11,12 +11,12 @@ import psutil
 import pytest
 from apprise.plugins import opsgenie, pagerduty
 
-from controlplane.alerts.addresses import AddressRefused
-from controlplane.alerts.sender import apprise_send
-from controlplane.alerts.sender.guard import Guard
-from controlplane.alerts.sender.jobs import Job, Kind, Result, without_middle
-from controlplane.alerts.sender.program import Senders
-from controlplane.alerts.sender.services import SERVICES, service_name, shown_address
+from controlplane.alerts.delivery.addresses import AddressRefused
+from controlplane.alerts.delivery.apprise import apprise_send
+from controlplane.alerts.delivery.apprise.guard import Guard
+from controlplane.alerts.delivery.apprise.jobs import Job, Kind, Result, without_middle
+from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.services import SERVICES, service_name, shown_address
 from tests.controlplane.refused_addresses import REFUSED
 from tests.controlplane.sinks import chat, endless, mail_server
 
@@ -37,7 +37,7 @@ def senders() -> Iterator[Senders]:
 
 def programs() -> list[psutil.Process]:
     children = psutil.Process().children()
-    return [one for one in children if "controlplane.alerts.sender" in one.cmdline()]
+    return [one for one in children if "controlplane.alerts.delivery.apprise" in one.cmdline()]
 
 
 def job(url: str, kind: Kind = Kind.CRITICAL, **more: Any) -> Job:
@@ -99,7 +99,7 @@ def test_a_redirect_inside_is_not_followed(senders: Senders) -> None:
 _REBOUND = """
 import socket, sys
 from ipaddress import ip_network
-from controlplane.alerts.sender.guard import Guard
+from controlplane.alerts.delivery.apprise.guard import Guard
 import requests
 guard = Guard([ip_network("127.0.0.1/32")])
 guard.install()

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from controlplane.alerts.emergency.plan import Plan, is_muted, read_plans
 from controlplane.alerts.models import Alert, Mute
-from controlplane.alerts.rules import RULES as ALL_RULES
-from controlplane.alerts.upgrades import RULES
+from controlplane.alerts.people.upgrades import RULES
+from controlplane.alerts.rules.every import RULES as ALL_RULES
 from controlplane.audit.models import Entry
 from controlplane.editing.edits import create_environment
 from controlplane.gateway.counts import Counts
@@ -85,7 +85,7 @@ def test_an_upgrade_that_begins_again_replaces_the_first_and_its_end_leaves_othe
 def test_an_environment_with_too_many_mutes_is_named(
     production: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.alerts.mute_edits.MOST_MUTES", 2)
+    monkeypatch.setattr("controlplane.alerts.people.mute_edits.MOST_MUTES", 2)
     with pytest.raises(CommandError, match="production: rule: An environment has at most 2 mutes"):
         upgrade()
     assert not Mute.objects.exists()

@@ -10,9 +10,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken, ApiToken
-from controlplane.alerts.evaluate import evaluate, is_blind
 from controlplane.alerts.evaluator import evaluate_environment
 from controlplane.alerts.models import Alert
+from controlplane.alerts.state.evaluate import evaluate, is_blind
 from controlplane.fleet.failed_calls import STEP_S
 from controlplane.fleet.live import FleetFigures, RuleFigures, TenantFigures
 from controlplane.fleet.models import FailedCalls

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.alerts.addresses import _REFUSED_V4, is_public
+from controlplane.alerts.delivery.addresses import _REFUSED_V4, is_public
 from tests.controlplane.refused_addresses import REFUSED
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import trustme
 
-from controlplane.alerts.addresses import AddressRefused
+from controlplane.alerts.delivery.addresses import AddressRefused
 from controlplane.alerts.delivery.http import MOST_READ, NotDelivered, post
-from controlplane.alerts.watchdog import ping
+from controlplane.alerts.delivery.watchdog import ping
 from tests.controlplane.refused_addresses import REFUSED
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)

@@ -8,11 +8,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.db import connections
 
+from controlplane.alerts.delivery.apprise.jobs import Kind
 from controlplane.alerts.delivery.attempt import Message, job_of
+from controlplane.alerts.delivery.claim import send_waiting
 from controlplane.alerts.delivery.receivers import add_receiver, set_weekly
-from controlplane.alerts.delivery.send import send_waiting
 from controlplane.alerts.models import Delivery, Receiver
-from controlplane.alerts.sender.jobs import Kind
 from controlplane.audit.models import Entry
 from controlplane.erasure import erase
 from controlplane.errors import InvalidEdit, NotFound

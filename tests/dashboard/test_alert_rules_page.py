@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.alerts.rule_settings import default_of
+from controlplane.alerts.rules.settings import default_of
 from controlplane.policies.models import Environment
 
 pytestmark = pytest.mark.django_db(transaction=True)

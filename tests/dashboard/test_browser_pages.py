@@ -180,7 +180,7 @@ def something_everywhere(production: Any, limits: Any) -> None:
     from controlplane.accounts.saved_views import save_view
     from controlplane.alerts.delivery.receivers import add_receiver
     from controlplane.alerts.incidents.edits import add_note
-    from controlplane.alerts.mute_edits import MuteValues, add_mute
+    from controlplane.alerts.people.mute_edits import MuteValues, add_mute
     from controlplane.approvals.gate import Proposed
     from controlplane.approvals.rules import set_approvals
     from controlplane.breakers.overrides import override_breaker

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.alerts.evaluate import FirstSeen
-from controlplane.alerts.findings import Subject
 from controlplane.alerts.lifecycle import AlertState
-from controlplane.alerts.reading import StoredAlert
-from controlplane.alerts.rules import RULES
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.rule import Subject
+from controlplane.alerts.state.evaluate import FirstSeen
+from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.fleet.live import FleetFigures, StoreFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, ScheduledChange, Server

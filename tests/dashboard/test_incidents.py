@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.live import FleetFigures
 from controlplane.status.breaker_lines import breaker_lines
 from controlplane.status.facts import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Server

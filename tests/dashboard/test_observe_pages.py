@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fleet_rows import put_server
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.editing import edits
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.live import FleetFigures

@@ -9,7 +9,7 @@ from fleet_rows import breaker, put_server
 from shown import text_of
 from test_incidents import CLOSED, FAILING, NOW, facts
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.status.facts import PodEvent
 from dashboard.live.history import History
 from dashboard.live.overview import build

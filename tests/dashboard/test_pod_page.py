@@ -136,7 +136,7 @@ def test_values_of_a_silent_pod_are_not_those_of_now(log_in: Any) -> None:
 
 def test_the_page_is_live(log_in: Any) -> None:
     log_in("vera")
-    from controlplane.alerts.evaluate import FirstSeen
+    from controlplane.alerts.state.evaluate import FirstSeen
     from dashboard.live.history import History
     from dashboard.live.overview import build
     from dashboard.live.pages import page_of

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import FleetFigures
 from controlplane.policies.protection import CALL, changed

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.alerts.models import Route
-from controlplane.alerts.mute_edits import MuteValues, add_mute
+from controlplane.alerts.people.mute_edits import MuteValues, add_mute
 from controlplane.audit.actor import Actor
 from tests.controlplane.test_alert_deliveries import receiver
 from tests.dashboard.test_alerts_page import alert, text

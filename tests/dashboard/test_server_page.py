@@ -5,7 +5,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.models import Figures, GatewayOrder, Server
 from controlplane.publishing.models import Ahead
 from controlplane.status.read_facts import read_facts

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from test_incidents import NOW, OPEN, facts, moved
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.live import DependencyFigures, FleetFigures
 from controlplane.status.facts import PodEvent
 from controlplane.status.outages import times_without_redis

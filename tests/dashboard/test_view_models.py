@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from django.template.loader import get_template
 
-from controlplane.alerts.evaluate import FirstSeen
+from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.live import DependencyFigures, FleetFigures, StoreFigures, TenantFigures
 from controlplane.status.facts import (
     BreakerSeen,

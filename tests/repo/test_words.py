@@ -78,7 +78,7 @@ def in_help(parser: argparse.ArgumentParser) -> Iterator[Text]:
 
 def of_pages() -> Iterator[Text]:
     yield from in_templates()
-    yield from in_python("dashboard/**/*.py", "controlplane/alerts/*.py", "controlplane/status/*.py")
+    yield from in_python("dashboard/**/*.py", "controlplane/alerts/**/*.py", "controlplane/status/*.py")
 
 
 def of_api() -> Iterator[Text]:

@@ -9,11 +9,11 @@ from typing import Any
 from django.conf import settings
 from msgspec import json
 
+from controlplane.alerts.delivery.apprise.jobs import Job, Kind, without_middle
+from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.services import is_webhook
 from controlplane.alerts.delivery.http import MOST_S, Answer, NotDelivered, post
 from controlplane.alerts.delivery.signing import headers_of
-from controlplane.alerts.sender.jobs import Job, Kind, without_middle
-from controlplane.alerts.sender.program import Senders
-from controlplane.alerts.sender.services import is_webhook
 
 #: PagerDuty accepts 255 characters.
 _LONGEST_KEY = 255

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httpcore
 
-from controlplane.alerts.addresses import AddressRefused, Network, is_public
+from controlplane.alerts.delivery.addresses import AddressRefused, Network, is_public
 
 CONNECT_S = 5.0
 #: For everything: resolving, connecting, sending, and the first bytes of the answer.

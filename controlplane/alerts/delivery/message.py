@@ -11,7 +11,7 @@ from django.conf import settings
 
 from controlplane.alerts.lifecycle import ResolvedWhy
 from controlplane.alerts.models import Alert
-from controlplane.alerts.timings import rule_of
+from controlplane.alerts.rules.timings import rule_of
 from controlplane.breakers.models import Override
 from controlplane.page_addresses import home_of
 from fuseboard.contract.words import OverrideMode

@@ -7,12 +7,12 @@ from typing import Any
 
 from django.db.models import Count, Max, Q
 
-from controlplane.alerts.causes import EXPLAINS
 from controlplane.alerts.delivery.message import handled, links_of, test_text, text_of, title_of
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
-from controlplane.alerts.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
-from controlplane.alerts.timings import rule_of
+from controlplane.alerts.people.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
+from controlplane.alerts.rules.timings import rule_of
+from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.postgres import postgres_now
 
 #: The kind of a test.

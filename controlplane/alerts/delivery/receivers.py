@@ -6,14 +6,9 @@ from urllib.parse import urlsplit
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.alerts.delivery.queue import enqueue_test
-from controlplane.alerts.delivery.signing import secret_of
-from controlplane.alerts.models import Delivery, Receiver
-from controlplane.alerts.recording import record_named
-from controlplane.alerts.routing import routes_of
-from controlplane.alerts.sender.jobs import Job
-from controlplane.alerts.sender.program import Senders
-from controlplane.alerts.sender.services import (
+from controlplane.alerts.delivery.apprise.jobs import Job
+from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.services import (
     PAGERS,
     SERVICES,
     WEBHOOK_SCHEMES,
@@ -21,6 +16,11 @@ from controlplane.alerts.sender.services import (
     scheme_of,
     shown_address,
 )
+from controlplane.alerts.delivery.queue import enqueue_test
+from controlplane.alerts.delivery.signing import secret_of
+from controlplane.alerts.models import Delivery, Receiver
+from controlplane.alerts.people.audit_entries import record_named
+from controlplane.alerts.people.routing import routes_of
 from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.policies.models import Environment

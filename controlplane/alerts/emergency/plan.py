@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Evaluation, Mute, Receiver, Route
-from controlplane.alerts.mutes import mute_of
-from controlplane.alerts.routing import DEFAULT, AddressBook, names_of, refusal_of, route_of
+from controlplane.alerts.people.routing import DEFAULT, AddressBook, names_of, refusal_of, route_of
+from controlplane.alerts.state.mutes import mute_of
 from controlplane.fleet.live import FIGURES_FRESH_FOR
 from controlplane.fleet.models import Figures
 from controlplane.policies.models import Environment

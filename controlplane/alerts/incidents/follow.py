@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 from django.db.models import Count, Max, Min, Q
 
-from controlplane.alerts.causes import cause_of
 from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident
+from controlplane.alerts.state.causes import cause_of
 from controlplane.fleet.live import divisor
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from ninja import Router, Schema
 from pydantic import ConfigDict, Field, JsonValue
 
 from controlplane.alerts.models import Route
-from controlplane.alerts.route_edits import (
+from controlplane.alerts.people.route_edits import (
     LONGEST_STEP_MIN,
     MOST_RECEIVERS,
     MOST_STEPS,
@@ -18,7 +18,7 @@ from controlplane.alerts.route_edits import (
     put_route,
     remove_route,
 )
-from controlplane.alerts.routing import DEFAULT, routes_of, warnings
+from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict, Text, Title

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from pydantic import ConfigDict, Field, JsonValue
 
-from controlplane.alerts.rule_edits import (
+from controlplane.alerts.people.rule_edits import (
     LEAST_CLEAR_PERCENT,
     LONGEST_FOR_S,
     LONGEST_KEEP_S,

@@ -7,10 +7,10 @@ from django.http import HttpRequest
 from ninja import Router, Schema
 from pydantic import ConfigDict, JsonValue
 
-from controlplane.alerts.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
-from controlplane.alerts.reading import open_alerts, past_alerts, with_mutes
+from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.state.stored_alerts import open_alerts, past_alerts, with_mutes
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.edits_in import Environment, Note, PageSize, RowId
 from controlplane.policies.document import environment_of

@@ -9,8 +9,8 @@ from ninja import Router, Schema
 from pydantic import ConfigDict, Field, JsonValue
 
 from controlplane.alerts.models import Mute
-from controlplane.alerts.mute_edits import LONGEST, MuteValues, add_mute, end_mute, preview_mute
-from controlplane.alerts.mutes import active_until, not_ended
+from controlplane.alerts.people.mute_edits import LONGEST, MuteValues, add_mute, end_mute, preview_mute
+from controlplane.alerts.state.mutes import active_until, not_ended
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.schemas.edits_in import Environment, Moment, Reason, ReasonIn, RowId, Strict, Text

@@ -9,10 +9,10 @@ from ninja import Router, Schema
 from pydantic import ConfigDict, Field, JsonValue
 
 from controlplane.alerts.delivery import receivers as edits
+from controlplane.alerts.delivery.apprise.services import service_name
 from controlplane.alerts.delivery.receivers import address_of
 from controlplane.alerts.models import Delivery, Receiver
-from controlplane.alerts.sender.services import service_name
-from controlplane.alerts.unproven import unproven
+from controlplane.alerts.people.untested_receivers import untested_receivers
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import Environment, PageSize, Reason, ReasonIn, Slug
@@ -133,7 +133,7 @@ class DeliveryOut(Schema):
 def list_receivers(request: HttpRequest, environment: Environment) -> list[ReceiverOut]:
     """The receivers of an environment, at most 50."""
     slug = environment_of(environment).slug
-    warnings = unproven(slug)
+    warnings = untested_receivers(slug)
     return [
         ReceiverOut(
             name=row.name,

@@ -10,18 +10,18 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from controlplane.alerts.addresses import AddressRefused
+from controlplane.alerts.delivery.addresses import AddressRefused
+from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.services import is_webhook
 from controlplane.alerts.delivery.attempt import Message as Whole
 from controlplane.alerts.delivery.attempt import NeverDelivered, attempt
+from controlplane.alerts.delivery.claim import PAUSES_S
 from controlplane.alerts.delivery.http import NotDelivered
 from controlplane.alerts.delivery.message import handled
 from controlplane.alerts.delivery.queue import document_of
-from controlplane.alerts.delivery.send import PAUSES_S
 from controlplane.alerts.emergency.journal import Episode, Journal, Message, alert_of, message_id
 from controlplane.alerts.emergency.plan import Fields, Plan
 from controlplane.alerts.models import Receiver
-from controlplane.alerts.sender.program import Senders
-from controlplane.alerts.sender.services import is_webhook
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 

@@ -19,17 +19,17 @@ from django.db import Error as DatabaseError
 from django.db import close_old_connections, connections
 from msgspec import structs
 
-from controlplane.alerts.causes import cause_of
 from controlplane.alerts.emergency.hand_in import hand_in
 from controlplane.alerts.emergency.journal import Episode, Journal, alert_of
 from controlplane.alerts.emergency.plan import LEVEL, Plan, Reading, is_muted, read_plans, receivers_of
 from controlplane.alerts.emergency.plan_files import forget_plan, read_plan_files, write_plan
-from controlplane.alerts.evaluate import evaluate
-from controlplane.alerts.findings import Finding
 from controlplane.alerts.lifecycle import AlertState, Known, advance
 from controlplane.alerts.models import Alert
-from controlplane.alerts.rules import RULES
-from controlplane.alerts.timings import timing_of
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.rule import Finding
+from controlplane.alerts.rules.timings import timing_of
+from controlplane.alerts.state.causes import cause_of
+from controlplane.alerts.state.evaluate import evaluate
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.emergency.seen import facts_of

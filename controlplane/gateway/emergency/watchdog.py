@@ -3,7 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from controlplane.alerts.watchdog import EVERY_S, MOST_IDLE_S, ping
+from controlplane.alerts.delivery.watchdog import EVERY_S, MOST_IDLE_S, ping
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.emergency.watch import Emergency
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.alerts.upgrades import MOST_MINUTES, RULES, begin_upgrade, end_upgrade
+from controlplane.alerts.people.upgrades import MOST_MINUTES, RULES, begin_upgrade, end_upgrade
 from controlplane.errors import EditError
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([smh])", re.ASCII)

@@ -1,0 +1,130 @@
+"""Runs the sender: started with the first job, killed when a job takes too long, and started again."""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from msgspec import MsgspecError, json
+
+from controlplane.alerts.delivery.addresses import Network
+from controlplane.alerts.delivery.apprise.jobs import MOST_BYTES, MOST_S, Job, Result
+
+_ROOT = Path(__file__).resolve().parents[3]
+#: All that the sender gets of the environment: no secret, no proxy, and no file of a user.
+_KEPT = ("LANG", "LC_ALL", "PATH", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ")
+_MOST_ANSWER = 64 * 1024
+
+
+class _SenderLost(Exception):
+    """It was killed, or it ended."""
+
+
+class Senders:
+    """A few sender programs. More jobs than programs wait for one."""
+
+    def __init__(self, allowed: Iterable[Network] = (), *, most: int = 1, most_s: float = MOST_S) -> None:
+        networks = tuple(map(str, allowed))
+        self._all = [_Program(networks, most_s) for _ in range(most)]
+        self._idle: SimpleQueue[_Program] = SimpleQueue()
+        for program in self._all:
+            self._idle.put(program)
+
+    def run(self, job: Job) -> Result:
+        """Safe in any thread. A job that ends its program has failed."""
+        program = self._idle.get()
+        try:
+            return program.run(job)
+        finally:
+            self._idle.put(program)
+
+    def rest(self) -> None:
+        """End the programs that have no job: they need memory."""
+        ended: list[_Program] = []
+        while True:
+            try:
+                program = self._idle.get_nowait()
+            except Empty:
+                break
+            program.end()
+            ended.append(program)
+        for program in ended:
+            self._idle.put(program)
+
+    def close(self) -> None:
+        """End all of them, so that no thread waits for an answer. A job after that fails."""
+        for program in self._all:
+            program.close()
+
+
+class _Program:
+    def __init__(self, networks: tuple[str, ...], most_s: float) -> None:
+        self._networks, self._most_s = networks, most_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def run(self, job: Job) -> Result:
+        line = json.encode(job)
+        if len(line) > MOST_BYTES:
+            return Result(state="refused", said="The message is too long.")
+        try:
+            return json.decode(self._answer(line + b"\n", monotonic() + self._most_s), type=Result)
+        except (_SenderLost, MsgspecError, OSError) as error:
+            self.end()
+            return Result(state="failed", said=str(error)[:200] or type(error).__name__)
+
+    def _answer(self, line: bytes, ends: float) -> bytes:
+        if self._process is not None and self._process.poll() is not None:
+            self.end()
+        if self._closed:
+            raise _SenderLost("The process that sends is ending.")
+        if self._process is None:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-m", "controlplane.alerts.delivery.apprise", *self._networks],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=_ROOT,
+                env={
+                    # A file with passwords that HTTP clients read.
+                    "NETRC": os.devnull,
+                    **{name: os.environ[name] for name in _KEPT if name in os.environ},
+                },
+                bufsize=0,
+                # Ctrl-C in a terminal ends the worker, which ends it.
+                start_new_session=True,
+            )
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None  # noqa: S101 - for the type checker: both are pipes
+        assert stdout is not None  # noqa: S101
+        stdin.write(line)
+        ready, found = select.poll(), b""
+        ready.register(stdout, select.POLLIN)
+        while not found.endswith(b"\n"):
+            left = ends - monotonic()
+            if left <= 0 or not ready.poll(left * 1_000):
+                raise _SenderLost(f"The receiver did not answer within {self._most_s:g} s.")
+            piece = stdout.read(_MOST_ANSWER)
+            if not piece or len(found) > _MOST_ANSWER:
+                raise _SenderLost("The sender ended before it answered.")
+            found += piece
+        return found
+
+    def close(self) -> None:
+        """Safe while another thread runs a job: that one reads the end of the answer."""
+        self._closed = True
+        if (process := self._process) is not None:
+            process.kill()
+
+    def end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,183 @@
+"""Edits of mutes: start one now or later, and end one. A preview names what it would mute."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+
+from django.db import transaction
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert, Mute
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.timings import NOT_ALERTS
+from controlplane.alerts.state.mutes import active_until, matches, not_ended, words_of
+from controlplane.audit.actor import Actor
+from controlplane.audit.record import record
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.document import environment_of
+from controlplane.policies.models import Environment
+from controlplane.postgres import postgres_now
+from controlplane.validation import Problems
+from fuseboard.contract.words import is_subject
+
+LONGEST = timedelta(days=7)
+#: Of a mute that is repeated every week.
+LONGEST_WEEKLY = timedelta(hours=24)
+FURTHEST_START = timedelta(days=90)
+#: Mutes of one environment that are not ended: every evaluation reads them.
+MOST_MUTES = 100
+#: A shorter prefix would match nearly every pod.
+SHORTEST_PREFIX = 3
+MUTABLE_RULES = tuple(sorted({rule.key for rule in RULES} - NOT_ALERTS))
+#: The days of resolved alerts that a preview counts, and the most that it reads.
+PREVIEW_DAYS = 30
+MOST_READ = 5_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuteValues:
+    """What a person enters. ``starts_at`` is ``None`` for now."""
+
+    rule: str = ""
+    dependency: str = ""
+    pod: str = ""
+    starts_at: datetime | None = None
+    minutes: int = 60
+    weekly: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """Alerts that a mute matches: those that are open, and how many fired in the past."""
+
+    open: list[Alert]
+    past: int
+    #: ``past`` is incomplete, because there are more resolved alerts than a preview reads.
+    more: bool
+
+
+def preview_mute(*, environment: str, values: MuteValues) -> Preview:
+    """What would be muted. Raises ``InvalidEdit``."""
+    slug = environment_of(environment).slug
+    mute = _checked(slug, values, Problems(), reason="", by="")
+    rows = Alert.objects.filter(environment=slug).exclude(state=AlertState.RESOLVED).order_by("-true_since")
+    past = (
+        Alert.objects.filter(environment=slug, state=AlertState.RESOLVED)
+        .filter(resolved_at__gte=postgres_now() - timedelta(days=PREVIEW_DAYS))
+        .only("key", "level", "subject_kind", "subject_name", "pods")
+        .order_by("-resolved_at")
+    )
+    read = list(islice(past[: MOST_READ + 1].iterator(), MOST_READ + 1))
+    return Preview(
+        open=[row for row in rows if matches(mute, row)],
+        past=sum(matches(mute, row) for row in read[:MOST_READ]),
+        more=len(read) > MOST_READ,
+    )
+
+
+def add_mute(*, environment: str, values: MuteValues, reason: str, actor: Actor) -> Mute:
+    """Mute from now on, or plan a maintenance window. Raises ``InvalidEdit``."""
+    problems = Problems()
+    problems.reason(reason)
+    slug = environment_of(environment).slug
+    mute = _checked(slug, values, problems, reason=reason, by=actor.name[:200])
+    with transaction.atomic():
+        # Two people at once could both find room for one more.
+        Environment.objects.select_for_update().get(pk=slug)
+        if not_ended(slug, postgres_now()).count() >= MOST_MUTES:
+            problems.add("rule", f"An environment has at most {MOST_MUTES} mutes. End one first.")
+            problems.settle()
+        mute.save(force_insert=True)
+        _record(mute, "mute.created", reason, actor)
+    mute.refresh_from_db()
+    return mute
+
+
+def end_mute(*, environment: str, number: int, reason: str, actor: Actor, only_period: bool = False) -> Mute:
+    """End a mute, or only the present period of a weekly one. Alerts that still fire are sent at once.
+
+    Raises ``NotFound``, or ``InvalidEdit`` for a period of a mute that is not weekly, or does not apply now.
+    """
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()
+    with transaction.atomic():
+        now = postgres_now()
+        row = not_ended(environment, now).select_for_update().filter(pk=number).first()
+        if row is None:
+            raise NotFound("mute that has not ended", str(number))
+        if only_period:
+            row.skipped_until = _end_of_period(row, now)
+            row.save(update_fields=["skipped_until"])
+            _record(row, "mute.period_ended", reason, actor)
+        else:
+            row.ended_at, row.ended_by = now, actor.name[:200]
+            row.save(update_fields=["ended_at", "ended_by"])
+            _record(row, "mute.ended", reason, actor)
+    return row
+
+
+def _end_of_period(row: Mute, now: datetime) -> datetime:
+    if not row.weekly:
+        raise InvalidEdit({"mute": ["This mute is not repeated: end it as a whole."]})
+    until = active_until(row, now)
+    if until is None:
+        raise InvalidEdit({"mute": ["This mute does not apply now, so that it has no period to end."]})
+    return until
+
+
+def _checked(environment: str, values: MuteValues, problems: Problems, *, reason: str, by: str) -> Mute:
+    now = postgres_now()
+    starts = values.starts_at or now
+    if not (values.rule or values.dependency or values.pod):
+        problems.add("rule", "Choose a rule, a dependency, or a pod: a mute never matches every alert.")
+    if values.rule and values.rule not in MUTABLE_RULES:
+        problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
+    if values.dependency:
+        problems.subject("dependency", values.dependency)
+    if values.pod and (not is_subject(values.pod) or "*" in values.pod[:-1]):
+        problems.add("pod", "Use the name of a pod, or the beginning of names with * at the end.")
+    elif values.pod.endswith("*") and len(values.pod) <= SHORTEST_PREFIX:
+        problems.add("pod", f"Use {SHORTEST_PREFIX} characters or more before *.")
+    if starts < now - timedelta(minutes=5) or starts > now + FURTHEST_START:
+        problems.add("starts_at", f"Choose a start from now to {FURTHEST_START.days} days from now.")
+    most = LONGEST_WEEKLY if values.weekly else LONGEST
+    problems.whole("minutes", values.minutes, 1, int(most.total_seconds()) // 60)
+    problems.settle()
+    return Mute(
+        environment=environment,
+        rule=values.rule,
+        dependency=values.dependency,
+        pod=values.pod,
+        reason=reason,
+        by=by,
+        starts_at=starts,
+        ends_at=starts + timedelta(minutes=values.minutes),
+        weekly=values.weekly,
+    )
+
+
+def _record(row: Mute, action: str, reason: str, actor: Actor) -> None:
+    shown = {
+        "matches": words_of(row),
+        "starts_at": row.starts_at.isoformat(),
+        "ends_at": row.ends_at.isoformat(),
+        "weekly": row.weekly,
+    }
+    ended = action != "mute.created"
+    record(
+        actor=actor,
+        action=action,
+        target_kind="mute",
+        target_name=words_of(row)[:200],
+        before=shown if ended else None,
+        after=_after(row, shown, action),
+        reason=reason,
+        environment=row.environment,
+    )
+
+
+def _after(row: Mute, shown: dict[str, object], action: str) -> dict[str, object] | None:
+    if action == "mute.period_ended" and row.skipped_until is not None:
+        return shown | {"skipped_until": row.skipped_until.isoformat()}
+    return shown if action == "mute.created" else None

@@ -1,0 +1,81 @@
+"""Alert rules about tokens and certificates that expire."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.alerts.rules import texts
+from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
+from controlplane.status.status import Status
+from controlplane.status.watched import Expiry
+
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expiring:
+    one: Expiry
+    #: Negative when it has expired.
+    days: float
+
+
+def _expiring(status: Status, *, certificates: bool) -> list[Expiring]:
+    return [
+        Expiring(one=one, days=(one.at - status.facts.now) / _DAY_S)
+        for one in status.facts.watched.expiring
+        if (one.kind == "certificate") == certificates
+    ]
+
+
+_TOKENS = Scope[Expiring](
+    each=lambda status: _expiring(status, certificates=False),
+    key=lambda expiring: expiring.one.kind.replace(" ", "-").lower(),
+    subject=lambda _: Subject(kind="tokens"),
+)
+_CERTIFICATES = Scope[Expiring](
+    each=lambda status: _expiring(status, certificates=True),
+    key=lambda _: "",
+    subject=lambda _: Subject(kind="servers"),
+)
+
+
+def _when(expiring: Expiring) -> str:
+    one = expiring.one
+    named = f"{one.kind[:1].upper()}{one.kind[1:]} {one.name}"
+    if expiring.days <= 0:
+        return f"{named} has expired"
+    if expiring.days < 1:
+        return f"{named} expires in less than a day"
+    return f"{named} expires in {texts.count(int(expiring.days), 'day')}"
+
+
+EXPIRY_RULES: tuple[Rule[Any], ...] = (
+    *(
+        Rule[Expiring](
+            key="certificate",
+            severity=severity,
+            runbook="token-or-certificate-expires",
+            scope=_CERTIFICATES,
+            value=lambda expiring: expiring.days,
+            text=_when,
+            detail=lambda expiring: (
+                f"At {texts.moment(expiring.one.at)}. After that, browsers and pods refuse the connection."
+            ),
+        )
+        for severity in BOTH
+    ),
+    *(
+        Rule[Expiring](
+            key="token",
+            severity=severity,
+            runbook="token-or-certificate-expires",
+            scope=_TOKENS,
+            value=lambda expiring: expiring.days,
+            text=_when,
+            detail=lambda expiring: (
+                f"At {texts.moment(expiring.one.at)}. After that, what uses it is refused."
+                " It is the next one of its kind."
+            ),
+        )
+        for severity in BOTH
+    ),
+)

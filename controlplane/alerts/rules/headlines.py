@@ -1,0 +1,215 @@
+"""Alerts as sentences of the headline: what is wrong, and how, without the figures that explain it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from controlplane.alerts.rules.rule import Said
+from controlplane.alerts.rules.texts import count, is_or_are, name_or_count, p99_part, slow_redis_ms, they
+from controlplane.fleet.live import RuleFigures
+from controlplane.refusals.callers import RefusedCaller
+from controlplane.status.backlogs import BacklogStatus
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.facts import Observing, ScheduledChange
+from controlplane.status.number_words import percent_words
+from controlplane.status.observed import observed_head
+from controlplane.status.status import Status
+from controlplane.status.watched import Blind, Source, Spent
+
+
+class NamesTenant(Protocol):
+    @property
+    def tenant(self) -> str: ...
+
+
+class NamesDependency(Protocol):
+    @property
+    def dependency(self) -> str: ...
+
+
+class SaysWhy(NamesDependency, Protocol):
+    @property
+    def why(self) -> str: ...
+
+    @property
+    def part(self) -> str: ...
+
+
+#: As ``controlplane.status.watched.Source``.
+SOURCES: Mapping[Source, str] = MappingProxyType(
+    {
+        "budgets": "What is spent of quotas and budgets",
+        "redis": "The servers of Redis",
+        "series": "The history of calls",
+        "tokens": "When tokens and certificates expire",
+    }
+)
+AHEAD = Said(subject="Edits", join="are", verb="not published")
+FROZEN = Said(subject="Many pods", join="went", verb="silent at once")
+NEW_PODS = Said(subject="New pods", join="are", verb="refused")
+NOTHING_LIMITED = Said(subject="No limit", join="refuses", verb="anything")
+REDIS_DOWN = Said(subject="Redis", join="is", verb="down")
+SHED = Said(subject="Pods", join="shed", verb="requests")
+UNCOUNTED = Said(subject="The figures", join="are", verb="incomplete")
+WRITES_REFUSED = Said(subject="Postgres", join="refuses", verb="what a gateway writes")
+
+
+def refused(status: Status) -> Said:
+    share = percent_words(status.figures.refused_share)
+    return Said(subject=f"{share} of requests", join="are", verb="refused")
+
+
+def drill(status: Status) -> Said:
+    return _pods(status.fleet.drill, "is", "are", "in a drill")
+
+
+def duplicated(status: Status) -> Said:
+    who = name_or_count(status.facts.duplicated)
+    return Said(subject="Two processes", join="report", verb=f"as {who}")
+
+
+def lag(status: Status) -> Said:
+    return _pods(status.fleet.lagging, "has", "have", "old configuration")
+
+
+def local(status: Status) -> Said:
+    pods = status.fleet.local
+    # One that is silent may do anything.
+    if len(pods) == status.fleet.total:
+        return Said(subject="Every pod", join="uses", verb="local limits")
+    return Said(subject=count(len(pods), "pod"), join=they(pods, "uses", "use"), verb="local limits")
+
+
+def all_refused(one: SaysWhy) -> Said:
+    if one.part:
+        return Said(subject=f"{one.part} of calls to {one.dependency}", join="are", verb=f"refused{one.why}")
+    return Said(subject=f"No call to {one.dependency}", join="is", verb=f"allowed{one.why}")
+
+
+def near(breaker: BreakerStatus) -> Said:
+    return Said(subject=breaker.name, join="is", verb="near its threshold")
+
+
+def overdue(change: ScheduledChange) -> Said:
+    title = f"The end of quota {change.quota} of {change.tenant}" if change.tenant else change.title
+    return Said(subject=title, join="is", verb="overdue")
+
+
+def redis_at_deadline(status: Status) -> Said:
+    # An alert that fires on, or the threshold of an admin, can be below the deadline.
+    where = "over" if p99_part(status) > 1 else "near"
+    return Said(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, {where} its deadline")
+
+
+def redis_slower_than_usual(status: Status) -> Said:
+    return Said(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, higher than usual")
+
+
+def pressed(status: Status) -> Said:
+    return _pods(status.fleet.pressed, "is", "are", "under pressure")
+
+
+def unhealthy(status: Status) -> Said:
+    return _pods(status.fleet.unhealthy, "is", "are", "unhealthy")
+
+
+def observing(one: Observing) -> Said:
+    subject, _, verb = observed_head(one).rpartition(" only ")
+    return Said(subject=subject, join="only", verb=verb)
+
+
+def bulkhead_full(breaker: BreakerStatus) -> Said:
+    return Said(subject=f"The bulkhead of {breaker.name}", join="is", verb="full")
+
+
+def no_retry_budget(breaker: BreakerStatus) -> Said:
+    return Said(subject=f"The retry budget of {breaker.name}", join="is", verb="spent")
+
+
+def rejected(status: Status) -> Said:
+    return _pods(status.fleet.rejected, "rejected", "rejected", "the configuration")
+
+
+def failed_checks(status: Status) -> Said:
+    share = percent_words(status.figures.store.failed_share)
+    return Said(subject=f"{share} of checks", join="", verb="fail")
+
+
+def schedules(status: Status) -> Said:
+    return Said(subject=count(status.facts.schedules_failed, "scheduled change"), join="", verb="failed")
+
+
+def silent(status: Status) -> Said:
+    return _pods(status.fleet.silent, "is", "are", "silent")
+
+
+def unknown_revision(status: Status) -> Said:
+    pods = tuple(one.server for one in status.facts.unknown_revisions)
+    return _pods(pods, "reports", "report", "an unknown revision")
+
+
+def lock_held(_: Status) -> Said:
+    return Said(subject="A lock", join="is", verb="in use for long")
+
+
+def lock_lost(status: Status) -> Said:
+    lost = status.locks.lost
+    return Said(subject=count(lost, "lock"), join=is_or_are(lost), verb="lost")
+
+
+def lock_failures(status: Status) -> Said:
+    return Said(subject=f"{percent_words(status.locks.failed_share)} of locks", join="", verb="fail")
+
+
+def hot_key(rule: RuleFigures) -> Said:
+    return Said(subject=f"{rule.rule} of {rule.tenant}", join="is", verb="a hot key")
+
+
+def runaway(one: NamesTenant) -> Said:
+    return Said(subject=one.tenant, join="sends", verb="many times its usual requests")
+
+
+def refused_caller(one: RefusedCaller) -> Said:
+    return Said(subject=f"One {one.kind}", join="is", verb="refused again and again")
+
+
+def vendor_429(vendor: NamesDependency) -> Said:
+    return Said(subject=vendor.dependency, join="answers", verb="429")
+
+
+def vendor_auth(vendor: NamesDependency) -> Said:
+    return Said(subject=vendor.dependency, join="refuses", verb="our credentials")
+
+
+def spent(one: Spent) -> Said:
+    whose = one.tenant or one.dependency
+    return Said(subject=f"{int(one.share * 100)} % of {one.name} of {whose}", join="is", verb="spent")
+
+
+def backlog_full(backlog: BacklogStatus) -> Said:
+    return Said(subject=f"The backlog of {backlog.name}", join="is", verb="nearly full")
+
+
+def dead_jobs(backlog: BacklogStatus) -> Said:
+    number = backlog.seen.figures.dead
+    return Said(subject=f"{count(number, 'job')} of {backlog.name}", join=is_or_are(number), verb="dead")
+
+
+def untaken(backlog: BacklogStatus) -> Said:
+    return Said(subject="No worker", join="takes", verb=f"jobs of {backlog.name}")
+
+
+def queue_full(breaker: BreakerStatus) -> Said:
+    return Said(subject=f"The queue of {breaker.name}", join="is", verb="nearly full")
+
+
+def blind(one: Blind) -> Said:
+    return Said(subject=SOURCES[one.source], join="cannot", verb="be read")
+
+
+def script_fails(_: Status) -> Said:
+    return Said(subject="A script", join="fails", verb="in Redis")
+
+
+def _pods(names: tuple[str, ...], one: str, several: str, verb: str) -> Said:
+    return Said(subject=name_or_count(names), join=they(names, one, several), verb=verb)

@@ -1,0 +1,232 @@
+"""Alert rules about pods that protect themselves: pressure, shedding, bulkheads, and retries."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Scope, Subject
+from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.facts import Observing
+from controlplane.status.number_words import percent_words
+from controlplane.status.observed import observed_head, observed_rate, observed_until
+from controlplane.status.servers import ServerStatus, spared_how, worst_part
+from controlplane.status.status import Status
+from fuseboard.contract.protection import Bulkhead
+from fuseboard.contract.words import WhenFull
+
+#: Places to wait, of a policy that does not name them.
+_QUEUES = Bulkhead().queues
+#: Unhealthy pods that the alert names.
+_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedPart:
+    one: Observing
+    status: Status
+
+
+_EACH_OBSERVED = Scope[ObservedPart](
+    each=lambda status: [ObservedPart(one=one, status=status) for one in status.facts.observing_now],
+    key=lambda part: part.one.part,
+    subject=lambda _: Subject(kind="servers"),
+)
+EACH_DEPENDENCY = Scope[BreakerStatus](
+    each=lambda status: status.breakers,
+    key=lambda breaker: breaker.name,
+    subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
+)
+
+
+def _pressed(status: Status) -> str:
+    return f"{texts.name_or_count(status.fleet.pressed)} under pressure"
+
+
+def _why_pressed(status: Status) -> str:
+    first = next(one.server.load for one in status.fleet.servers if one.name == status.fleet.pressed[0])
+    cause = first.cause if first is not None and first.cause else "the cause is in the pod\u2019s log"
+    unready = len(status.fleet.unready)
+    also = f" {texts.count(unready, 'pod')} unready." if unready else ""
+    return f"{status.fleet.pressed[0]}: {cause}.{also}"
+
+
+def _shed_per_s(status: Status) -> float:
+    return status.figures.refused_by_reason.get("shed", 0.0)
+
+
+def _shed_share(status: Status) -> float:
+    """0 while there are too few requests to say."""
+    if texts.few_requests(status):
+        return 0.0
+    return min(1.0, _shed_per_s(status) / status.figures.requests_per_s)
+
+
+def _pressed_share(status: Status) -> float:
+    return len(status.fleet.pressed) / max(1, status.fleet.live)
+
+
+def _unhealthy(status: Status) -> tuple[str, ...]:
+    """Unhealthy pods. While none is, and an alert has not ended yet, the worst pod."""
+    worst = max(status.fleet.servers, key=lambda one: worst_part(one.server), default=None)
+    return status.fleet.unhealthy or ((worst.name,) if worst is not None else ())
+
+
+def _worst(status: Status) -> float:
+    return max((worst_part(one.server) for one in status.fleet.servers), default=0.0)
+
+
+def _why_unhealthy(status: Status) -> str:
+    observes = status.facts.observes("shedding")
+    named = _unhealthy(status)[:_NAMED]
+    servers = [one for one in status.fleet.servers if one.name in named]
+    said = [
+        f"{one.name}: {_why(one)}; {spared_how(one.server, observes=observes)}."
+        for one in sorted(servers, key=lambda one: named.index(one.name))
+    ]
+    more = len(_unhealthy(status)) - len(named)
+    return " ".join([*said, *([f"The page of the pods lists {more} more."] if more else [])])
+
+
+def _why(one: ServerStatus) -> str:
+    near = f"{100 * worst_part(one.server):.0f} % of the most that a healthy pod has"
+    return ", ".join(one.because) or near
+
+
+def _why_observes(part: ObservedPart) -> str:
+    refuses = "It refuses" if part.one.part == "shedding" else "They refuse"
+    rate = observed_rate(part.status.facts, part.one)
+    return f"{refuses} nothing {observed_until(part.one)}. {rate}"
+
+
+def _calls(breaker: BreakerStatus) -> CallFigures:
+    return breaker.protected or CallFigures()
+
+
+def _full(breaker: BreakerStatus) -> list[SlotFigures]:
+    """Tiers that refuse calls, except those whose calls may be discarded: that is what an admin wants."""
+    policies: list[str] = breaker.dependency.protection.get("bulkhead", {}).get("when_full", [])
+    discarded = {tier for tier, policy in zip(TIERS, policies, strict=False) if policy == WhenFull.DISCARD}
+    return [tier for tier in _calls(breaker).tiers if tier.refused_per_s > 0 and tier.tier not in discarded]
+
+
+def _queue_share(breaker: BreakerStatus) -> float:
+    """The part of the places to wait for a slot that is taken, over all pods that call."""
+    calls = _calls(breaker)
+    if calls.queue_size is not None:
+        places = calls.queue_size
+    else:
+        places = sum(breaker.dependency.protection.get("bulkhead", {}).get("queues", _QUEUES)) * calls.callers
+    return calls.queued / places if places else 0.0
+
+
+def _why_full(breaker: BreakerStatus) -> str:
+    tiers = [
+        f"{tier.tier} {tier.refused_per_s:.1f}/s, {tier.active} of {tier.limit} slots in use"
+        for tier in _full(breaker)
+    ]
+    return f"Calls refused: {'; '.join(tiers)}. Breakers do not count them."
+
+
+PROTECTION_RULES: tuple[Rule[Any], ...] = (
+    Rule[Status](
+        key="pressure",
+        severity="critical",
+        said=headlines.pressed,
+        runbook="pod-under-pressure",
+        scope=FLEET,
+        pods=lambda status: status.fleet.pressed,
+        value=_pressed_share,
+        text=_pressed,
+        detail=_why_pressed,
+    ),
+    Rule[Status](
+        key="pressure",
+        severity="warning",
+        said=headlines.pressed,
+        runbook="pod-under-pressure",
+        scope=FLEET,
+        pods=lambda status: status.fleet.pressed,
+        value=_pressed_share,
+        text=_pressed,
+        detail=_why_pressed,
+    ),
+    *(
+        Rule[Status](
+            key="shed",
+            severity=severity,
+            said=lambda _: headlines.SHED,
+            runbook="shedding",
+            scope=FLEET,
+            value=_shed_share,
+            idle=texts.few_requests,
+            names_thresholds=True,
+            text=lambda status: f"Pods shed {percent_words(_shed_share(status))} of requests",
+            detail=lambda status: (
+                f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
+            ),
+        )
+        for severity in BOTH
+    ),
+    Rule[Status](
+        key="unhealthy",
+        severity="warning",
+        said=headlines.unhealthy,
+        runbook="pod-under-pressure",
+        scope=FLEET,
+        pods=_unhealthy,
+        subject=lambda status: Subject(kind="server", name=_unhealthy(status)[0]),
+        value=_worst,
+        text=lambda status: f"{texts.name_or_count(_unhealthy(status))} unhealthy",
+        detail=_why_unhealthy,
+    ),
+    Rule[ObservedPart](
+        key="observing",
+        severity="warning",
+        said=lambda part: headlines.observing(part.one),
+        runbook="protection-observes",
+        scope=_EACH_OBSERVED,
+        test=lambda _: True,
+        text=lambda part: observed_head(part.one),
+        detail=_why_observes,
+        since=lambda part: part.one.since,
+    ),
+    Rule[BreakerStatus](
+        key="bulkhead",
+        severity="warning",
+        said=headlines.bulkhead_full,
+        runbook="bulkhead-full",
+        scope=EACH_DEPENDENCY,
+        test=lambda breaker: bool(_full(breaker)),
+        text=lambda breaker: f"The bulkhead of {breaker.name} is full",
+        detail=_why_full,
+    ),
+    Rule[BreakerStatus](
+        key="bulkhead-queue",
+        severity="warning",
+        said=headlines.queue_full,
+        runbook="bulkhead-full",
+        scope=EACH_DEPENDENCY,
+        value=_queue_share,
+        names_thresholds=True,
+        text=lambda breaker: f"The queue of {breaker.name} is {_queue_share(breaker) * 100:.0f} % full",
+        detail=lambda breaker: (
+            f"{texts.count(_calls(breaker).queued, 'call')} wait for a slot. When no place is left, further"
+            " calls are refused."
+        ),
+    ),
+    Rule[BreakerStatus](
+        key="retry-budget",
+        severity="warning",
+        said=headlines.no_retry_budget,
+        runbook="retry-budget-spent",
+        scope=EACH_DEPENDENCY,
+        test=lambda breaker: _calls(breaker).no_budget_per_s > 0,
+        text=lambda breaker: f"The retry budget of {breaker.name} is spent",
+        detail=lambda breaker: (
+            f"{_calls(breaker).no_budget_per_s:.1f} failed calls/s are not repeated;"
+            f" {_calls(breaker).retries_per_s:.1f} retries/s are made for"
+            f" {_calls(breaker).first_calls_per_s:.1f} calls/s."
+        ),
+    ),
+)

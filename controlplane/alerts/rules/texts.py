@@ -1,0 +1,181 @@
+"""Phrases of the alert texts that depend on how many there are, or that two rules share."""
+
+from datetime import UTC, datetime
+from math import inf
+
+from controlplane.alerts.rules.rule import Subject
+from controlplane.alerts.rules.thresholds import (
+    LEAST_REQUESTS_PER_S,
+    LOCAL_SHARE,
+    P99_WARN_PART,
+)
+from controlplane.fleet.live import FleetFigures
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.number_words import rounded_words
+from controlplane.status.status import Status
+
+
+def refused(status: Status) -> str:
+    figures = status.figures
+    most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
+    whose = most_are_from(most.tenant) if most is not None and most.refused_per_s > 0 else ""
+    rates = f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s"
+    return f"{rates}.{whose}"
+
+
+def most_are_from(tenant: str) -> str:
+    return f" Most are from {tenant}."
+
+
+def refused_tenant(status: Status) -> Subject:
+    """The tenant that most refusals are of, if one has more than half of them."""
+    figures = status.figures
+    most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
+    if most is not None and most.refused_per_s > figures.refused_per_s / 2:
+        return Subject(kind="tenant", name=most.tenant)
+    return Subject(kind="tenants")
+
+
+def refused_share(status: Status) -> float:
+    """The share of requests that are refused; 0 while there are too few requests to say."""
+    return 0.0 if few_requests(status) else status.figures.refused_share
+
+
+def few_requests(status: Status) -> bool:
+    """Whether there are too few requests for a share of them to say anything."""
+    return status.figures.requests_per_s <= LEAST_REQUESTS_PER_S
+
+
+def slow_redis(status: Status) -> str:
+    return f"Redis p99 is {slow_redis_ms(status)}"
+
+
+def slow_redis_ms(status: Status) -> str:
+    return f"{(status.figures.store.p99_us or 0) / 1000:.1f} ms"
+
+
+def p99_warn_us(status: Status) -> float:
+    return status.facts.store_deadline_us * P99_WARN_PART
+
+
+def slow_redis_detail(status: Status) -> str:
+    deadline = f"{status.facts.store_deadline_ms:g} ms"
+    if (status.figures.store.p99_us or 0) > status.facts.store_deadline_us:
+        return f"A decision waits at most {deadline}: pods decide some calls locally."
+    return (
+        f"Usual is below {p99_warn_us(status) / 1000:g} ms. Above {deadline}, pods decide some calls locally."
+    )
+
+
+def local(status: Status) -> str:
+    pods = len(status.fleet.local)
+    if pods == status.fleet.live:
+        return "Redis is unreachable from every pod"
+    return f"{count(pods, 'pod')} on local fallback"
+
+
+def is_or_are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def size(number: int) -> str:
+    """Bytes, as ``1.5 MiB``."""
+    amount, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{rounded_words(amount, 3)} {unit}"
+
+
+def local_pods(status: Status) -> float:
+    """How many pods are on local fallback; endless if Redis itself is the likely cause."""
+    local, live = len(status.fleet.local), status.fleet.live
+    return inf if local > live * LOCAL_SHARE else local
+
+
+def p99_part(status: Status) -> float:
+    return (status.figures.store.p99_us or 0) / status.facts.store_deadline_us
+
+
+def uncounted_share(status: Status) -> float:
+    figures = status.figures
+    return figures.uncounted / max(1, figures.live_servers)
+
+
+def failed(breaker: BreakerStatus) -> str:
+    return f"{breaker.failures} of {breaker.calls} calls failed"
+
+
+def opened(breaker: BreakerStatus) -> str:
+    """Why the breaker is open; what it counted since its trip explains nothing."""
+    return f"{breaker.why[:1].upper()}{breaker.why[1:]}" if breaker.why else failed(breaker)
+
+
+def lag(status: Status) -> str:
+    lagging = status.fleet.lagging
+    return f"{name_or_count(lagging)} {'has' if len(lagging) == 1 else 'have'} old configuration"
+
+
+def missing_edits(status: Status) -> str:
+    pods = "This pod does" if len(status.fleet.lagging) == 1 else "These pods do"
+    return f"{status.fleet.worst_lag_s:.0f} s behind. {pods} not have edits made since then."
+
+
+def approximate_limits(status: Status) -> str:
+    return (
+        f"Limits are approximate: {allowed_alone(status.fleet.divisor)}."
+        " Breakers work from each pod\u2019s own counters."
+    )
+
+
+def allowed_alone(divisor: int) -> str:
+    """What a pod allows without Redis: its own table lists it for each limit."""
+    part = f"1/{divisor} of their value" if divisor > 1 else "their full value"
+    return f"limits with a local share allow {part}, and limits that fail open allow every call"
+
+
+def why_frozen(figures: FleetFigures) -> str:
+    of = (
+        f"{figures.frozen_silent} of {figures.frozen_expected} pods are silent. "
+        if figures.frozen_expected
+        else ""
+    )
+    until = f" until {moment(figures.frozen_until)} at the latest" if figures.frozen_until else ""
+    return (
+        f"{of}The gateway probably lost contact with them, so none is marked offline{until}."
+        " If they really stopped, an operator can mark them offline on the Pods page."
+    )
+
+
+def unknown_revision(status: Status) -> str:
+    pods = tuple(one.server for one in status.facts.unknown_revisions)
+    return f"{name_or_count(pods)} {they(pods, 'reports', 'report')} a revision that Postgres never made"
+
+
+def how_unknown(status: Status) -> str:
+    facts = status.facts
+    first = facts.unknown_revisions[0]
+    # Redis, or the history in Postgres, confirms a restore: publishing has stopped, as another alert says.
+    edits = "Edits wait for a new epoch." if facts.ahead else "Edits are still published."
+    return (
+        f"{first.server} reports {first.epoch}.{first.revision}; the newest is"
+        f" {facts.epoch}.{facts.revision}. {edits} Either its token is misused, or Postgres was restored."
+    )
+
+
+def moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M UTC on %-d %B}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def name_or_count(names: tuple[str, ...]) -> str:
+    """The name of a single pod, or how many there are."""
+    return names[0] if len(names) == 1 else count(len(names), "pod")
+
+
+def they(names: tuple[str, ...], one: str, several: str) -> str:
+    return one if len(names) == 1 else several

@@ -1,0 +1,276 @@
+"""Alert rules about who sends how much, what vendors answer, and what is spent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules.protection import EACH_DEPENDENCY
+from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
+from controlplane.alerts.rules.thresholds import (
+    LEAST_CALLER_SAMPLES,
+    LEAST_REFUSED_PER_S,
+    LEAST_RUNAWAY_PER_S,
+    LEAST_VENDOR_ANSWERS,
+)
+from controlplane.fleet.live import DependencyFigures, RuleFigures
+from controlplane.refusals.callers import RefusedCaller
+from controlplane.status.breakers import BreakerStatus
+from controlplane.status.number_words import number, percent_words
+from controlplane.status.status import Status
+from controlplane.status.watched import Spent, VendorAnswers
+
+_NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
+#: States in which a breaker refuses calls itself.
+_REFUSING = ("open", "half_open", "forced_open")
+#: Fewer are too few to fire in the ten minutes that are counted at most.
+_LEAST_CALLS_PER_S = LEAST_VENDOR_ANSWERS / 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusyTenant:
+    tenant: str
+    requests_per_s: float
+    usual_per_s: float
+
+    @property
+    def times(self) -> float:
+        return self.requests_per_s / self.usual_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vendor:
+    dependency: str
+    answers: VendorAnswers
+    #: Now, however they end.
+    calls_per_s: float
+
+    def share(self, answers: int) -> float:
+        return answers / self.answers.calls if answers >= LEAST_VENDOR_ANSWERS else 0.0
+
+    @property
+    def idle(self) -> bool:
+        return self.calls_per_s < _LEAST_CALLS_PER_S
+
+    @property
+    def too_many(self) -> float:
+        return self.share(self.answers.too_many)
+
+    @property
+    def refused_account(self) -> float:
+        return self.share(self.answers.refused_account)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedDependency:
+    dependency: str
+    figures: DependencyFigures
+    #: `` (limit per-day, without Redis)``; empty while it is not known.
+    why: str
+
+    @property
+    def share(self) -> float:
+        return self.figures.refused_share if self.figures.refused_per_s >= LEAST_REFUSED_PER_S else 0.0
+
+    @property
+    def part(self) -> str:
+        """The part that is refused, where some calls are allowed; empty for all."""
+        words = percent_words(self.figures.refused_share) if self.figures.calls_per_s else ""
+        return words[:1].upper() + words[1:]
+
+
+def _refused_dependencies(status: Status) -> list[RefusedDependency]:
+    """The headline names a breaker that refuses, and a limit of 0 was set for that."""
+    found = []
+    for one in status.breakers:
+        if one.effective in _REFUSING or one.dependency.paused:
+            continue
+        by = status.facts.refused_by.get(one.name)
+        why = f" ({by.words})" if by is not None else ""
+        found.append(RefusedDependency(dependency=one.name, figures=one.traffic, why=why))
+    return found
+
+
+_EACH_HOT_KEY = Scope[RuleFigures](
+    each=lambda status: (
+        rule for rule in status.figures.rules if rule.tenant and rule.leased_since is not None
+    ),
+    key=lambda rule: f"{rule.tenant}/{rule.rule}",
+    subject=lambda rule: Subject(kind="hot_keys", name=rule.tenant),
+)
+
+
+def _busy_tenants(status: Status) -> list[BusyTenant]:
+    usual = status.facts.watched.usual_per_s
+    return [
+        BusyTenant(tenant=one.tenant, requests_per_s=one.requests_per_s, usual_per_s=usual[one.tenant])
+        for one in status.figures.tenants
+        if usual.get(one.tenant, 0.0) > 0 and one.requests_per_s >= LEAST_RUNAWAY_PER_S
+    ]
+
+
+_EACH_BUSY_TENANT = Scope[BusyTenant](
+    each=_busy_tenants,
+    key=lambda one: one.tenant,
+    subject=lambda one: Subject(kind="tenant", name=one.tenant),
+)
+_EACH_CALLER = Scope[RefusedCaller](
+    each=lambda status: [one for one in status.facts.watched.callers if one.samples >= LEAST_CALLER_SAMPLES],
+    key=lambda one: f"{one.column}/{one.digest}",
+    # The page lists callers by digest. No text names the tenant, so an erasure has nothing to find.
+    subject=lambda one: Subject(kind="hot_keys"),
+)
+EACH_VENDOR = Scope[Vendor](
+    each=lambda status: [
+        Vendor(
+            dependency=one.name,
+            answers=status.facts.watched.vendors.get(one.name, _NO_ANSWERS),
+            calls_per_s=status.figures.dependencies.get(one.name, DependencyFigures()).calls_per_s,
+        )
+        for one in status.facts.dependencies
+    ],
+    key=lambda vendor: vendor.dependency,
+    subject=lambda vendor: Subject(kind="breaker", name=vendor.dependency),
+)
+EACH_REFUSED = Scope[RefusedDependency](
+    each=_refused_dependencies,
+    key=lambda one: one.dependency,
+    subject=lambda one: Subject(kind="breaker", name=one.dependency),
+)
+_EACH_BUDGET = Scope[Spent](
+    # Of a shadow, nothing is refused: it is on the page of budgets only.
+    each=lambda status: [
+        one for one in status.facts.watched.spent if not one.shadow and one.ends > status.facts.now
+    ],
+    key=lambda spent: spent.key,
+    subject=lambda spent: Subject(kind="budgets", name=spent.tenant),
+)
+
+
+def _answered(vendor: Vendor, number: int, code: str) -> str:
+    of = f"{vendor.answers.calls:,} {'call' if vendor.answers.calls == 1 else 'calls'}"
+    return f"{number:,} of {of} in {vendor.answers.minutes} min ended with {code}."
+
+
+def _budget(spent: Spent) -> str:
+    whose = " of ".join(part for part in (spent.name, spent.dependency, spent.tenant) if part)
+    return f"{int(spent.share * 100)} % of {whose} is spent"
+
+
+TRAFFIC_RULES: tuple[Rule[Any], ...] = (
+    Rule[RefusedDependency](
+        key="all-refused",
+        severity="critical",
+        said=headlines.all_refused,
+        runbook="calls-all-refused",
+        scope=EACH_REFUSED,
+        value=lambda one: one.share,
+        text=lambda one: headlines.all_refused(one).text,
+        detail=lambda one: (
+            f"Pods refuse {number(one.figures.refused_per_s)} calls/s, {percent_words(one.share)} of all."
+            " Its breaker is not the cause."
+        ),
+    ),
+    Rule[RuleFigures](
+        key="hot-key",
+        severity="warning",
+        said=headlines.hot_key,
+        runbook="hot-key",
+        scope=_EACH_HOT_KEY,
+        text=lambda rule: f"{rule.rule} of {rule.tenant} is a hot key",
+        detail=lambda rule: (
+            f"{rule.asked_per_s:.0f} calls/s, {rule.leased_per_s:.0f}/s of them from leases of pods, which"
+            " spares its server of Redis. Nothing is refused because of it."
+        ),
+        since=lambda rule: rule.leased_since,
+    ),
+    Rule[BusyTenant](
+        key="runaway-tenant",
+        severity="warning",
+        said=headlines.runaway,
+        runbook="runaway-tenant",
+        scope=_EACH_BUSY_TENANT,
+        value=lambda one: one.times,
+        text=lambda one: f"{one.tenant} sends {one.times:.0f} times its usual requests",
+        detail=lambda one: (
+            f"{one.requests_per_s:.0f}/s now, {one.usual_per_s:.1f}/s in the median hour of the last 7 days."
+        ),
+    ),
+    Rule[RefusedCaller](
+        key="refused-caller",
+        severity="warning",
+        said=headlines.refused_caller,
+        runbook="refused-caller",
+        scope=_EACH_CALLER,
+        value=lambda one: one.refused,
+        text=lambda one: f"One {one.kind} is refused again and again",
+        detail=lambda one: (
+            f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples. Its"
+            f" digest is {one.digest}."
+        ),
+    ),
+    *(
+        Rule[BreakerStatus](
+            key="open-share",
+            severity=severity,
+            runbook="breaker-open",
+            own_runbook=lambda breaker: breaker.dependency.runbook,
+            scope=EACH_DEPENDENCY,
+            value=lambda breaker: breaker.open_share,
+            names_thresholds=True,
+            text=lambda breaker: (
+                f"{breaker.name} was open for {breaker.open_share * 100:.0f} % of the last hour"
+            ),
+            detail=lambda _: "Either it opens again and again, or it stays open.",
+        )
+        for severity in BOTH
+    ),
+    *(
+        Rule[Vendor](
+            key="vendor-429",
+            severity=severity,
+            said=headlines.vendor_429,
+            runbook="vendor-429",
+            scope=EACH_VENDOR,
+            value=lambda vendor: vendor.too_many,
+            idle=lambda vendor: vendor.idle,
+            names_thresholds=True,
+            text=lambda vendor: f"{vendor.dependency} answers 429",
+            detail=lambda vendor: _answered(vendor, vendor.answers.too_many, "429"),
+        )
+        for severity in BOTH
+    ),
+    *(
+        Rule[Vendor](
+            key="vendor-auth",
+            severity=severity,
+            said=headlines.vendor_auth,
+            runbook="vendor-401-403",
+            scope=EACH_VENDOR,
+            value=lambda vendor: vendor.refused_account,
+            idle=lambda vendor: vendor.idle,
+            names_thresholds=True,
+            text=lambda vendor: f"{vendor.dependency} refuses our credentials",
+            detail=lambda vendor: (
+                f"{_answered(vendor, vendor.answers.refused_account, '401, 402, or 403')}"
+                " Retries do not help: a person must act."
+            ),
+        )
+        for severity in BOTH
+    ),
+    *(
+        Rule[Spent](
+            key="quota",
+            severity=severity,
+            said=headlines.spent,
+            runbook="too-many-429s",
+            scope=_EACH_BUDGET,
+            value=lambda spent: spent.share,
+            names_thresholds=True,
+            text=_budget,
+            detail=lambda spent: (
+                f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {texts.moment(spent.ends)}."
+            ),
+        )
+        for severity in BOTH
+    ),
+)

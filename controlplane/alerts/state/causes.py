@@ -1,0 +1,101 @@
+"""Which alert explains another one, so that one cause is one message: a pure function of the open alerts.
+
+An edge holds only for the same environment and, where both are about a dependency or a tenant, for the same.
+Where both are about pods, the cause is about every pod of what it explains.
+An alert never hides one of a higher level or severity, because other people may get that one.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.timings import OF_DEPENDENCY, rule_of
+
+#: Rule, or key of an alert, -> the rules, or the keys of alerts, that it explains. Redis that is down
+#: explains a slow one, never the reverse.
+EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ahead": ("lag", "outbox", "unknown-revision"),
+        "frozen": ("lag", "silent", "uncounted"),
+        "all-local": (
+            *("blind:budgets", "blind:redis", "check-errors", "check-failures", "local", "lock-failures"),
+            "p99",
+        ),
+        "backlog-untaken": ("backlog-full",),
+        "blind:redis": ("blind:budgets",),
+        "check-failures": ("check-errors",),
+        "gateway-away": ("silent", "uncounted"),
+        "local": ("check-errors", "lock-failures", "p99"),
+        "lua-error": ("check-errors", "check-failures", "local"),
+        "open": ("backlog-full", "bulkhead", "bulkhead-queue", "near", "open-share", "retry-budget"),
+        "outbox": ("lag",),
+        "pressure": ("shed", "unhealthy"),
+        "postgres-down": ("worker-away",),
+        "redis-down": (
+            *("all-local", "blind:budgets", "blind:redis", "check-errors", "check-failures", "local"),
+            *("lock-failures", "lua-error", "outbox", "p99", "redis-node", "redis-nodes"),
+        ),
+        "redis-nodes": ("redis-node",),
+        "redis-ops": ("p99",),
+        "rejected": ("lag",),
+        "runaway-tenant": ("429", "hot-key", "quota"),
+        "vendor-429": ("backlog-full", "bulkhead", "bulkhead-queue", "near", "retry-budget"),
+        "vendor-auth": ("near", "retry-budget"),
+    }
+)
+#: Causes about one dependency or one tenant: they explain alerts about the same one.
+_OF_ONE = OF_DEPENDENCY | {"runaway-tenant"}
+#: Rules that only such a cause explains: an alert about all tenants does not wait for it.
+_BY_ONE_ONLY = frozenset(rule for cause in _OF_ONE for rule in EXPLAINS.get(cause, ())) - frozenset(
+    rule for cause, rules in EXPLAINS.items() if cause not in _OF_ONE for rule in rules
+)
+EXPLAINED = frozenset(rule_of(rule) for rules in EXPLAINS.values() for rule in rules)
+#: Without names of pods, their alerts are about more pods than a row names.
+OF_PODS = frozenset(rule.key for rule in RULES if rule.pods is not None)
+#: An alert that another one may explain waits for it.
+WAIT_S = 15.0
+#: A cause may begin later than what it explains: its figures take another way.
+LATEST_S = 30.0
+#: An alert that still fires so long after its cause was resolved is news.
+REMAINS_S = 120.0
+
+
+def cause_of(alert: Alert, others: Iterable[Alert]) -> Alert | None:
+    """The alert that explains this one, or ``None``. Of several, the oldest."""
+    found = [other for other in others if _explains(other, alert)]
+    return min(found, key=lambda other: other.true_since, default=None)
+
+
+def waits(alert: Alert, now: float) -> bool:
+    """Whether a cause may still arrive, or has just been resolved."""
+    rule = rule_of(alert.key)
+    if rule not in EXPLAINED or alert.level >= 3 or (rule in _BY_ONE_ONLY and not alert.subject_name):
+        return False
+    if alert.fired_at is not None and now - alert.fired_at.timestamp() < WAIT_S:
+        return True
+    ended = alert.cause.resolved_at if alert.cause is not None else None
+    return ended is not None and now - ended.timestamp() < REMAINS_S
+
+
+def _explains(cause: Alert, alert: Alert) -> bool:
+    explained = {*EXPLAINS.get(rule_of(cause.key), ()), *EXPLAINS.get(cause.key, ())}
+    if not {rule_of(alert.key), alert.key} & explained:
+        return False
+    if cause.state == AlertState.RESOLVED or cause.environment != alert.environment:
+        return False
+    if rule_of(cause.key) in _OF_ONE and cause.subject_name != alert.subject_name:
+        return False
+    if not _of_its_pods(cause, alert):
+        return False
+    if cause.level < alert.level or (cause.severity, alert.severity) == ("warning", "critical"):
+        return False
+    return (cause.true_since - alert.true_since).total_seconds() <= LATEST_S
+
+
+def _of_its_pods(cause: Alert, alert: Alert) -> bool:
+    """Whether the cause names every pod of the alert, if both are about pods."""
+    if not cause.pods or rule_of(alert.key) not in OF_PODS:
+        return True
+    return bool(alert.pods) and set(alert.pods) <= set(cause.pods)

@@ -1,0 +1,131 @@
+"""Stored alerts, for pages and the API."""
+
+from dataclasses import dataclass
+from typing import cast
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert, Muted
+from controlplane.alerts.rules.rule import Subject, SubjectKind
+from controlplane.alerts.state.mutes import mute_of, not_ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredAlert:
+    """What Postgres knows of an alert. Moments are unix seconds."""
+
+    id: int
+    key: str
+    state: AlertState
+    severity: str
+    level: int
+    text: str
+    detail: str
+    runbook: str
+    subject: Subject
+    true_since: float
+    #: Since when its condition is true at this severity or a worse one.
+    level_since: float
+    fired_at: float | None = None
+    resolved_at: float | None = None
+    blind_since: float | None = None
+    #: Since when there is too little traffic to say whether it is true.
+    idle_since: float | None = None
+    resolved_why: str = ""
+    acknowledged_by: str = ""
+    acknowledged_at: float | None = None
+    note: str = ""
+    muted: Muted | None = None
+    #: Who gets it next unless a person acknowledges it, and when; ``None`` for no step.
+    escalates_at: float | None = None
+    escalates_to: tuple[str, ...] = ()
+    #: The text of the alert that explains it; empty for none.
+    because: str = ""
+    #: That one was resolved.
+    because_ended: bool = False
+    flapping_since: float | None = None
+    #: The number of its incident.
+    incident: int | None = None
+
+    @property
+    def dependency(self) -> str:
+        """That it is about; empty for none."""
+        return self.subject.name if self.subject.kind == "breaker" else ""
+
+    @property
+    def fired(self) -> bool:
+        """It lasted for the time of its rule."""
+        return self.fired_at is not None
+
+
+def stored_alerts(environment: str) -> dict[str, StoredAlert]:
+    """The alerts that are not resolved, by key, in the order of ``open_alerts``."""
+    return {row.key: stored(row) for row in open_alerts(environment)}
+
+
+def open_alerts(environment: str) -> list[Alert]:
+    """Alerts that are not resolved: critical first, those that fire before pending ones, then the newest."""
+    rows = list(
+        Alert.objects.filter(environment=environment)
+        .exclude(state=AlertState.RESOLVED)
+        .select_related("cause")
+    )
+    return sorted(
+        with_mutes(environment, rows),
+        key=lambda row: (
+            row.severity != "critical",
+            row.state == AlertState.PENDING,
+            -row.true_since.timestamp(),
+            row.key,
+        ),
+    )
+
+
+def with_mutes(environment: str, rows: list[Alert]) -> list[Alert]:
+    """The same alerts; each knows the mute that applies to it. One query."""
+    now = timezone.now()
+    mutes = list(not_ended(environment, now)) if rows else []
+    for row in rows:
+        row.muted = mute_of(mutes, row, now)
+    return rows
+
+
+def past_alerts(environment: str) -> QuerySet[Alert]:
+    """Resolved alerts, the newest first."""
+    rows = Alert.objects.filter(environment=environment, state=AlertState.RESOLVED).select_related("cause")
+    return rows.order_by("-resolved_at", "-id")
+
+
+def stored(row: Alert) -> StoredAlert:
+    return StoredAlert(
+        id=row.pk,
+        key=row.key,
+        state=AlertState(row.state),
+        severity=row.severity,
+        level=row.level,
+        text=row.text,
+        detail=row.detail,
+        runbook=row.runbook,
+        subject=Subject(
+            kind=cast(SubjectKind, row.subject_kind), name=row.subject_name, quota=row.subject_quota
+        ),
+        true_since=row.true_since.timestamp(),
+        level_since=row.level_since.timestamp(),
+        fired_at=row.fired_at.timestamp() if row.fired_at else None,
+        resolved_at=row.resolved_at.timestamp() if row.resolved_at else None,
+        blind_since=row.blind_since.timestamp() if row.blind_since else None,
+        idle_since=row.idle_since.timestamp() if row.idle_since else None,
+        resolved_why=row.resolved_why,
+        acknowledged_by=row.acknowledged_by,
+        acknowledged_at=row.acknowledged_at.timestamp() if row.acknowledged_at else None,
+        note=row.note,
+        muted=row.muted,
+        escalates_at=row.escalations[0][0] if row.escalations else None,
+        escalates_to=tuple(row.escalations[0][1]) if row.escalations else (),
+        because=row.cause.text if row.cause is not None else "",
+        because_ended=row.cause is not None and row.cause.state == AlertState.RESOLVED,
+        flapping_since=row.flapping_since.timestamp() if row.flapping_since else None,
+        incident=row.incident_id,
+    )
