@@ -15,7 +15,7 @@ PRODUCT = [
 
 #: A value, and the files that may spell it: the one that decides it, and documents that quote it.
 ONCE = {
-    "production": {"agents/fuseboard/contract/words.py", "controlplane/api/schemas/examples.py"},
+    "production": {"agents/fuseboard/contract/words.py"},
 }
 
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Container
 from typing import Any
 
+from controlplane.api.examples import examples
 from controlplane.api.http.headers import REPLAYED
 from controlplane.api.http.problems import CONTENT_TYPE
-from controlplane.api.schemas.examples import EXAMPLES
 
 _DOCUMENT = {"$ref": "#/components/schemas/Problem"}
 
@@ -117,9 +117,8 @@ def describe(schema: Any, reads: Container[str]) -> None:
     """
     schemas = schema["components"]["schemas"]
     schemas["Problem"] = _PROBLEM_SCHEMA
-    for name, example in EXAMPLES.items():
-        if name in schemas:
-            schemas[name]["example"] = example
+    for name, example in examples().items():
+        schemas[name]["example"] = example
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             edits = method != "get" and operation["operationId"] not in reads

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import Field
 
 from controlplane.alerts.models import Route
 from controlplane.alerts.people.route_edits import (
@@ -18,35 +18,13 @@ from controlplane.alerts.people.route_edits import (
     put_route,
     remove_route,
 )
-from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
+from controlplane.alerts.people.routing import routes_of, warnings
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict, Text, Title
 from controlplane.policies.document import environment_of
 
 router = Router()
-
-_MATCH: dict[str, JsonValue] = {
-    "owner": "payments",
-    "least_level": 2,
-    "least_severity": "warning",
-    "days": [0, 1, 2, 3, 4],
-    "begins": "09:00",
-    "ends": "17:30",
-    "zone": "Europe/Berlin",
-    "receivers": ["payments-chat"],
-    "escalations": [{"after_minutes": 10, "receivers": ["pager"]}],
-}
-_PLAN: dict[str, JsonValue] = {
-    "at": "2026-05-04T13:12:11Z",
-    "route": "payments-by-day",
-    "owner": "payments",
-    "level": 2,
-    "muted_until": None,
-    "steps": [
-        {"at": "2026-05-04T13:12:11Z", "receivers": [{"receiver": "payments-chat", "refusal": ""}]},
-    ],
-}
 
 
 class EscalationIn(Strict):
@@ -56,12 +34,6 @@ class EscalationIn(Strict):
 
 
 class AlertRouteIn(Strict):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {**_MATCH, "place": 1, "reason": "The team has a chat, see ticket 4711"}
-        }
-    )
-
     #: Of the dependency that an alert is about. Empty matches every alert.
     owner: Text = ""
     least_level: Annotated[int, Field(ge=1, le=3)] = 1
@@ -82,8 +54,6 @@ class AlertRouteIn(Strict):
 
 
 class AlertRouteOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": {"name": "payments-by-day", **_MATCH}})
-
     name: str
     owner: str
     least_level: int
@@ -105,29 +75,6 @@ class AlertRouteOut(Schema):
 
 
 class AlertRoutesOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "routes": [
-                    {"name": "payments-by-day", **_MATCH},
-                    {
-                        "name": DEFAULT,
-                        "owner": "",
-                        "least_level": 1,
-                        "least_severity": "warning",
-                        "days": [],
-                        "begins": "",
-                        "ends": "",
-                        "zone": "UTC",
-                        "receivers": [],
-                        "escalations": [],
-                    },
-                ],
-                "warnings": [],
-            }
-        }
-    )
-
     #: The first that matches decides. The last is the default.
     routes: list[AlertRouteOut]
     #: Alerts of level 2 or 3 that would reach no receiver.
@@ -146,8 +93,6 @@ class AlertStepOut(Schema):
 
 
 class PlanOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _PLAN})
-
     at: datetime
     route: str
     #: Of the dependency.

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import Field
 
 from controlplane.alerts.people.rule_edits import (
     LEAST_CLEAR_PERCENT,
@@ -25,29 +25,8 @@ from controlplane.errors import NotFound
 
 router = Router()
 
-_RULE: dict[str, JsonValue] = {
-    "rule": "429",
-    "version": 120_311_807,
-    "severities": ["warning", "critical"],
-    "level": 1,
-    "for_s": 120,
-    "keep_s": 300,
-    "enabled": True,
-    "note": "",
-    "warning": 0.5,
-    "critical": 2,
-    "unit": "%",
-    "compare": "more than",
-    "clear_percent": 90,
-    "changed": False,
-    "fixed": False,
-}
-_VALUES: dict[str, JsonValue] = {"warning": 1, "critical": 5, "for_s": 300}
-
 
 class AlertRuleValuesIn(Strict):
-    model_config = ConfigDict(json_schema_extra={"example": _VALUES})
-
     #: In the unit of the rule. Null for the default, as the other fields.
     warning: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     critical: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
@@ -62,23 +41,11 @@ class AlertRuleValuesIn(Strict):
 
 
 class AlertRuleIn(AlertRuleValuesIn):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                **_VALUES,
-                "expected_version": 120_311_807,
-                "reason": "Bursts of imports are usual, see ticket 4711",
-            }
-        }
-    )
-
     expected_version: ExpectedVersion | None = None
     reason: Reason
 
 
 class AlertRuleOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _RULE})
-
     rule: str
     #: Of its values: it differs after each change.
     version: int
@@ -108,19 +75,6 @@ class FindingOut(Schema):
 
 
 class AlertRulePreviewOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "open": [],
-                "begins": [{"key": "429", "severity": "warning", "text": "0.7 % of requests are refused"}],
-                "ends": [],
-                "fired": 4,
-                "would_have_fired": 1,
-                "history_h": 24,
-            }
-        }
-    )
-
     #: Alerts that are not resolved.
     open: list[FindingOut]
     #: What the rule would find now with these values, but does not find; and the reverse.

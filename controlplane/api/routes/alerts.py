@@ -5,7 +5,7 @@ from typing import Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import ConfigDict, JsonValue
+from pydantic import ConfigDict
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
@@ -16,32 +16,6 @@ from controlplane.api.schemas.edits_in import Environment, Note, PageSize, RowId
 from controlplane.policies.document import environment_of
 
 router = Router()
-
-_EXAMPLE: dict[str, JsonValue] = {
-    "id": 81,
-    "key": "open:payments-api",
-    "state": "firing",
-    "severity": "critical",
-    "worst": "critical",
-    "level": 2,
-    "text": "payments-api is open",
-    "detail": "18 of 30 calls failed.",
-    "runbook": "payment-provider-timeouts",
-    "true_since": "2026-05-04T13:12:09Z",
-    "fired_at": "2026-05-04T13:12:11Z",
-    "clear_since": None,
-    "resolved_at": None,
-    "blind_since": None,
-    "idle_since": None,
-    "resolved_why": "",
-    "acknowledged_by": "olga",
-    "acknowledged_at": "2026-05-04T13:14:40Z",
-    "note": "Called the vendor",
-    "muted": None,
-    "escalations": [],
-    "cause": None,
-    "flapping_since": None,
-}
 
 
 class MutedOut(Schema):
@@ -60,8 +34,6 @@ class EscalationOut(Schema):
 
 
 class AlertOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
-
     id: int
     #: Unique among the alerts that are not resolved.
     key: str
@@ -110,17 +82,13 @@ class AlertOut(Schema):
 
 
 class NoteIn(Schema):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"note": "Called the vendor"}})
+    model_config = ConfigDict(extra="forbid")
 
     #: For the others on call.
     note: Note = ""
 
 
 class AcknowledgementIn(NoteIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"note": "Called the vendor", "severity": "critical"}}
-    )
-
     #: What you have read. If it is a warning and the alert is critical by now, nothing is changed.
     severity: Literal["warning", "critical"] | None = None
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI, Router, Schema
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.problems import problem
 from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, RowId, Strict, Text
 from controlplane.api.schemas.operations_out import ChangeOut
-from controlplane.api.schemas.proposals import EXAMPLE, RequestRow, accepted, row_of
+from controlplane.api.schemas.proposals import RequestRow, accepted, row_of
 from controlplane.approvals import gate, rules
 from controlplane.approvals.models import MOST_NEEDED, Approval, ChangeRequest
 from controlplane.change_requests import conflicts, decide
@@ -27,19 +27,11 @@ _SHOWN = 1_000
 
 
 class RequestPage(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": {"items": [EXAMPLE], "next": None}})
-
     items: list[RequestRow]
     next: int | None
 
 
 class ApprovalOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"actor": "olga", "at": "2026-05-04T13:20:00Z", "version": 1, "note": "Checked"}
-        }
-    )
-
     actor: str
     at: datetime
     #: The version of the request that was approved; approvals of earlier versions do not count.
@@ -48,24 +40,6 @@ class ApprovalOut(Schema):
 
 
 class RequestDetail(RequestRow):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": EXAMPLE
-            | {
-                "conflict": False,
-                "approved_by": [],
-                "changes": [
-                    {
-                        "kind": "tenant",
-                        "name": "acme",
-                        "before": {"tier": "pro", "title": "", "suspended": False},
-                        "after": {"tier": "enterprise", "title": "", "suspended": False},
-                    }
-                ],
-            }
-        }
-    )
-
     #: Whether its targets changed after it was made: it then needs a rebase.
     conflict: bool
     approved_by: list[ApprovalOut]
@@ -73,26 +47,16 @@ class RequestDetail(RequestRow):
 
 
 class ApproveIn(Strict):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"expected_version": 1, "note": "Checked against the contract"}}
-    )
-
     #: The version of the request that you have read.
     expected_version: Annotated[int, Field(ge=1, le=2**31 - 1)]
     note: Annotated[Text, Field(max_length=500)] = ""
 
 
 class RuleIn(ReasonIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"needed": 1, "reason": "Production has customers now"}}
-    )
-
     needed: Annotated[int, Field(ge=0, le=MOST_NEEDED)]
 
 
 class RuleOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": {"needed": 1, "approvers": ["ada", "olga"]}})
-
     #: How many people besides the author must approve an edit; 0 for none.
     needed: int
     #: People who may approve; they cannot approve their own requests.

@@ -6,7 +6,7 @@ import redis
 from django.http import HttpRequest
 from ninja import Router, Schema
 from ninja.errors import HttpError
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.edits_in import Environment, ReasonIn, Slug, Subject
@@ -20,10 +20,6 @@ Value = Annotated[str, Field(max_length=200)]
 class CounterIn(ReasonIn):
     """A quota of ``tenant``, a vendor limit of ``dependency``, its quota on it, or a limit of callers."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"tenant": "acme", "limit": "requests", "reason": "ticket 4711"}}
-    )
-
     limit: Slug
     tenant: Subject | Literal[""] = ""
     dependency: Slug | Literal[""] = ""
@@ -34,8 +30,6 @@ class CounterIn(ReasonIn):
 
 
 class ClearedOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": {"counted": True}})
-
     counted: Annotated[bool, Field(description="Whether the counter had anything.")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, RowId, Slug
@@ -19,12 +19,6 @@ router = Router()
 class DrillIn(ReasonIn):
     """Give exactly one of ``servers``, ``percent`` and ``service``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"kind": "gone", "minutes": 10, "percent": 25, "reason": "We practise on Thursdays"}
-        }
-    )
-
     kind: Literal["gone", "slow"]
     minutes: Annotated[int, Field(ge=1, le=LONGEST_MINUTES)]
     servers: Annotated[list[Slug], Field(max_length=1000)] | None = None
@@ -33,23 +27,6 @@ class DrillIn(ReasonIn):
 
 
 class DrillOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": 5,
-                "kind": "gone",
-                "servers": ["shop-2"],
-                "chosen": "25 % of the servers",
-                "reason": "We practise on Thursdays",
-                "actor": "ada",
-                "began_at": "2026-05-07T10:00:00Z",
-                "ends_at": "2026-05-07T10:10:00Z",
-                "ended_at": None,
-                "ended_by": "",
-            }
-        }
-    )
-
     id: int
     kind: str
     servers: list[str]

@@ -5,7 +5,6 @@ from datetime import datetime
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router, Schema
-from pydantic import ConfigDict, JsonValue
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.edits_in import Environment, Moment, Reason, ReasonIn
@@ -14,24 +13,12 @@ from controlplane.policies.document import environment_of
 
 router = Router()
 
-_EXAMPLE: dict[str, JsonValue] = {
-    "until": "2026-12-27T08:00:00Z",
-    "by": "ada",
-    "reason": "the week of Christmas",
-}
-
 
 class FreezeIn(ReasonIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {name: _EXAMPLE[name] for name in ("until", "reason")}}
-    )
-
     until: Moment
 
 
 class FreezeOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
-
     #: Until when edits are refused; null while they are not.
     until: datetime | None
     by: str

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.edits_in import Environment, ReasonIn, Subject
@@ -15,10 +15,6 @@ router = Router(auth=needs("erase"))
 
 
 class EraseIn(ReasonIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"kind": "ip", "value": "203.0.113.7", "reason": "ticket PRIV-12"}}
-    )
-
     kind: Annotated[
         Literal["ip", "user", "api_key", "tenant"],
         Field(description="`tenant` is also for a caller that is not registered."),
@@ -27,20 +23,6 @@ class EraseIn(ReasonIn):
 
 
 class ErasedOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "samples": 12,
-                "series": 0,
-                "demand": 0,
-                "without_redis": 0,
-                "alerts": 0,
-                "views": 0,
-                "network": "",
-            }
-        }
-    )
-
     #: Samples of refusals; then, of a tenant, its series, the rows of its demand, and its counts of outages.
     samples: int
     series: int

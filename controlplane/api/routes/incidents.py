@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, Field
 
 from controlplane.alerts.incidents.edits import (
     LONGEST_NOTE,
@@ -36,37 +36,8 @@ from controlplane.policies.document import environment_of
 
 router = Router()
 
-_INCIDENT: dict[str, JsonValue] = {
-    "id": 12,
-    "title": "payments-api is open",
-    "cause": "open:payments-api",
-    "state": "open",
-    "level": 2,
-    "severity": "critical",
-    "started_at": "2026-05-04T13:12:09Z",
-    "opened_at": "2026-05-04T13:12:11Z",
-    "detected_at": "2026-05-04T13:12:12Z",
-    "quiet_since": None,
-    "closed_at": None,
-    "closed_by": "",
-    "reopened": 0,
-    "merged_into": None,
-}
-_LINE: dict[str, JsonValue] = {
-    "at": "2026-05-04T13:14:40Z",
-    "kind": "note",
-    "what": "Note",
-    "who": "olga",
-    "thing": "",
-    "detail": "The vendor confirms an outage",
-    "reason": "",
-    "revision": None,
-}
-
 
 class IncidentOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _INCIDENT})
-
     id: int
     title: str
     #: Key of the alert that opened it. An environment has one open incident of a cause.
@@ -113,29 +84,6 @@ class IncidentAlertOut(Schema):
 
 
 class WholeIncidentOut(IncidentOut):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                **_INCIDENT,
-                "alerts": [
-                    {
-                        "id": 81,
-                        "key": "open:payments-api",
-                        "state": "firing",
-                        "severity": "critical",
-                        "level": 2,
-                        "text": "payments-api is open",
-                        "runbook": "payment-provider-timeouts",
-                        "true_since": "2026-05-04T13:12:09Z",
-                        "fired_at": "2026-05-04T13:12:11Z",
-                        "resolved_at": None,
-                        "acknowledged_by": "olga",
-                    }
-                ],
-            }
-        }
-    )
-
     #: At most 100.
     alerts: list[IncidentAlertOut]
 
@@ -145,8 +93,6 @@ class WholeIncidentOut(IncidentOut):
 
 
 class LineOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _LINE})
-
     at: datetime
     #: ``alert``, ``delivery``, ``breaker``, ``override``, ``edit``, ``other``, ``pod``, ``marker``, ``step``,
     #: or ``note``.
@@ -167,24 +113,6 @@ class AffectedTenantOut(Schema):
 
 
 class ReportOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "incident": _INCIDENT,
-                "started_at": "2026-05-04T13:12:09Z",
-                "detected_at": "2026-05-04T13:12:12Z",
-                "acknowledged_at": "2026-05-04T13:14:40Z",
-                "acknowledged_by": "olga",
-                "recovered_at": None,
-                "actions": [],
-                "tenants": [{"tenant": "acme", "refused": 1200}],
-                "more_tenants": 0,
-                "bound": "No pod decided without Redis, so every limit held.",
-                "usage": "Not reconciled yet.",
-            }
-        }
-    )
-
     incident: IncidentOut
     started_at: datetime
     detected_at: datetime | None
@@ -206,23 +134,10 @@ NoteText = Annotated[str, Field(min_length=1, max_length=LONGEST_NOTE), AfterVal
 
 
 class IncidentNoteIn(Strict):
-    model_config = ConfigDict(json_schema_extra={"example": {"text": "The vendor confirms an outage"}})
-
     text: NoteText
 
 
 class StepIn(Strict):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "runbook": "redis-unreachable",
-                "step": 2,
-                "text": "Look at the primaries",
-                "done": True,
-            }
-        }
-    )
-
     runbook: Slug
     #: Its number in the runbook.
     step: Annotated[int, Field(ge=1, le=MOST_STEP)]
@@ -232,39 +147,17 @@ class StepIn(Strict):
 
 
 class MergeIn(Strict):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"into": 11, "reason": "the same outage of the vendor"}}
-    )
-
     into: RowId
     reason: Reason
 
 
 class SplitIn(Strict):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"alert": 82, "reason": "this has another cause"}}
-    )
-
     #: The number of an alert of this incident. All of its episodes move.
     alert: RowId
     reason: Reason
 
 
 class WrittenLineOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": 5,
-                "at": "2026-05-04T13:14:40Z",
-                "by": "olga",
-                "text": "The vendor confirms an outage",
-                "runbook": "",
-                "step": None,
-                "done": False,
-            }
-        }
-    )
-
     id: int
     at: datetime
     by: str

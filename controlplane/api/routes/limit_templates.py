@@ -4,7 +4,6 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
-from pydantic import ConfigDict
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing
@@ -12,7 +11,6 @@ from controlplane.api.http.one_at_a_time import one_at_a_time
 from controlplane.api.http.versions import version_read
 from controlplane.api.schemas.configuration_out import FollowerOut, FollowersOut, RevisionOut, TemplateOut
 from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Flag, PageSize, Reason, Slug
-from controlplane.api.schemas.examples import EXAMPLES
 from controlplane.api.schemas.limits import TemplateIn
 from controlplane.api.schemas.operations_out import PlannedOut
 from controlplane.editing import edits
@@ -26,13 +24,6 @@ router = Router()
 
 
 class TemplatePlannedOut(PlannedOut):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": EXAMPLES["PlannedOut"]
-            | {"followers": {"limits": 14, "tiers": 3, "tenants": 9, "dependencies": 1, "subject_limits": 0}}
-        }
-    )
-
     #: How many limits would change.
     followers: FollowersOut
 

@@ -5,7 +5,6 @@ from typing import Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import ConfigDict, JsonValue
 
 from controlplane.alerts.incidents.markers import add_marker, markers
 from controlplane.alerts.models import Marker
@@ -15,16 +14,8 @@ from controlplane.policies.document import environment_of
 
 router = Router()
 
-_MARKER: dict[str, JsonValue] = {
-    "text": "Deployed web 4.2.0",
-    "service": "web",
-    "at": "2026-05-04T13:05:00Z",
-}
-
 
 class MarkerIn(Strict):
-    model_config = ConfigDict(json_schema_extra={"example": _MARKER})
-
     text: Title
     service: Slug | Literal[""] = ""
     #: Null for now; at most 7 days ago.
@@ -32,8 +23,6 @@ class MarkerIn(Strict):
 
 
 class MarkerOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": {"id": 3, **_MARKER, "by": "pipeline"}})
-
     id: int
     at: datetime
     text: str

@@ -6,7 +6,7 @@ from typing import Annotated
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router, Schema
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import Field
 
 from controlplane.alerts.models import Mute
 from controlplane.alerts.people.mute_edits import LONGEST, MuteValues, add_mute, end_mute, preview_mute
@@ -18,21 +18,9 @@ from controlplane.policies.document import environment_of
 
 router = Router()
 
-_MATCH: dict[str, JsonValue] = {
-    "rule": "open",
-    "dependency": "payments-api",
-    "pod": "",
-    "starts_at": "2026-05-04T22:00:00Z",
-    "minutes": 120,
-    "weekly": True,
-}
-_WHY: JsonValue = "The vendor maintains its database on Mondays"
-
 
 class MuteMatchIn(Strict):
     """Give at least one of ``rule``, ``dependency`` and ``pod``; an alert must match each that is given."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _MATCH})
 
     rule: Text = ""
     dependency: Text = ""
@@ -50,39 +38,15 @@ class MuteMatchIn(Strict):
 
 
 class MuteIn(MuteMatchIn):
-    model_config = ConfigDict(json_schema_extra={"example": {**_MATCH, "reason": _WHY}})
-
     reason: Reason
 
 
 class MuteEndIn(ReasonIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"reason": "The vendor was faster", "only_period": True}}
-    )
-
     #: End the present period of a weekly one, and repeat it later.
     only_period: bool = False
 
 
 class MuteOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": 7,
-                "rule": "open",
-                "dependency": "payments-api",
-                "pod": "",
-                "reason": _WHY,
-                "by": "olga",
-                "starts_at": "2026-05-04T22:00:00Z",
-                "ends_at": "2026-05-05T00:00:00Z",
-                "weekly": True,
-                "skipped_until": None,
-                "active_until": None,
-            }
-        }
-    )
-
     id: int
     rule: str
     dependency: str
@@ -112,24 +76,6 @@ class MutedAlertOut(Schema):
 
 
 class MutePreviewOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "open": [
-                    {
-                        "id": 81,
-                        "key": "open:payments-api",
-                        "state": "firing",
-                        "severity": "critical",
-                        "text": "payments-api is open",
-                    }
-                ],
-                "past": 4,
-                "more": False,
-            }
-        }
-    )
-
     #: Alerts that are not resolved and match.
     open: list[MutedAlertOut]
     #: How many alerts that were resolved within 30 days match.

@@ -11,7 +11,7 @@ from allauth.mfa.models import Authenticator
 from django.db import transaction
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from controlplane.accounts import people as edits
 from controlplane.accounts.models import User
@@ -37,7 +37,6 @@ OfServices = Annotated[
         description="Environment -> service -> the role for what the service owns; null keeps the present.",
     ),
 ]
-_WHY = {"reason": "Joined the on-call rota"}
 
 
 CancelWaiting = Annotated[
@@ -53,43 +52,20 @@ class GivenRoles(ReasonIn):
 
 
 class RolesIn(GivenRoles):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"role": "viewer", "environment_roles": {"staging": "admin"}, **_WHY}}
-    )
-
     cancel_waiting: CancelWaiting = False
 
 
 class PersonIn(GivenRoles):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"username": "olga", "email": "", "role": "operator", **_WHY}}
-    )
-
     username: Username
     email: Text = ""
 
 
 class SwitchIn(ReasonIn):
-    model_config = ConfigDict(json_schema_extra={"example": {"active": False, "reason": "Left the company"}})
-
     active: bool
     cancel_waiting: CancelWaiting = False
 
 
 class WaitingOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "kind": "schedule",
-                "number": 17,
-                "environment": "staging",
-                "title": "tenant acme",
-                "at": "2026-05-04T13:20:00Z",
-                "lost": "olga scheduled it, and is deactivated now.",
-            }
-        }
-    )
-
     kind: Literal["schedule", "change_request", "link"]
     #: The number of the schedule or the change request; 0 for a link to set a password.
     number: int
@@ -104,21 +80,6 @@ class WaitingOut(Schema):
 
 
 class PersonOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "username": "olga",
-                "email": "",
-                "role": "operator",
-                "environment_roles": {},
-                "service_roles": {"staging": {"shop": "operator"}},
-                "is_active": True,
-                "second_factor": True,
-                "api_tokens": 1,
-            }
-        }
-    )
-
     username: str
     email: str
     role: str
@@ -132,11 +93,6 @@ class PersonOut(Schema):
 
 
 class InvitedOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"username": "olga", "link": "https://fuseboard.example.com/welcome/..."}
-        }
-    )
     secrets: ClassVar[frozenset[str]] = frozenset({"link"})
 
     username: str

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import Field
 
 from controlplane.alerts.delivery import receivers as edits
 from controlplane.alerts.delivery.apprise.services import service_name
@@ -20,44 +20,8 @@ from controlplane.policies.document import environment_of
 
 router = Router()
 
-_WHY: JsonValue = "The team on call has a new pager, see ticket 4711"
-_EXAMPLE: dict[str, JsonValue] = {
-    "name": "pager",
-    "service": "webhook",
-    "address": "https://hooks.example.com/\u2026nK7q",
-    "least_level": 2,
-    "least_severity": "warning",
-    "weekly": False,
-    "disabled_because": "",
-    "old_secret_until": None,
-    "warning": "It was never tested.",
-}
-_DELIVERY: dict[str, JsonValue] = {
-    "id": "0b6cbb16-5a0e-4c3b-b4a5-4d3f4c1c9d55",
-    "receiver": "pager",
-    "alert": 81,
-    "kind": "fired",
-    "state": "sent",
-    "attempts": 1,
-    "result": "HTTP 200",
-    "created_at": "2026-05-04T13:12:11Z",
-    "sent_at": "2026-05-04T13:12:12Z",
-}
-
 
 class ReceiverIn(ReasonIn):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "pager",
-                "url": "https://hooks.example.com/services/T0/B0",
-                "least_level": 2,
-                "least_severity": "warning",
-                "reason": _WHY,
-            }
-        }
-    )
-
     name: Slug
     #: ``https://`` for a signed webhook, or a URL of a service as apprise writes it: ``slack://...``.
     url: Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -69,8 +33,6 @@ class ReceiverIn(ReasonIn):
 
 
 class ReceiverOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
-
     name: str
     #: ``webhook``, or the name of the service: ``Slack``.
     service: str
@@ -89,24 +51,16 @@ class ReceiverOut(Schema):
 
 
 class WeeklyIn(ReasonIn):
-    model_config = ConfigDict(json_schema_extra={"example": {"weekly": True, "reason": _WHY}})
-
     weekly: bool
 
 
 class SecretOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"name": "pager", "secret": "whsec_" + "A" * 43 + "="}}
-    )
-
     name: str
     #: For the receiver, to check signatures with. Displayed only here. Empty if it is not a webhook.
     secret: str
 
 
 class DeliveryOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _DELIVERY})
-
     #: The header ``webhook-id`` of every attempt.
     id: UUID
     receiver: str

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
-from pydantic import ConfigDict
 
 from controlplane.api.schemas.edits_in import Environment
 from controlplane.api.time_range import Since, Until, range_of
@@ -20,12 +19,6 @@ router = Router()
 class OutageOut(Schema):
     """A time in which at least one pod decided without Redis; `end` is null while it lasts."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"begin": "2026-05-04T13:12:04Z", "end": "2026-05-04T13:19:40Z", "pods": 18}
-        }
-    )
-
     begin: datetime
     end: datetime | None
     #: Pods that decided without Redis at some time of it.
@@ -38,27 +31,6 @@ class ReconciledLimitOut(Schema):
     `over` is at least what was over the limit, and null if the limit is not known; `over_at_most` is a bound
     that always holds. Both are equal if `certainty` is `exact`.
     """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "domain": "t:3f0a9c5e7b1d2468ace0",
-                "tenant": "acme",
-                "dependency": "",
-                "rule": "requests",
-                "measure": "calls",
-                "shadow": False,
-                "divided": False,
-                "spans": 8,
-                "without_redis": 5230,
-                "with_redis": 410,
-                "capacity": 4880,
-                "over": 760,
-                "over_at_most": 760,
-                "certainty": "exact",
-            }
-        }
-    )
 
     #: `t:` and the digest of a tenant, `d:` and a dependency, or `i:` and the digest of a caller.
     domain: str
@@ -85,27 +57,6 @@ class ReconciledLimitOut(Schema):
 
 class ReconciliationOut(Schema):
     """What pods allowed without Redis in a time, limit by limit, those that were most over first."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "since": "2026-05-04T13:12:04Z",
-                "until": "2026-05-04T13:19:40Z",
-                "without_redis": 5230,
-                "over": 760,
-                "untimed": 0,
-                "uncounted": 0,
-                "unreported": 0,
-                "expired_journals": 0,
-                "adopted_journals": 1,
-                "certain": True,
-                "complete_until": "2026-05-04T13:25:10Z",
-                "problem": "",
-                "more": 0,
-                "limits": [],
-            }
-        }
-    )
 
     since: datetime
     until: datetime

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, Field
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.versions import version_read
@@ -20,37 +20,10 @@ from controlplane.runbooks.format import SECTIONS
 
 router = Router()
 
-_BODY = (
-    "## Symptoms\n\nCharges fail.\n\n## Impact\n\nOrders wait.\n\n## Resolution\n\n- [ ] Read their page\n\n"
-    "## Verification\n\nThe breaker is closed.\n\n## Escalation\n\nCall the owner.\n"
-)
-_WHY = "They have a new status page"
-_REVISION: dict[str, JsonValue] = {
-    "number": 3,
-    "title": "Payments API",
-    "shipped": False,
-    "by": "ada",
-    "at": "2026-05-04T13:12:09Z",
-    "reason": _WHY,
-}
 ExpectedVersion = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class RunbookOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "slug": "payments-api",
-                "title": "Payments API",
-                "body": _BODY,
-                "source": "",
-                "origin": "own",
-                "version": 3,
-                "new_default": False,
-            }
-        }
-    )
-
     slug: str
     title: str
     #: Markdown.
@@ -66,10 +39,6 @@ class RunbookOut(Schema):
 
 
 class RunbookIn(ReasonIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"title": "Payments API", "body": _BODY, "reason": _WHY}}
-    )
-
     title: Title
     body: Annotated[
         str,
@@ -86,28 +55,18 @@ class RunbookIn(ReasonIn):
 
 
 class RunbookEditIn(ReasonIn):
-    model_config = ConfigDict(json_schema_extra={"example": {"expected_version": 3, "reason": _WHY}})
-
     expected_version: ExpectedVersion | None = None
 
 
 class RestoreRunbookIn(RunbookEditIn):
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"number": 2, "expected_version": 3, "reason": _WHY}}
-    )
-
     number: Annotated[int, Field(ge=0, le=2**31 - 1, description="The revision whose text is saved again.")]
 
 
 class RunbookVersionOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": {"version": 4}})
-
     version: int
 
 
 class RunbookRevisionOut(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": _REVISION})
-
     #: 0 is the text before the first edit.
     number: int
     title: str
@@ -120,8 +79,6 @@ class RunbookRevisionOut(Schema):
 
 
 class WholeRunbookRevisionOut(RunbookRevisionOut):
-    model_config = ConfigDict(json_schema_extra={"example": {**_REVISION, "body": _BODY}})
-
     body: str
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from controlplane.alerts.incidents.markers import markers_between
 from controlplane.alerts.models import Marker
@@ -48,10 +48,6 @@ class PartialOut(Schema):
     Both are 0 in hours of all tenants without the requests of some: counts are at least the values.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"start": 1777900320, "end": 1777900330, "heard": 17, "known": 18}}
-    )
-
     start: int
     end: int
     heard: int
@@ -64,21 +60,6 @@ class SeriesOut(Schema):
     A value is null where it is unknown; 0 means that it was measured. A count is of the `known_s` seconds of
     its point that were measured. A gauge is the highest value of its point.
     """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "start": 1777900320,
-                "step_s": 10,
-                "known_s": [10, 0, 10],
-                "fields": {"requests": [120, None, 131]},
-                "first_at": 1777800000,
-                "partial": [],
-                "newest": 1777900350,
-                "made_up_until": None,
-            }
-        }
-    )
 
     start: int
     step_s: int
@@ -94,17 +75,6 @@ class SeriesOut(Schema):
 
 
 class MarkOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "at": 1777900321.5,
-                "kind": "transition",
-                "text": "open: consecutive",
-                "revision": None,
-            }
-        }
-    )
-
     at: float
     kind: Annotated[str, Field(description="`transition`, `override`, `change`, `pod`, or `marker`.")]
     text: str
@@ -113,8 +83,6 @@ class MarkOut(Schema):
 
 class MarksOut(Schema):
     """The newest events of a range, oldest first; `earlier` is how many are left out."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"marks": [], "earlier": 0}})
 
     marks: list[MarkOut]
     earlier: int

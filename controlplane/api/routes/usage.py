@@ -7,7 +7,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router, Schema
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.one_at_a_time import one_at_a_time
@@ -34,22 +34,12 @@ Days = Annotated[
 class DemandOut(Schema):
     """Requests in a span of time, allowed or not; ``refused`` of them got 429."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"at": "2026-05-04T13:12:00Z", "asked": 1890, "refused": 210}}
-    )
-
     at: datetime
     asked: int
     refused: int
 
 
 class TenantOutcomeOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"tenant": "acme", "asked": 120000, "refused_before": 2100, "refused_after": 0}
-        }
-    )
-
     tenant: str
     asked: int
     refused_before: int
@@ -59,29 +49,11 @@ class TenantOutcomeOut(Schema):
 class RuleDemandOut(DemandOut):
     """Requests under one rule; ``shadow`` is what a shadow rule would have refused."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "rule": "requests",
-                "at": "2026-05-04T13:12:00Z",
-                "asked": 1890,
-                "refused": 210,
-                "shadow": 0,
-            }
-        }
-    )
-
     rule: str
     shadow: int
 
 
 class RuleOutcomeOut(Schema):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"rule": "requests", "asked": 120000, "refused_before": 2100, "refused_after": 0}
-        }
-    )
-
     rule: str
     asked: int
     refused_before: int
@@ -91,12 +63,6 @@ class RuleOutcomeOut(Schema):
 class CountedOut(Schema):
     """What pods counted for one limit; ``shadow`` is what a shadow limit would have refused."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"asked": 120000, "refused": 0, "shadow": 310, "since": "2026-05-01T09:00:00Z"}
-        }
-    )
-
     asked: int
     refused: int
     shadow: int
@@ -105,27 +71,6 @@ class CountedOut(Schema):
 
 class WhatIfOut(Schema):
     """The last days, replayed without and with the change."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "days": 7,
-                "minutes_known": 9000,
-                "coverage_percent": 89.3,
-                "asked": 120000,
-                "refused_before": 2100,
-                "refused_after": 0,
-                "peak_before": 910.5,
-                "peak_after": 912.0,
-                "peak_at": 1777900320,
-                "others_at_peak": 880.0,
-                "unmeasured": 3,
-                "tenants": [],
-                "rules": [],
-                "counted": None,
-            }
-        }
-    )
 
     days: int
     #: Minutes of those days with measurements; the rest is unknown.

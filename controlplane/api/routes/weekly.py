@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from django.http import HttpRequest
 from ninja import Query, Router, Schema
-from pydantic import ConfigDict
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.routes.receivers import DeliveryOut
@@ -14,34 +13,14 @@ from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.weekly.keep import find_summary
 from controlplane.weekly.send import send_now
-from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 Week = Annotated[date | None, Query(description="Its Monday; without it, the newest week.")]
 
 router = Router()
 
-_LINE: dict[str, Any] = {
-    "name": "requests of tier free",
-    "found": "5,120 of 96,400 refused, 5.3 %; limit 600 per 1 min; 41 tenants",
-    "suggestion": "Raise it to at least 640.",
-    "opens": "tier",
-    "key": "free",
-    "limit": "requests",
-    "size": 640,
-}
-_SECTION: dict[str, Any] = {
-    "title": "Limits that are too low",
-    "known": "Of the tenants that gateways list as the busiest, without a separate quota.",
-    "nothing": "No quota of a tier refused 1 % of its requests.",
-    "more": 0,
-    "lines": [_LINE],
-}
-
 
 class SummaryLineOut(Schema):
     """What was found about one thing, and what to change."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _LINE})
 
     name: str
     #: The evidence: figures, and of which time.
@@ -61,8 +40,6 @@ class SummaryLineOut(Schema):
 class SummarySectionOut(Schema):
     """One section."""
 
-    model_config = ConfigDict(json_schema_extra={"example": _SECTION})
-
     title: str
     #: Which part of the week is known.
     known: str
@@ -76,18 +53,6 @@ class SummarySectionOut(Schema):
 class WeeklySummaryOut(Schema):
     """What was refused, open, too low, never reached or flapping in a week."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "environment": DEFAULT_ENVIRONMENT,
-                "begins": "2026-05-04",
-                "made_at": "2026-05-11T00:30:12Z",
-                "sent_at": "2026-05-11T08:00:00Z",
-                "sections": [_SECTION],
-            }
-        }
-    )
-
     environment: str
     #: Its Monday, in UTC.
     begins: date
@@ -98,8 +63,6 @@ class WeeklySummaryOut(Schema):
 
 
 class SendWeeklyIn(Strict):
-    model_config = ConfigDict(json_schema_extra={"example": {"receiver": "team-chat"}})
-
     receiver: Slug
 
 

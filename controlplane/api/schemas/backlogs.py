@@ -1,7 +1,7 @@
 """Requests and responses about backlogs."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from ninja import Schema
 from pydantic import Field
@@ -79,39 +79,3 @@ class DeadJobsChangedOut(Schema):
     unknown: bool
     #: Jobs that could not be read. They are removed, and count in no other number.
     unreadable: int
-
-
-_JOB = {
-    "id": "charge-4711",
-    "died_at": "2026-11-23T09:32:03.412Z",
-    "submitted_at": "2026-11-23T09:12:00Z",
-    "tries": 5,
-    "max_tries": 5,
-    "priority": 8,
-    "bytes": 412,
-    "cause": "CardError",
-}
-BACKLOG_EXAMPLES: dict[str, Any] = {
-    "BacklogOut": {
-        "dependency": "payments-api",
-        "state": "working",
-        "read_at": "2026-11-23T09:32:03.412Z",
-        "ready": 1204,
-        "delayed": 12,
-        "leased": 8,
-        "dead": 1,
-        "bytes": 501_204,
-        "max_jobs": 10_000,
-        "max_bytes": 67_108_864,
-        "used": 0.1224,
-        "wait_s": 48.2,
-        "asked_s": 0.3,
-        "submitted_per_s": 22.5,
-        "done_per_s": 20.0,
-        "refused_per_s": 0.0,
-    },
-    "DeadJobsOut": {"number": 1, "now": "2026-11-23T09:40:00Z", "items": [_JOB]},
-    "DeadJobOut": _JOB,
-    "DeadJobsIn": {"reason": "The vendor is back, see INC-17", "until": "2026-11-23T09:40:00Z"},
-    "DeadJobsChangedOut": {"jobs": 1, "left": 0, "full": False, "unknown": False, "unreadable": 0},
-}

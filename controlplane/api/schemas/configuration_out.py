@@ -4,28 +4,13 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from ninja import Schema
-from pydantic import ConfigDict
 
-from controlplane.api.schemas.limits import EXAMPLE, LimitOut, QuotaOut, TenantQuotaOut, ValuesOut
+from controlplane.api.schemas.limits import LimitOut, QuotaOut, TenantQuotaOut, ValuesOut
 from controlplane.api.schemas.protection import CallProtectionOut, PodProtectionOut
-
-_FOLLOWERS = {"limits": 14, "tiers": 3, "tenants": 9, "dependencies": 1, "subject_limits": 0}
-_TEMPLATE = EXAMPLE | {
-    "name": "standard",
-    "title": "Default for most tenants",
-    "version": 3,
-    "followers": _FOLLOWERS,
-}
-
-
-def _example(document: dict[str, Any]) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"example": document})
 
 
 class FollowersOut(Schema):
     """How many limits of each kind follow a template."""
-
-    model_config = _example(_FOLLOWERS)
 
     limits: int
     tiers: int
@@ -36,8 +21,6 @@ class FollowersOut(Schema):
 
 
 class TemplateOut(ValuesOut):
-    model_config = _example(_TEMPLATE)
-
     title: str
     version: int
     followers: FollowersOut
@@ -45,8 +28,6 @@ class TemplateOut(ValuesOut):
 
 class FollowerOut(Schema):
     """A limit that follows a template."""
-
-    model_config = _example({"kind": "tenant", "name": "acme", "limit": "requests", "own": {"limit": 2000}})
 
     kind: Literal["tier", "dependency", "environment", "tenant"]
     name: str

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from ninja import Schema
-from pydantic import ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from controlplane.api.schemas.edits_in import Endpoint, ReasonIn, Slug, Text, Version
 from controlplane.policies.limit_fields import WORDS
@@ -27,13 +27,6 @@ Model = TypeVar("Model", bound=Schema)
 
 #: Called with values that are known when it runs, which a type checker cannot follow.
 _Literal: Any = Literal
-
-#: The values of one limit, for examples.
-EXAMPLE: dict[str, Any] = {
-    "name": "requests",
-    **{each.name: each.default for each in FIELDS if not each.only},
-    **{"limit": 1000, "window_s": 60, "burst": 100, "failure_policy": "local_share", "warn_percent": 80},
-}
 
 
 def with_values_in(*, only: str = "") -> Callable[[type[Model]], type[Model]]:
@@ -105,18 +98,6 @@ class ValuesIn(ReasonIn):
 
 
 class TemplateIn(ValuesIn):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "title": "Default for most tenants",
-                "limit": 1000,
-                "window_s": 60,
-                "expected_version": 0,
-                "reason": "Agreed with sales on 4 May",
-            }
-        }
-    )
-
     title: Text | None = None
     expected_version: Annotated[
         int | None,

@@ -1,7 +1,6 @@
 """Responses about locks, and about work that must not be done twice."""
 
 from datetime import datetime
-from typing import Any
 
 from ninja import Schema
 
@@ -42,27 +41,3 @@ class LocksOut(Schema):
     pods: list[PodLocksOut]
     #: Pods whose agent is too old to report locks.
     not_reporting: list[str]
-
-
-_COUNTS: dict[str, Any] = {
-    "locks": {"acquired": 40, "waited": 3, "taken": 2, "lost": 1, "waited_ms": 410, "held_ms": 90_000},
-    "once": {"begun": 120, "replayed": 4, "running": 1},
-}
-LOCK_EXAMPLES: dict[str, Any] = {
-    "HeldLockOut": {
-        "name": "nightly-report",
-        "pod": "web-1",
-        "service": "shop",
-        "since": "2026-11-20T03:12:00Z",
-        "held_s": 47.2,
-    },
-    "PodLocksOut": {"pod": "web-1", "service": "shop", "holding": 1, **_COUNTS},
-}
-LOCK_EXAMPLES["LocksOut"] = {
-    "held": [LOCK_EXAMPLES["HeldLockOut"]],
-    "holding": 1,
-    "longest_s": 47.2,
-    **_COUNTS,
-    "pods": [LOCK_EXAMPLES["PodLocksOut"]],
-    "not_reporting": ["web-9"],
-}

@@ -1,44 +1,16 @@
 """A change request as a document, and the response for an edit that became one."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from django.http import HttpResponse, JsonResponse
 from ninja import Schema
-from pydantic import ConfigDict
 
 from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest
 
-EXAMPLE: dict[str, Any] = {
-    "id": 7,
-    "state": "open",
-    "version": 1,
-    "base": 41,
-    "action": "tenant_quota.set",
-    "target": "acme",
-    "reason": "Agreed with Acme on 4 May, see ticket 4711",
-    "author": "ada",
-    "origin": "form",
-    "changed": 1,
-    "needed": 1,
-    "approvals": 0,
-    "due_at": None,
-    "restores": None,
-    "reverts": None,
-    "created_at": "2026-05-04T13:12:09Z",
-    "expires_at": "2026-05-18T13:12:09Z",
-    "ended_at": None,
-    "ended_by": "",
-    "ended_reason": "",
-    "revision": None,
-    "schedule": None,
-}
-
 
 class RequestRow(Schema):
-    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
-
     id: int
     state: Literal["open", "approved", "applied", "rejected", "withdrawn", "expired"]
     #: Increases when the request is rebased; an approval counts for one version.
