@@ -51,10 +51,10 @@ soak: environment ## the 10- and 30-minute runs
 	@$(PY) -m pytest -m soak --timeout 3600 -s
 
 bench: environment ## benchmarks side by side; last lines are RATIO name value (bar >= x)
-	@$(PY) tools/run_each.py tests/bench
+	@$(PY) tools/run_each.py tools/bench
 
 experiments: environment ## what the protection of a pod does, beside the same traffic without it; writes docs/experiments.md; ONLY="T1 T6"
-	@$(PY) -m tests.experiments $(ONLY)
+	@$(PY) -m tools.experiments $(ONLY)
 
 faults: environment ## the fault matrix on real processes; ROWS="redis-frozen 11" plays these alone
 	@exec $(PY) -m tests.faults $(ROWS)

@@ -52,10 +52,12 @@ def group_of(path: Path) -> str | None:
     parts = path.parts
     if "migrations" in parts:
         return "migrations"
-    if parts[:2] in (("controlplane", "demo"), ("tools", "demo"), ("tools", "bench")):
+    if parts[:2] in (("controlplane", "demo"), ("tests", "bench"), ("tests", "experiments")):
         return "demo and benches"
     if parts[:2] == ("agents", "fuseboard"):
         return "agents/fuseboard"
+    if parts[0] == "tools" and len(parts) > 2:
+        return "demo and benches"
     if parts[0] in ("controlplane", "dashboard", "tests"):
         return parts[0]
     return None

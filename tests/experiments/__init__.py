@@ -1,1 +1,1 @@
-"""Experiments that show what the protection of a pod does, beside the same traffic without it."""
+"""Tests of the experiments in tools/experiments."""

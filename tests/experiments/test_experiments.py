@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments import page
-from tests.experiments.catalogue import EVERY, SIMULATED
-from tests.experiments.chart import Chart
-from tests.experiments.result import Result
+from tools.experiments import page
+from tools.experiments.catalogue import EVERY, SIMULATED
+from tools.experiments.chart import Chart
+from tools.experiments.result import Result
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.agents.retry_storm import LOAD_FACTOR
-from tests.experiments.storm_processes import CALLS, MORE_PER_S, storm
+from tools.experiments.storm_processes import CALLS, MORE_PER_S, storm
 
 UP_S, DOWN_S = 6.0, 10.0
 #: A pause of the machine may push the retries of two moments into one window: so many more per call.

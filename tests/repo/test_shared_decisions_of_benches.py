@@ -10,8 +10,8 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard.batching.demand import may_be_leased_early
 from fuseboard.contract.words import Mode
 from fuseboard.reporting.counters import Counters
-from tests.bench.side_by_side import ours
-from tests.bench.side_by_side.shared_only import DecidedLocallyError, check_shared, shared_only
+from tools.bench.side_by_side import ours
+from tools.bench.side_by_side.shared_only import DecidedLocallyError, check_shared, shared_only
 
 SIDE_BY_SIDE = Path(__file__).resolve().parents[1] / "bench" / "side_by_side"
 

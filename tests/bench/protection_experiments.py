@@ -1,8 +1,0 @@
-"""Every experiment of ``make experiments``. The page of the documentation stays as it is."""
-
-import sys
-
-from tests.experiments.__main__ import main
-
-if __name__ == "__main__":
-    sys.exit(main(["--print"]))

@@ -1,1 +1,0 @@
-"""Contenders side by side: everything ``tests/bench/decisions.py`` measures."""

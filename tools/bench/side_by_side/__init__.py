@@ -1,0 +1,1 @@
+"""Contenders side by side: everything ``tools/bench/decisions.py`` measures."""
