@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from fuseboard.contract.backlog_figures import MOST_BYTES, MOST_JOBS, BacklogFigures
+from fuseboard.contract.backlog_figures import MAX_BYTES, MAX_JOBS, BacklogFigures
 
 #: Rates are measured over this time, or since the first look.
 RATES_OVER_S = 30.0
@@ -27,11 +27,11 @@ class BacklogSeen:
 
     @property
     def max_jobs(self) -> int:
-        return self.figures.max_jobs or MOST_JOBS
+        return self.figures.max_jobs or MAX_JOBS
 
     @property
     def max_bytes(self) -> int:
-        return self.figures.max_bytes or MOST_BYTES
+        return self.figures.max_bytes or MAX_BYTES
 
     @property
     def share(self) -> float:

@@ -44,7 +44,7 @@ def _histogram(figure: PodFigure, edges: tuple[float, ...]) -> Histogram:
         by=(POD,),
         labels=(SERVER, *figure.labels),
         # Buckets, the one without an edge, the sum and the count.
-        most=(pod_figures.MOST_IN_HISTOGRAMS if figure.labels else 1) * (len(edges) + 3),
+        most=(pod_figures.MAX_IN_HISTOGRAMS if figure.labels else 1) * (len(edges) + 3),
         buckets=edges,
     )
 

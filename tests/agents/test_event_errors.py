@@ -95,7 +95,7 @@ def test_an_error_event_that_nothing_ends_counts_when_the_stream_is_over():
 
 
 def test_long_events_use_bounded_memory_and_hide_no_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(event_errors, "MOST_BYTES", 1000)
+    monkeypatch.setattr(event_errors, "MAX_BYTES", 1000)
     errors = EventErrors()
     long = json.dumps({"choices": ["error" * 5000]}).encode()
     for begin in range(0, len(long), 100):

@@ -10,7 +10,7 @@ from fuseboard.calling import trace
 from fuseboard.calling.classification import classify_answer
 from fuseboard.calling.failures import is_noted, kind_of_answer, kind_of_error
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
-from fuseboard.contract.failures import MOST_CALLS, MOST_DEPENDENCIES, MOST_KINDS, is_kind
+from fuseboard.contract.failures import MAX_CALLS, MAX_FAILED_DEPENDENCIES, MAX_KINDS, is_kind
 from fuseboard.contract.heartbeat_size import cut_to
 from fuseboard.contract.sync import SyncRequest, encode
 from fuseboard.contract.words import Outcome
@@ -105,13 +105,13 @@ def test_counters_keep_the_newest_calls_and_totals_by_kind() -> None:
 
 def test_kinds_calls_and_dependencies_are_bounded() -> None:
     counters = Counters()
-    for dependency in range(MOST_DEPENDENCIES + 50):
-        for kind in range(MOST_KINDS + 5):
+    for dependency in range(MAX_FAILED_DEPENDENCIES + 50):
+        for kind in range(MAX_KINDS + 5):
             counters.call(f"d{dependency}", Outcome.FAILURE, (f"kind{kind}", ""))
     found = counters.failures()
-    assert len(found) == MOST_DEPENDENCIES
-    assert all(len(one.kinds) == MOST_KINDS + 1 and one.kinds["other"] == 5 for one in found)
-    assert all(len(one.last) == MOST_CALLS for one in found)
+    assert len(found) == MAX_FAILED_DEPENDENCIES
+    assert all(len(one.kinds) == MAX_KINDS + 1 and one.kinds["other"] == 5 for one in found)
+    assert all(len(one.last) == MAX_CALLS for one in found)
     request = SyncRequest(
         environment="production",
         service="shop",

@@ -17,7 +17,7 @@ from controlplane.embedded.valkey import Valkey
 from fuseboard import Agent, AgentSettings, Misconfigured
 from fuseboard.contract import keys
 from fuseboard.integrations.asgi_idempotency import IdempotencyMiddleware
-from fuseboard.integrations.idempotency import MOST_ANSWER, MOST_BODY, Kept, Rules
+from fuseboard.integrations.idempotency import MAX_ANSWER, MAX_BODY, Kept, Rules
 from fuseboard.primitives import idempotency as records
 from tests.agents.shop import KEY, Shop, client_of, order
 from tests.waiting import eventually
@@ -111,10 +111,10 @@ class TestRepeats:
         self, client: httpx.AsyncClient, shop: Shop
     ):
         async def long(_: Any) -> tuple[int, bytes]:
-            return 200, b"x" * (MOST_ANSWER + 1)
+            return 200, b"x" * (MAX_ANSWER + 1)
 
         shop.handler = long
-        assert len((await order(client)).content) == MOST_ANSWER + 1
+        assert len((await order(client)).content) == MAX_ANSWER + 1
         again = await order(client)
         assert (again.status_code, shop.runs) == (409, 1)
         assert again.json()["type"] == "urn:fuseboard:problem:idempotency-done"
@@ -201,9 +201,9 @@ class TestKeys:
     async def test_a_long_body_with_a_key_is_413(self, client: httpx.AsyncClient, shop: Shop):
         async def parts() -> AsyncIterator[bytes]:
             for _ in range(17):
-                yield b"x" * (MOST_BODY // 16)
+                yield b"x" * (MAX_BODY // 16)
 
-        assert (await order(client, b"x" * (MOST_BODY + 1))).status_code == 413
+        assert (await order(client, b"x" * (MAX_BODY + 1))).status_code == 413
         assert (await client.post("/orders", content=parts(), headers=KEY)).status_code == 413
         assert shop.runs == 0
 
@@ -259,7 +259,7 @@ class TestAnswersInRedis:
             msgspec.msgpack.encode(Kept(201, [("location", "/\u2028")], b"")),
             msgspec.msgpack.encode(Kept(201, [("etag\n", "1")], b"")),
             msgspec.msgpack.encode(Kept(201, [("etag: 1\r\nx", "1")], b"")),
-            msgspec.msgpack.encode(Kept(201, [], b"x" * (MOST_ANSWER + 1))),
+            msgspec.msgpack.encode(Kept(201, [], b"x" * (MAX_ANSWER + 1))),
         ],
     )
     async def test_what_no_pod_stores_is_not_repeated_and_nothing_runs_again(

@@ -10,7 +10,7 @@ from fuseboard.contract.words import Reason
 from fuseboard.reporting import request_tallies
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import FIELDS_BYTES, HEARTBEAT_BYTES, encode_bounded
-from fuseboard.reporting.tenant_tallies import EVERY_S, LAST_BYTES, MOST_BYTES, MOST_TENANTS, TenantTallies
+from fuseboard.reporting.tenant_tallies import EVERY_S, LAST_BYTES, MAX_BYTES, MAX_TENANTS, TenantTallies
 from tests.contract.examples import SMALLEST_REQUEST
 
 
@@ -73,14 +73,14 @@ def test_a_part_is_repeated_until_it_is_answered():
 
 def test_many_tenants_go_out_in_parts_that_are_bounded():
     setting = Setting()
-    names = [f"customer-{n}" for n in range(2 * MOST_TENANTS)] + [f"{n}{'long ' * 35}" for n in range(150)]
+    names = [f"customer-{n}" for n in range(2 * MAX_TENANTS)] + [f"{n}{'long ' * 35}" for n in range(150)]
     for name in names:
         setting.ask(name)
     parts = setting.parts()
     assert summed(parts)[0] == dict.fromkeys(names, 1)
     for part in parts:
-        assert len(part.tenants) <= MOST_TENANTS
-        assert sum(len(one.tenant) for one in part.tenants) <= MOST_BYTES
+        assert len(part.tenants) <= MAX_TENANTS
+        assert sum(len(one.tenant) for one in part.tenants) <= MAX_BYTES
     assert [part.number for part in parts] == list(range(1, len(parts) + 1))
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from fuseboard.contract.heartbeat_size import ALWAYS_WANTED, cut_to, keep_breakers
 from fuseboard.contract.load import CallLoad
-from fuseboard.contract.primitives import MOST_NAMED, HeldLock, Primitives
+from fuseboard.contract.primitives import MAX_NAMED, HeldLock, Primitives
 from fuseboard.contract.refusal_samples import RefusalSample
 from fuseboard.contract.sync import (
     BreakerView,
@@ -40,7 +40,7 @@ FULL = SyncRequest(
     protection=tuple(CallLoad(dependency=f"dependency-{n}", first_calls=1) for n in range(100)),
     refusals=tuple(RefusalSample(rule=f"rule-{n}", reason=Reason.QUOTA) for n in range(32)),
     primitives=Primitives(
-        holding=9, held=tuple(HeldLock(name=f"lock-{n}", held_ms=1_000) for n in range(MOST_NAMED))
+        holding=9, held=tuple(HeldLock(name=f"lock-{n}", held_ms=1_000) for n in range(MAX_NAMED))
     ),
 )
 

@@ -16,7 +16,7 @@ from controlplane.policies.models import Dependency, VendorLimit
 from controlplane.status.read_backlogs import read_backlogs
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import status_of
-from fuseboard.contract.backlog_figures import MOST_JOBS, BacklogFigures
+from fuseboard.contract.backlog_figures import MAX_JOBS, BacklogFigures
 from tests.agents.backlog_scripts import SECOND, BacklogStore
 from tests.people import SEED
 
@@ -197,4 +197,4 @@ def test_rates_are_measured_over_half_a_minute_and_begin_again_after_a_loss() ->
 
 def test_an_older_agent_names_no_bound() -> None:
     seen = from_document("openai", {"figures": {"ready": 100}, "rates": {}}, 0.0)
-    assert (seen.max_jobs, seen.share) == (MOST_JOBS, 0.01)
+    assert (seen.max_jobs, seen.share) == (MAX_JOBS, 0.01)

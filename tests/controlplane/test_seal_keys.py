@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.gateway.answers.seal_keys import PERIOD_S, seal_keys
-from fuseboard.contract.seal_keys import MOST_KEYS, SealKey
+from fuseboard.contract.seal_keys import MAX_KEYS, SealKey
 from fuseboard.contract.sync import decode_response
 from tests.controlplane.gateway import TurnedClock, beat, known_tokens, post, ready_gateway
 
@@ -55,7 +55,7 @@ def test_the_keys_of_a_secret_key_that_is_still_accepted_open(settings: Any) -> 
     assert after[0] not in before
     assert set(before) < set(after)
     settings.SECRET_KEY_FALLBACKS = [old, "x" * 50, "y" * 50]
-    assert len(seal_keys("production", "shop", 7)) == MOST_KEYS
+    assert len(seal_keys("production", "shop", 7)) == MAX_KEYS
 
 
 def test_during_a_rotation_in_steps_every_pod_opens_what_any_pod_seals(settings: Any) -> None:

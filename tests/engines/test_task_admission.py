@@ -19,8 +19,8 @@ from fuseboard.integrations.celery import HEADER, GuardedTask
 from fuseboard.integrations.dramatiq import FuseboardMiddleware as DramatiqMiddleware
 from fuseboard.integrations.task_admission import (
     CAP_S,
-    MOST_REFUSALS,
-    MOST_REFUSED_S,
+    MAX_REFUSALS,
+    MAX_REFUSED_S,
     SHORT_WAIT_S,
     Refusals,
     call_options,
@@ -51,11 +51,11 @@ def test_a_refused_task_waits_until_the_refusal_ends_spread_and_bounded(
 
 def test_a_task_fails_after_20_refusals_or_an_hour():
     refusals = Refusals()
-    for _ in range(MOST_REFUSALS):
+    for _ in range(MAX_REFUSALS):
         refusals = refusals.and_one()
         assert not refusals.too_many
     assert refusals.and_one().too_many
-    assert Refusals(1, time.time() - MOST_REFUSED_S - 1).too_many
+    assert Refusals(1, time.time() - MAX_REFUSED_S - 1).too_many
     assert refusals.since_s <= time.time()
 
 
@@ -159,7 +159,7 @@ class TestCelery:
     def test_the_last_refusal_fails_the_task(self, agent: FakeAgent):
         agent.open("payments")
         with pytest.raises(Refused):
-            run(headers={HEADER: [MOST_REFUSALS, time.time()]})
+            run(headers={HEADER: [MAX_REFUSALS, time.time()]})
 
     def test_the_end_is_reported_and_a_direct_call_is_not_guarded(self, agent: FakeAgent):
         assert run() == "charged"

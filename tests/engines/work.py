@@ -14,7 +14,7 @@ RESULTS = LIMITS.removesuffix("/0") + "/2"
 
 if "TEST_MOST_REFUSALS" in os.environ:
     # A test has no time for 20 refusals, a second each, of the dependency that never admits.
-    task_admission.MOST_REFUSALS = int(os.environ["TEST_MOST_REFUSALS"])
+    task_admission.MAX_REFUSALS = int(os.environ["TEST_MOST_REFUSALS"])
     task_admission.UNKNOWN_S = 0.1
 
 

@@ -19,7 +19,7 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.ended_overrides import EndedOverrides
 from fuseboard.breaker.reports import Reports
 from fuseboard.configuration.current_configuration import Configuration
-from fuseboard.contract.sync import MOST_UNCHARGED, BreakerView, Uncharged
+from fuseboard.contract.sync import MAX_UNCHARGED, BreakerView, Uncharged
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
@@ -347,7 +347,7 @@ class Admission:
             for breaker in tuple(self._calls.breakers.values())
             for measure in breaker.uncharged
         ]
-        return tuple(found[:MOST_UNCHARGED])
+        return tuple(found[:MAX_UNCHARGED])
 
     def _mode_changed(self) -> None:
         self._calls.mode_changed(self.health.mode, self.store)

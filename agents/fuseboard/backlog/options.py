@@ -4,13 +4,13 @@ from dataclasses import dataclass, fields
 from typing import TypedDict
 
 from fuseboard.agent_api.arguments import check_seconds
-from fuseboard.contract.backlog_figures import MOST_BYTES, MOST_JOBS
+from fuseboard.contract.backlog_figures import MAX_BYTES, MAX_JOBS
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 
 #: Bounds that no option can exceed, beside those of the contract.
-MOST_PAYLOAD, MOST_RESULT = 64 * 2**10, 64 * 2**10
-MOST_TRIES = 100
+MAX_PAYLOAD, MAX_RESULT = 64 * 2**10, 64 * 2**10
+MAX_TRIES = 100
 DAY_S = 86_400.0
 LONGEST_DELAY_S = 7 * DAY_S
 
@@ -44,8 +44,8 @@ class Options:
     age_s: float = 60.0
     #: The same in a fair backlog, in calls handed out meanwhile.
     age_calls: int = 100
-    max_jobs: int = MOST_JOBS
-    max_bytes: int = MOST_BYTES
+    max_jobs: int = MAX_JOBS
+    max_bytes: int = MAX_BYTES
     max_payload: int = 16 * 2**10
     #: Nothing is accepted while Redis uses more of its ``maxmemory``.
     max_memory_percent: int = 70
@@ -61,11 +61,11 @@ class Options:
     def __post_init__(self) -> None:
         whole = {
             "age_calls": (1, 10_000),
-            "max_jobs": (1, MOST_JOBS),
-            "max_bytes": (1, MOST_BYTES),
-            "max_payload": (1, MOST_PAYLOAD),
+            "max_jobs": (1, MAX_JOBS),
+            "max_bytes": (1, MAX_BYTES),
+            "max_payload": (1, MAX_PAYLOAD),
             "max_memory_percent": (1, 95),
-            "max_tries": (1, MOST_TRIES),
+            "max_tries": (1, MAX_TRIES),
         }
         spans = {
             "age_s": (0.001, 3600.0),

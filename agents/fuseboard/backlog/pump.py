@@ -19,7 +19,7 @@ from fuseboard.errors import StoreUnavailable
 logger = logging.getLogger("fuseboard")
 
 #: Jobs of one question.
-MOST = 64
+MAX_TAKEN = 64
 #: The longest sleep, jittered by a fifth.
 LOOK_S = 1.0
 #: ``stop`` waits for a question in progress for at most this time.
@@ -106,7 +106,7 @@ class Pump:
             self._wake.clear()
             wait_s = self._wait_locally()
             if wait_s <= 0:
-                taken = await self._ask(1 if self._probes_locally() else min(MOST, idle))
+                taken = await self._ask(1 if self._probes_locally() else min(MAX_TAKEN, idle))
                 if taken is not None and taken.again:
                     continue
                 wait_s = LOOK_S * random.uniform(0.8, 1.2) if taken is None else self._sleep_s(taken)

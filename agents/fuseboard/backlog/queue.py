@@ -22,11 +22,11 @@ from fuseboard.reporting.seals import Seals
 GATHER_S = 0.005
 #: Pauses between two looks for a result: the first, doubling up to the last.
 PAUSES_S = (0.02, 0.25)
-MOST_WAIT_S = 3600.0
+MAX_WAIT_S = 3600.0
 #: The pause of a worker that waits for the first key of a sealed backlog.
 KEY_S = 0.25
 #: Ids of one question.
-MOST_IDS = 500
+MAX_IDS = 500
 
 
 class Backlog:
@@ -113,7 +113,7 @@ class Backlog:
         Raises ``StoreUnavailable``.
         """
         check_id(job_id)
-        check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+        check_seconds("wait_s", wait_s, 0.0, MAX_WAIT_S)
         until, pause_s = monotonic() + wait_s, PAUSES_S[0]
         while True:
             result = await self._state(job_id)
@@ -271,8 +271,8 @@ class Backlog:
     def _look_soon(self) -> None:
         asked, self._asked = self._asked, {}
         every = list(asked.items())
-        for first in range(0, len(every), MOST_IDS):
-            looking = asyncio.ensure_future(self._look(dict(every[first : first + MOST_IDS])))
+        for first in range(0, len(every), MAX_IDS):
+            looking = asyncio.ensure_future(self._look(dict(every[first : first + MAX_IDS])))
             self._workers.keep(looking)
 
     async def _look(self, asked: dict[str, "asyncio.Future[Result]"]) -> None:

@@ -19,7 +19,7 @@ from fuseboard.primitives.store_thread import StoreThread
 logger = logging.getLogger("fuseboard")
 
 #: Leases of one question.
-MOST = 500
+MAX_RENEWED = 500
 #: The lease is shorter here than in Redis by this part: clocks differ.
 DRIFT = 0.01
 
@@ -72,9 +72,9 @@ class Renewal:
             if not jobs:
                 return
             pause_s = self._lease_s / 3
-            for first in range(0, len(jobs), MOST):
+            for first in range(0, len(jobs), MAX_RENEWED):
                 try:
-                    renewed = await self._renew(jobs[first : first + MOST])
+                    renewed = await self._renew(jobs[first : first + MAX_RENEWED])
                 except Exception:
                     # Without this thread, every lease of this process would end.
                     logger.exception("backlog.renewal_failed jobs=%d", len(jobs))

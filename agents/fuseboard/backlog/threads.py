@@ -15,7 +15,7 @@ from fuseboard.agent_api.threads import refuse_loops, submit
 from fuseboard.backlog.host import BacklogHost
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import Options
-from fuseboard.backlog.queue import MOST_WAIT_S, Backlog
+from fuseboard.backlog.queue import MAX_WAIT_S, Backlog
 from fuseboard.backlog.workers import Value, check_work
 from fuseboard.errors import Misconfigured, StoreUnavailable
 
@@ -77,7 +77,7 @@ class BlockingBacklog:
 
     def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
         """As ``Backlog.result``."""
-        check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+        check_seconds("wait_s", wait_s, 0.0, MAX_WAIT_S)
         return self._ask(lambda backlog: backlog.result(job_id, wait_s=wait_s), wait_s)
 
     def depth(self) -> Depth:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.backlog.jobs import Job, JobLost, TryAgain, Undeliverable
-from fuseboard.backlog.options import DAY_S, MOST_RESULT, Options, to_bytes
+from fuseboard.backlog.options import DAY_S, MAX_RESULT, Options, to_bytes
 from fuseboard.backlog.questions import DEAD, DONE, NOT_OURS, RELEASE, RETRY, Questions
 from fuseboard.backlog.renewal import Renewal
 from fuseboard.calling.exception_paths import paths
@@ -25,7 +25,7 @@ logger = logging.getLogger("fuseboard")
 Value = bytes | str | None
 Handler = Callable[[Job], Awaitable[Value]]
 
-MOST_WORKERS = 1000
+MAX_WORKERS = 1000
 #: The wait before the next try: full jitter between a half and the whole, doubling up to the last.
 RETRY_S = (1.0, 60.0)
 #: While Redis is unavailable, the end of a job is reported again after up to this time, for this many leases.
@@ -130,7 +130,7 @@ class Workers:
         if error is None:
             agent.report(job.permit, Outcome.OK, monotonic() - started)
             try:
-                result = to_bytes("a result", value, MOST_RESULT)
+                result = to_bytes("a result", value, MAX_RESULT)
             except Misconfigured as wrong:
                 logger.error("backlog.bad_result job=%r: %s", job.id, wrong)
                 await self._end(job, DEAD, cause="its result cannot be stored")
@@ -239,8 +239,8 @@ def check_work(handler: object, workers: object, grace_s: object) -> None:
     """Raise ``Misconfigured`` for invalid arguments of ``work``."""
     if not callable(handler):
         raise Misconfigured(f"the handler must be a function that takes a job, not {handler!r:.80}")
-    if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
-        raise Misconfigured(f"workers must be 1 to {MOST_WORKERS}, not {workers!r}")
+    if type(workers) is not int or not 1 <= workers <= MAX_WORKERS:
+        raise Misconfigured(f"workers must be 1 to {MAX_WORKERS}, not {workers!r}")
     check_seconds("grace_s", grace_s, 0.0, DAY_S)
 
 

@@ -20,8 +20,8 @@ from fuseboard.decision import Permit
 RENEWALS = 3
 #: A call without a report keeps its permit for this time, or for this number of its timeouts if that is
 #: longer. It is the time after which it loses its slot of the bulkhead, too.
-MOST_S = 600.0
-MOST_TIMEOUTS = 4
+MAX_S = 600.0
+MAX_TIMEOUTS = 4
 
 
 class Probe(msgspec.Struct, gc=False):
@@ -67,7 +67,7 @@ class Probes:
             return permit
         self._loop = asyncio.get_running_loop()
         self._last = number = self._last + 1
-        most_s = max(MOST_S, MOST_TIMEOUTS * breaker.dependency.timeout_ms / 1000)
+        most_s = max(MAX_S, MAX_TIMEOUTS * breaker.dependency.timeout_ms / 1000)
         token = permit.token if half_open else ""
         running = _Running(
             breaker, permit.generation, token, breaker.local.generation, until=monotonic() + most_s

@@ -22,7 +22,7 @@ from fuseboard.calling.retry_after import asked_to_wait_ms, asks_for_hours
 from fuseboard.errors import FuseboardError, Refused
 
 #: Members of a group that are looked at.
-MOST_MEMBERS = 1000
+MAX_MEMBERS = 1000
 
 #: Methods that may be repeated, whatever became of the first request (RFC 9110, 9.2.2).
 IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
@@ -116,7 +116,7 @@ def examine(
     if isinstance(error, neutral):
         return Finding(NOTHING, error, False)
     found = []
-    for path in paths(error)[:MOST_MEMBERS]:
+    for path in paths(error)[:MAX_MEMBERS]:
         timeout = any(name.endswith(_TIMEOUTS) for link in path for _, name in names(link))
         left_out = isinstance(path[0], neutral) or (hurried and timeout)
         found.append(Finding(NOTHING if left_out else _classify_path(path), path[0], timeout))

@@ -15,7 +15,7 @@ from fuseboard.calling.classification import UNKNOWN, Verdict, classify_answer
 from fuseboard.calling.codes import code_in, code_in_part, status_of_code
 
 #: The longest event that is kept until it is whole. The beginning of a longer one decides.
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 
 _END = re.compile(rb"\n\n|\n\r\n|\r\r")
 _LINES = re.compile(rb"\r\n|\r|\n")
@@ -56,7 +56,7 @@ class EventErrors:
         if _HINT in events:
             verdict = _error_in(events[:end])
         self._tail = events[end:]
-        if len(self._tail) > MOST_BYTES:
+        if len(self._tail) > MAX_BYTES:
             verdict = verdict or _beginning(self._tail)
             # The mark at the end of an event has at most four bytes.
             self._tail, self._skips = self._tail[-3:], True

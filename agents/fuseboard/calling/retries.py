@@ -22,7 +22,7 @@ logger = logging.getLogger("fuseboard.retries")
 #: How much of the newest duration goes into the usual one.
 NEWEST = 0.2
 #: Calls with more attempts are counted with those that had this many.
-MOST_ATTEMPTS = 10
+MAX_ATTEMPTS = 10
 #: At most one line about a spent budget per dependency in this time.
 LOG_EVERY_S = 1.0
 
@@ -50,7 +50,7 @@ class CallTotals(Struct):
     #: Calls whose last allowed attempt failed.
     exhausted: int = 0
     #: Calls that ended after one attempt, two attempts, and so on.
-    attempts: list[int] = field(default_factory=lambda: [0] * MOST_ATTEMPTS)
+    attempts: list[int] = field(default_factory=lambda: [0] * MAX_ATTEMPTS)
     #: Retries that the budget would have refused, but may only observe.
     observed: int = 0
     #: Answers of a fallback, those from a cache among them, and calls for which every fallback failed.
@@ -59,7 +59,7 @@ class CallTotals(Struct):
     fallback_failures: int = 0
 
     def ended(self, attempts: int) -> None:
-        self.attempts[min(attempts, MOST_ATTEMPTS) - 1 if attempts > 1 else 0] += 1
+        self.attempts[min(attempts, MAX_ATTEMPTS) - 1 if attempts > 1 else 0] += 1
 
     @property
     def any(self) -> bool:

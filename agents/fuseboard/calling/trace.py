@@ -12,7 +12,7 @@ _header: ContextVar[Callable[[], str] | None] = ContextVar("fuseboard_traceparen
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
-_MOST_LETTERS = 200
+_MAX_LETTERS = 200
 
 
 #: Begin to serve a request: takes a function that returns its ``traceparent``, empty for none, and returns a
@@ -33,5 +33,5 @@ def trace_id() -> str:
 
 def trace_of(traceparent: str) -> str:
     """The trace id in a ``traceparent``; empty when it has none."""
-    found = _TRACEPARENT.fullmatch(traceparent.strip()[:_MOST_LETTERS])
+    found = _TRACEPARENT.fullmatch(traceparent.strip()[:_MAX_LETTERS])
     return found[1] if found else ""

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 #: Bounds that no option can exceed: a backlog shares its Redis with the limits, which must never fill it.
-MOST_JOBS, MOST_BYTES = 10_000, 64 * 2**20
+MAX_JOBS, MAX_BYTES = 10_000, 64 * 2**20
 
 
 class BacklogFigures(Struct, array_like=True, frozen=True):

@@ -10,9 +10,9 @@ from fuseboard.contract.words import Name, Outcome
 Total = Annotated[int, Meta(ge=0, le=2**53)]
 
 #: Dependencies of which a heartbeat reports failures; kinds of each; and its newest failed calls.
-MOST_DEPENDENCIES = 100
-MOST_KINDS = 8
-MOST_CALLS = 3
+MAX_FAILED_DEPENDENCIES = 100
+MAX_KINDS = 8
+MAX_CALLS = 3
 KIND_LETTERS = 48
 
 #: Kinds without one of their own: reported by the application; too slow; and further ones.
@@ -42,10 +42,10 @@ class DependencyFailures(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     #: Totals since the process started.
     kinds: Annotated[
         dict[Annotated[str, Meta(min_length=1, max_length=KIND_LETTERS)], Total],
-        Meta(max_length=MOST_KINDS + 1),
+        Meta(max_length=MAX_KINDS + 1),
     ] = {}
     #: The newest, the oldest first.
-    last: Annotated[tuple[FailedCall, ...], Meta(max_length=MOST_CALLS)] = ()
+    last: Annotated[tuple[FailedCall, ...], Meta(max_length=MAX_CALLS)] = ()
 
 
 def is_kind(text: str) -> bool:

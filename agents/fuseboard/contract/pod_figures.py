@@ -133,7 +133,7 @@ CALL_SECONDS = _now(
 )
 ATTEMPTS = _now("fuseboard.call.attempts", "", "Attempts of calls that may be repeated.", DEPENDENCY)
 #: Dependencies with histograms, the busiest first: each has 18 series.
-MOST_IN_HISTOGRAMS = 20
+MAX_IN_HISTOGRAMS = 20
 #: The edges of the buckets: seconds, or attempts.
 EDGES: dict[PodFigure, tuple[float, ...]] = {
     REDIS_SECONDS: REDIS_EDGES_S,

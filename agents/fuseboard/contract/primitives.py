@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from fuseboard.contract.failures import Total
 
 #: Locks that a heartbeat names, and the characters of a name that it contains.
-MOST_NAMED = 5
+MAX_NAMED = 5
 NAME_LETTERS = 64
 #: A lock that is held for less has no name in a heartbeat: most locks are, and they would change each time.
 NAMED_AFTER_S = 1.0
@@ -82,4 +82,4 @@ class Primitives(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     #: For how long it holds the one that it holds longest.
     longest_ms: Annotated[int, Meta(ge=0, le=10**12)] = 0
     #: Those that it holds longest, the longest first.
-    held: Annotated[tuple[HeldLock, ...], Meta(max_length=MOST_NAMED)] = ()
+    held: Annotated[tuple[HeldLock, ...], Meta(max_length=MAX_NAMED)] = ()

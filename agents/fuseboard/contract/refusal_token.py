@@ -78,7 +78,7 @@ LENGTH = len(PREFIX) + -(-BYTES * 4 // 3)
 
 _REASON_PLACES = {reason: place for place, reason in enumerate(REASONS)}
 _MODE_PLACES = {mode: place for place, mode in enumerate(MODES)}
-_MOST_TIME, _MOST_REVISION, _MOST_RETRY = 2**48 - 1, 2**40 - 1, 2**32 - 1
+_MAX_TIME, _MAX_REVISION, _MAX_RETRY = 2**48 - 1, 2**40 - 1, 2**32 - 1
 
 
 class TokenError(ValueError):
@@ -141,9 +141,9 @@ class RefusalToken(Struct, frozen=True, kw_only=True):
 
 
 def make_token(key: RefusalKey, refused: Refused) -> str:
-    at_ms = min(max(0, refused.at_ms), _MOST_TIME)
+    at_ms = min(max(0, refused.at_ms), _MAX_TIME)
     number = refused.number % 2**24
-    revision = min(max(0, refused.revision), _MOST_REVISION)
+    revision = min(max(0, refused.revision), _MAX_REVISION)
     salt = _SALT.pack(key.day, key.id, at_ms >> 32, at_ms & 0xFFFFFFFF, number >> 16, number & 0xFFFF)
     body = b"".join(
         (
@@ -151,7 +151,7 @@ def make_token(key: RefusalKey, refused: Refused) -> str:
             _FIELDS.pack(
                 revision >> 32,
                 revision & 0xFFFFFFFF,
-                min(max(0, refused.retry_after_ms), _MOST_RETRY),
+                min(max(0, refused.retry_after_ms), _MAX_RETRY),
                 _UNKNOWN if refused.reason is None else _REASON_PLACES.get(refused.reason, _UNKNOWN),
                 _MODE_PLACES.get(refused.mode, _UNKNOWN),
             ),

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 KEY_ID_BYTES, KEY_BYTES = 4, 32
 #: The keys of four periods, for up to three secret keys of the control plane.
-MOST_KEYS = 12
+MAX_KEYS = 12
 
 
 class SealKey(Struct, frozen=True, kw_only=True):
@@ -18,4 +18,4 @@ class SealKey(Struct, frozen=True, kw_only=True):
 
 
 #: The first key seals, all of them open.
-SealKeys = Annotated[tuple[SealKey, ...], Meta(max_length=MOST_KEYS)]
+SealKeys = Annotated[tuple[SealKey, ...], Meta(max_length=MAX_KEYS)]

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from fuseboard.contract.failures import MOST_DEPENDENCIES, DependencyFailures
+from fuseboard.contract.failures import MAX_FAILED_DEPENDENCIES, DependencyFailures
 from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad, PodLoad, RetryCaps
 from fuseboard.contract.policy import ConfigHead, Override, TenantRecord
 from fuseboard.contract.primitives import Primitives
@@ -148,7 +148,7 @@ class Counters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 #: The most pairs of dependency and measure that a pod reports.
-MOST_UNCHARGED = 20
+MAX_UNCHARGED = 20
 
 
 class AllowedAlone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -204,7 +204,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     #: Some of the requests that it refused since its last heartbeat. What is lost is not sent again.
     refusals: Annotated[tuple[RefusalSample, ...], Meta(max_length=MAX_SAMPLES)] = ()
     #: How calls failed, for dependencies with failed calls.
-    failures: Annotated[tuple[DependencyFailures, ...], Meta(max_length=MOST_DEPENDENCIES)] = ()
+    failures: Annotated[tuple[DependencyFailures, ...], Meta(max_length=MAX_FAILED_DEPENDENCIES)] = ()
     #: What it counted of its tenants since an earlier tally, about once a minute; ``None`` in between.
     tally: Tally | None = None
     #: What it allowed without Redis; ``None`` while there is nothing to say.
@@ -214,7 +214,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     #: Its locks, and its work that must not be done twice; ``None`` for an agent that does not report them.
     primitives: Primitives | None = None
     #: What limits count and no call of this pod has stated, since the limits last changed.
-    uncharged: Annotated[tuple[Uncharged, ...], Meta(max_length=MOST_UNCHARGED)] = ()
+    uncharged: Annotated[tuple[Uncharged, ...], Meta(max_length=MAX_UNCHARGED)] = ()
 
 
 class Drill(Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ from fuseboard.integrations.guarded_request import (
     report_by_status_soon,
     reported,
 )
-from fuseboard.integrations.http_bodies import MOST_BYTES
+from fuseboard.integrations.http_bodies import MAX_BYTES
 
 
 class CallRefused(RequestRefused, aiohttp.ClientConnectionError):
@@ -160,4 +160,4 @@ async def _replaced(one: GuardedRequest, response: aiohttp.ClientResponse) -> bo
 
 def _is_short(response: aiohttp.ClientResponse) -> bool:
     length = response.content_length
-    return length is not None and length <= MOST_BYTES
+    return length is not None and length <= MAX_BYTES

@@ -29,7 +29,7 @@ from fuseboard.agent_api.arguments import check_name, check_tier
 from fuseboard.agent_api.options import Given
 from fuseboard.errors import Refused
 from fuseboard.integrations.task_admission import (
-    MOST_REFUSED_S,
+    MAX_REFUSED_S,
     Refusals,
     call_options,
     pause_s,
@@ -104,7 +104,7 @@ async def _later(ctx: Context, refused: Refused) -> Exception:
         pipe.hincrby(key, "times", 1)
         pipe.hsetnx(key, "since", time())
         pipe.hget(key, "since")
-        pipe.expire(key, int(2 * MOST_REFUSED_S))
+        pipe.expire(key, int(2 * MAX_REFUSED_S))
         # Arq counted the try before it ran.
         pipe.decr(retry_key_prefix + job)
         times, _, since, *_ = await pipe.execute()

@@ -17,8 +17,8 @@ from fuseboard.agent import Agent
 from fuseboard.errors import StoreUnavailable
 from fuseboard.integrations.asgi import App, Message, Receive, Scope, Send
 from fuseboard.integrations.idempotency import (
-    MOST_ANSWER,
-    MOST_BODY,
+    MAX_ANSWER,
+    MAX_BODY,
     Answer,
     Rules,
     request_of,
@@ -127,7 +127,7 @@ class _Guarded:
         elif message["type"] == "http.response.body":
             part = message.get("body", b"")
             if self._body is not None:
-                self._body = self._body + part if len(self._body) + len(part) <= MOST_ANSWER else None
+                self._body = self._body + part if len(self._body) + len(part) <= MAX_ANSWER else None
             if not message.get("more_body"):
                 # Before the client has the answer: it may ask again at once.
                 await self._end(self._status)
@@ -168,7 +168,7 @@ class _Again:
 async def _body(receive: Receive, scope: Scope) -> bytes | None:
     """All of it; ``None`` when it is too long."""
     length = "".join(_values(scope, b"content-length"))
-    if length.isdecimal() and int(length) > MOST_BODY:
+    if length.isdecimal() and int(length) > MAX_BODY:
         return None
     body = bytearray()
     while True:
@@ -176,7 +176,7 @@ async def _body(receive: Receive, scope: Scope) -> bytes | None:
         if message["type"] != "http.request":
             raise ConnectionAbortedError("the client disconnected before its request was whole")
         body += message.get("body", b"")
-        if len(body) > MOST_BODY:
+        if len(body) > MAX_BODY:
             return None
         if not message.get("more_body"):
             return bytes(body)

@@ -26,7 +26,7 @@ from django.utils.module_loading import import_string
 
 from fuseboard.errors import Misconfigured, StoreUnavailable
 from fuseboard.integrations.django import agent
-from fuseboard.integrations.idempotency import MOST_BODY, Answer, Rules, request_of, too_long
+from fuseboard.integrations.idempotency import MAX_BODY, Answer, Rules, request_of, too_long
 from fuseboard.primitives.idempotency import Found, Request, Run
 
 
@@ -133,10 +133,10 @@ class IdempotencyMiddleware:
         if not isinstance(key, str):
             return _response(key)
         length = request.META.get("CONTENT_LENGTH") or "0"
-        if length.isdecimal() and int(length) > MOST_BODY:
+        if length.isdecimal() and int(length) > MAX_BODY:
             return _response(too_long())
         body = request.body
-        if len(body) > MOST_BODY:
+        if len(body) > MAX_BODY:
             return _response(too_long())
         return request_of(
             caller=caller,

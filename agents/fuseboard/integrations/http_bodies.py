@@ -15,13 +15,13 @@ from fuseboard.decision import Parts, Permit
 from fuseboard.integrations.guarded_request import report_verdict
 
 #: The longest answer that is read before its caller does: to find its code, or to make another attempt.
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 
 
 #: Content types of answers that come in parts.
 _STREAMS = ("event-stream", "ndjson", "jsonl", "json-seq", "stream+json", "eventstream")
 #: A timeout of 0 s has other meanings.
-LEAST_S = 0.001
+MIN_S = 0.001
 
 
 def is_stream(headers: Mapping[str, str]) -> bool:
@@ -69,7 +69,7 @@ class Body:
     async def _bounded(self, bounds: Parts) -> AsyncIterator[bytes]:
         """The parts, each in its time. Those of threads have the timeout for reading."""
         parts = aiter(self.stream)
-        left_s = bounds.first_s and max(LEAST_S, bounds.first_s - self._elapsed_s)
+        left_s = bounds.first_s and max(MIN_S, bounds.first_s - self._elapsed_s)
         while True:
             try:
                 async with asyncio.timeout(left_s or None) as timer:
@@ -150,11 +150,11 @@ class AsyncKept:
         self._rest: Any = None
 
     async def fill(self) -> None:
-        """Read at most ``MOST_BYTES``, and close the connection if nothing follows."""
+        """Read at most ``MAX_BYTES``, and close the connection if nothing follows."""
         if self._rest is None:
             self._rest = aiter(self.stream)
         try:
-            while not self._ended and len(self.begun) < MOST_BYTES:
+            while not self._ended and len(self.begun) < MAX_BYTES:
                 self.begun += await anext(self._rest)
         except StopAsyncIteration:
             self.whole = True
@@ -198,7 +198,7 @@ class Kept:
         if self._rest is None:
             self._rest = iter(self.stream)
         try:
-            while not self._ended and len(self.begun) < MOST_BYTES:
+            while not self._ended and len(self.begun) < MAX_BYTES:
                 self.begun += next(self._rest)
         except StopIteration:
             self.whole = True

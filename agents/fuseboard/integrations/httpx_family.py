@@ -35,7 +35,7 @@ from fuseboard.integrations.guarded_request import (
     reported,
     slept,
 )
-from fuseboard.integrations.http_bodies import LEAST_S, AsyncKept, Body, Kept, is_stream
+from fuseboard.integrations.http_bodies import MIN_S, AsyncKept, Body, Kept, is_stream
 
 #: The transport of the library that a guarded one sends with.
 Transport = TypeVar("Transport")
@@ -340,7 +340,7 @@ def _bound(request: Any, own: _Timeouts | None, permit: Permit) -> None:
         bound_s = headers_bound_s(permit) if part == "read" else timeout_s
         wanted = bound_s if given is None else given
         if left_s is not None:
-            wanted = max(LEAST_S, left_s if wanted is None else min(wanted, left_s))
+            wanted = max(MIN_S, left_s if wanted is None else min(wanted, left_s))
         timeouts[part] = wanted
     request.extensions = {**request.extensions, "timeout": timeouts}
 
@@ -351,5 +351,5 @@ def _bound_parts(request: Any, own: _Timeouts | None, bounds: Parts, elapsed_s: 
     wanted = max(bounds.between_s, bounds.first_s - elapsed_s) if bounds.between_s else None
     for most_s in (given, deadline.left_s()):
         if most_s is not None:
-            wanted = max(LEAST_S, most_s if wanted is None else min(wanted, most_s))
+            wanted = max(MIN_S, most_s if wanted is None else min(wanted, most_s))
     request.extensions["timeout"]["read"] = wanted

@@ -26,10 +26,10 @@ Answer = tuple[int, Headers, bytes]
 
 METHODS = {"POST", "PATCH"}
 #: A longer body with a key is refused: all of it is read before the application gets the request.
-MOST_BODY = 1_048_576
+MAX_BODY = 1_048_576
 #: A longer answer is not kept.
-MOST_ANSWER = 262_144
-KEEP_S, MOST_KEEP_S = 86_400.0, 3 * 86_400.0
+MAX_ANSWER = 262_144
+KEEP_S, MAX_KEEP_S = 86_400.0, 3 * 86_400.0
 LEASE_S = 60.0
 #: ``Retry-After`` of a request in progress is at most this: most requests end long before their lease.
 AGAIN_S = 5.0
@@ -95,7 +95,7 @@ class Rules:
         required: bool = False,
         fail_open: bool = False,
     ) -> None:
-        check_seconds("keep_s", keep_s, 60.0, MOST_KEEP_S)
+        check_seconds("keep_s", keep_s, 60.0, MAX_KEEP_S)
         check_seconds("lease_s", lease_s, 1.0, 3600.0)
         self.keep_s, self.lease_s = keep_s, lease_s
         self.ends = keep if keep is not None else lambda status: 200 <= status < 300
@@ -124,7 +124,7 @@ class Rules:
 
     def kept(self, status: int, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
         """The answer as it is stored; empty when it is too long, or ``None``."""
-        if body is None or len(body) > MOST_ANSWER:
+        if body is None or len(body) > MAX_ANSWER:
             return b""
         chosen = [(name, value) for name, value in headers if name.lower() in self.headers]
         return msgspec.msgpack.encode(Kept(status, chosen, body))
@@ -157,7 +157,7 @@ class Rules:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             logger.warning("idempotency.unreadable: %s; the request is done, without an answer", error)
             return None
-        good = 200 <= kept.status <= 599 and len(kept.body) <= MOST_ANSWER
+        good = 200 <= kept.status <= 599 and len(kept.body) <= MAX_ANSWER
         if good and all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in kept.headers):
             return kept
         logger.warning("idempotency.refused: no pod stores this answer; the request is done, without one")
@@ -188,7 +188,7 @@ def request_of(
 
 
 def too_long() -> Answer:
-    return _problem(413, "body-too-long", f"A request with a key has a body of at most {MOST_BODY} bytes.")
+    return _problem(413, "body-too-long", f"A request with a key has a body of at most {MAX_BODY} bytes.")
 
 
 def _problem(status: int, name: str, detail: str, retry_after_s: float = 0.0) -> Answer:

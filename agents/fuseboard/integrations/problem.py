@@ -36,7 +36,7 @@ _PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 
 #: Callers that are refused together are spread over this part of their wait, so that they do not return
 #: together, and over a minute at most (with the second that rounding adds).
-_RETRY_JITTER, _MOST_JITTER_S = 0.1, 59.0
+_RETRY_JITTER, _MAX_JITTER_S = 0.1, 59.0
 
 
 def status_of(decision: Decision) -> int:
@@ -113,7 +113,7 @@ def problem(decision: Decision) -> dict[str, object]:
     wait_s = 0
     if decision.retry_after_ms and status != 403:
         least_s = decision.retry_after_ms / 1000
-        wait_s = ceil(least_s + random.uniform(0, min(least_s * _RETRY_JITTER, _MOST_JITTER_S)))
+        wait_s = ceil(least_s + random.uniform(0, min(least_s * _RETRY_JITTER, _MAX_JITTER_S)))
         details["retry_after"] = wait_s
     if status == 429:
         return details | {

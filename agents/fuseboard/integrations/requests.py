@@ -48,7 +48,7 @@ from fuseboard.integrations.guarded_request import (
     reported,
     slept,
 )
-from fuseboard.integrations.http_bodies import LEAST_S, MOST_BYTES, Body
+from fuseboard.integrations.http_bodies import MAX_BYTES, MIN_S, Body
 
 #: The session reads bodies in such parts.
 PART_BYTES = 10_240
@@ -176,9 +176,9 @@ class _Begun:
         self.error: Exception | None = None
 
     def fill(self) -> None:
-        """Read at most ``MOST_BYTES`` and a part."""
+        """Read at most ``MAX_BYTES`` and a part."""
         try:
-            while not self.whole and self.error is None and len(self.begun) < MOST_BYTES:
+            while not self.whole and self.error is None and len(self.begun) < MAX_BYTES:
                 part = next(self._parts, None)
                 self.whole = part is None
                 self.begun += part or b""
@@ -285,4 +285,4 @@ def _bounded(timeout: Any) -> Any:
 
 
 def _least(timeout_s: float | None, left_s: float) -> float:
-    return max(LEAST_S, left_s if timeout_s is None else min(timeout_s, left_s))
+    return max(MIN_S, left_s if timeout_s is None else min(timeout_s, left_s))

@@ -15,8 +15,8 @@ from fuseboard.decision import Decision, Permit
 #: A refusal that ends within this time is waited for in place.
 SHORT_WAIT_S = 0.2
 #: A task that was refused this many times in a row, or for this long, fails as ``Refused``.
-MOST_REFUSALS = 20
-MOST_REFUSED_S = 3600.0
+MAX_REFUSALS = 20
+MAX_REFUSED_S = 3600.0
 #: The longest and the shortest pause before a refused task asks again, and the pause if nothing is known.
 CAP_S, SHORTEST_S, UNKNOWN_S = 300.0, 0.05, 1.0
 #: Tasks that are refused together are spread over this part of their pause.
@@ -34,7 +34,7 @@ class Refusals(NamedTuple):
 
     @property
     def too_many(self) -> bool:
-        return self.times > MOST_REFUSALS or time.time() - self.since_s > MOST_REFUSED_S
+        return self.times > MAX_REFUSALS or time.time() - self.since_s > MAX_REFUSED_S
 
 
 def pause_s(decision: Decision, cap_s: float = CAP_S) -> float:

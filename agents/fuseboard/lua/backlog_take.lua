@@ -45,7 +45,7 @@ end
 
 -- 1. What time has changed.
 redis.call('HSET', STATS, 'asked', digits(now))
-local moved = digits(MOST_MOVED)
+local moved = digits(MAX_MOVED)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', digits(now), 'LIMIT', '0', moved)) do
     local job = read_job(id)
     if job then

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from fuseboard.agent_api.decorators import GivenOptions, in_blocks
 from fuseboard.agent_api.options import Given
-from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, AsyncLock, BlockingLock, Locks, check_lock
+from fuseboard.primitives.lock import MAX_WAIT_S, TTL_S, AsyncLock, BlockingLock, Locks, check_lock
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.primitive_figures import PrimitiveFigures
 
@@ -31,7 +31,7 @@ class LockDecorator(ABC):
     """``locked``, the same for every kind of agent."""
 
     def locked(
-        self, name: Given[str], *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
+        self, name: Given[str], *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function has the lock ``name``, as in ``lock``.
 
@@ -72,7 +72,7 @@ class AsyncPrimitives(LockDecorator):
         thread, environment, figures, seals = self._store
         return Records(thread, environment, lambda: figures().once, seals)
 
-    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> AsyncLock:
+    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S) -> AsyncLock:
         """A lock of one process among all: ``async with agent.lock(name) as lock``; see docs/primitives.md.
 
         ``ttl_s``: for how long a process that dies keeps it. ``wait_s``: the longest wait for it, at most
@@ -82,7 +82,7 @@ class AsyncPrimitives(LockDecorator):
         return self.locks.asynchronous(name, ttl_s, wait_s)
 
     def lock_all(
-        self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
+        self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S
     ) -> "AsyncSeveralLocks":
         """Several locks, taken in the order of their names; ``wait_s`` is the wait for all of them."""
         from fuseboard.primitives.several_locks import AsyncSeveralLocks
@@ -126,13 +126,13 @@ class ThreadPrimitives(LockDecorator):
         """For the middleware of ``Idempotency-Key``, and for ``once``."""
         return self._primitives().idempotency
 
-    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> BlockingLock:
+    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S) -> BlockingLock:
         """As ``fuseboard.Agent.lock``: ``with agent.lock(name) as lock``."""
         return self._primitives().locks.blocking(name, ttl_s, wait_s)
 
     @asynccontextmanager
     async def alock(
-        self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
+        self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S
     ) -> AsyncIterator[AsyncLock]:
         """``lock`` for a coroutine on any loop, such as an asynchronous view."""
         agent = await self._primitives_later()
@@ -140,7 +140,7 @@ class ThreadPrimitives(LockDecorator):
             yield lock
 
     def lock_all(
-        self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
+        self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S
     ) -> "BlockingSeveralLocks":
         """As ``fuseboard.Agent.lock_all``."""
         from fuseboard.primitives.several_locks import BlockingSeveralLocks

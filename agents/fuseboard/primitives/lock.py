@@ -38,7 +38,7 @@ logger = logging.getLogger("fuseboard")
 TTL_S = 30.0
 SHORTEST_TTL_S, LONGEST_TTL_S = 0.1, 3600.0
 #: The longest wait for a lock.
-MOST_WAIT_S = 10.0
+MAX_WAIT_S = 10.0
 #: The clock of Redis may run faster than ours by this part.
 DRIFT = 0.01
 #: Redis remembers the last number for this time after the end: its clock may be set back by so much.
@@ -76,7 +76,7 @@ def check_lock(name: object, ttl_s: object, wait_s: object) -> None:
     if not isinstance(name, str) or not is_subject(name):
         raise Misconfigured(f"the name of a lock must be 1 to 200 printable characters, not {name!r:.80}")
     check_seconds("ttl_s", ttl_s, SHORTEST_TTL_S, LONGEST_TTL_S)
-    check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+    check_seconds("wait_s", wait_s, 0.0, MAX_WAIT_S)
 
 
 class Lock:

@@ -31,8 +31,8 @@ EventId: TypeAlias = "str | int | UUID"
 SHORTEST_KEEP_S, LONGEST_KEEP_S = 60.0, 3 * 86_400.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 3_600.0
 #: A longer result is refused: it would take the memory of Redis that limits need.
-MOST_RESULT = 262_144
-_MOST_ID = 1_000
+MAX_RESULT = 262_144
+_MAX_ID = 1_000
 
 
 class Once:
@@ -163,9 +163,9 @@ def check_once(event: object, event_id: object, keep_s: object, lease_s: object)
             " with fuseboard.idempotency_key(...)"
         )
     text = str(event_id)
-    if not text or len(text) > _MOST_ID or any("\ud800" <= letter <= "\udfff" for letter in text):
+    if not text or len(text) > _MAX_ID or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise Misconfigured(
-            f"the id of an event must have 1 to {_MOST_ID} valid characters, not {len(text)}: make a short"
+            f"the id of an event must have 1 to {_MAX_ID} valid characters, not {len(text)}: make a short"
             " one with fuseboard.idempotency_key(...)"
         )
     check_seconds("keep_s", keep_s, SHORTEST_KEEP_S, LONGEST_KEEP_S)
@@ -179,9 +179,9 @@ def encoded_result(result: Any) -> bytes:
         encoded = msgspec.json.encode(result)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise Misconfigured(f"keep() takes what JSON can express: {error}") from None
-    if len(encoded) > MOST_RESULT:
+    if len(encoded) > MAX_RESULT:
         raise Misconfigured(
-            f"a kept result has at most {MOST_RESULT:,} bytes, not {len(encoded):,}: keep a reference to it"
+            f"a kept result has at most {MAX_RESULT:,} bytes, not {len(encoded):,}: keep a reference to it"
         )
     return encoded
 

@@ -10,7 +10,7 @@ from fuseboard.errors import Misconfigured
 from fuseboard.primitives.lock import AsyncLock, BlockingLock, check_lock
 
 #: More locks than this are one lock with a wider name.
-MOST_LOCKS = 50
+MAX_LOCKS = 50
 
 
 class Held(Protocol):
@@ -42,8 +42,8 @@ class SeveralLocks(Generic[L]):
             check_lock(name, ttl_s, wait_s)
         # A lock is not reentrant: a name that is given twice is one lock.
         self.names = tuple(sorted(set(given)))
-        if not 1 <= len(self.names) <= MOST_LOCKS:
-            raise Misconfigured(f"lock_all() takes 1 to {MOST_LOCKS} names, not {len(self.names)}")
+        if not 1 <= len(self.names) <= MAX_LOCKS:
+            raise Misconfigured(f"lock_all() takes 1 to {MAX_LOCKS} names, not {len(self.names)}")
         self._make, self._ttl_s, self._wait_s = make, ttl_s, wait_s
         #: By name; empty outside the block.
         self.locks: dict[str, L] = {}

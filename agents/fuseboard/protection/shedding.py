@@ -29,7 +29,7 @@ STEADY_S = 2.0
 QUEUE_EXIT, LATENCY_EXIT = 0.5, 0.8
 PRESSURE_EXIT = 0.1
 #: The part is never less: without requests nothing is measured, and latency may have another cause than load.
-LEAST_PART = 0.25
+MIN_PART = 0.25
 #: While p95 is over its limit, the admitted part shrinks by this part of itself per second, and grows after
 #: that. Slowly: what is in flight corrects most of it at once.
 SHRINK_PER_S, GROW_PER_S = 0.02, 0.05
@@ -203,7 +203,7 @@ class Shedder:
             self._part, self._able, self.admitted_rate = 1.0, float("inf"), float("inf")
             return
         if self._latency.on or (len(self._offered) == 1 and self._shed.on):
-            self._part = max(LEAST_PART, self._part * (1 - SHRINK_PER_S) ** elapsed)
+            self._part = max(MIN_PART, self._part * (1 - SHRINK_PER_S) ** elapsed)
         else:
             self._part = min(1.0, self._part + GROW_PER_S * elapsed)
         # Half a queue is the aim: it is never empty, and a burst still has room.

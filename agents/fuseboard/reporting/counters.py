@@ -11,9 +11,9 @@ from heapq import nlargest
 from time import monotonic
 
 from fuseboard.contract.failures import (
-    MOST_CALLS,
-    MOST_DEPENDENCIES,
-    MOST_KINDS,
+    MAX_CALLS,
+    MAX_FAILED_DEPENDENCIES,
+    MAX_KINDS,
     OTHER_KINDS,
     DependencyFailures,
     FailedCall,
@@ -57,12 +57,12 @@ class _Dependency:
 
     def note_failed(self, outcome: Outcome, kind: str, trace: str) -> None:
         """Of a failed or slow call, or of one that the vendor refused: a neutral one, such as a 401."""
-        if kind not in self.kinds and len(self.kinds) >= MOST_KINDS:
+        if kind not in self.kinds and len(self.kinds) >= MAX_KINDS:
             kind = OTHER_KINDS
         self.failed += 1
         # A new tuple, and a dictionary that is copied by one call: another thread reads them.
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
-        self.last = (*self.last[1 - MOST_CALLS :], (self.failed, kind, outcome, monotonic(), trace))
+        self.last = (*self.last[1 - MAX_CALLS :], (self.failed, kind, outcome, monotonic(), trace))
 
 
 class Counters:
@@ -234,7 +234,7 @@ class Counters:
         now = monotonic()
         failed: list[DependencyFailures] = []
         for name, counts in self._dependencies.copy().items():
-            if counts.failed and len(failed) < MOST_DEPENDENCIES:
+            if counts.failed and len(failed) < MAX_FAILED_DEPENDENCIES:
                 calls = [
                     FailedCall(
                         number=number, kind=kind, outcome=outcome, ago_ms=int((now - at) * 1000), trace=trace

@@ -13,7 +13,7 @@ from typing import Any
 from fuseboard.contract.primitives import (
     LOCK_EDGES_S,
     LOCK_EVENTS,
-    MOST_NAMED,
+    MAX_NAMED,
     NAME_LETTERS,
     NAMED_AFTER_S,
     ONCE_EVENTS,
@@ -86,7 +86,7 @@ class LockFigures:
             "longest_held_s": round(self.holds.longest_s, 3),
             "holding": len(self.held),
             "held_now": [
-                {"name": name, "held_s": round(age_s, 3)} for name, age_s in self.held_now()[:MOST_NAMED]
+                {"name": name, "held_s": round(age_s, 3)} for name, age_s in self.held_now()[:MAX_NAMED]
             ],
         }
 
@@ -122,7 +122,7 @@ class PrimitiveFigures:
         """For a heartbeat."""
         locks = self.locks
         held = locks.held_now()
-        named = [one for one in held[:MOST_NAMED] if one[1] >= NAMED_AFTER_S]
+        named = [one for one in held[:MAX_NAMED] if one[1] >= NAMED_AFTER_S]
         return Primitives(
             locks=LockCounters(
                 **locks.events(),

@@ -23,7 +23,7 @@ from fuseboard.subject import NOBODY, Subject
 #: Rules with a reservoir in one heartbeat, and the size of it; then the size of the one that others share.
 #: 32 samples take about 8 KB of a heartbeat.
 RULES, PER_RULE, OF_OTHERS = 12, 2, 8
-MOST_AGO_MS = 3_600_000
+MAX_AGO_MS = 3_600_000
 #: Lines in the log of the pod about the samples of one heartbeat.
 LINES = 5
 
@@ -144,7 +144,7 @@ def _log(samples: tuple[RefusalSample, ...]) -> None:
 def _sample(seen: _Seen, key: bytes, weight: float, now: float) -> RefusalSample:
     decision, subject = seen.decision, seen.subject
     return RefusalSample(
-        ago_ms=min(MOST_AGO_MS, int((now - seen.at) * 1000)),
+        ago_ms=min(MAX_AGO_MS, int((now - seen.at) * 1000)),
         rule=decision.rule[:300],
         dependency=decision.dependency[:64],
         reason=seen.reason,

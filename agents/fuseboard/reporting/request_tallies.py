@@ -11,7 +11,7 @@ MAX_TENANTS = 10_000
 #: Different sets of rules that are counted per tenant.
 MAX_WAYS = 16
 #: Rules in a heartbeat: per tenant, and of all tenants together.
-MOST_OF_TENANT, MOST_OF_ALL = 5, 50
+MAX_OF_TENANT, MAX_OF_ALL = 5, 50
 
 
 class RequestTally:
@@ -120,10 +120,10 @@ class RequestTallies:
         tables = (self._of_tenants, self._below)
         tallies = [tally for table in tables for tally in table.get(tenant, {}).copy().values()]
         # Usually all rules apply to all requests; then the number need not be sent.
-        return _rule_counters(tallies, most=MOST_OF_TENANT, whole=len(tallies) == 1, shared=False)
+        return _rule_counters(tallies, most=MAX_OF_TENANT, whole=len(tallies) == 1, shared=False)
 
     def rules_of_all(self) -> tuple[RuleCounters, ...]:
-        return _rule_counters((tally for tally in self if not tally.below), most=MOST_OF_ALL, whole=False)
+        return _rule_counters((tally for tally in self if not tally.below), most=MAX_OF_ALL, whole=False)
 
 
 def _rule_counters(

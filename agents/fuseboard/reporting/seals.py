@@ -26,7 +26,7 @@ _ENCRYPTED, _SIGNED = b"e", b"s"
 _NONCE, _TAG = 12, 32
 _HEAD = 1 + KEY_ID_BYTES
 #: No file of keys is larger.
-_MOST_FILE_BYTES = 4_096
+_MAX_FILE_BYTES = 4_096
 
 _decode_keys = msgspec.json.Decoder(SealKeys).decode
 
@@ -67,7 +67,7 @@ class Seals:
             return
         try:
             with self._path.open("rb") as file:
-                found = _decode_keys(file.read(_MOST_FILE_BYTES))
+                found = _decode_keys(file.read(_MAX_FILE_BYTES))
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -15,10 +15,10 @@ from fuseboard.reporting.counters import Counters
 #: Between two looks at all tenants.
 EVERY_S = 60.0
 #: Of one heartbeat: tenants, and bytes of their names. A tally takes at most 12 KB.
-MOST_TENANTS, MOST_BYTES = 200, 8_000
+MAX_TENANTS, MAX_BYTES = 200, 8_000
 #: Of the last one, after which there is no other. A tally then takes at most 32 KB.
 LAST_BYTES = 16_000
-_MOST_COUNT = 2**31 - 1
+_MAX_COUNT = 2**31 - 1
 
 
 class TenantTallies:
@@ -40,7 +40,7 @@ class TenantTallies:
                 if self._now() < self._look_at:
                     return None
                 self._look()
-            self._unanswered = self._tally(MOST_TENANTS, MOST_BYTES)
+            self._unanswered = self._tally(MAX_TENANTS, MAX_BYTES)
         return self._unanswered
 
     def _last(self) -> Tally:
@@ -67,7 +67,7 @@ class TenantTallies:
                 self._seen[tenant] = counted
                 more = counted[1] - refused
                 asked = counted[0] - allowed + more
-                self._waiting.append(TenantTally(tenant, min(asked, _MOST_COUNT), min(more, _MOST_COUNT)))
+                self._waiting.append(TenantTally(tenant, min(asked, _MAX_COUNT), min(more, _MAX_COUNT)))
 
     def _part(self, most: int, room: int) -> list[TenantTally]:
         part: list[TenantTally] = []

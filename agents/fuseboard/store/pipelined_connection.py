@@ -38,7 +38,7 @@ _KEEP_ALIVE = (
     ("TCP_USER_TIMEOUT", 30_000),
 )
 #: ``ask_within`` waits at most this many times its patience, however slowly the reply trickles in.
-_MOST_WAITS = 30
+_MAX_WAITS = 30
 
 
 class Pipe(asyncio.Protocol):
@@ -154,7 +154,7 @@ class Pipe(asyncio.Protocol):
 
         self._waiting.extend([collect] * len(commands))
         cast(asyncio.Transport, self.transport).write(b"".join([pack(*command) for command in commands]))
-        for _ in range(_MOST_WAITS):
+        for _ in range(_MAX_WAITS):
             heard = self._heard
             if await wait_for_event(complete, patience_s):
                 self._silences = 0

@@ -18,7 +18,7 @@ from fuseboard.contract.pod_figures import (
     EDGES,
     LOCK_HOLD,
     LOCK_WAIT,
-    MOST_IN_HISTOGRAMS,
+    MAX_IN_HISTOGRAMS,
     REDIS_SECONDS,
     SERVER,
     PodFigure,
@@ -99,7 +99,7 @@ def _attempts(retries: Retries) -> Iterator[_Measured]:
 
 
 def _busiest(measured: Iterable[_Measured]) -> list[_Measured]:
-    return nlargest(MOST_IN_HISTOGRAMS, measured, key=lambda one: sum(one[1]))
+    return nlargest(MAX_IN_HISTOGRAMS, measured, key=lambda one: sum(one[1]))
 
 
 def _histogram(figure: PodFigure, measured: Iterable[_Measured], server: str) -> Iterator[str]:

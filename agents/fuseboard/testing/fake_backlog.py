@@ -20,7 +20,7 @@ from fuseboard.backlog.options import (
     to_bytes,
 )
 from fuseboard.backlog.questions import DEAD, DONE, NOT_OURS, RELEASE, RETRY, Questions
-from fuseboard.backlog.queue import MOST_WAIT_S
+from fuseboard.backlog.queue import MAX_WAIT_S
 from fuseboard.backlog.renewal import Renewal
 from fuseboard.backlog.workers import Handler, Value, Workers
 from fuseboard.contract.words import Reason
@@ -209,7 +209,7 @@ class FakeBacklog:
     async def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
         """Does not wait: only the test could finish the job meanwhile."""
         check_id(job_id)
-        check_seconds("wait_s", wait_s, 0.0, MOST_WAIT_S)
+        check_seconds("wait_s", wait_s, 0.0, MAX_WAIT_S)
         self._pass_time()
         if (job := self._jobs.get(job_id)) is not None:
             return Result(job.state, cause=job.cause if job.state == "dead" else "")

@@ -7,7 +7,7 @@ from typing import Self
 
 from fuseboard.errors import LockLost, LockTaken
 from fuseboard.primitives.api import LockDecorator
-from fuseboard.primitives.lock import MOST_WAIT_S, TTL_S, check_lock
+from fuseboard.primitives.lock import MAX_WAIT_S, TTL_S, check_lock
 from fuseboard.primitives.several_locks import SeveralLocks
 from fuseboard.testing.time import ManualClock
 
@@ -91,11 +91,11 @@ class FakeLocks(LockDecorator):
         self.taken: dict[str, int] = {}
         self._fence = 0
 
-    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S) -> FakeLock:
+    def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S) -> FakeLock:
         return FakeLock(self, name, ttl_s, wait_s)
 
     def lock_all(
-        self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MOST_WAIT_S
+        self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S
     ) -> "FakeSeveralLocks":
         return FakeSeveralLocks(
             lambda name, ttl_s, wait_s: self.lock(name, ttl_s=ttl_s, wait_s=wait_s), names, ttl_s, wait_s

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from controlplane.gateway.clock import Clock
-from fuseboard.contract.seal_keys import KEY_ID_BYTES, MOST_KEYS, SealKey
+from fuseboard.contract.seal_keys import KEY_ID_BYTES, MAX_KEYS, SealKey
 
 #: An answer is kept for 3 days at most. A job can be delayed for 7 days, and dead for 7 more.
 PERIOD_S = 7 * 86_400
@@ -22,7 +22,7 @@ _SALT = "fuseboard.seal"
 
 def seal_keys(environment: str, service: str, period: int) -> list[SealKey]:
     """The first key seals. The keys of secret keys that are still accepted open what was sealed before."""
-    return list(_keys(environment, service, period))[:MOST_KEYS]
+    return list(_keys(environment, service, period))[:MAX_KEYS]
 
 
 def _keys(environment: str, service: str, period: int) -> Iterator[SealKey]:

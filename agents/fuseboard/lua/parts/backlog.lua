@@ -18,8 +18,8 @@ local JOB = {
 }
 local JOB_FIELDS = 14
 -- What one call moves, and what is kept of the dead.
-local MOST_MOVED, MOST_DEAD, DEAD_US = 50, 1000, 7 * 86400000000
-local MOST_RESULTS, MOST_RESULT_BYTES = 10000, 16 * 1048576
+local MAX_MOVED, MAX_DEAD, DEAD_US = 50, 1000, 7 * 86400000000
+local MAX_RESULTS, MAX_RESULT_BYTES = 10000, 16 * 1048576
 
 -- All keys have the right type, or the script fails before it writes.
 for _, key in ipairs({ READY, DELAYED, LEASES, DEAD, EXPIRING }) do redis.call('ZCARD', key) end
@@ -88,9 +88,9 @@ end
 
 -- Results that have expired, and old dead letters; a bounded number per call.
 local function purge()
-    local old = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', digits(now), 'LIMIT', '0', digits(MOST_MOVED))
+    local old = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', digits(now), 'LIMIT', '0', digits(MAX_MOVED))
     for _, id in ipairs(old) do forget_result(id) end
-    old = redis.call('ZRANGEBYSCORE', DEAD, '-inf', digits(now - DEAD_US), 'LIMIT', '0', digits(MOST_MOVED))
+    old = redis.call('ZRANGEBYSCORE', DEAD, '-inf', digits(now - DEAD_US), 'LIMIT', '0', digits(MAX_MOVED))
     for _, id in ipairs(old) do remove(id, read_job(id)) end
 end
 
@@ -104,9 +104,9 @@ local function finish(id, job, status, value, ttl)
     redis.call('ZADD', EXPIRING, digits(now + ttl), id)
     count('result_bytes', #text)
     -- The oldest make room: a result that no caller fetched must not stop the queue.
-    local most = MOST_MOVED
+    local most = MAX_MOVED
     while most > 0 and redis.call('ZCARD', EXPIRING) > 1 and
-        (redis.call('ZCARD', EXPIRING) > MOST_RESULTS or stat('result_bytes') > MOST_RESULT_BYTES) do
+        (redis.call('ZCARD', EXPIRING) > MAX_RESULTS or stat('result_bytes') > MAX_RESULT_BYTES) do
         forget_result(redis.call('ZRANGE', EXPIRING, '0', '0')[1])
         most = most - 1
     end
@@ -122,7 +122,7 @@ local function bury(id, job, cause)
     write_job(id, job)
     redis.call('ZADD', DEAD, digits(now), id)
     count('died', 1)
-    while redis.call('ZCARD', DEAD) > MOST_DEAD do
+    while redis.call('ZCARD', DEAD) > MAX_DEAD do
         local oldest = redis.call('ZRANGE', DEAD, '0', '0')[1]
         remove(oldest, read_job(oldest))
     end

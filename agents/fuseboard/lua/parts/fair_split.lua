@@ -11,11 +11,11 @@ lost_since = tonumber(lost_since)
 
 -- An agent asks for less. Without these bounds, one question could occupy the server for minutes. The rounds
 -- are those of one class: each round takes a part of what is left, so that even huge limits need fewer.
-local MOST_GROUPS, MOST_PAIRS, MOST_TOKENS, MOST_ROUNDS = 1000, 20000, 100000, 100
+local MAX_GROUPS, MAX_PAIRS, MAX_TOKENS, MAX_ROUNDS = 1000, 20000, 100000, 100
 local limits, groups, at, pairs_asked = {}, {}, groups_at, 0
 while asked[at] do
     pairs_asked = pairs_asked + asked[at + 2]
-    local bounded = asked[at + 2] >= 0 and #groups < MOST_GROUPS and pairs_asked <= MOST_PAIRS
+    local bounded = asked[at + 2] >= 0 and #groups < MAX_GROUPS and pairs_asked <= MAX_PAIRS
     assert(bounded, 'too many groups, or too many limits')
     local count, last = asked[at + 1], at + 3 * asked[at + 2]
     local group = {
@@ -113,7 +113,7 @@ while admitting and complete and position <= #groups do
             end
         end
         rounds = rounds + 1
-        assert(rounds <= MOST_ROUNDS, 'too many rounds')
+        assert(rounds <= MAX_ROUNDS, 'too many rounds')
     until not progress
     -- Otherwise cheap calls would overtake an expensive one for ever.
     for i = position, strict and last or 0 do complete = complete and groups[i].granted == groups[i].count end
@@ -162,7 +162,7 @@ for _, group in ipairs(groups) do
         if limit.tokens then tokens = tokens + group.granted * group.costs[j] end
     end
 end
-assert(tokens <= MOST_TOKENS, 'too many slots or permits')
+assert(tokens <= MAX_TOKENS, 'too many slots or permits')
 
 -- Write. A repaired limit is written even when nothing was granted. Otherwise it would stay broken.
 for _, group in ipairs(groups) do
