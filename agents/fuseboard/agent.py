@@ -269,7 +269,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         outcome, cooldown_ms = judge_permitted(permit, error, neutral)
         self.report(permit, outcome, cooldown_ms=cooldown_ms)
 
-    # What was charged
+    # Charges
 
     def _settle_counted(self, permit: Permit, counted: Mapping[str, int]) -> None:
         permit.counted = None
@@ -303,7 +303,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         if decision.charges:
             self._run_on_loop(lambda: self._runtime.admission.give_back(decision))
 
-    # What one pod cannot decide alone
+    # Locks and blocks that run once: one pod cannot decide them alone
 
     def _present_runtime(self) -> Runtime:
         self._check_loop()

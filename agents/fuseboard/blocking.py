@@ -166,7 +166,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
     ) -> None:
-        """As ``fuseboard.Agent.report``."""
+        """See ``fuseboard.Agent.report``."""
         agent = self._started()
         if outcome is Outcome.FAILURE and permit.failure is None:
             # Here, because the agent's thread knows no trace.
@@ -178,15 +178,15 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         self._started().soon(what)
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
-        """As ``fuseboard.Agent.settle``."""
+        """See ``fuseboard.Agent.settle``."""
         self._started().settle(decision, measure, actual)
 
     def finish(self, decision: Decision) -> None:
-        """As ``fuseboard.Agent.finish``."""
+        """See ``fuseboard.Agent.finish``."""
         self._started().finish(decision)
 
     def give_back(self, taken: Decision | Permit) -> None:
-        """As ``fuseboard.Agent.give_back``."""
+        """See ``fuseboard.Agent.give_back``."""
         self._started().give_back(taken)
 
     def _primitives(self) -> AsyncAgent:
@@ -211,41 +211,41 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
 
     @property
     def retries(self) -> Retries:
-        """As ``fuseboard.Agent.retries``."""
+        """See ``fuseboard.Agent.retries``."""
         return self._started().retries
 
     def timeout_s(self, dependency: str, tier: str | None = None) -> float | None:
-        """As ``fuseboard.Agent.timeout_s``."""
+        """See ``fuseboard.Agent.timeout_s``."""
         return self._started().timeout_s(dependency, tier)
 
     def pressure(self) -> Pressure:
-        """As ``fuseboard.Agent.pressure``."""
+        """See ``fuseboard.Agent.pressure``."""
         return self._started().pressure()
 
     def ready(self) -> bool:
-        """As ``fuseboard.Agent.ready``."""
+        """See ``fuseboard.Agent.ready``."""
         return self._started().ready()
 
     def readiness(self) -> tuple[bool, str]:
-        """As ``fuseboard.Agent.readiness``."""
+        """See ``fuseboard.Agent.readiness``."""
         return self._started().readiness()
 
     def resilience(self) -> dict[str, Any]:
-        """As ``fuseboard.Agent.resilience``."""
+        """See ``fuseboard.Agent.resilience``."""
         return self._started().resilience()
 
     def metrics_text(self) -> str:
-        """As ``fuseboard.Agent.metrics_text``."""
+        """See ``fuseboard.Agent.metrics_text``."""
         return self._started().metrics_text()
 
     def enter_request(
         self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
     ) -> Visit | Decision | None:
-        """As ``fuseboard.Agent.enter_request``. Never waits: ``None`` before the agent has started."""
+        """See ``fuseboard.Agent.enter_request``. Never waits: ``None`` before the agent has started."""
         agent = self._agent
         return agent.enter_request(tenant, subject, method, path) if agent is not None else None
 
-    # For the decorators and the coroutines of other loops
+    # Methods for the decorators and the coroutines of other loops
 
     def _blocks(
         self, name: str

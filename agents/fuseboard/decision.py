@@ -1,4 +1,4 @@
-"""What the agent returns: a decision for every call, and a permit for every call that may be made.
+"""The values that the agent returns: a decision for every call, and a permit for every call that may be made.
 
 Structs, not dataclasses: nearly every call makes one, and a frozen dataclass costs eight times as much.
 """
@@ -26,11 +26,11 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
     #: ``warn_percent`` of the limit is spent.
     warning: bool = False
     algorithm: Algorithm = Algorithm.TOKEN_BUCKET
-    #: What is counted: ``calls``, or another cost of a call.
+    #: The cost that is counted: ``calls``, or another cost of a call.
     measure: str = "calls"
     #: It counts, but never refuses.
     shadow: bool = False
-    #: Of a calendar limit.
+    #: The period of a calendar limit.
     period: Period | None = None
     time_zone: str = "UTC"
 
@@ -57,7 +57,7 @@ class LimitStatus(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Account:
-    """What was corrected of a charge, so that each call is settled, given back and ended once.
+    """The corrections of a charge, so that each call is settled, given back and ended once.
 
     Like calls that come together share a charge if it has no estimates, and so do the calls of a lease. Their
     account is one: together they get back what they spent, and no more. It belongs to the loop of the agent.
@@ -66,7 +66,7 @@ class Account:
     __slots__ = ("_ended", "_given_back", "_settled", "calls", "lease", "owner", "uncounted")
 
     def __init__(self, owner: object = None, uncounted: Collection[bytes] = ()) -> None:
-        #: What made the charge. Another agent cannot correct it.
+        #: The agent that made the charge. Another agent cannot correct it.
         self.owner = owner
         #: Counters of shadow limits that had no room, and so did not count the call.
         self.uncounted = uncounted
@@ -110,7 +110,7 @@ class Account:
 
 
 class Charge(Struct, frozen=True):
-    """What an allowed call was charged, and where: to settle it when its real cost is known."""
+    """The charge of an allowed call, and where: to settle it when its real cost is known."""
 
     domain: str
     #: A ``fuseboard.batching.demand.Demand``, for the agent alone.
@@ -120,7 +120,7 @@ class Charge(Struct, frozen=True):
     token: str
     #: Charged to this pod's share, not in Redis.
     local: bool = False
-    #: For the agent alone.
+    #: The account is for the agent alone.
     account: Account = field(default_factory=Account)
 
 
@@ -151,13 +151,13 @@ class Decision(Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.SHARED
     server: str = ""
     limits: tuple[LimitStatus, ...] = ()
-    #: What was spent. Pass the decision to ``Agent.settle`` or ``Agent.finish``.
+    #: Costs that were spent. Pass the decision to ``Agent.settle`` or ``Agent.finish``.
     charges: tuple[Charge, ...] = ()
     #: Decided from memory, with a fleet lease.
     leased: bool = False
-    #: What the answer says to the caller, for a refusal that no limit explains.
+    #: The message of the answer to the caller, for a refusal that no limit explains.
     message: str = ""
-    #: For ``refusal_token``. For the agent alone.
+    #: The signer of ``refusal_token``. It is for the agent alone.
     signer: Signer | None = None
 
     def for_another_call(self) -> "Decision":
@@ -241,16 +241,16 @@ class Permit(Struct, kw_only=True, gc=False):
     parts: Parts | None = None
     #: The caller's deadline leaves less time than a good call may take.
     hurried: bool = False
-    #: For the agent alone, as all below: the tier that the caller named, and its deadline.
+    #: The tier that the caller named, and its deadline. All fields from here are for the agent alone.
     tier: str | None = None
     until: float | None = None
     #: When the block of the call began, its timer, and when the first part of its answer came after that.
     began_s: float | None = None
     timer: Any = None
     first_part_s: float | None = None
-    #: What the call uses of the dependency's protection; ``None`` without one. For the agent alone.
+    #: The slot that the call uses in the dependency's protection; ``None`` without one.
     slot: Any = None
-    #: Of a call that failed: the kind, and the id of its trace. For the agent alone.
+    #: The kind of a call that failed, and the id of its trace.
     failure: tuple[str, str] | None = None
     #: The call is a probe that runs; ``None`` if it is not. For the agent alone.
     probe: Any = None

@@ -1,4 +1,4 @@
-"""What the agent may raise into an application.
+"""The errors that the agent may raise into an application.
 
 ::
 
@@ -99,7 +99,7 @@ class AlreadyDone(FuseboardError):
     def __init__(self, event: str, event_id: str, result: Any = None, kept: bool = False) -> None:
         super().__init__(event, event_id, result, kept)
         self.event, self.event_id = event, event_id
-        #: What the first block passed to ``keep``; ``None`` if it kept nothing, or Redis had no room for it.
+        #: The value that the first block kept; ``None`` if it kept nothing, or Redis had no room for it.
         self.result = result
         #: Whether a result was kept: it may be ``None``.
         self.kept = kept

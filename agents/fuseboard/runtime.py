@@ -93,7 +93,7 @@ class Runtime:
             on_change=self._beat_soon,
         )
         self.retries = compose_retries(self.configuration, self.admission)
-        #: What shows decisions to people, if OpenTelemetry is on.
+        #: The observer shows decisions to people, if OpenTelemetry is on.
         self.observer: Observer | None = None
         self._begin_telemetry: Callable[[], None] = lambda: None
         self._end_telemetry: Callable[[], None] = lambda: None

@@ -117,7 +117,7 @@ class AgentSettings:
             raise Misconfigured(f"{PREFIX}OTEL=on needs OpenTelemetry: pip install 'fuseboard[otel]'")
 
     def in_this_process(self) -> Self:
-        """The same settings, with a name of this process if they were made before a fork."""
+        """These settings, with a name of this process if they were made before a fork."""
         if self.process_id == os.getpid():
             return self
         name = self.server.removesuffix(f"-{self.process_id}")

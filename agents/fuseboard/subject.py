@@ -1,4 +1,4 @@
-"""Who or what a request is counted for, below its tenant."""
+"""The subject that a request is counted for, below its tenant."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from fuseboard.contract.endpoints import counted_endpoint
 from fuseboard.contract.words import Dimension
 from fuseboard.errors import Misconfigured
 
-#: What a call costs, by measure, in order of name.
+#: The costs of a call by measure, in order of name.
 Costs = tuple[tuple[str, int], ...]
 
 ONE_CALL: Costs = (("calls", 1),)
@@ -27,7 +27,7 @@ class Subject:
     endpoint: str = ""
 
     def value(self, dimension: Dimension) -> str:
-        """What names the counter of a limit that counts by this."""
+        """The name of the counter of a limit that counts by this."""
         value = str(getattr(self, dimension.value))
         return counted_endpoint(value) if dimension is Dimension.ENDPOINT else value
 

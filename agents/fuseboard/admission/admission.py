@@ -28,7 +28,7 @@ from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
 from fuseboard.without_redis.redis_fallback import RedisFallback
 
-#: What a call costs unless the caller says otherwise.
+#: The cost of a call unless the caller says otherwise.
 ONE = 1
 
 #: A slot or a probe permit may become free long before it expires, so a waiting caller asks this often.
@@ -275,7 +275,7 @@ class Admission:
         """
         self._calls.report(permit, outcome, cooldown_ms, elapsed_s)
 
-    # What was charged
+    # Charges
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once."""
@@ -315,7 +315,7 @@ class Admission:
         """The supported, read-only view of the admission."""
         return Inspection(self._requests, self._calls)
 
-    # What the next heartbeat says
+    # Figures of the next heartbeat
 
     @property
     def mode(self) -> Mode:
@@ -341,7 +341,7 @@ class Admission:
         )
 
     def uncharged(self) -> tuple[Uncharged, ...]:
-        """What limits count, and no call of this pod has stated."""
+        """The measures that limits count, and no call of this pod has stated."""
         found = [
             Uncharged(dependency=breaker.name, measure=measure)
             for breaker in tuple(self._calls.breakers.values())

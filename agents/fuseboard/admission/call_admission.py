@@ -83,7 +83,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         )
 
     def renew(self, lane: CallLane) -> CallLane:
-        """The same lane, or one by the rules of now if they have changed since."""
+        """Return this lane, or one by the present rules if they have changed since."""
         if lane.changes == self.configuration.changes:
             return lane
         rules = self.configuration.snapshot.quotas_of(lane.tenant) if lane.tenant else None
@@ -213,7 +213,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             made=lease.decision,
             dependency=breaker.name,
             generation=generation,
-            # What is leased holds no slots, so a success is one number.
+            # A leased call holds no slots, so a success is one number.
             tally=tally if tally.generation == generation else None,
             local_generation=breaker.local.generation,
         )

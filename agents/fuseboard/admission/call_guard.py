@@ -1,4 +1,4 @@
-"""What protects this pod from one dependency: its parts, and the calls that use them now."""
+"""The protection of this pod from one dependency: its parts, and the calls that use them now."""
 
 import asyncio
 import contextlib
@@ -36,9 +36,9 @@ class GuardedCall(msgspec.Struct, gc=False):
     """
 
     guard: "CallGuard"
-    #: Of this call among those of its guard; 0 when it has ended.
+    #: Number of this call in its guard; 0 after it has ended.
     number: int
-    #: What it spent a token of.
+    #: The rate that it spent a token of.
     rate: LocalRate | None
 
     def end(self, counts: bool) -> None:
@@ -221,7 +221,7 @@ class CallGuard:
         tiers = self._bulkhead.tiers if self._bulkhead is not None else ()
         return sum(tier.full + tier.timed_out for tier in tiers)
 
-    # What a heartbeat says
+    # Figures of a heartbeat
 
     def recent(self) -> int:
         """The calls since the last heartbeat; they count towards the next one from now on."""
@@ -301,7 +301,7 @@ class CallGuards:
         return self._lasts(self._observe.bulkhead_until_us)
 
     def observes_local_rates(self) -> bool:
-        """The same for local rates."""
+        """Whether local rates are observed only."""
         return self._lasts(self._observe.local_rate_until_us)
 
     def _lasts(self, until_us: int) -> bool:
@@ -315,7 +315,7 @@ class CallGuards:
         return guard.bulkhead.longest_wait_s()
 
     def loads(self) -> tuple[CallLoad, ...]:
-        """What a heartbeat says about the protected dependencies, the busiest first."""
+        """The figures of the protected dependencies for a heartbeat, the busiest first."""
         guards = self.every()
         for guard in guards:
             guard.reclaim()

@@ -1,4 +1,4 @@
-"""What the pod's protection needs to know about its guarded calls, and which of these calls are shed."""
+"""The figures of guarded calls that the pod's protection needs, and which of these calls are shed."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ class GuardLoads:
                 guard.bulkhead.relieve(cpu, memory, now)
 
     def describe(self, shedding: "CallShedding") -> dict[str, Any]:
-        """For ``Agent.resilience``: the protected dependencies."""
+        """The protected dependencies, for ``Agent.resilience``."""
         return {guard.name: _described(guard, shedding) for guard in self._guards.every()}
 
 

@@ -30,12 +30,12 @@ class DecisionBuilder(Struct, frozen=True):
     signer: Signer | None = None
 
     def charge(self, domain: str, demand: Demand, answer: Answer) -> Charge:
-        """What ``answer`` charged in Redis."""
+        """The charge that ``answer`` made in Redis."""
         account = Account(self, answer.uncounted)
         return Charge(domain, demand, answer.at_us, answer.token, account=account)
 
     def local_charge(self, demand: Demand, now: float) -> Charge:
-        """What was charged to this pod's shares at a moment of the monotonic clock."""
+        """The charge to this pod's shares at a moment of the monotonic clock."""
         return Charge("", demand, int(now * 1_000_000), "", local=True, account=Account(self))
 
     def allow(

@@ -201,12 +201,12 @@ class Inbound:
         return replace(load, observed=load.observed + calls.observed) if calls is not None else load
 
     def grant(self, unready_ms: int, asked_at: float) -> None:
-        """What a gateway answered to the heartbeat of ``asked_at``, on the monotonic clock."""
+        """Apply the answer of a gateway to the heartbeat of ``asked_at``, on the monotonic clock."""
         if self.pod is not None:
             self.pod.grant(unready_ms, asked_at)
 
     def describe(self) -> dict[str, Any]:
-        """For ``Agent.resilience``."""
+        """The protected requests, for ``Agent.resilience``."""
         described = self.pod.as_dict() if self.pod is not None else {}
         if self._calls is not None and self._call_shedding is not None:
             described["dependencies"] = self._calls.describe(self._call_shedding)

@@ -1,4 +1,4 @@
-"""What decides the usual calls and requests: prepared once, and kept until a rule changes."""
+"""Lanes decide the usual calls and requests: prepared once, and kept until a rule changes."""
 
 from fuseboard.admission.call_guard import CallGuard
 from fuseboard.admission.decisions import DecisionBuilder
@@ -48,7 +48,7 @@ class CallLane:
         self.demand = demand
         #: ``Configuration.changes`` when the lane was prepared. The lane is valid while that is the same.
         self.changes = changes
-        #: What protects this pod from the dependency; ``None`` for nothing.
+        #: The protection of this pod from the dependency; ``None`` for none.
         self.guard = guard
         #: Nothing protects this pod from the dependency, and its callers do not wait for a refusal's end.
         self.direct = guard is None and not breaker.dependency.wait_ms

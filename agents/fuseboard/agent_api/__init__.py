@@ -1,1 +1,1 @@
-"""What an application calls: the API of `Agent`, for coroutines, threads, decorators and blocks."""
+"""The API of `Agent` that an application calls: for coroutines, threads, decorators and blocks."""

@@ -38,7 +38,7 @@ def check_request_options(options: RequestOptions) -> None:
 
 
 def check_call_options(options: CallOptions) -> None:
-    """As ``check_request_options``."""
+    """See ``check_request_options``."""
     check_names(options.keys(), CALL_NAMES)
     check_wait(options.get("wait_s"))
     check_tier(options.get("tier"))
@@ -48,7 +48,7 @@ def check_call_options(options: CallOptions) -> None:
 
 
 def check_transport_options(options: TransportOptions) -> None:
-    """As ``check_request_options``."""
+    """See ``check_request_options``."""
     check_names(options.keys(), TRANSPORT_NAMES)
     check_wait(options.get("wait_s"))
     check_tier(options.get("tier"))

@@ -1,4 +1,4 @@
-"""What answers instead of a dependency that fails: ordered alternatives, counted and logged.
+"""Ordered alternatives that answer instead of a dependency that fails, counted and logged.
 
 ::
 
@@ -60,7 +60,7 @@ Step: TypeAlias = Alternative | Cached | Default
 
 
 class Answer(Struct, Generic[T], frozen=True, kw_only=True):
-    """What was answered, by whom, and why not by the dependency."""
+    """An answer, the step that gave it, and why the dependency did not."""
 
     value: T
     #: The dependency, or the name of the alternative.
@@ -76,7 +76,7 @@ class Answer(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class _Chain:
-    """What both kinds of chains share. It asks nobody."""
+    """The part that both kinds of chains share. It sends nothing."""
 
     def __init__(self, dependency: str, steps: Sequence[Step], retries: Callable[[], Retries]) -> None:
         check_name("a dependency", dependency)
@@ -159,7 +159,7 @@ class Fallback(_Chain):
 
 
 class BlockingFallback(_Chain):
-    """The same for threads. Made by ``fallback`` of a blocking agent."""
+    """A chain for threads. Made by ``fallback`` of a blocking agent."""
 
     def __init__(self, dependency: str, steps: Sequence[Step], retries: Callable[[], Retries]) -> None:
         super().__init__(dependency, steps, retries)
@@ -168,7 +168,7 @@ class BlockingFallback(_Chain):
                 raise Misconfigured(f"{step.name!r} is async: use 'afallback' of the agent")
 
     def run(self, call: Callable[[], T]) -> Answer[Any]:
-        """As ``Fallback.run``, without ``await``."""
+        """See ``Fallback.run``. Blocks."""
         if iscoroutinefunction(call):
             raise Misconfigured("the call is async: use 'afallback' of the agent")
         try:

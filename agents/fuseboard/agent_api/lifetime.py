@@ -90,7 +90,7 @@ class Lifetime:
 
     @property
     def retries(self) -> Retries:
-        """What allows retries, and what became of them."""
+        """The budgets of retries, and their results."""
         return self._runtime.retries
 
     @property

@@ -1,4 +1,4 @@
-"""What the blocks, the decorators and the blocking agent need from an agent on an event loop."""
+"""The parts of an agent on an event loop that the blocks, the decorators and the blocking agent need."""
 
 import asyncio
 from abc import ABC, abstractmethod

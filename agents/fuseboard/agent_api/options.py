@@ -19,7 +19,7 @@ class RequestOptions(TypedDict, total=False):
 
     #: Estimates of its other costs, by measure; ``settle`` corrects them.
     costs: Mapping[str, int] | None
-    #: Who asks, below the tenant.
+    #: The caller, below the tenant.
     subject: Subject
     #: A request that would be refused waits if the refusal ends within these seconds. ``None`` is what the
     #: tenant's tier says.
@@ -29,7 +29,7 @@ class RequestOptions(TypedDict, total=False):
 class PatienceOptions(TypedDict, total=False):
     """The options that every way to make a call takes, also a transport or a task."""
 
-    #: As for a request. ``None`` is what the dependency says.
+    #: See the options of a request. ``None`` takes the value of the dependency.
     wait_s: float | None
     #: critical, standard or optional: matters if the dependency has a bulkhead. ``None`` is what it
     #: says.
@@ -52,7 +52,7 @@ class CallOptions(BlockOptions, total=False):
     #: Its quotas on the dependency apply too.
     tenant: str
     cost: int
-    #: As for a request.
+    #: See the options of a request.
     costs: Mapping[str, int] | None
 
 

@@ -59,7 +59,7 @@ class PodState(Lifetime):
         return state.ready, state.why
 
     def resilience(self) -> dict[str, Any]:
-        """What protects the pod and what it does now, as JSON. Without tenants and without secrets."""
+        """The protection of the pod and its state, as JSON. Without tenants and without secrets."""
         ready, why = self.readiness()
         runtime, views = self._runtime, self.views()
         return {

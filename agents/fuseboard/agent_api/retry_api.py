@@ -123,7 +123,7 @@ class AsyncRetries(RetryDecorator):
         return async_retrying(dependency, self._calls, arguments)
 
     def fallback(self, dependency: str, steps: Sequence[Step]) -> Fallback:
-        """What answers when the dependency does not: ``await chain.run(ask)``. See docs/protection.md."""
+        """A chain of answers in place of the dependency: ``await chain.run(ask)``. See docs/protection.md."""
         return Fallback(dependency, steps, lambda: self.retries)
 
     async def gather_tiers(

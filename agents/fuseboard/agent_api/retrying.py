@@ -43,7 +43,7 @@ _NOT_USED = "put the call in 'with attempt:', inside the loop: an attempt that i
 
 
 class _Attempt:
-    """What both kinds of attempts show."""
+    """The attributes that both kinds of attempts show."""
 
     def __init__(self, call: RetriedCall, until: float | None) -> None:
         self._call = call
@@ -52,7 +52,7 @@ class _Attempt:
         self.num = call.num + 1
         #: How long the caller waited before it.
         self.waited_s = call.next_wait_s
-        #: What ended the attempt before; ``None`` for the first.
+        #: The error that ended the attempt before; ``None`` for the first.
         self.cause = call.cause
         self.entered = False
         #: Another one follows.
@@ -81,7 +81,7 @@ class _Attempt:
         self._deadline.__enter__()
 
     def _not_admitted(self, error: BaseException) -> BaseException:
-        """What to raise instead of ``error``: a refused retry is why the call failed before."""
+        """The error to raise instead of ``error``: a refused retry is why the call failed before."""
         self._deadline.__exit__(None, None, None)
         if isinstance(error, Refused) and self.cause is not None:
             self._call.refused(error.decision.explain())
@@ -172,7 +172,7 @@ class BlockingAttempt(_Attempt):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What the caller says about its attempts."""
+    """The options of the caller for its attempts."""
 
     dependency: str
     deadline_s: float | None = None
@@ -185,7 +185,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class _Attempts:
-    """What both kinds of loops share."""
+    """The part that both kinds of loops share."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -43,7 +43,7 @@ class ThreadCalls:
     # Requests that enter a service
 
     def admit_request(self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]) -> Decision:
-        """As ``fuseboard.Agent.admit_request``."""
+        """See ``fuseboard.Agent.admit_request``."""
         agent = self._agent_now()
         return self._ask(agent, request_question(agent, tenant, cost, options))
 
@@ -56,7 +56,7 @@ class ThreadCalls:
     def request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Iterator[Decision]:
-        """As ``fuseboard.Agent.request``. Raises ``Refused``."""
+        """See ``fuseboard.Agent.request``. Raises ``Refused``."""
         decision = self.admit_request(tenant, cost, **options)
         if not decision.allowed:
             raise Refused(decision)
@@ -68,7 +68,7 @@ class ThreadCalls:
     # Calls that leave a service
 
     def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
-        """As ``fuseboard.Agent.admit_call``. Raises ``Refused``."""
+        """See ``fuseboard.Agent.admit_call``. Raises ``Refused``."""
         agent = self._agent_now()
         return self._ask(agent, call_question(agent, dependency, options))
 
@@ -76,7 +76,7 @@ class ThreadCalls:
     def call(
         self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]
     ) -> Iterator[Permit]:
-        """As ``fuseboard.Agent.call``. Raises ``Refused``."""
+        """See ``fuseboard.Agent.call``. Raises ``Refused``."""
         permit = self.admit_call(dependency, **options)
         agent, started = self._agent_now(), monotonic()
         permit.began_s = started
@@ -93,11 +93,11 @@ class ThreadCalls:
         agent.report(permit, Outcome.OK, monotonic() - started)
 
     def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> BlockingRetrying:
-        """As ``fuseboard.Agent.retrying``: ``for attempt in agent.retrying(name): with attempt: ...``"""
+        """See ``fuseboard.Agent.retrying``: ``for attempt in agent.retrying(name): with attempt: ...``"""
         return blocking_retrying(dependency, self, self._agent_now().retries, arguments)
 
     def fallback(self, dependency: str, steps: Sequence[Step]) -> BlockingFallback:
-        """As ``fuseboard.Agent.fallback``, for functions that block: ``chain.run(ask)``."""
+        """Make a chain like ``fuseboard.Agent.fallback``, for functions that block: ``chain.run(ask)``."""
         return BlockingFallback(dependency, steps, lambda: self._agent_now().retries)
 
     def _ask(self, agent: LoopAgent, question: "Question[D]") -> D:

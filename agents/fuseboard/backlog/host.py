@@ -1,4 +1,4 @@
-"""What a backlog needs of the agent."""
+"""The part of the agent that a backlog needs."""
 
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol

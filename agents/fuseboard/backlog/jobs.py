@@ -1,4 +1,4 @@
-"""What a backlog gives to callers: jobs, results, and figures."""
+"""Jobs, results and figures that a backlog returns to callers."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -46,12 +46,12 @@ class Submitted(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What became of a job."""
+    """The state of a job, and its value once it is finished."""
 
     #: ``done``, ``dead``, ``cancelled`` or ``expired``; ``ready``, ``delayed`` or ``leased`` while it is
     #: queued; ``unknown`` if it was never submitted, or if its result has expired.
     status: str
-    #: What the handler returned.
+    #: The value that the handler returned.
     value: bytes = b""
     #: Why it is dead.
     cause: str = ""
@@ -62,7 +62,7 @@ class Result(Struct, frozen=True):
 
 
 class Depth(Struct, frozen=True, kw_only=True):
-    """What a backlog contains now, over the whole fleet."""
+    """The content of a backlog now, over the whole fleet."""
 
     ready: int
     delayed: int
@@ -71,11 +71,11 @@ class Depth(Struct, frozen=True, kw_only=True):
     #: Payloads in bytes.
     bytes: int
     results: int
-    #: For how long the job that comes next has waited.
+    #: Seconds that the next job has waited.
     waiting_s: float
     #: Since a worker last asked; ``None`` if none ever did.
     asked_s: float | None
-    #: Of the ``maxmemory`` of Redis, when it was last read.
+    #: Memory in use, in percent of ``maxmemory`` of Redis, when it was last read.
     memory_percent: int
     submitted: int
     taken: int
@@ -89,7 +89,7 @@ class Depth(Struct, frozen=True, kw_only=True):
 
     @property
     def jobs(self) -> int:
-        """What counts against the bound of the backlog."""
+        """The number of jobs that count against the bound of the backlog."""
         return self.ready + self.delayed + self.leased
 
 

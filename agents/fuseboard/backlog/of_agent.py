@@ -96,7 +96,7 @@ class ThreadBacklogs:
     def _started(self) -> BacklogHost: ...
 
     def backlog(self, dependency: str, **options: "Unpack[OptionArguments]") -> "BlockingBacklog":
-        """As ``fuseboard.Agent.backlog``, without ``await``."""
+        """See ``fuseboard.Agent.backlog``. Blocks."""
         from fuseboard.backlog.options import Options
         from fuseboard.backlog.threads import BlockingBacklog
 

@@ -42,7 +42,7 @@ class Options:
     sealed: bool = False
     #: A waiting job overtakes later jobs of one priority more after this time.
     age_s: float = 60.0
-    #: The same in a fair backlog, in calls handed out meanwhile.
+    #: The age in a fair backlog, in calls handed out meanwhile.
     age_calls: int = 100
     max_jobs: int = MAX_JOBS
     max_bytes: int = MAX_BYTES

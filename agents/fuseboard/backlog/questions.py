@@ -41,7 +41,7 @@ NONE_READY = -1
 #: How a job ends: arguments of ``backlog_end.lua``; and its answer for a job of another worker.
 DONE, RETRY, DEAD, RELEASE = 1, 2, 3, 4
 NOT_OURS = 0
-#: What ``backlog_change.lua`` does.
+#: The changes that ``backlog_change.lua`` makes.
 CANCEL, REVIVE = 1, 2
 
 #: A limit of 0 is looked at again after this time.
@@ -91,7 +91,7 @@ class Granted(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a worker may send now, and when to ask again. Times are seconds from now."""
+    """The jobs that a worker may send now, and when to ask again. Times are seconds from now."""
 
     jobs: list[Granted]
     refused: bool
@@ -129,7 +129,7 @@ class Questions:
     # The limits of the dependency, without those of tenants
 
     def limits(self) -> list[Limit]:
-        """Those that bind a job. Calls of a backlog have no subject."""
+        """The limits that bind a job. Calls of a backlog have no subject."""
         vendor = self.calls.breaker(self.dependency).dependency.vendor_limits
         return [limit for limit in vendor if not (limit.per or limit.endpoints or limit.dependency)]
 

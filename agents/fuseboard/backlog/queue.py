@@ -108,7 +108,7 @@ class Backlog:
         return await self._questions.change(check_id(job_id), REVIVE) != 0
 
     async def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
-        """What became of a job, once it is finished or ``wait_s`` seconds have passed.
+        """The result of a job, once it is finished or ``wait_s`` seconds have passed.
 
         Raises ``StoreUnavailable``.
         """
@@ -124,7 +124,7 @@ class Backlog:
             pause_s = min(2 * pause_s, PAUSES_S[1])
 
     async def depth(self) -> Depth:
-        """What the backlog contains now. Raises ``StoreUnavailable``."""
+        """The content of the backlog now. Raises ``StoreUnavailable``."""
         self._bind()
         figures, _ = await self._questions.look()
         return Depth(
@@ -214,7 +214,7 @@ class Backlog:
         """No worker waits for it any more."""
         self._workers.release(self._job(granted))
 
-    # For the agent
+    # Methods that the agent calls
 
     @property
     def questions(self) -> Questions:
@@ -244,7 +244,7 @@ class Backlog:
         if self._bound is admission:
             return
         self._bound, inside = admission, admission.inspect()
-        # Those of a loop that has ended are never answered.
+        # Questions of a loop that has ended are never answered.
         self._asked = {}
         self._questions = Questions(inside.calls, admission.store, self.dependency, self.options, self._seals)
         self._submitting = Submitting(admission, inside, self._questions)

@@ -98,7 +98,7 @@ class Submitting:
             self._finish(spent)
             self._refuse(Reason.STORE_UNAVAILABLE)
         except asyncio.CancelledError:
-            # The same. Otherwise a caller with a short timeout would queue jobs without paying for them.
+            # The charge stays. Otherwise callers with a short timeout would queue jobs without paying.
             self._finish(spent)
             raise
         except BaseException:
@@ -152,7 +152,7 @@ class Submitting:
         return demand_of(refs, costs, rules.priority)
 
     def _finish(self, spent: Decision | None) -> None:
-        """What was spent stays spent, except slots."""
+        """Keep the charges, and give back the slots."""
         if spent is not None:
             self._admission.finish(spent)
 

@@ -21,7 +21,7 @@ from fuseboard.errors import Misconfigured, StoreUnavailable
 
 logger = logging.getLogger("fuseboard")
 
-#: What the agent's loop may take longer than its own deadlines, before the process counts as stuck.
+#: Seconds that the agent's loop may take longer than its own deadlines, before the process counts as stuck.
 LATE_S = 5.0
 #: How often ``work`` looks whether it was stopped: signal handlers run between two looks.
 LOOK_S = 0.2
@@ -31,7 +31,7 @@ Handler = Callable[[Job], Value]
 
 
 class BlockingBacklog:
-    """As ``fuseboard.backlog.queue.Backlog``, without ``await``. Safe from any thread, and after a fork."""
+    """``fuseboard.backlog.queue.Backlog`` without ``await``. Safe from any thread, and after a fork."""
 
     def __init__(self, agent: Callable[[], BacklogHost], dependency: str, options: Options) -> None:
         self.dependency = dependency
@@ -52,7 +52,7 @@ class BlockingBacklog:
         deadline_s: float | None = None,
         max_tries: int | None = None,
     ) -> Submitted:
-        """As ``Backlog.submit``."""
+        """See ``Backlog.submit``."""
         return self._ask(
             lambda backlog: backlog.submit(
                 payload,
@@ -68,20 +68,20 @@ class BlockingBacklog:
         )
 
     def cancel(self, job_id: str) -> bool:
-        """As ``Backlog.cancel``."""
+        """See ``Backlog.cancel``."""
         return self._ask(lambda backlog: backlog.cancel(job_id))
 
     def revive(self, job_id: str) -> bool:
-        """As ``Backlog.revive``."""
+        """See ``Backlog.revive``."""
         return self._ask(lambda backlog: backlog.revive(job_id))
 
     def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
-        """As ``Backlog.result``."""
+        """See ``Backlog.result``."""
         check_seconds("wait_s", wait_s, 0.0, MAX_WAIT_S)
         return self._ask(lambda backlog: backlog.result(job_id, wait_s=wait_s), wait_s)
 
     def depth(self) -> Depth:
-        """As ``Backlog.depth``."""
+        """See ``Backlog.depth``."""
         return self._ask(lambda backlog: backlog.depth())
 
     # Workers
@@ -169,7 +169,7 @@ class _Crew:
         self._guard = threading.Lock()
         self._jobs: dict[int, Job] = {}
         self._asking: set[Future[Job]] = set()
-        #: What waits for a job on the agent's loop; used only there.
+        #: Tasks that wait for a job on the agent's loop; used only there.
         self._waiting: set[asyncio.Task[Any] | None] = set()
         self.error: BaseException | None = None
 

@@ -21,7 +21,7 @@ from fuseboard.errors import Misconfigured, StoreUnavailable
 
 logger = logging.getLogger("fuseboard")
 
-#: What a handler returns, and the handler.
+#: The result of a handler, and the handler.
 Value = bytes | str | None
 Handler = Callable[[Job], Awaitable[Value]]
 
@@ -162,7 +162,7 @@ class Workers:
         await self._end(job, RETRY, delay_s=delay_s, cause=_kind(error))
 
     def _report_error(self, job: Job, error: BaseException, members: list[BaseException]) -> None:
-        """What the handler raised on purpose says nothing, but its cause does."""
+        """Report the cause of an error that the handler raised on purpose. The error alone says nothing."""
         meant = [member for member in members if isinstance(member, TryAgain | Undeliverable)]
         if not meant:
             self._agent.report_error(job.permit, error)

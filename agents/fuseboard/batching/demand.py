@@ -1,4 +1,4 @@
-"""What one call asks of Redis: an amount of each limit that applies to it."""
+"""The question of one call to Redis: an amount of each limit that applies to it."""
 
 from fuseboard.batching.encoding import GroupText
 from fuseboard.batching.refusals import Denial
@@ -113,7 +113,7 @@ class Demand:
         self.denial: Denial | None = None
         #: Other costs than calls: what callers say is an estimate.
         self.has_estimates = any(measure != "calls" for measure in self.measures)
-        #: What was left of each limit when Redis last answered; empty when that is unknown.
+        #: Units left of each limit when Redis last answered; empty when that is unknown.
         self.left: tuple[int, ...] = ()
         #: Where its requests are counted, with the names of the limits that apply.
         self.tally = UNCOUNTED
@@ -140,7 +140,7 @@ class Demand:
         return tuple(seen), tuple(places)
 
     def amounts(self) -> dict[str, int]:
-        """What a call spends, by measure."""
+        """The costs of a call, by measure."""
         return {
             ref.limit.measure: cost
             for ref, cost in zip(self.refs, self.costs, strict=True)

@@ -111,7 +111,7 @@ class Supply:
         self.early = bool(demand.refs) and all(may_be_leased_early(ref.limit) for ref in demand.refs)
         #: The demand of single calls, and what Redis last said about it.
         self.single = demand
-        #: The same limits and costs, for a question about many calls.
+        #: These limits and costs, for a question about many calls.
         self.demand = Demand(demand.refs, demand.costs, demand.priority)
         self.sign = sign
         #: Called with spent calls, and whether the key was hot.

@@ -1,4 +1,4 @@
-"""What Redis last said of the calendar limits that pods divide without it.
+"""The last figures from Redis of the calendar limits that pods divide without it.
 
 Such a limit counts from the start of its period. A pod that loses Redis must not begin with all of it, so it
 spends its share of what was left. Times are store time in us.
@@ -16,7 +16,7 @@ MAX_COUNTERS = 50_000
 
 
 class _Spent(Struct):
-    """What a counter had spent in the period that has these ends."""
+    """Units that a counter had spent in the period that has these ends."""
 
     began_us: int
     ends_us: int
@@ -47,7 +47,7 @@ class KnownSpending:
             known.amount = max(0, known.amount + amount)
 
     def of(self, ref: LimitRef, now_us: int) -> int | None:
-        """What is spent of the limit, as far as this pod knows; ``None`` if it never asked Redis about it.
+        """Units spent of the limit, as far as this pod knows; ``None`` if it never asked Redis about it.
 
         Nothing is spent of a period that began after the last answer.
         """

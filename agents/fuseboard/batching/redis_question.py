@@ -82,7 +82,7 @@ class Answer:
         self.calls = 1
         #: The decision of the first caller. All callers that share the answer share it too.
         self.decision: Decision | None = None
-        #: What makes that decision when it is first needed, and the mode at the time of the answer.
+        #: The maker of that decision when it is first needed, and the mode at the time of the answer.
         self.signer: DecisionMaker | None = None
         self.mode = Mode.SHARED
 
@@ -100,7 +100,7 @@ class Answer:
         return self.decision.for_another_call()
 
     def with_token(self, token: str) -> "Answer":
-        """The same answer for the one caller that holds this token."""
+        """Return this answer for the one caller that has this token."""
         own = copy(self)
         own.token = token
         return own
@@ -111,7 +111,7 @@ Caller = asyncio.Future[Answer | None]
 
 
 class Domain(Protocol):
-    """What a question is about. The attributes belong to the batcher."""
+    """The subject of a question. The attributes belong to the batcher."""
 
     gathering: "Question | None"
     in_flight: "Question | None"

@@ -45,7 +45,7 @@ class Refusable(Protocol):
 
 
 class RememberedRefusals:
-    """Those of one pod. Domains share it, because different domains may charge one counter."""
+    """The refusals that one pod remembers. Domains share them: different domains may charge one counter."""
 
     __slots__ = ("_changing", "_last_end", "_size", "by_counter")
 

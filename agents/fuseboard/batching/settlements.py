@@ -40,7 +40,7 @@ class Settlements:
         self._store = store
         self._health = health
         self._spending = spending
-        #: Those that a correction ends.
+        #: The refusals that a correction ends.
         self.refusals = RememberedRefusals()
         #: domain -> (counter, store time of admission) -> correction
         self._waiting: dict[str, dict[tuple[bytes, int], Correction]] = {}

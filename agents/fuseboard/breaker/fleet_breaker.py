@@ -47,7 +47,7 @@ _STATE_OF_VERDICT = {
     ADMITS: BreakerState.CLOSED,
     PROBES: BreakerState.HALF_OPEN,
     OPEN: BreakerState.OPEN,
-    # For as long as the override applies, also if Redis is lost before it ends.
+    # This state lasts as long as the override, also if Redis is lost before it ends.
     FORCED_OPEN: BreakerState.OPEN,
     PROBE_BUSY: BreakerState.HALF_OPEN,
     SLOW_START: BreakerState.CLOSED,
@@ -425,7 +425,7 @@ class FleetBreaker:
             self.denial = None
 
     def view(self, override: OverrideMode | None, *, local: bool) -> BreakerView:
-        """What the next heartbeat says about this breaker."""
+        """The figures of this breaker for the next heartbeat."""
         now = monotonic()
         alone = local or (self.state is BreakerState.CLOSED and self.local.state is not BreakerState.CLOSED)
         state, since, until = self.state, self.since, self.until

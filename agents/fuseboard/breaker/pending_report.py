@@ -15,7 +15,7 @@ class PendingReport(Struct):
     slow: int = 0
     #: Failures since the last success among them.
     tail: int = 0
-    #: For how long the vendor asked not to be called, in milliseconds.
+    #: Milliseconds for which the vendor asked not to be called.
     cooldown_ms: int = 0
     #: Tokens of permits, each with its outcome, or with the us for which it is renewed.
     probes: list[tuple[str, int]] = field(default_factory=list)

@@ -28,7 +28,7 @@ class Probe(msgspec.Struct, gc=False):
     """A call that runs as a probe. Its permit refers to it, so that a forgotten permit is not renewed."""
 
     probes: "Probes"
-    #: Of this probe; 0 when it has ended.
+    #: Number of this probe; 0 after it has ended.
     number: int
 
     def end(self) -> None:

@@ -1,1 +1,1 @@
-"""What surrounds one outgoing call: how its outcome is judged, and by when it must end."""
+"""The frame around one outgoing call: how its outcome is judged, and by when it must end."""

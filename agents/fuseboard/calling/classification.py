@@ -1,4 +1,4 @@
-"""What a failed call says: whether to repeat it, and what it says about the vendor.
+"""The meaning of a failed call: whether to repeat it, and what it says about the vendor.
 
 One source for the breaker (``outcomes.judge``) and for retries. The order: refusals by Fuseboard, the
 vendor's own code, the HTTP status, the class of the exception. What none of them knows is unknown: a
@@ -29,7 +29,7 @@ IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRAC
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What is known about a call that failed."""
+    """The judgment of a call that failed."""
 
     #: Another attempt may succeed.
     retryable: bool = False
@@ -41,7 +41,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     degradable: bool = False
     #: This pod's own shortage, such as no free connection in the pool of a client.
     ours: bool = False
-    #: For how long the vendor asked not to be called; 0 when it did not.
+    #: Milliseconds for which the vendor asked not to be called; 0 when it did not.
     cooldown_ms: int = 0
     #: The vendor's own word, such as ``insufficient_quota``; empty when it gave none.
     code: str = ""
@@ -89,7 +89,7 @@ _TIMEOUTS = ("Timeout", "TimeoutError", "TimeoutException")
 
 
 def classify(error: BaseException) -> Verdict:
-    """What a call that raised ``error`` says. Never raises.
+    """Judge a call that raised ``error``. Never raises.
 
     An exception group says what its members say together: a failure of one is a failure, and another attempt
     may succeed only if it may for each of them.
@@ -99,7 +99,7 @@ def classify(error: BaseException) -> Verdict:
 
 class Finding(NamedTuple):
     verdict: Verdict
-    #: What decided it: the exception, or the member of a group that says most.
+    #: The exception that decided it, or the member of a group that says most.
     error: BaseException
     #: An answer did not come in time, whatever the library, and whatever wraps the error.
     timeout: bool
@@ -140,7 +140,7 @@ def examine(
 
 
 def _weight(verdict: Verdict) -> tuple[bool, ...]:
-    """Of the members of a group, the heaviest gives its code and its name."""
+    """The heaviest member of a group gives its code and its name."""
     return (
         needs_a_person(verdict),
         verdict.trips,
@@ -171,7 +171,7 @@ def _classify_path(links: Path) -> Verdict:
 
 
 def classify_answer(status: int, headers: Mapping[str, str], code: str = "", message: str = "") -> Verdict:
-    """What an HTTP answer says, with the code that its body has, if that is known."""
+    """Judge an HTTP answer, with the code that its body has, if that is known."""
     verdict = _judge_answer(status, headers, code, message)
     return replace(verdict, free=True) if status >= 400 and status not in _MAY_BE_CHARGED else verdict
 

@@ -82,7 +82,7 @@ def until() -> float | None:
 
 
 def left_s() -> float | None:
-    """What is left of the deadline, never less than 0; ``None`` for no deadline."""
+    """Seconds left of the deadline, never less than 0; ``None`` for no deadline."""
     moment = until()
     return None if moment is None else max(0.0, moment - monotonic())
 

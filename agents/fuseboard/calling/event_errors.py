@@ -33,7 +33,7 @@ class EventErrors:
     """One stream. Give it every part in order; parts may be split anywhere."""
 
     def __init__(self) -> None:
-        #: What follows the last event that is whole.
+        #: The bytes after the last event that is whole.
         self._tail = b""
         #: The rest of an event that was too long.
         self._skips = False
@@ -41,7 +41,7 @@ class EventErrors:
         self.begun = False
 
     def feed(self, part: bytes) -> Verdict | None:
-        """What the first error says that ends in this part; ``None`` for none."""
+        """Judge the first error that ends in this part; ``None`` for none."""
         events = self._tail + part if self._tail else part
         if self._skips:
             ended = _END.search(events)
@@ -63,7 +63,7 @@ class EventErrors:
         return verdict
 
     def finish(self) -> Verdict | None:
-        """The same for an event that nothing ends: the stream is over."""
+        """Judge an event that nothing ends: the stream is over."""
         tail, self._tail = self._tail, b""
         return _error_in(tail) if _HINT in tail and not self._skips else None
 

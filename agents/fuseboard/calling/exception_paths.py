@@ -1,4 +1,4 @@
-"""What is inside an exception: its causes, and the members of an exception group.
+"""The content of an exception: its causes, and the members of an exception group.
 
 A ``TaskGroup`` raises a group, also for one failed task. A path leads from the exception to one innermost
 cause. Each member of a group has its own path, and groups themselves are in none.
@@ -61,7 +61,7 @@ def attribute(owner: object, name: str) -> Any:
 
 
 def _inner(error: BaseException) -> BaseException | None:
-    """What these libraries wrap without naming it as the cause."""
+    """Errors that these libraries wrap without ``raise ... from``."""
     package = type(error).__module__.partition(".")[0]
     if package == "urllib3":
         reason = attribute(error, "reason")

@@ -1,4 +1,4 @@
-"""What kind of failure a call ended with, in a word that is safe to display: no message, no address."""
+"""The kind of failure that a call ended with, in a word that is safe to display: no message, no address."""
 
 from fuseboard.calling.classification import Finding, Verdict, examine, needs_a_person
 from fuseboard.calling.trace import trace_id
@@ -16,7 +16,7 @@ def kind_of_error(error: BaseException) -> str:
 
 
 def kind_of(found: Finding) -> str:
-    """The same. In a group, the kind of the member that says most."""
+    """The kind of an exception. In a group, the kind of the member that says most."""
     if found.verdict.code or found.verdict.status:
         return kind_of_answer(found.verdict)
     return "timeout" if found.timeout else _safe(type(found.error).__name__)
@@ -35,7 +35,7 @@ def is_noted(verdict: Verdict) -> bool:
 
 
 def cooldown_of(verdict: Verdict) -> int:
-    """For how many milliseconds the fleet stops calling: as the vendor asked, or shortly after a 429."""
+    """Milliseconds for which the fleet stops calling: as the vendor asked, or shortly after a 429."""
     if verdict.cooldown_ms or verdict.status != 429 or needs_a_person(verdict):
         return verdict.cooldown_ms
     return ROOM_AGAIN_MS

@@ -1,4 +1,4 @@
-"""What is shown of decisions and attempts while they happen. Without an observer, nothing is done for it."""
+"""An observer shows decisions and attempts while they happen. Without an observer, nothing is done for it."""
 
 from typing import Protocol
 

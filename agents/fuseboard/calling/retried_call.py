@@ -108,7 +108,7 @@ class RetriedCall:
         self._taken: Withdrawal | None = None
         #: The number of the attempt that runs or ended last, from 1.
         self.num = self._made = 0
-        #: What ended the attempt before.
+        #: The error that ended the attempt before.
         self.cause: Exception | None = None
         self.next_wait_s = 0.0
         self.given_up: GivenUp | None = None
@@ -170,7 +170,7 @@ class RetriedCall:
         return again
 
     def answered(self, verdict: Verdict, what: str) -> bool:
-        """The same for what is no exception. ``what`` is for the log."""
+        """Judge an attempt that raised nothing. ``what`` is for the log."""
         return self._again(verdict, what, None)
 
     def _again(self, verdict: Verdict, what: str, error: Exception | None) -> bool:
@@ -222,7 +222,7 @@ class RetriedCall:
             self.cause.add_note(f"fuseboard: attempt {self.num} was refused: {explanation}")
 
     def last_error(self) -> Exception | None:
-        """What to raise if there is no other attempt. Forgotten after that, for the reason in ``failed``."""
+        """The error to raise if there is no other attempt. Forgets it then, for the reason in ``failed``."""
         error, self.cause = self.cause, None
         return error
 
@@ -309,7 +309,7 @@ class RetriedCall:
                 logger.exception("retry.not_shown dependency=%s attempt=%d", self._part.name, self.num)
 
     def _show_failed(self, observer: Observer, what: str) -> None:
-        # What is not repeated by policy, or because it went well, is no news of retries.
+        # A call that is not repeated by policy, or because it went well, is no news of retries.
         if self.given_up in (GivenUp.OFF, GivenUp.NOT_RETRYABLE):
             observer.attempt_ended()
         else:

@@ -127,14 +127,14 @@ class Retries:
         clock: Callable[[], float] = monotonic,
         random: Random | None = None,
     ) -> None:
-        #: What the policy allows a dependency; ``None`` for no retries.
+        #: The retries that the policy allows a dependency; ``None`` for none.
         self.settings = settings
         self._protection, self._now_us, self._live_servers = protection, now_us, live_servers
         self.capacity = capacity
         self.clock = clock
         self.random = random if random is not None else Random()
         self.lock = Lock()
-        #: What shows attempts to people; ``None`` for nothing.
+        #: The observer shows attempts to people; ``None`` for none.
         self.observer: Observer | None = None
         self._process = ProcessBudget()
         self._parts: dict[str, DependencyRetries] = {}
@@ -166,7 +166,7 @@ class Retries:
         return part
 
     def part_unlocked(self, dependency: str) -> DependencyRetries:
-        """The same, for a caller that has the lock."""
+        """Return the part, for a caller that has the lock."""
         part = self._parts.get(dependency)
         if part is None:
             part = DependencyRetries(dependency, self.clock())
@@ -174,7 +174,7 @@ class Retries:
         return part
 
     def cap(self, caps: Mapping[str, int], valid_s: float) -> None:
-        """What the control plane allows this pod besides its budget. Without news, it ends."""
+        """Apply the part that the control plane allows this pod besides its budget. Without news, it ends."""
         self._caps, self._caps_until = caps, self.clock() + valid_s
 
     def totals(self) -> dict[str, CallTotals]:
@@ -182,7 +182,7 @@ class Retries:
         return {name: part.totals for name, part in self._parts.copy().items()}
 
     def reported(self, loads: tuple[CallLoad, ...]) -> tuple[CallLoad, ...]:
-        """What a heartbeat says about dependencies, with their totals. Those without a load follow."""
+        """The loads for a heartbeat, with their totals. Dependencies without a load follow."""
         totals = self.totals()
         known = [_with(load, totals.pop(load.dependency, CallTotals())) for load in loads]
         added = [_with(CallLoad(dependency=name), counted) for name, counted in totals.items() if counted.any]

@@ -14,7 +14,7 @@ from fuseboard.contract.protection import Retry
 
 #: First calls and retries are counted in slots of a second.
 SLOTS = 10
-#: What says how a dependency does: so many calls, and no older.
+#: A dependency is judged by this many calls, and none older.
 WINDOW_CALLS, WINDOW_S = 100, 30.0
 #: Fewer say nothing.
 ENOUGH = 10
@@ -98,7 +98,7 @@ class RetryBudget:
         self._advance(now)
         by_all = sum(self._calls) * retry.budget_percent / 100
         self._fill(now, floor_per_s, by_all)
-        # As in the floor, less than one retry in the window is none at all.
+        # Less than one retry in the window is none at all, like in the floor.
         per_s = max(by_all / SLOTS if by_all >= 1.0 else 0.0, floor_per_s)
         before_s = self._last_s
         if troubled and before_s is not None and (now - before_s) * per_s < SPACING:

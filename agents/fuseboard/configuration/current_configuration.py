@@ -66,11 +66,11 @@ class Configuration:
         #: Dependency -> the revision up to which its overrides were ended without a new configuration.
         self._ended_overrides: dict[str, int] = {}
 
-    # What applies
+    # The configuration that applies
 
     @property
     def applied(self) -> Applied:
-        """What the next heartbeat says about it. The revision waits until every kept tenant is up to date."""
+        """The configuration for the next heartbeat. The revision waits until kept tenants are up to date."""
         return Applied(
             epoch=self._complete.epoch,
             revision=self._complete.revision,

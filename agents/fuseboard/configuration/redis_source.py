@@ -16,7 +16,7 @@ from fuseboard.store.subscription import Subscription
 #: How long the server may be silent while it is asked, and how long connecting may take.
 IO_TIMEOUT_S = 1.0
 
-#: What asking Redis for the configuration may raise.
+#: Errors of a question to Redis for the configuration.
 FAILURES = (OSError, TimeoutError, hiredis.ReplyError)
 
 

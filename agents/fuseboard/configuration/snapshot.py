@@ -102,7 +102,7 @@ class TenantTable:
         return kept
 
     def peek(self, tenant: str) -> _Kept | None:
-        """As ``find``, without noting that the record is used."""
+        """Find a record like ``find``, without noting that it is used."""
         return self._young.get(tenant) or self._old.get(tenant)
 
     def put(self, tenant: str, record: TenantRecord | None) -> None:

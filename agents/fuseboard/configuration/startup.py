@@ -65,7 +65,7 @@ class DiskWriter:
     def __init__(self, configuration: Configuration, disk: Disk | None) -> None:
         self._configuration = configuration
         self._disk = disk
-        #: What the file has: the head, how many tenants, and how many live servers.
+        #: The content of the file: the head, how many tenants, and how many live servers.
         self._written: tuple[ConfigHead, int, int] | None = None
         self._tried_at = -TENANTS_WRITE_S
         self._failed = False

@@ -63,7 +63,7 @@ class Watch:
             keys.config_channel(environment).encode(): self._nudged,
             keys.breaker_channel(environment).encode(): breaker_opened,
         }
-        #: Those of other parts. A user of Redis may not be allowed to read them.
+        #: Channels of other parts. A user of Redis may not be allowed to read them.
         self._others: dict[bytes, OnMessage] = {}
         self._subscription: Subscription | None = None
         self._nudges: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What the agent and the control plane agree on.
+"""The contract between the agent and the control plane.
 
 This package is the only part of ``fuseboard`` that the control plane may import. It imports only the
 standard library and msgspec. It belongs to the agent because pods are upgraded last: the side that is

@@ -18,7 +18,7 @@ class BacklogFigures(Struct, array_like=True, frozen=True):
     #: Payloads in bytes, those of dead jobs included.
     bytes: int
     results: int
-    #: For how many us the job that comes next has waited; 0 if none is ready.
+    #: Microseconds that the next job has waited; 0 if none is ready.
     waiting_us: int
     #: Store time in us at which a worker last asked; 0 for never.
     asked_us: int
@@ -32,20 +32,20 @@ class BacklogFigures(Struct, array_like=True, frozen=True):
     cancelled: int
     expired: int
     refused: int
-    #: What the last submit could fill; 0 if an older agent submitted.
+    #: The bound of the last submit; 0 if an older agent submitted.
     max_jobs: int
     max_bytes: int
-    #: Of the leased jobs, those whose lease has not ended: a worker has them.
+    #: Leased jobs whose lease has not ended: a worker has them.
     held: int
-    #: Of the delayed jobs, those that are due. They stay delayed until a worker asks.
+    #: Delayed jobs that are due. They stay delayed until a worker asks.
     due: int = 0
-    #: For how many us the oldest work has waited that a worker could take: a ready job, a delayed one that is
-    #: due, or one whose lease has ended. 0 if there is none.
+    #: Microseconds that the oldest job has waited that a worker could take: a ready one, a due one of the
+    #: delayed, or one whose lease has ended. 0 if there is none.
     late_us: int = 0
 
     @property
     def jobs(self) -> int:
-        """What counts against the bound of jobs."""
+        """The number of jobs that count against the bound of jobs."""
         return self.ready + self.delayed + self.leased
 
     @property
@@ -55,7 +55,7 @@ class BacklogFigures(Struct, array_like=True, frozen=True):
 
     @property
     def takeable(self) -> int:
-        """What a worker could take if it asked, apart from breaker and limits."""
+        """The number of jobs that a worker could take if it asked, apart from breaker and limits."""
         return self.ready + self.due + self.overdue
 
     @property

@@ -185,7 +185,7 @@ def values_digest(values: tuple[str, ...]) -> str:
     return subject_digest("".join(f"{len(value)}:{value}" for value in values))
 
 
-# What pods decided without Redis and reported later, in the domain of its limits.
+# Decisions that pods made without Redis and reported later, in the domain of its limits.
 
 
 def offline_totals(limit_key: str) -> str:

@@ -78,7 +78,7 @@ class Name(_Field):
     """A slug, or none when the default is empty."""
 
     default: str
-    #: What stands for all of them; empty if nothing does.
+    #: The word that stands for all of them; empty if none does.
     every: str = ""
 
 

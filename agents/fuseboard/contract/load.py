@@ -45,7 +45,7 @@ class PodLoad(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     #: Requests that the pod serves now, and its calls that wait for a slot.
     in_flight: Total = 0
     waiting: Total = 0
-    #: Of requests; ``None`` after an idle window.
+    #: 95th percentile of requests; ``None`` after an idle window.
     p95_ms: Milliseconds | None = None
     #: Total of its own 5xx answers.
     errors: Total = 0

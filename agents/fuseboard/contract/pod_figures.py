@@ -15,7 +15,7 @@ SERVER = "server"
 
 
 class PodFigure(Struct, frozen=True):
-    #: As in OpenTelemetry.
+    #: The name in OpenTelemetry.
     name: str
     unit: str
     text: str
@@ -96,7 +96,7 @@ TOTALS = (
 )
 SUMS = (IN_USE, SIZE, WAITING, LOCKS_HELD)
 
-# Of one agent, and for Prometheus only.
+# Figures of one agent, for Prometheus only.
 
 INFO = _now(
     "fuseboard.pod.info",

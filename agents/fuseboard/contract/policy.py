@@ -84,7 +84,7 @@ class Limit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     period: Period | None = None
     #: An IANA time zone, which decides when the period begins.
     time_zone: Annotated[str, Meta(max_length=64)] = "UTC"
-    #: What is counted: ``calls``, or another cost that the caller states (``tokens``, ``micro_usd``).
+    #: The cost that is counted: ``calls``, or another one that the caller states (``tokens``, ``micro_usd``).
     measure: Slug = "calls"
     #: Count separately for each value of these.
     per: tuple[Dimension, ...] = ()
@@ -125,7 +125,7 @@ class Tier(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TenantRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a pod must know of one tenant."""
+    """The rules of one tenant that a pod must know."""
 
     tier: Slug
     suspended: bool = False
@@ -188,11 +188,11 @@ class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: Milliseconds = 30_000
     #: A call waits for a refusal that ends within this time, unless the caller says how long to wait.
     wait_ms: WaitMs = 0
-    #: For streamed answers, instead of the timeout: the longest time until the first part, and between two
+    #: Bounds of a stream, instead of the timeout: the longest time until the first part, and between two
     #: parts. 0 is no bound. With one of them, the length of a stream is no longer bounded.
     first_part_ms: MillisOrNone = 0
     between_parts_ms: MillisOrNone = 0
-    #: What protects each pod from it; absent for nothing.
+    #: The protection of each pod from it; absent for none.
     protection: CallProtection | None = None
     override: Override | None = None
     #: The revision of the last reset by a human. A pod that sees it rise forgets what it remembered.
@@ -244,7 +244,7 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tiers: tuple[Tier, ...]
     dependencies: tuple[Dependency, ...] = ()
     tuning: Tuning = msgspec.field(default_factory=Tuning)
-    #: What protects each pod; absent for nothing.
+    #: The protection of each pod; absent for none.
     protection: PodProtection | None = None
 
 

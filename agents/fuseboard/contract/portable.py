@@ -24,7 +24,7 @@ class Portable:
         return copied
 
     def _portable(self, state: Any) -> Any:
-        """What may leave the process, of ``args`` and of the attributes."""
+        """The ``args`` and the attributes that may leave the process."""
         return state
 
 

@@ -1,4 +1,4 @@
-"""What a pod reports of its locks, and of work that must not be done twice.
+"""The report of a pod about its locks, and about work that must not be done twice.
 
 Totals count since the process started. Only the locks that are held longest are named: a name can be anything
 that an application chooses, and a heartbeat is bounded.
@@ -23,7 +23,7 @@ LOCK_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 3
 
 
 class LockCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What became of the locks of one process."""
+    """Totals of the locks of one process."""
 
     acquired: Total = 0
     #: Acquired, but another process or task had the lock first.
@@ -79,7 +79,7 @@ class Primitives(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     once: OnceCounters = OnceCounters()
     #: Locks that the process holds now, named or not.
     holding: Total = 0
-    #: For how long it holds the one that it holds longest.
+    #: Milliseconds for which it has had its oldest lock.
     longest_ms: Annotated[int, Meta(ge=0, le=10**12)] = 0
-    #: Those that it holds longest, the longest first.
+    #: The locks that it has had longest, the longest first.
     held: Annotated[tuple[HeldLock, ...], Meta(max_length=MAX_NAMED)] = ()

@@ -100,7 +100,7 @@ class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CallProtection(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What protects one pod from one dependency."""
+    """The protection of one pod from one dependency."""
 
     #: The tier of calls whose caller names none.
     tier: CallTier = CallTier.STANDARD
@@ -156,7 +156,7 @@ class Observe(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PodProtection(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What protects a pod of this environment, whatever it calls."""
+    """The protection of a pod of this environment, whatever it calls."""
 
     shedding: Shedding | None = None
     readiness: Readiness | None = None

@@ -98,7 +98,7 @@ class Setting:
 
 
 def expected(setting: Setting) -> str:
-    """What to enter, as the end of an error or a help text."""
+    """The values to enter, as the end of an error or a help text."""
     unit = f" {setting.unit}" if setting.unit else ""
     number = f"from {setting.least:,} to {setting.most:,}{unit}"
     words = ", ".join(setting.words)

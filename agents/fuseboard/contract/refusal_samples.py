@@ -17,7 +17,7 @@ MAX_SAMPLES = 64
 #: The largest weight of one sample.
 MAX_WEIGHT = 10**9
 DIGEST_BYTES, DIGEST_KEY_BYTES = 8, 32
-#: Whose digests a sample has.
+#: The subjects whose digests a sample has.
 SUBJECTS = ("ip", "user", "api_key")
 
 Text = Annotated[str, Meta(max_length=300)]
@@ -47,7 +47,7 @@ class RefusalSample(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class DigestKey(Struct, frozen=True, kw_only=True):
-    """What pods of one environment make digests with, on one day. Never written to disk by a pod."""
+    """The key with which pods of one environment make digests, on one day. Never written to disk by a pod."""
 
     key: Annotated[bytes, Meta(min_length=DIGEST_KEY_BYTES, max_length=DIGEST_KEY_BYTES)]
 

@@ -38,7 +38,7 @@ PREFIX = "fr1."
 MAX_LENGTH = 90
 KEY_ID_BYTES, KEY_BYTES = 4, 32
 
-#: As in the problem details of a refusal.
+#: The start of ``type`` in the problem details of a refusal.
 URN = "urn:fuseboard:refusal:"
 HEADER = "fuseboard-refusal"
 
@@ -86,7 +86,7 @@ class TokenError(ValueError):
 
 
 class RefusalKey(Struct, frozen=True, kw_only=True):
-    """What a pod signs its tokens with, for the pods of one service on one day. Never written to disk."""
+    """The key that signs the tokens of the pods of one service on one day. Never written to disk."""
 
     day: Annotated[int, Meta(ge=0, le=65_535)]
     id: Annotated[bytes, Meta(min_length=KEY_ID_BYTES, max_length=KEY_ID_BYTES)]
@@ -94,7 +94,7 @@ class RefusalKey(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """What a token says, as the pod knows it."""
+    """The content of a token, as the pod knows it."""
 
     at_ms: int
     #: Random, so that two tokens have no equal digests.
@@ -110,7 +110,7 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 class RefusalToken(Struct, frozen=True, kw_only=True):
-    """What can be read from a token without its key. None of it is trusted before ``is_signed``."""
+    """The part of a token that can be read without its key. None of it is trusted before ``is_signed``."""
 
     day: int
     key_id: bytes

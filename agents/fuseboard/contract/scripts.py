@@ -39,7 +39,7 @@ class Script(Struct, frozen=True):
         return ("FCALL", self.function) if function else ("EVALSHA", self.sha)
 
     def command(self, *, function: bool) -> bytes:
-        """The same, in wire format."""
+        """The command in wire format."""
         return b"".join(
             b"$%d\r\n%b\r\n" % (len(word), word.encode()) for word in self.words(function=function)
         )

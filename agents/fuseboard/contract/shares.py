@@ -117,25 +117,23 @@ S = TypeVar("S", bound=Struct)
 
 
 def _replaced(whole: S, **parts: object) -> S:
-    """The same object when no part has changed."""
+    """Return this object when no part has changed."""
     if all(getattr(whole, name) == part for name, part in parts.items()):
         return whole
     return msgspec.structs.replace(whole, **parts)
 
 
 class AllowedAlone(Struct, frozen=True, kw_only=True):
-    """What one pod allows of a limit while Redis cannot be asked."""
+    """The part of a limit that one pod allows while Redis cannot be asked."""
 
     #: Calls per window; ``None`` when nothing is refused.
     calls: float | None
-    #: For people: ``50 of 1,000 here``.
+    #: Text for people: ``50 of 1,000 here``.
     words: str
 
 
 def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> AllowedAlone:
-    """What a pod with this reserved share allows of a settled limit. ``servers`` is the number of live
-    pods.
-    """
+    """The part of a settled limit that a pod with this reserved share allows beside ``servers`` live pods."""
     if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
         return AllowedAlone(
             calls=None, words=f"all, counted and reported later; the limit is {limit.limit:,}"

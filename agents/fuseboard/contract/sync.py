@@ -103,7 +103,7 @@ class RuleCounters(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     rule: Name
     #: Allowed or not; ``None`` when it is every request of the tenant it is listed for.
     asked: Total | None = None
-    #: Those that this rule refused.
+    #: Requests that this rule refused.
     refused: Total = 0
     #: Calls that a shadow rule would have refused, where Redis decided.
     shadow: Total = 0
@@ -152,11 +152,11 @@ MAX_UNCHARGED = 20
 
 
 class AllowedAlone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a pod allowed without Redis, and whether Redis knows of it."""
+    """The calls that a pod allowed without Redis, and whether Redis knows of it."""
 
     #: Calls (or costs) that it has not reported to Redis yet. They are lost if it dies and its disk does too.
     unreported: Total = 0
-    #: Those that it could not count, for lack of room, since the process started.
+    #: Decisions that it could not count, for lack of room, since the process started.
     uncounted: Total = 0
     #: Journals of dead pods that it reported.
     adopted: Total = 0
@@ -205,15 +205,15 @@ class SyncRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     refusals: Annotated[tuple[RefusalSample, ...], Meta(max_length=MAX_SAMPLES)] = ()
     #: How calls failed, for dependencies with failed calls.
     failures: Annotated[tuple[DependencyFailures, ...], Meta(max_length=MAX_FAILED_DEPENDENCIES)] = ()
-    #: What it counted of its tenants since an earlier tally, about once a minute; ``None`` in between.
+    #: Counts of its tenants since an earlier tally, about once a minute; ``None`` in between.
     tally: Tally | None = None
-    #: What it allowed without Redis; ``None`` while there is nothing to say.
+    #: Calls that it allowed without Redis; ``None`` while there is nothing to say.
     alone: AllowedAlone | None = None
     #: When a limit gets another algorithm or period, its scripts carry over what is spent.
     carries_counts: bool = False
     #: Its locks, and its work that must not be done twice; ``None`` for an agent that does not report them.
     primitives: Primitives | None = None
-    #: What limits count and no call of this pod has stated, since the limits last changed.
+    #: Measures that limits count and no call of this pod has stated, since the limits last changed.
     uncharged: Annotated[tuple[Uncharged, ...], Meta(max_length=MAX_UNCHARGED)] = ()
 
 
@@ -244,22 +244,22 @@ class SyncResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refetch_tenants: bool = False
     #: The reserved share of this pod, and for how long.
     share: ShareLease | None = None
-    #: What this pod simulates, and for how long; ``None`` for no drill, or when it is over.
+    #: The fault that this pod simulates, and for how long; ``None`` for no drill, or when it is over.
     drill: Drill | None = None
     #: Overrides without a revision, kept in gateways' memory while neither Postgres nor Redis can store them.
     #: They apply on top of the policy of whatever head the pod has.
     held: dict[Slug, Override] = msgspec.field(default_factory=dict)
     #: The most retries of this pod, so that the fleet makes few; without one, the pod's own budget applies.
     retry_caps: RetryCaps = msgspec.field(default_factory=dict)
-    #: For how long this pod may be unready because of pressure; 0 for not.
+    #: Milliseconds for which this pod may be unready because of pressure; 0 for not.
     unready_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
-    #: What this pod signs the tokens of its refusals with; without one, it makes none.
+    #: The key for the tokens of its refusals; without one, it makes none.
     refusal_key: RefusalKey | None = None
     #: With a key: the page that explains its tokens, which answers to refused requests name; empty for none.
     explain_url: ExplainPage = ""
-    #: What this pod makes digests of callers with, for samples of its refusals; without one, it sends none.
+    #: The key for digests of callers, for samples of its refusals; without one, it sends none.
     digest_key: DigestKey | None = None
-    #: What this pod seals kept answers with; without a key, a pod that never had one keeps them as they are.
+    #: The keys that seal kept answers; without a key, a pod that never had one keeps them as they are.
     seal_keys: SealKeys = ()
 
 

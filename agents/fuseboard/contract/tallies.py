@@ -1,4 +1,4 @@
-"""What a pod counted of its tenants, in parts that follow each other: for figures of each hour.
+"""Counts of a pod by tenant, in parts that follow each other: for figures of each hour.
 
 Totals since the start of the process would have to repeat every tenant, or a gateway would have to
 remember every tenant of every pod. So these are differences. A part has a number: a pod repeats it until it

@@ -68,7 +68,7 @@ class Period(StrEnum):
 
 
 class Dimension(StrEnum):
-    """What a limit counts separately below the tenant: each user, each address and so on has a counter."""
+    """The part of a tenant that a limit counts separately: each user, each address and so on."""
 
     USER = "user"
     IP = "ip"
@@ -77,7 +77,7 @@ class Dimension(StrEnum):
 
 
 class FailurePolicy(StrEnum):
-    """What a limit does when the store cannot be asked."""
+    """The behaviour of a limit when the store cannot be asked."""
 
     #: Allow, and count locally for later.
     FAIL_OPEN = "fail_open"
@@ -103,7 +103,7 @@ class Mode(StrEnum):
 
 
 class DrillKind(StrEnum):
-    """What a pod simulates in a drill."""
+    """The fault that a pod simulates in a drill."""
 
     #: Redis refuses and drops every connection.
     GONE = "gone"
@@ -162,7 +162,7 @@ class Outcome(StrEnum):
 
 
 class ConfigStatus(StrEnum):
-    """What happened to the newest configuration that a pod was offered."""
+    """The state of the newest configuration that a pod was offered."""
 
     APPLIED = "applied"
     REJECTED = "rejected"
@@ -191,7 +191,7 @@ class CallTier(StrEnum):
 
 
 class WhenFull(StrEnum):
-    """What happens to a call when no slot of its tier is free."""
+    """The fate of a call when no slot of its tier is free."""
 
     #: Refused at once.
     ABORT = "abort"

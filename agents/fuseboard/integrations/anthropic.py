@@ -1,4 +1,4 @@
-"""What a guarded client of Anthropic raises for a refused request: see ``fuseboard.guard``."""
+"""The errors of a guarded client of Anthropic for a refused request: see ``fuseboard.guard``."""
 
 import anthropic
 

@@ -98,7 +98,7 @@ def hooks(agent: Agent) -> tuple[Hook, Hook]:
 
 
 async def _later(ctx: Context, refused: Refused) -> Exception:
-    """What ends this try of the job: arq repeats it later, unless it was refused too often."""
+    """The error that ends this try of the job: arq repeats it later, unless it was refused too often."""
     redis, job, key = ctx["redis"], ctx["job_id"], KEY + ctx["job_id"]
     async with redis.pipeline(transaction=True) as pipe:
         pipe.hincrby(key, "times", 1)

@@ -58,7 +58,7 @@ ENTERED = "fuseboard.entered"
 
 
 def subject_of(scope: Scope) -> Subject:
-    """Who asks, as every ASGI server knows it: the address of the peer, the method and the path.
+    """The caller, as every ASGI server knows it: the address of the peer, the method and the path.
 
     Behind a proxy the peer is the proxy, unless the server reads its headers (uvicorn's
     ``--proxy-headers``). The path is the requested one, not the template of the route.

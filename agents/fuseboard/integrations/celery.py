@@ -97,7 +97,7 @@ class GuardedTask(Task):  # type: ignore[type-arg] # the parameters of each task
         report_end(agent().report, permit, error, elapsed_s, again=Retry, neutral=(Ignore, Reject))
 
     def _later(self, refused: Refused) -> Exception:
-        """What ends this run of the task. Its message is published again, unless it was refused too often."""
+        """The error that ends this run. The message is published again, unless it was refused too often."""
         request = self.request
         headers = dict(request.headers or {})
         refusals = Refusals(*headers.get(HEADER, ())).and_one()

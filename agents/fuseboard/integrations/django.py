@@ -78,7 +78,7 @@ def agent() -> blocking.Agent:
 
 
 def subject_of(request: HttpRequest) -> Subject:
-    """Who asks: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), and the route.
+    """The caller: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), and the route.
 
     The endpoint is the method and the template of the route, like ``GET /orders/<int:pk>``.
     """
@@ -261,7 +261,7 @@ class FuseboardMiddleware:
 
 
 class _Served:
-    """What one request holds until it ends."""
+    """The decisions and slots of one request until it ends."""
 
     __slots__ = ("_agent", "decision", "visit")
 

@@ -42,7 +42,7 @@ class LimitReached(Refused, HTTPException):
     def __init__(self, decision: Decision, *, legacy: bool = False) -> None:
         self.answer = status, headers, body = refusal(decision, legacy=legacy)
         ours = {name: value for name, value in headers if not name.startswith("content-")}
-        # The same body, so that ``retry_after`` equals the header, which has a random part.
+        # This is the same body, so that ``retry_after`` equals the header, which has a random part.
         HTTPException.__init__(self, status, detail=json.loads(body), headers=ours)
         self.decision = decision
 
@@ -56,7 +56,7 @@ class ConnectionRefused(Refused, WebSocketException):
 
 
 def subject_of(request: HTTPConnection) -> Subject:
-    """Who asks: the address of the peer, the method and the template of the route.
+    """The caller: the address of the peer, the method and the template of the route.
 
     The template has the prefixes of routers and mounts, and not the root path of the server. The handshake
     of a WebSocket is a GET.
@@ -161,7 +161,7 @@ def _refused(connection: HTTPConnection, decision: Decision, legacy: bool) -> Re
 
 
 class _Held:
-    """What a request holds until its answer is complete, or its WebSocket closed."""
+    """The decisions and slots of a request until its answer is complete, or its WebSocket closed."""
 
     def __init__(self, agent: Agent, visit: Visit | None) -> None:
         self._agent, self.visit = agent, visit

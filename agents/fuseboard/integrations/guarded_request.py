@@ -51,7 +51,7 @@ class RequestRefused(Refused):
 
 
 class ModelCallRefused(RequestRefused):
-    """The same for a client that passes on errors of its own, and wraps all others in "Connection error."."""
+    """A refusal in a client that passes on its own errors, and wraps all others in "Connection error."."""
 
     def __init__(self, decision: Decision, request: Any = None) -> None:
         # The clients of OpenAI and Anthropic have the same arguments.
@@ -107,7 +107,7 @@ class GuardedRequest:
         return self._call is not None and isinstance(error, Exception) and self._call.failed(error)
 
     def answered(self, verdict: Verdict, *, final: bool = False) -> bool:
-        """The same for an answer. ``final``: its body belongs to the caller already."""
+        """Judge an answer. ``final``: its body belongs to the caller already."""
         call = self._call
         if call is None:
             return False

@@ -145,7 +145,7 @@ class AsyncKept:
         self.stream = stream
         self.begun = b""
         self.whole = False
-        #: What broke it off. Its reader gets it where it was.
+        #: The error that interrupted the body. Readers get it at the same position.
         self.error: Exception | None = None
         self._rest: Any = None
 
@@ -185,7 +185,7 @@ class AsyncKept:
 
 
 class Kept:
-    """The same for threads."""
+    """A kept body for threads."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

@@ -33,12 +33,12 @@ class CallRefused(RequestRefused, httpx.TransportError):
 
 
 class GuardedTransport(AsyncGuard[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
-    """For ``httpx.AsyncClient``."""
+    """The transport of ``httpx.AsyncClient``."""
 
     _library, _refused = httpx, CallRefused
 
 
 class BlockingGuardedTransport(BlockingGuard[httpx.BaseTransport], httpx.BaseTransport):
-    """For ``httpx.Client``."""
+    """The transport of ``httpx.Client``."""
 
     _library, _refused = httpx, CallRefused

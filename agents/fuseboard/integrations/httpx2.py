@@ -23,12 +23,12 @@ class CallRefused(RequestRefused, httpx2.TransportError):
 
 
 class GuardedTransport(AsyncGuard[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport):
-    """For ``httpx2.AsyncClient``."""
+    """The transport of ``httpx2.AsyncClient``."""
 
     _library, _refused = httpx2, CallRefused
 
 
 class BlockingGuardedTransport(BlockingGuard[httpx2.BaseTransport], httpx2.BaseTransport):
-    """For ``httpx2.Client``."""
+    """The transport of ``httpx2.Client``."""
 
     _library, _refused = httpx2, CallRefused

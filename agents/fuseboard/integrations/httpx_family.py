@@ -204,7 +204,7 @@ class AsyncGuard(Guard[Transport]):
 
 
 class BlockingGuard(Guard[Transport]):
-    """The same for threads, with an agent of ``fuseboard.blocking``."""
+    """A guard for threads, with an agent of ``fuseboard.blocking``."""
 
     _agent: BlockingAgent
 

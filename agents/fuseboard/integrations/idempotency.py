@@ -47,7 +47,7 @@ HEADERS = (
 )
 #: A repeated answer without its own rule for caches gets this one: it can be private.
 NO_STORE = ("cache-control", "no-store")
-#: What marks a repeated answer: our header, and the one that clients of Stripe look for.
+#: Headers that mark a repeated answer: our header, and the one that clients of Stripe look for.
 REPLAYED = (("idempotency-replayed", "true"), ("idempotent-replayed", "true"))
 
 _PROBLEM = "urn:fuseboard:problem:idempotency-"
@@ -78,7 +78,7 @@ _decode = msgspec.msgpack.Decoder(Kept).decode
 
 
 class Rules:
-    """What one middleware does with keys.
+    """The rules of one middleware for keys.
 
     ``keep``: whether the answer with this status ends the request; the default is 2xx. After another
     status, or an exception, the request can run again. ``fail_open``: while Redis cannot be asked, requests

@@ -1,4 +1,4 @@
-"""What all job engines share: for how long a refused task waits, and when it fails."""
+"""Rules that all job engines share: for how long a refused task waits, and when it fails."""
 
 import random
 import time

@@ -41,7 +41,7 @@ logger = logging.getLogger("fuseboard.wsgi")
 
 
 def subject_of(environ: Environ) -> Subject:
-    """Who asks: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), method and path."""
+    """The caller: the address of the peer (or of a proxy, unless ``REMOTE_ADDR`` is set), method and path."""
     endpoint = endpoint_of(environ["REQUEST_METHOD"], _path_of(environ))
     return Subject(ip=environ.get("REMOTE_ADDR", ""), endpoint=endpoint)
 

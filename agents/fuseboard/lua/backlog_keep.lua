@@ -1,5 +1,5 @@
 #!lua
--- Which leases are still ours? Renews them, with their slots.
+-- Renews the leases that are still ours, with their slots.
 --
 -- Invariant: an old fence renews nothing.
 --

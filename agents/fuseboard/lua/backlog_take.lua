@@ -1,5 +1,5 @@
 #!lua
--- Which jobs may be sent now? Hands them out in order, if override, breaker and limits admit their calls.
+-- Hands out the jobs that may be sent now, in order, if override, breaker and limits admit their calls.
 --
 -- Invariant: what is handed out was admitted in the same script, as admit.lua admits calls. No job overtakes
 -- another with a lower score. A call that hands out nothing spends nothing: no try, no slot, no limit. One

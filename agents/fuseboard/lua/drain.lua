@@ -1,5 +1,5 @@
 #!lua
--- What was decided without Redis? Counted once, however often it is reported.
+-- Counts decisions that a pod made without Redis. Counts each once, however often it is reported.
 --
 -- Invariant: a segment counts once per domain, even if its pod died before the answer came. Totals
 -- are history: they refuse no calls. Only shares of a limit that a pod spent alone are charged, as

@@ -39,7 +39,7 @@ if action == 'begin' then
     end
     local late = tonumber(ARGV[6])
     if late > 0 and now > late then return { 'late', fence, 0, '', now } end
-    -- The same question again, because its answer was lost, gets the same number.
+    -- A question that is repeated, because its answer was lost, gets the same number.
     if not mine then fence = math.max(fence + 1, now) end
     til = now + ARGV[3]
     redis.call('HSET', KEYS[1], 'state', 'running', 'owner', caller, 'fence', text(fence),

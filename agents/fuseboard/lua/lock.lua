@@ -1,5 +1,5 @@
 #!lua
--- Who has the lock? One token at a time, and each gets a higher number than all before it.
+-- Grants the lock. One token has it at a time, and each gets a higher number than all before it.
 --
 -- Invariant: only its token renews and releases an unexpired lock. Numbers (fences) rise, also after
 -- Redis lost the lock or its clock was set back a little: a number is never below the time of the store.
@@ -35,7 +35,7 @@ if action == 'take' then
     if taken and not mine or late > 0 and now > late then
         return { 0, fence, math.max(0, til - now), now }
     end
-    -- The same question again, because its answer was lost, gets the same number.
+    -- A question that is repeated, because its answer was lost, gets the same number.
     if not mine then fence = math.max(fence + 1, now) end
     write(caller, tonumber(ARGV[3]))
     return { 1, fence, til - now, now }

@@ -1,5 +1,5 @@
 #!lua
--- What was really spent? Corrects what calls were charged when they were admitted.
+-- Corrects the charges that calls got when they were admitted to their real costs.
 --
 -- Invariant: nothing is refused, because the calls are over. A refund never gives back more than was
 -- spent in its sub-bucket, nothing when the call has left the window, and a slot is freed once. A counter that
@@ -43,7 +43,7 @@ local function charge(limit, amount)
     if limit.ring or limit.count then
         spend(limit, math.min(amount, LARGEST - (limit.ring and limit.ring[3] or limit.count)))
     else
-        -- As far ahead as read_bucket accepts.
+        -- read_bucket accepts no time further ahead.
         local full = ceil(limit.size * limit.window / limit.limit)
         spend(limit, math.min(amount, 2 * math.max(limit.size, limit.limit)))
         limit.us = math.min(limit.us, now + full + math.max(full, limit.window))

@@ -52,7 +52,7 @@ class LockDecorator(ABC):
 
 
 class AsyncPrimitives(LockDecorator):
-    """Of an agent on an event loop. ``figures`` and ``seals`` are those of its present run."""
+    """The primitives of an agent on an event loop. ``figures`` and ``seals`` are those of its present run."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AsyncPrimitives(LockDecorator):
 
     @cached_property
     def idempotency(self) -> "Records":
-        """For the middleware of ``Idempotency-Key``, and for ``once``."""
+        """The store for the middleware of ``Idempotency-Key``, and for ``once``."""
         from fuseboard.primitives.idempotency import Records
 
         thread, environment, figures, seals = self._store
@@ -111,23 +111,23 @@ class AsyncPrimitives(LockDecorator):
 
 
 class ThreadPrimitives(LockDecorator):
-    """Of a blocking agent."""
+    """The primitives of a blocking agent."""
 
     @abstractmethod
     def _primitives(self) -> AsyncPrimitives:
-        """Those of the agent, which is started."""
+        """Return the primitives of the agent, which is started."""
 
     @abstractmethod
     async def _primitives_later(self) -> AsyncPrimitives:
-        """The same for a coroutine on any loop."""
+        """Return the primitives to a coroutine on any loop."""
 
     @property
     def idempotency(self) -> "Records":
-        """For the middleware of ``Idempotency-Key``, and for ``once``."""
+        """The store for the middleware of ``Idempotency-Key``, and for ``once``."""
         return self._primitives().idempotency
 
     def lock(self, name: str, *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S) -> BlockingLock:
-        """As ``fuseboard.Agent.lock``: ``with agent.lock(name) as lock``."""
+        """See ``fuseboard.Agent.lock``: ``with agent.lock(name) as lock``."""
         return self._primitives().locks.blocking(name, ttl_s, wait_s)
 
     @asynccontextmanager
@@ -142,7 +142,7 @@ class ThreadPrimitives(LockDecorator):
     def lock_all(
         self, names: Iterable[str], *, ttl_s: float = TTL_S, wait_s: float = MAX_WAIT_S
     ) -> "BlockingSeveralLocks":
-        """As ``fuseboard.Agent.lock_all``."""
+        """See ``fuseboard.Agent.lock_all``."""
         from fuseboard.primitives.several_locks import BlockingSeveralLocks
 
         return BlockingSeveralLocks(self._primitives().locks.blocking, names, ttl_s, wait_s)
@@ -150,7 +150,7 @@ class ThreadPrimitives(LockDecorator):
     def once(
         self, event: str, event_id: "EventId", *, keep_s: float = KEEP_S, lease_s: float = LEASE_S
     ) -> "BlockingOnce":
-        """As ``fuseboard.Agent.once``: ``with agent.once(event, event_id)``."""
+        """See ``fuseboard.Agent.once``: ``with agent.once(event, event_id)``."""
         from fuseboard.primitives.once import BlockingOnce
 
         return BlockingOnce(self.idempotency, event, event_id, keep_s, lease_s)

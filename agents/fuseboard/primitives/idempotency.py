@@ -37,7 +37,7 @@ DRIFT = 0.01
 
 
 class Request(NamedTuple):
-    """What makes two requests the same, and what tells a mistaken use of one key apart."""
+    """The parts of a request that make two the same, and that detect a mistaken use of one key."""
 
     caller: str
     method: str
@@ -191,12 +191,12 @@ class Records:
 
     @property
     def figures(self) -> OnceFigures:
-        """Those of the present run of the agent."""
+        """The figures of the present run of the agent."""
         return self._figures()
 
     @property
     def seals(self) -> Seals:
-        """Those of the present run of the agent."""
+        """The seals of the present run of the agent."""
         return self._seals()
 
     async def begin(self, request: Request, lease_s: float, keep_s: float) -> Found:

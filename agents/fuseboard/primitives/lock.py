@@ -47,7 +47,7 @@ REMEMBERED_MS = 60_000
 RENEW_S = 20.0
 #: The pauses between two questions of one that waits: the first, and the longest.
 PAUSES_S = (0.02, 0.25)
-#: Those between two attempts to release a lock while Redis cannot be asked.
+#: Seconds between two attempts to release a lock while Redis cannot be asked.
 AGAIN_S = (0.25, 4.0)
 
 
@@ -61,7 +61,7 @@ class Locks:
 
     @property
     def figures(self) -> LockFigures:
-        """Those of the present run of the agent."""
+        """The figures of the present run of the agent."""
         return self._figures()
 
     def asynchronous(self, name: str, ttl_s: float, wait_s: float) -> "AsyncLock":
@@ -80,7 +80,7 @@ def check_lock(name: object, ttl_s: object, wait_s: object) -> None:
 
 
 class Lock:
-    """For one block. Not reentrant: a second lock of this name waits, also in this process."""
+    """A lock for one block. Not reentrant: a second lock of this name waits, also in this process."""
 
     def __init__(self, locks: Locks, name: str, ttl_s: float, wait_s: float) -> None:
         check_lock(name, ttl_s, wait_s)

@@ -36,7 +36,7 @@ _MAX_ID = 1_000
 
 
 class Once:
-    """For one block."""
+    """A claim for one block."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ def check_once(event: object, event_id: object, keep_s: object, lease_s: object)
 
 
 def encoded_result(result: Any) -> bytes:
-    """As JSON. Raises ``Misconfigured`` for a result that JSON does not have, or that is too long."""
+    """Encode the result as JSON. Raises ``Misconfigured`` if JSON does not have it, or it is too long."""
     try:
         encoded = msgspec.json.encode(result)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:

@@ -14,7 +14,7 @@ MAX_LOCKS = 50
 
 
 class Held(Protocol):
-    """What a block with several locks needs of one."""
+    """The part of a lock that a block with several locks needs."""
 
     @property
     def valid(self) -> bool: ...

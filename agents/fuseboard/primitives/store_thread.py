@@ -69,7 +69,7 @@ class StoreThread:
             return asyncio.run_coroutine_threadsafe(question, self._loop)
 
     def submit_undoable(self, question: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> Future[T]:
-        """The same, and ``undo`` an answer that comes after the future was cancelled."""
+        """Submit, and ``undo`` an answer that comes after the future was cancelled."""
         answer: Future[T] = Future()
 
         self.submit(settle(answer, question, undo))

@@ -49,7 +49,7 @@ class Pool:
         self.share = 0
         self.limit = 0
         self.in_flight = 0
-        #: Who gets a slot that becomes free: the first of these whose tier has a waiting call.
+        #: The first of these whose tier has a waiting call gets a slot that becomes free.
         self.seats: tuple[Seat, ...] = ()
 
 
@@ -95,7 +95,7 @@ class Tier:
         return self.active > 0 or bool(self.waiters)
 
     def load(self) -> TierLoad:
-        """What a heartbeat says about it. The peak begins again."""
+        """Return the figures for a heartbeat. The peak begins again."""
         peak, self.peak = self.peak, self.active
         return TierLoad(
             limit=min(self.limit, UNLIMITED),
@@ -110,7 +110,7 @@ class Tier:
 
 
 class Seat:
-    """What a call of ``tier`` has while it uses a slot of ``pool``. All its calls share one."""
+    """A tier that uses slots of a pool. All calls of ``tier`` in ``pool`` share one."""
 
     __slots__ = ("borrowed", "pool", "tier")
 
@@ -148,7 +148,7 @@ class Bulkhead:
             tuple(Seat(tier, pool, borrowed=below > at) for below, pool in enumerate(self.pools))
             for at, tier in enumerate(self.tiers)
         )
-        #: Which tiers call; ``None`` where the tiers never lend their slots.
+        #: The tiers that call; ``None`` where the tiers never lend their slots.
         self._in_use: TiersInUse | None = None
         #: A pool uses more than its share, so all pools together may use no more than all slots.
         self._crowded = False
@@ -261,7 +261,7 @@ class Bulkhead:
         seat = tier.seats[0]
         pool = seat.pool
         if pool.in_flight < pool.limit:
-            # As ``_take``, without the call: nearly every call ends here.
+            # This is ``_take`` inlined: nearly every call ends here.
             pool.in_flight += 1
             tier.entered += 1
             tier.active = active = tier.active + 1
@@ -276,7 +276,7 @@ class Bulkhead:
         return None
 
     def _try_shared(self, at: int) -> Seat | None:
-        """As ``try_enter``, for a tier that did not call, and while a pool uses more than its share."""
+        """Try to enter for a tier that did not call, and while a pool uses more than its share."""
         if self._in_use is not None and self._in_use.call(at, self._clock()):
             self._divide()
         for seat in self.tiers[at].seats:
@@ -413,7 +413,7 @@ class Bulkhead:
         for pool in self.pools:
             self._grant(pool)
 
-    # What a heartbeat says
+    # Figures of a heartbeat
 
     def loads(self) -> tuple[TierLoad, ...]:
         """One for each tier. Their peaks begin again."""

@@ -20,9 +20,9 @@ _NO_LIMIT = 2**60
 class Usage(Struct, frozen=True, kw_only=True):
     """Parts of 1. ``None`` is unknown; more than 1 is possible where the limit is not strict."""
 
-    #: Of ``cores``, since the last reading.
+    #: Used part of ``cores`` since the last reading.
     cpu: float | None = None
-    #: Of the scheduler's periods, those in which the CPU limit stopped the pod.
+    #: Part of the scheduler's periods in which the CPU limit stopped the pod.
     throttled: float | None = None
     memory: float | None = None
     #: The CPU limit, or without one the CPUs that the process may run on.
@@ -76,7 +76,7 @@ class ResourceReader:
         self._before: tuple[float, CpuTotals] | None = None
 
     def read(self, now: float) -> Usage:
-        """What was used since the last reading; ``now`` is of a monotonic clock."""
+        """Return the use since the last reading; ``now`` is of a monotonic clock."""
         totals = self._cpu.read()
         before, self._before = self._before, None if totals is None else (now, totals)
         cores = float(self._cores())

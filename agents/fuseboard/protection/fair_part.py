@@ -20,7 +20,7 @@ class FairPart:
         self._rates = [0.0] * GROUPS
         self._left = [0.0] * GROUPS
         self._line = float("inf")
-        #: What all of them may take until the next tick.
+        #: Requests that all of them may take until the next tick.
         self._budget = float("inf")
 
     def take(self, source: str) -> bool:
@@ -58,7 +58,7 @@ class FairPart:
 
 
 def _carried(left: float) -> float:
-    """What was not taken in a tick. At most one request: a quiet time is not saved up."""
+    """The rest of a tick. At most one request: a quiet time is not saved up."""
     return min(left, 1.0)
 
 

@@ -90,7 +90,7 @@ class LatencyHistogram:
         return _middle(CELLS - 1)
 
     def _halves(self, now: float) -> tuple[_Half, ...]:
-        """Those of which the samples are not too old."""
+        """The halves whose samples are not too old."""
         late_s = now - self._ends
         if late_s < 0:
             return self._both

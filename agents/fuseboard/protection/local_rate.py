@@ -33,7 +33,7 @@ class LocalRate:
         return wait_s if wait_s > 0 else 0.0
 
     def take(self, now: float) -> float:
-        """As ``peek``, and spends one token when the call may be made."""
+        """Peek, and spend one token when the call may be made."""
         full_at = self._full_at
         wait_s = full_at + self._gap_s * 0.999 - self.window_s - now
         if wait_s > 0:

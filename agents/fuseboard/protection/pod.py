@@ -29,7 +29,7 @@ TICK_JITTER = 0.1
 SLOW_TICK_S = 1.0
 #: Calls that bulkheads refused in this time count as waiting.
 DEMAND_S = 1.0
-#: What a heartbeat can say about a cause.
+#: The longest cause in a heartbeat, in letters.
 LONGEST_CAUSE = 200
 #: Signals that limit the rate of what a pod admits. If they refused tiers too, a pod whose p95 is a little
 #: over its limit would refuse all but the highest.
@@ -290,17 +290,17 @@ class Pod:
             signal("memory", usage.memory, f"memory is at {usage.memory or 0:.0%} of its limit"),
         )
 
-    # What others read
+    # Figures that others read
 
     def grant(self, unready_ms: int, asked_at: float) -> None:
-        """What a gateway answered to a heartbeat."""
+        """Apply the answer of a gateway to a heartbeat."""
         self.readiness.grant(unready_ms, asked_at, self._clock())
 
     def ready(self) -> Ready:
         return self.readiness.state(self._clock())
 
     def load(self) -> PodLoad:
-        """For the next heartbeat."""
+        """The load of the pod for the next heartbeat."""
         now = self._clock()
         with self._lock:
             p95_s = self.requests.p95_s(now)
@@ -327,7 +327,7 @@ class Pod:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """For ``/resilience``: figures only, without tenants and without secrets."""
+        """The answer of ``/resilience``: figures only, without tenants and without secrets."""
         now, shedder, usage = self._clock(), self.shedder, self.usage
         with self._lock:
             routes = {

@@ -50,7 +50,7 @@ class Pressure(Struct, frozen=True):
     #: The text of the signal that the value comes from; empty without pressure.
     cause: str = ""
     signals: tuple[Signal, ...] = ()
-    #: For how long the level has been what it is.
+    #: Seconds since the level last changed.
     since_s: float = 0.0
 
     def explain(self) -> str:

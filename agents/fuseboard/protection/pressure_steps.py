@@ -23,7 +23,7 @@ class PressureSteps:
         #: The slots now.
         self.now = full
         self._high = 0
-        #: What was high when last measured, and what took the slots.
+        #: Signals that were high when last measured, and the one that took the slots.
         self._was_high: set[str] = set()
         self._short: set[str] = set()
         self._low_since: float | None = None

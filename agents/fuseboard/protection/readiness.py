@@ -44,7 +44,7 @@ class Readiness:
             self._granted_until = float("-inf")
 
     def grant(self, unready_ms: int, asked_at: float, now: float) -> None:
-        """What the answer to a heartbeat says that was sent at ``asked_at``; 0 ends the grant."""
+        """Apply the answer to a heartbeat that was sent at ``asked_at``; 0 ends the grant."""
         self._granted_until = asked_at + unready_ms / 1000 if unready_ms else float("-inf")
         self._conclude(now)
 

@@ -144,7 +144,7 @@ class Shedder:
         self._finished += 1
 
     def priorities(self) -> tuple[PriorityLoad, ...]:
-        """What was asked and shed, by the lowest priority of each level."""
+        """Requests asked and shed, by the lowest priority of each level."""
         lowest: dict[int, int] = {}
         for priority, level in self._levels.items():
             lowest.setdefault(level, priority)
@@ -181,7 +181,7 @@ class Shedder:
             self.rate += WEIGHT / 2 * (finished - self.rate)
 
     def _judge(self, now: float, load: Load) -> None:
-        """Which limits are exceeded. Each is left at a lower value than it is entered at."""
+        """The limits that are exceeded. Each is left at a lower value than it is entered at."""
         settings = self.settings
         most = settings.queue_max
         self._queue.judge(now, load.waiting > most, load.waiting <= most * QUEUE_EXIT)

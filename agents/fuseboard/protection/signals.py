@@ -1,4 +1,4 @@
-"""What a pod measures about itself: its requests, its event loop, and the calls that wait in it."""
+"""Signals that a pod measures: its requests, its event loop, and the calls that wait in it."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +19,7 @@ OTHER = "other"
 
 
 class CallLoads(Protocol):
-    """What the signals need to know about calls that leave the pod. The admission has it."""
+    """The figures of calls that leave the pod, for the signals. The admission has it."""
 
     def waiting(self) -> int:
         """Calls that wait for a slot of a bulkhead."""
@@ -88,8 +88,9 @@ class RouteLatency:
         self.recent.add(seconds, now)
 
     def p95_s(self, now: float) -> float | None:
-        """Of the last 5 to 10 s, or of the last 1 to 2 s if that is less: a short peak is no overload, and
-        an overload that has ended is none either. ``None`` with too few samples.
+        """The 95th percentile of the last 5 to 10 s, or of the last 1 to 2 s if that is less.
+
+        A short peak is no overload, and an overload that has ended is none either. ``None`` for few samples.
         """
         usual = self.histogram.quantile(0.95, now, at_least=ENOUGH_SAMPLES)
         recent = self.recent.quantile(0.95, now, at_least=ENOUGH_SAMPLES)
@@ -145,7 +146,7 @@ class RequestSignals:
 
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.in_flight = 0
-        #: Those whose response has not begun. A long stream is in flight, and no work that waits.
+        #: Requests whose response has not begun. A long stream is in flight, and no work that waits.
         self.unanswered = 0
         #: Totals.
         self.entered = 0

@@ -1,4 +1,4 @@
-"""Which tiers call: a tier that does not call needs no slots."""
+"""The tiers that call: a tier that does not call needs no slots."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What a pod reports to the control plane, and what it gets back.
+"""The reports of a pod to the control plane, and its answers.
 
 * ``counters``: everything counted since the process started; used on the event loop.
 * ``loop_port``: the only way between the sync thread and the event loop.

@@ -34,7 +34,7 @@ MAX_DEPENDENCIES = 500
 FAILED_LATELY_S = 60.0
 #: Tenants in a heartbeat: the busiest recent ones.
 BUSIEST_TENANTS = 50
-#: Of those, the ones whose requests a heartbeat also reports by rule.
+#: The busiest of those tenants, whose requests a heartbeat also reports by rule.
 BUSIEST_BY_RULE = 25
 
 #: How much of a tenant's activity still counts one heartbeat later, so that the list is steady.
@@ -56,7 +56,7 @@ class _Dependency:
         self.took_s = 0.0
 
     def note_failed(self, outcome: Outcome, kind: str, trace: str) -> None:
-        """Of a failed or slow call, or of one that the vendor refused: a neutral one, such as a 401."""
+        """Note a failed or slow call, or one that the vendor refused: a neutral one, such as a 401."""
         if kind not in self.kinds and len(self.kinds) >= MAX_KINDS:
             kind = OTHER_KINDS
         self.failed += 1
@@ -90,7 +90,7 @@ class Counters:
         return self._tallies.find(tenant, rules)
 
     def tally_above(self, tenant: str, rules: tuple[str, ...]) -> RequestTally:
-        """The same, for requests of the children of ``tenant``."""
+        """The tally for requests of the children of ``tenant``."""
         return self._tallies.find(tenant, rules, below=True)
 
     def request(
@@ -230,7 +230,7 @@ class Counters:
         )
 
     def failures(self) -> tuple[DependencyFailures, ...]:
-        """Of the dependencies with failed calls, those that failed first: the list stays the same."""
+        """The failures of the dependencies that failed first: the list stays the same."""
         now = monotonic()
         failed: list[DependencyFailures] = []
         for name, counts in self._dependencies.copy().items():

@@ -1,4 +1,4 @@
-"""What the gateway answered, without the code that asks it: only a pod with a gateway loads that."""
+"""An answer of the gateway, without the code that asks it: only a pod with a gateway loads that."""
 
 from msgspec import Struct
 

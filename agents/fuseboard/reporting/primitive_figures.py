@@ -1,4 +1,4 @@
-"""What became of the locks of this process, and of work that must not be done twice.
+"""Figures of the locks of this process, and of work that must not be done twice.
 
 The thread of the store writes, any thread reads. No lock is needed: each count is one assignment, and a copy
 of the locks that are held is one call that the interpreter does not interrupt.
@@ -44,7 +44,7 @@ class Durations:
 
 
 class LockFigures:
-    """What became of the locks of this process."""
+    """Figures of the locks of this process."""
 
     def __init__(self) -> None:
         self.acquired = 0
@@ -79,7 +79,7 @@ class LockFigures:
         return max((monotonic() - since for _, since in list(self.held.values())), default=0.0)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON, for ``/resilience``."""
+        """Return the figures as JSON, for ``/resilience``."""
         return self.events() | {
             "waited_s": round(self.waits.total_s, 3),
             "held_s": round(self.holds.total_s, 3),
@@ -92,7 +92,7 @@ class LockFigures:
 
 
 class OnceFigures:
-    """What became of requests with an ``Idempotency-Key``, and of blocks of ``agent.once``."""
+    """Figures of requests with an ``Idempotency-Key``, and of blocks of ``agent.once``."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -113,13 +113,13 @@ class OnceFigures:
 
 
 class PrimitiveFigures:
-    """Of one run of an agent."""
+    """The figures of one run of an agent."""
 
     def __init__(self) -> None:
         self.locks, self.once = LockFigures(), OnceFigures()
 
     def wire(self) -> Primitives:
-        """For a heartbeat."""
+        """Return the figures for a heartbeat."""
         locks = self.locks
         held = locks.held_now()
         named = [one for one in held[:MAX_NAMED] if one[1] >= NAMED_AFTER_S]

@@ -26,7 +26,7 @@ class RequestTally:
         self.rules = rules
         self.allowed = 0
         self.refused = 0
-        #: Of the allowed ones, those from a fleet lease of a hot key.
+        #: Allowed requests from a fleet lease of a hot key.
         self.leased = 0
         #: Rule -> requests it refused; and for shadow rules, calls it would have refused.
         self.refused_by: dict[str, int] = {}
@@ -58,7 +58,7 @@ class RequestTally:
             self.shadow[rule] = self.shadow.get(rule, 0) + calls
 
 
-#: For demands whose requests are not counted by tenant.
+#: The tally of demands whose requests are not counted by tenant.
 UNCOUNTED = RequestTally("", ())
 
 

@@ -1,4 +1,4 @@
-"""What tenants of this pod asked for since the last minute, in parts that fit into heartbeats.
+"""Requests by tenant of this pod since the last minute, in parts that fit into heartbeats.
 
 Only the sync thread uses it.
 """
@@ -14,9 +14,9 @@ from fuseboard.reporting.counters import Counters
 
 #: Between two looks at all tenants.
 EVERY_S = 60.0
-#: Of one heartbeat: tenants, and bytes of their names. A tally takes at most 12 KB.
+#: Bounds of one heartbeat: tenants, and bytes of their names. A tally takes at most 12 KB.
 MAX_TENANTS, MAX_BYTES = 200, 8_000
-#: Of the last one, after which there is no other. A tally then takes at most 32 KB.
+#: Bytes of names in the last one, after which there is no other. A tally then takes at most 32 KB.
 LAST_BYTES = 16_000
 _MAX_COUNT = 2**31 - 1
 
@@ -44,7 +44,7 @@ class TenantTallies:
         return self._unanswered
 
     def _last(self) -> Tally:
-        """As much as fits, and whether that is all."""
+        """The tenants that fit, and whether these are all."""
         self._look()
         # A gateway that has the unanswered part counts nothing else of its number.
         last = self._unanswered or self._tally(MAX_TALLIED, LAST_BYTES)

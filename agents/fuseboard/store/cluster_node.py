@@ -64,7 +64,7 @@ class Node:
         return "" if self.usable else f"{self.address} {self.resting or _why(self.unreached)}"
 
     def fault(self, deadline_s: float) -> str:
-        """What is wrong with it, judged by its last answers; empty when nothing is."""
+        """The fault of the node, judged by its last answers; empty when nothing is."""
         if self.pipe is None:
             return ""
         if self.errors:

@@ -1,4 +1,4 @@
-"""Which node of a Cluster has which key."""
+"""The slots of a Cluster: which node has which key."""
 
 from binascii import crc_hqx
 

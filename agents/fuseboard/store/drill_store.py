@@ -19,7 +19,7 @@ log = logging.getLogger("fuseboard.store")
 #: How late a question reaches a Redis that is simulated as slow: later than the longest deadline.
 SLOW_S = 0.1
 
-#: What a drill simulates, in words.
+#: The faults that a drill simulates, in words.
 SIMULATED = {DrillKind.GONE: "unavailable", DrillKind.SLOW: "slow"}
 
 _GONE = "a drill: Redis is simulated as unavailable"

@@ -30,9 +30,9 @@ from fuseboard.store.tls import tls_context
 
 OnLost = Callable[["Pipe", Exception | None], None]
 
-#: Of a connection that is idle, in seconds and probes, where the system has them. Otherwise a firewall that
-#: forgot the connection is noticed by the next question only. The last one, in milliseconds, is of a question
-#: that a vanished host never receives: a worker of a backlog waits for its answer without a limit of its own.
+#: Keep-alive of an idle connection, in seconds and probes, where the system has them. Otherwise a firewall
+#: that forgot the connection is noticed by the next question only. The last option, in milliseconds, ends a
+#: question that a vanished host never receives: a worker of a backlog waits for its answer without a limit.
 _KEEP_ALIVE = (
     *(("TCP_KEEPIDLE", 15), ("TCP_KEEPALIVE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)),
     ("TCP_USER_TIMEOUT", 30_000),
@@ -91,7 +91,7 @@ class Pipe(asyncio.Protocol):
         self._on_message = on_message
 
     def send(self, command: bytes) -> None:
-        """Of a subscription: send a command. What the server answers is a message like all others."""
+        """Send a command of a subscription. The answer of the server is a message like all others."""
         if self.transport is not None:
             self.transport.write(command)
 

@@ -1,4 +1,4 @@
-"""What shows one run of an agent in OpenTelemetry."""
+"""The instruments that show one run of an agent in OpenTelemetry."""
 
 from functools import cache
 

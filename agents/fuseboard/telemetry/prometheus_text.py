@@ -39,7 +39,7 @@ _Measured: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], float]
 
 
 class Pod(Struct, frozen=True, kw_only=True):
-    """What an agent knows of itself at this moment."""
+    """The state of an agent at this moment."""
 
     server: str
     environment: str

@@ -23,7 +23,7 @@ ATTEMPT = "fuseboard.attempt"
 OUTCOME = attribute(pod_figures.OUTCOME)
 WAIT_MS = "fuseboard.wait_ms"
 GIVEN_UP = "fuseboard.given_up"
-#: Of the semantic conventions.
+#: A name of the semantic conventions.
 ERROR_TYPE = "error.type"
 
 DECISION_EVENT = "fuseboard.decision"

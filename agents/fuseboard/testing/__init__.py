@@ -1,4 +1,4 @@
-"""For the tests of applications: an agent that refuses, delays or fails on demand, and asks nobody.
+"""Fakes for the tests of applications: an agent that refuses, delays or fails on demand, and asks nobody.
 
 ::
 

@@ -56,7 +56,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         self.retry_policy = retry if retry is not None else Retry(idempotent=True)
         #: The dependencies of admitted calls, in order.
         self.calls: list[str] = []
-        #: What was refused, in order.
+        #: The refusals, in order.
         self.refusals: list[Decision] = []
         #: How admitted calls ended, in order: dependency and outcome.
         self.outcomes: list[tuple[str, Outcome]] = []
@@ -69,7 +69,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         self._held: dict[str, int] = {}
         self._retries = FakeRetries(lambda: self.retry_policy, self.clock)
 
-    # What a test says
+    # Methods that script the fake
 
     def refuse(
         self, dependency: str, reason: Reason, *, retry_after_s: float = 1.0, times: int | None = None
@@ -114,7 +114,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         """The next call runs into its timeout."""
         self._endings.setdefault(dependency, deque()).append(Ending(Outcome.FAILURE, after_s, late=True))
 
-    # What a test asks
+    # Methods that a test reads
 
     def held(self, dependency: str) -> int:
         """Permits that are not reported."""
@@ -128,7 +128,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         """Retries that were made."""
         return sum(totals.retries for totals in self._retries.totals().values())
 
-    # As ``fuseboard.Agent``
+    # Methods of ``fuseboard.Agent``
 
     @property
     def running(self) -> bool:
@@ -189,7 +189,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         return permit
 
     def admit_job(self, dependency: str, tenant: str) -> Permit:
-        """As a backlog hands out a job: its call is admitted."""
+        """Hand out a job like a backlog: its call is admitted."""
         self.calls.append(dependency)
         self._held[dependency] = self._held.get(dependency, 0) + 1
         decision = self.allow_unasked(tenant=tenant, dependency=dependency)
@@ -256,7 +256,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
             raise ConnectionError("failed")
         self.report(permit, ending.outcome)
 
-    # As the start and the stop of ``fuseboard.Agent``, and what integrations ask
+    # Start and stop like ``fuseboard.Agent``, and the methods that integrations call
 
     async def start(self) -> None:
         """There is nothing to start."""
@@ -315,7 +315,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         refusal = spend(self._shed, tenant or "")
         return self._note(refusal, tenant=tenant or "") if refusal is not None else None
 
-    # For functions that block
+    # Methods for functions that block
 
     def _blocks(
         self, name: str

@@ -56,7 +56,7 @@ class Waiting(Struct):
 
 
 class FakeBacklog:
-    """As ``fuseboard.backlog.queue.Backlog``: order, delays, deadlines, tries, dead letters and results.
+    """A backlog with the order, delays, deadlines, tries, dead letters and results of the real one.
 
     A refusal of the dependency holds jobs back until ``admit``. Tenants do not pay, the order of ``fair``
     is not simulated, and a lease ends only when a test ends it.
@@ -80,7 +80,7 @@ class FakeBacklog:
         self.renewal = cast(Renewal, self)
         self._workers = Workers(self, cast(Any, agent))
 
-    # What a test says
+    # Methods that script the fake
 
     def refuse(
         self, reason: Reason = Reason.BACKLOG_FULL, *, retry_after_s: float = 1.0, times: int | None = None
@@ -122,7 +122,7 @@ class FakeBacklog:
             ran += 1
         return ran
 
-    # What a test asks
+    # Methods that a test reads
 
     def ids(self, state: str) -> list[str]:
         """The jobs that are ``ready``, ``delayed``, ``leased`` or ``dead``, in their order."""
@@ -253,7 +253,7 @@ class FakeBacklog:
     async def hand_back(self, job: Job) -> None:
         await self._workers.hand_back(job)
 
-    # What the real workers ask
+    # Methods that the real workers call
 
     @property
     def questions(self) -> Questions:
@@ -269,7 +269,7 @@ class FakeBacklog:
     async def end(
         self, job_id: str, fence: int, how: int, *, delay_s: float, result: bytes, cause: str
     ) -> int:
-        """As ``lua/backlog_end.lua``."""
+        """End a job like ``lua/backlog_end.lua``."""
         job = self._jobs.get(job_id)
         if job is None or job.state != "leased" or job.fence != fence:
             return NOT_OURS

@@ -13,7 +13,7 @@ from fuseboard.testing.time import ManualClock
 
 
 class FakeLock:
-    """As ``fuseboard.primitives.lock.Lock``."""
+    """A lock like ``fuseboard.primitives.lock.Lock``."""
 
     def __init__(self, locks: "FakeLocks", name: str, ttl_s: float, wait_s: float) -> None:
         check_lock(name, ttl_s, wait_s)
@@ -57,7 +57,7 @@ class FakeLock:
 
 
 class FakeSeveralLocks(SeveralLocks[FakeLock]):
-    """For ``with`` and for ``async with``."""
+    """Several locks for ``with`` and for ``async with``."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -108,7 +108,7 @@ class FakeLocks(LockDecorator):
     ]:
         return self.lock, self.lock
 
-    # What a test says
+    # Methods that script the fake
 
     def take_lock(self, name: str) -> int:
         """Another process takes the lock, whatever holds it now; its number."""

@@ -10,7 +10,7 @@ from fuseboard.testing.time import ManualClock
 
 
 class FakeOnce:
-    """As ``fuseboard.primitives.once.Once``."""
+    """A claim like ``fuseboard.primitives.once.Once``."""
 
     def __init__(
         self, events: "FakeEvents", event: str, event_id: EventId, keep_s: float, lease_s: float
@@ -84,7 +84,7 @@ class FakeEvents:
     ) -> FakeOnce:
         return FakeOnce(self, event, event_id, keep_s, lease_s)
 
-    # What a test says
+    # Methods that script the fake
 
     def claim_event(self, event: str, event_id: EventId, *, lease_s: float = LEASE_S) -> int:
         """Another process works on the event from now on; the number of its claim."""

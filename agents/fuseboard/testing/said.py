@@ -1,4 +1,4 @@
-"""What a test said about the next calls of a fake agent."""
+"""The results that a test scripted for the next calls of a fake agent."""
 
 from typing import Any
 

@@ -159,7 +159,7 @@ class Drain:
         return answer
 
     def _charges(self, segment: Segment, limits: dict[str, int]) -> Iterable[tuple[LimitRef, int]]:
-        """What this pod spent of its shares and what still counts."""
+        """The charges of this pod to its shares that still count."""
         for limit, amount in limits.items():
             ref = segment.spent.get(limit.encode())
             if ref is not None and not ref.limit.shadow:

@@ -31,7 +31,7 @@ class Turn(NamedTuple):
 
 
 class PodPortion(NamedTuple):
-    """What one pod may spend of a limit."""
+    """The part of a limit that one pod may spend."""
 
     #: Per window. With a ``turn``, it is one call in each time slot.
     calls: float
@@ -56,11 +56,11 @@ class Counter(Protocol):
         ...
 
     def spent(self, portion: PodPortion, limit: Limit, now: float) -> int:
-        """What was spent here and still counts."""
+        """Units that were spent here and still count."""
         ...
 
     def known(self, limit: Limit, now: float) -> list[Entry]:
-        """What still counts, for a counter with another rule. ``limit`` is the rule until now."""
+        """Units that still count, for a counter with another rule. ``limit`` is the rule until now."""
         ...
 
     def take_over(self, portion: PodPortion, limit: Limit, entries: Iterable[Entry], now: float) -> None:

@@ -1,4 +1,4 @@
-"""What this pod may spend of each limit while Redis cannot be asked."""
+"""The parts of the limits that this pod may spend while Redis cannot be asked."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -147,7 +147,7 @@ class LocalLimits:
         self.offline.correct(ref, amount, at)
 
     def portion(self, ref: LimitRef, part: float) -> PodPortion | None:
-        """What this pod may spend of a limit; ``None`` for nothing."""
+        """The part of a limit that this pod may spend; ``None`` for none."""
         limit = ref.limit
         if divides_what_is_left(limit):
             spent = self._spending.of(ref, int(time() * 1_000_000))
@@ -164,7 +164,7 @@ class LocalLimits:
         return int(left / servers) if left >= servers else self.share.calls(int(left))
 
     def _portion_of(self, limit: Limit, part: float) -> PodPortion | None:
-        """The same when Redis has said nothing about the limit."""
+        """The part when Redis has said nothing about the limit."""
         if limit.limit == 0:
             return None
         servers = self._live_servers()
@@ -194,7 +194,7 @@ class LocalLimits:
                 known[1].charged(amount)
 
     def still_spent(self, ref: LimitRef) -> int:
-        """What this pod spent alone of a limit that Redis counts too, and what still counts."""
+        """Units that this pod spent alone of a limit that Redis counts too, and that still count."""
         known = self._counters.get(ref.key)
         if known is None:
             return 0
@@ -244,7 +244,7 @@ def _exceeds_reserved_share(limit: Limit, portion: PodPortion, cost: int) -> boo
 
 
 def _rule(limit: Limit) -> tuple[object, ...]:
-    """What a counter depends on. After any other change, the limit keeps its counter."""
+    """The fields that a counter depends on. After any other change, the limit keeps its counter."""
     if limit.algorithm is Algorithm.CONCURRENCY:
         return (limit.algorithm,)
     rate = limit.limit if limit.algorithm is Algorithm.TOKEN_BUCKET else 0

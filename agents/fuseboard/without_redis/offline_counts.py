@@ -1,4 +1,4 @@
-"""What this pod decided alone and has not reported to Redis yet."""
+"""Decisions that this pod made alone and has not reported to Redis yet."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What a pod decides by while Redis cannot be asked, and what it reports to Redis later."""
+"""The limits by which a pod decides while Redis cannot be asked, and its later report to Redis."""
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from fuseboard.without_redis.reserved_share import ReservedShare
 
 
 class RedisFallback(Struct, frozen=True):
-    #: What this pod may spend of reserved limits without Redis.
+    #: The part of reserved limits that this pod may spend without Redis.
     share: ReservedShare
     limits: LocalLimits
     #: Reports to Redis what was decided without it.
@@ -27,7 +27,7 @@ class RedisFallback(Struct, frozen=True):
             self.drain.begin(orphans=True)
 
     def allowed_alone(self) -> AllowedAlone | None:
-        """For the heartbeat; ``None`` while there is nothing to say."""
+        """The figures for the heartbeat; ``None`` while there is nothing to say."""
         drain, offline = self.drain, self.limits.offline
         expired = drain.journal.expired if drain.journal is not None else 0
         if not (offline.segment.totals or offline.closed or offline.uncounted or drain.adopted or expired):

@@ -107,7 +107,7 @@ def _agreed(dependency: str) -> bool:
 
 def _change(client: Client, given: argparse.Namespace, act: str, done: str) -> None:
     path = f"backlogs/{part(given.dependency)}/dead-jobs"
-    # Those that die between the two requests stay as they are.
+    # Jobs that die between the two requests stay as they are.
     until = client.get(path, DeadJobs).now
     made = client.write("POST", f"{path}/{act}", Changed, {"reason": given.reason, "until": until})
     if given.json:

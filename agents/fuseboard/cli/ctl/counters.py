@@ -7,7 +7,7 @@ from msgspec import Struct
 from fuseboard.cli.ctl.client import Client
 from fuseboard.cli.ctl.output import clean, say, say_json
 
-#: What a limit can count by.
+#: The dimensions that a limit can count by.
 BY = ("user", "ip", "api_key", "endpoint")
 
 

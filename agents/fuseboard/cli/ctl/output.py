@@ -1,4 +1,4 @@
-"""What a command prints: lines for people, or one document for programs."""
+"""The output of a command: lines for people, or one document for programs."""
 
 import re
 import sys

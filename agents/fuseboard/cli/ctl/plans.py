@@ -13,7 +13,7 @@ from fuseboard.cli.ctl.output import clean, say, say_json
 
 
 class Planned(Struct, frozen=True):
-    """What applying the file would change, and the revision it was compared with."""
+    """The changes that applying the file would make, and the revision it was compared with."""
 
     revision: int
     changes: int

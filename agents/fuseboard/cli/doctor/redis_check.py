@@ -152,7 +152,7 @@ async def _check_configuration(settings: AgentSettings) -> tuple[list[Finding], 
 
 
 def _costs_to_state(policy: Policy) -> list[Finding]:
-    """What callers must say, or limits count nothing. Only a running pod knows whether they do."""
+    """The costs that callers must state, or limits count nothing. Only a running pod knows if they do."""
     found = []
     for dependency in policy.dependencies:
         measures = sorted({limit.measure for limit in dependency.vendor_limits} - {"calls"})

@@ -181,7 +181,7 @@ class ScriptTest:
         ours += [keys.vendor_limit(environment, DEPENDENCY, limit.name) for limit in _LIMITS]
         ours += [keys.tenant_quota(environment, TENANT, _RING.name), self._lock, self._request]
         ours += [keys.backlog(environment, DEPENDENCY, part) for part in keys.BACKLOG_PARTS]
-        # What cannot be removed expires. The errors are reported already.
+        # Keys that cannot be removed expire. The errors are reported already.
         with suppress(OSError, TimeoutError, hiredis.ReplyError, ConnectionLostError):
             for key in ours:
                 await self._store.call("DEL", key)

@@ -1,4 +1,4 @@
-"""Which rules apply to a call, what is left of them, and what the next decision is."""
+"""Show which rules apply to a call, what is left of them, and what the next decision is."""
 
 from msgspec.structs import replace
 

@@ -62,7 +62,7 @@ def _with_override(
 
 
 async def _texts(store: Store, environment: str, dependency: str) -> dict[str, bytes] | None:
-    """What Redis stores for the dependency; ``None`` when Redis cannot be asked."""
+    """The texts that Redis stores for the dependency; ``None`` when Redis cannot be asked."""
     named = {
         "override": keys.override,
         "breaker": keys.breaker,

@@ -24,7 +24,7 @@ class ExplainedLimit(Struct, frozen=True, kw_only=True):
     cost: int = 0
     remaining: int | None = None
     shadow: bool = False
-    #: What this pod allows of it while Redis cannot be asked.
+    #: The part that this pod allows while Redis cannot be asked.
     alone: str = ""
 
 

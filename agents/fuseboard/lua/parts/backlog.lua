@@ -17,7 +17,7 @@ local JOB = {
     deadline = 9, bytes = 10, cancelled = 11, costs = 12, priority = 13, cause = 14,
 }
 local JOB_FIELDS = 14
--- What one call moves, and what is kept of the dead.
+-- Bounds of what one call moves, and of what is kept of the dead.
 local MAX_MOVED, MAX_DEAD, DEAD_US = 50, 1000, 7 * 86400000000
 local MAX_RESULTS, MAX_RESULT_BYTES = 10000, 16 * 1048576
 
