@@ -176,6 +176,25 @@ def test_the_page_names_every_condition_and_time_of_a_breaker():
         assert name in text
 
 
+def test_every_part_of_the_breaker_links_to_its_table_of_states():
+    text = (DOCS / "breakers.md").read_text()
+    rows = re.findall(r"^\| `((?:agents|controlplane)/[\w./]+)` \|", text, re.MULTILINE)
+    assert len(rows) == 5
+    for path in rows:
+        head = (DOCS.parent / path).read_text()[:1500]
+        assert "docs/breakers.md has the table of all states." in head, path
+
+
+def test_the_table_of_states_names_every_cause_of_a_transition():
+    text = (DOCS / "breakers.md").read_text()
+    scripts = ("agents/fuseboard/lua/parts/breaker.lua", "agents/fuseboard/lua/report.lua")
+    code = "".join((DOCS.parent / path).read_text() for path in scripts)
+    moves = r"(?:move\(breaker, '\w+', |change_state\('\w+', |\bopen\(|cause, threshold = )'(\w+)'"
+    causes = set(re.findall(moves, code))
+    assert len(causes) == 7
+    assert {cause for cause in causes if f"`{cause}`" not in text} == set()
+
+
 def is_open(page: dict[str, Any]) -> bool:
     views = {view.dependency: view.state for view in page["agent"].views()}
     return views["payments-api"] is BreakerState.OPEN

@@ -1,4 +1,7 @@
-"""The fleet's breaker of one dependency: what this pod knows of it, and what it has yet to report."""
+"""The fleet's breaker of one dependency: its last known state, and outcomes that this pod has yet to report.
+
+docs/breakers.md has the table of all states.
+"""
 
 import logging
 from collections import OrderedDict

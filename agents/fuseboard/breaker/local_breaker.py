@@ -4,6 +4,8 @@ It always runs. In shared mode it protects this pod when only its own calls fail
 does not trip then, because one bad node must not stop a vendor for all. In local mode it is the only
 breaker. Its conditions and times are those of the shared policy, with one probe at a time, because a
 pod does not know the probes of others.
+
+docs/breakers.md has the table of all states.
 """
 
 import random

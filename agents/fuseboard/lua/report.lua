@@ -1,5 +1,6 @@
 #!lua
--- How did calls to one dependency end? Counts outcomes across the fleet, trips and closes.
+-- Counts how calls to one dependency ended across the fleet, trips the breaker, and closes it.
+-- docs/breakers.md has the table of all states.
 --
 -- Invariant: outcomes of an older generation change nothing. A half-open breaker changes only by
 -- outcomes of permits that have not expired. A closed one trips only when enough servers saw

@@ -1,5 +1,6 @@
 -- Inserted into decide.lua, for a breaker that may have changed: what override and breaker say now.
 -- Decides, but writes nothing. `write_guard` writes, once it is known which calls may be made.
+-- docs/breakers.md has the table of all states.
 
 -- insert breaker_text
 
