@@ -14,6 +14,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.fleet.erasure import erase_tenant as erase_figures
 from controlplane.fleet.models import GatewayOrder, OrderKind
+from controlplane.phrases import count
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.reconciliation.copying import erase_tenant as erase_allowed
 from controlplane.refusals.erasure import erase_caller, is_named
@@ -51,7 +52,7 @@ class Erased:
 
     @property
     def words(self) -> str:
-        parts = [f"{self.samples:,} sample{'' if self.samples == 1 else 's'} of refusals"]
+        parts = [f"{count(self.samples, 'sample', grouped=True)} of refusals"]
         if self.network:
             parts[0] += f" of {self.network}, which pods count as one caller"
         if self.series or self.demand:
@@ -59,9 +60,9 @@ class Erased:
         if self.without_redis:
             parts.append(f"{self.without_redis:,} counts of an outage")
         if self.alerts:
-            parts.append(f"{self.alerts:,} resolved alert{'' if self.alerts == 1 else 's'}")
+            parts.append(count(self.alerts, "resolved alert", grouped=True))
         if self.views:
-            parts.append(f"{self.views:,} saved view{'' if self.views == 1 else 's'}")
+            parts.append(count(self.views, "saved view", grouped=True))
         return ", ".join(parts)
 
 

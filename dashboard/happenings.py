@@ -21,13 +21,13 @@ from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet.models import Event, EventKind
+from controlplane.phrases import span
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Change, Revision
 from controlplane.policies.undone import Undone, undone
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
-from controlplane.status.spans import span_words
 from dashboard.change_words import ChangeWords, change_words
 from dashboard.labels import (
     cause_words,
@@ -270,7 +270,7 @@ def _alerts(wanted: Wanted) -> Iterable[Happening]:
 def _alert(row: Alert, at: datetime, *, resolved: bool) -> Happening:
     kind: Any = row.subject_kind
     subject = Subject(kind=kind, name=row.subject_name, quota=row.subject_quota)
-    lasted = span_words((at - (row.fired_at or at)).total_seconds()) if resolved else ""
+    lasted = span((at - (row.fired_at or at)).total_seconds()) if resolved else ""
     critical = row.worst == "critical"
     return Happening(
         at=at,

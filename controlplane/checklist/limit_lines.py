@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from controlplane.alerts.rules.thresholds import REFUSED_SHARE, REFUSED_SHARE_CRITICAL
 from controlplane.checklist.lines import Item, Line
 from controlplane.checklist.read_state import LATELY, State
+from controlplane.phrases import percent
 from controlplane.policies.models import Kind
-from controlplane.status.number_words import percent_words
 from fuseboard.contract.words import FailurePolicy
 
 _LIMITS = "Limits"
@@ -117,7 +117,7 @@ def _refused(state: State) -> Line:
         return item.unchecked(f"No request of the last {LATELY.days} days is in the history.")
     requests, refused, _ = (value or 0 for value in state.fleet.values)
     share = refused / requests
-    found = f"{percent_words(share)} of {requests:,} requests"
+    found = f"{percent(share)} of {requests:,} requests"
     if share > REFUSED_SHARE_CRITICAL:
         return item.missing(found)
     return item.attention(found) if share > REFUSED_SHARE else item.ok(found)
@@ -134,5 +134,5 @@ def _unknown_tenants(state: State) -> Line:
     if state.fleet is None or not state.fleet.values[0]:
         return item.unchecked(f"No request of the last {LATELY.days} days is in the history.")
     requests, _, unknown = (value or 0 for value in state.fleet.values)
-    found = f"{percent_words(unknown / requests)} of {requests:,} requests named an unknown tenant"
+    found = f"{percent(unknown / requests)} of {requests:,} requests named an unknown tenant"
     return item.attention(found) if unknown * 100 > requests else item.ok(found)

@@ -4,6 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from controlplane import phrases
+
 #: Names that a line lists.
 MOST_NAMES = 5
 
@@ -86,5 +88,4 @@ class Item:
 
 def listed(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f", and {more} more" if more > 0 else "")
+    return phrases.listed(names, MOST_NAMES, joint=", and")

@@ -8,6 +8,7 @@ from django.core.checks import WARNING
 
 from controlplane.checklist.lines import Item, Line, listed
 from controlplane.checklist.read_state import LATELY, TESTED_WITHIN, TOKENS_END_WITHIN, State
+from controlplane.phrases import count
 from fuseboard.contract.words import Mode
 
 _INTEGRATION, _OBSERVED, _DOCUMENTED = "Integration", "Observability", "Documentation"
@@ -137,7 +138,7 @@ def _protected_pods(state: State) -> Iterator[Line]:
         do="Create an environment such as staging, with separate limits and tokens.",
         doc="deployment.md#first-start",
     )
-    found = f"{state.environments} environment{'' if state.environments == 1 else 's'}"
+    found = count(state.environments, "environment")
     yield item.ok(found) if state.environments > 1 else item.attention(found)
 
 
@@ -322,7 +323,7 @@ def _access(state: State) -> Iterator[Line]:
         do="Invite a second admin, so that one person's absence blocks nothing.",
         doc="deployment.md#login",
     )
-    found = f"{state.admins} active admin{'' if state.admins == 1 else 's'}"
+    found = count(state.admins, "active admin")
     yield item.ok(found) if state.admins > 1 else item.attention(found)
     item = Item(
         key="agent-tokens",

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from controlplane.phrases import span
 from controlplane.status.facts import Transition
-from controlplane.status.spans import span_words
 
 #: Transitions of one breaker that follow each other within this time belong to one episode.
 TOGETHER_S = 120.0
@@ -46,7 +46,7 @@ def _line(episode: Sequence[Transition]) -> BreakerLine:
     last = episode[0]
     opened = [one for one in episode if one.after == "open"]
     took = opened[0].at - opened[-1].at
-    did = f"opened {len(opened)} times in {span_words(took)}"
+    did = f"opened {len(opened)} times in {span(took)}"
     if last.after == "closed":
-        did += f", and closed after {span_words(last.at - opened[-1].at)}"
+        did += f", and closed after {span(last.at - opened[-1].at)}"
     return BreakerLine(at=last.at, flapping=last.dependency, did=did)

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.live import DependencyFigures
+from controlplane.phrases import count
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server, Transition
 from controlplane.status.incidents import (
     HOUR_S,
@@ -111,13 +112,13 @@ class BreakerStatus:
     def why(self) -> str:
         """Why it is open or half-open, with the figures of the trip; empty while that is not known."""
         if self.alone and self.effective in NOT_CLOSED:
-            count = sum(n for (effective, _), n in self.views.items() if effective in NOT_CLOSED)
-            return f"{count} of {self.live} pods opened their own breaker, without Redis"
+            pods = sum(n for (effective, _), n in self.views.items() if effective in NOT_CLOSED)
+            return f"{pods} of {self.live} pods opened their own breaker, without Redis"
         if self.incident is None:
             return ""
         words = [trip_words(self.incident.trip)] if self.incident.trip is not None else []
-        if count := self.incident.reopened:
-            words.append(f"{count} failed probe{'' if count == 1 else 's'} since")
+        if self.incident.reopened:
+            words.append(f"{count(self.incident.reopened, 'failed probe')} since")
         return "; ".join(words)
 
     @property

@@ -1,7 +1,6 @@
 """Parts of the protection that only observe, in words: pages, alerts and messages use the same."""
 
-from datetime import UTC, datetime
-
+from controlplane.phrases import moment
 from controlplane.status.facts import Facts, Observing
 
 #: Part -> its name. Only shedding is singular.
@@ -20,7 +19,7 @@ def observed_head(one: Observing) -> str:
 
 def observed_until(one: Observing) -> str:
     """``until 10:00 UTC on 24 November, by ada: "Watch first"``."""
-    until = f"until {datetime.fromtimestamp(one.until, UTC):%H:%M UTC on %-d %B}"
+    until = f"until {moment(one.until)}"
     by = f", by {one.by}" if one.by else ""
     return f"{until}{by}: \u201c{one.reason}\u201d" if one.reason else f"{until}{by}"
 

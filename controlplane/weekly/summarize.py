@@ -6,11 +6,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from math import ceil
 from typing import Any
 
-from controlplane.alerts.rules.texts import count
+from controlplane.phrases import count, percent, rounded
 from controlplane.policies.models import Dependency, TierQuota
 from controlplane.series.kinds import DEPENDENCY, FULL_FIELDS, TIMED_OUT_FIELDS
 from controlplane.series.totals import Total, totals
-from controlplane.status.number_words import percent_words, rounded_words
 from controlplane.weekly import week_figures
 from controlplane.weekly.sections import Line, Opens, Section
 from controlplane.weekly.week_figures import MOST_ROWS, QuotaUse, Week
@@ -245,11 +244,11 @@ def _rounded_up(size: float) -> int:
 
 
 def _percent(part: int, whole: int) -> str:
-    return percent_words(part / whole if whole else 0.0)
+    return percent(part / whole if whole else 0.0)
 
 
 def _duration(seconds: float) -> str:
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
-            return f"{rounded_words(seconds / length, 3)} {unit}"
-    return f"{rounded_words(seconds, 3)} s"
+            return f"{rounded(seconds / length, 3)} {unit}"
+    return f"{rounded(seconds, 3)} s"

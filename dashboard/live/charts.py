@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from urllib.parse import urlencode
 
 from controlplane.alerts.rules.thresholds import REFUSED_SHARE
+from controlplane.phrases import percent
 from controlplane.series.kinds import BY_NAME, CALL_FIELDS, LATENCY_FIELDS
 from controlplane.series.marks import Mark
-from controlplane.status.number_words import percent_words
 from dashboard.live.overview import Live
 from dashboard.live.topics import Context, Topic
 from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
@@ -227,7 +227,7 @@ def of_fleet() -> tuple[Chart, ...]:
             unit="%",
             lines=(Line(label="refused", fields=("refused",), how="percent", of=("requests",), look="bad"),),
             limit=REFUSED_SHARE * 100,
-            limit_label=f"alert at {percent_words(REFUSED_SHARE)}",
+            limit_label=f"alert at {percent(REFUSED_SHARE)}",
         ),
         Chart(
             id="chart-redis",

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from controlplane.phrases import count
 from dashboard.live.overview import Live
 from dashboard.live.pages import Page
 from dashboard.live.topics import Context, Fragment, fragments
@@ -223,7 +224,7 @@ def announcement(before: Live | None, after: Live) -> str:
     ]
     local, were = len(after.fleet.local), len(before.fleet.local)
     if local > were:
-        sentences.append(f"{local} pod{'' if local == 1 else 's'} on local fallback")
+        sentences.append(f"{count(local, 'pod')} on local fallback")
     elif were and not local:
         sentences.append("No pod is on local fallback any more")
     return ". ".join(sentences)

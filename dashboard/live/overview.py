@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from controlplane.alerts.rules import texts
 from controlplane.alerts.state.evaluate import FirstSeen, evaluate, firing_severities
 from controlplane.alerts.state.stored_alerts import StoredAlert
+from controlplane.phrases import count
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.locks import LocksStatus
@@ -230,7 +231,7 @@ def _tenants(facts: Facts) -> tuple[tuple[RefusedRow, ...], RefusedRow | None]:
         return tuple(top), None
     refused = sum(row.refused for row in rest)
     requests = sum(row.requests for row in rest)
-    name = f"{len(rest)} other{'' if len(rest) == 1 else 's'}"
+    name = count(len(rest), "other")
     return tuple(top), RefusedRow(name=name, refused=refused, requests=requests, share=refused / total * 100)
 
 

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from controlplane.fleet.call_figures import CallFigures
+from controlplane.phrases import number, rounded
 from controlplane.policies.sizing import (
     MARGIN_PERCENT,
     bulkhead_words,
@@ -14,7 +15,6 @@ from controlplane.policies.sizing import (
     suggested_rate,
 )
 from controlplane.status.facts import Facts
-from controlplane.status.number_words import number, rounded_words
 from dashboard.live.breakers import Breaker
 from dashboard.live.pod_protection import ObservedLine, observed_lines
 from fuseboard.contract.protection_fields import TIERS
@@ -123,7 +123,7 @@ def _mistakes(calls: CallFigures) -> Iterator[str]:
 
 
 def duration(ms: float) -> str:
-    return f"{rounded_words(ms / 1000, 2)} s" if ms >= 1000 else f"{ms:.0f} ms"
+    return f"{rounded(ms / 1000, 2)} s" if ms >= 1000 else f"{ms:.0f} ms"
 
 
 def _suggestions(calls: CallFigures, bulkhead: Mapping[str, Any], tier: str) -> list[str]:

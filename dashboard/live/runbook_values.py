@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from controlplane.backlogs.figures import BacklogSeen
 from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.models import RedisNode
+from controlplane.phrases import number, percent
 from controlplane.status.breakers import PHRASES
-from controlplane.status.number_words import number, percent_words
 from dashboard.live.breakers import Breaker
 from dashboard.live.known import rates_known
 from dashboard.live.overview import Live
@@ -131,7 +131,7 @@ def _redis_down(scene: Scene) -> str | None:
 
 def _failed_checks(scene: Scene) -> str | None:
     store = scene.live.facts.figures.store
-    return percent_words(store.failed_share) if store.asked_per_s and rates_known(scene.live.facts) else None
+    return percent(store.failed_share) if store.asked_per_s and rates_known(scene.live.facts) else None
 
 
 def _each_node(read: Callable[[RedisNode], str]) -> _Value:
@@ -206,7 +206,7 @@ _VALUES: dict[str, _Value] = {
     "redis_ops": _each_node(lambda node: f"{node.ops_per_s or 0:,.0f} commands/s"),
     "redis_p99": _p99,
     "refused_share": lambda scene: (
-        percent_words(scene.live.facts.figures.refused_share) if rates_known(scene.live.facts) else None
+        percent(scene.live.facts.figures.refused_share) if rates_known(scene.live.facts) else None
     ),
     "refused_tenant": _most_refused,
     "retries": _rate(lambda scene: scene.calls.retries_per_s if scene.calls else None),

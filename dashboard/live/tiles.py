@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from controlplane.alerts.rules.texts import allowed_alone, name_or_count, they
+from controlplane.alerts.rules.texts import allowed_alone
 from controlplane.alerts.rules.thresholds import P99_WARN_PART, REFUSED_SHARE
+from controlplane.phrases import listed, name_or_count, number, percent, they
 from controlplane.status.facts import Facts
-from controlplane.status.number_words import number, percent_words
 from controlplane.status.servers import LAG_WARN_S, FleetSummary
 from dashboard.live.capacity import bulkhead_rows, retry_rows
 from dashboard.live.history import History
@@ -145,7 +145,7 @@ class _TileBuilder:
             "429 responses",
             number(refused),
             "/s",
-            f"{percent_words(share)} of {number(asked)}/s, limit {percent_words(REFUSED_SHARE)}",
+            f"{percent(share)} of {number(asked)}/s, limit {percent(REFUSED_SHARE)}",
             over=share > REFUSED_SHARE and asked > 1,
             link=reverse("refusals"),
             limit=asked * REFUSED_SHARE or None,
@@ -165,7 +165,7 @@ class _TileBuilder:
     def local(self) -> Tile:
         local, total = self.fleet.local, self.fleet.total
         if local:
-            foot = "all of them" if len(local) == total else _some(local)
+            foot = "all of them" if len(local) == total else listed(local, 2)
         elif self.fleet.decided_locally_per_s:
             foot = f"{number(self.fleet.decided_locally_per_s)} local decisions/s"
         else:
@@ -197,7 +197,7 @@ class _TileBuilder:
         rows = bulkhead_rows(self.facts)
         full = tuple(row.dependency for row in rows if row.refuses)
         if full:
-            foot = f"{_some(full)}: no place"
+            foot = f"{listed(full, 2)}: no place"
         elif rows:
             active, limit = sum(row.active for row in rows), sum(row.limit for row in rows)
             foot = f"{active:,} of {limit:,} slots in use"
@@ -219,7 +219,7 @@ class _TileBuilder:
         hot = tuple(row.dependency for row in rows if row.budget and row.hot)
         budgets = {row.budget for row in rows if row.budget}
         if hot:
-            foot = f"{_some(hot)}: budget spent"
+            foot = f"{listed(hot, 2)}: budget spent"
         elif budgets:
             foot = f"budget {min(budgets):.2f} \N{MULTIPLICATION SIGN}" + (
                 "" if len(budgets) == 1 else " or more"
@@ -299,14 +299,14 @@ def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Ti
             "limits are exact" if fleet.exact else "limits are approximate",
         ),
         builder.tile(
-            "local", "Local fallback", str(len(local)), "", _some(local) or "none", over=bool(local)
+            "local", "Local fallback", str(len(local)), "", listed(local, 2) or "none", over=bool(local)
         ),
         builder.tile(
             "lagging",
             "Old configuration",
             str(len(lagging)),
             "",
-            _some(lagging) or "none",
+            listed(lagging, 2) or "none",
             over=bool(lagging),
         ),
         builder.p99(),
@@ -314,7 +314,3 @@ def server_tiles(facts: Facts, fleet: FleetSummary, history: History) -> list[Ti
         builder.tile("requests", "Requests", number(requests), "/s", "over the fleet"),
     ]
     return _known(facts, found)
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
-from controlplane.alerts.rules.texts import count, name_or_count, they
+from controlplane.phrases import count, name_or_count, number, they
 from controlplane.status.facts import Facts
-from controlplane.status.number_words import number
 from dashboard.live.alerts import Alert
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker

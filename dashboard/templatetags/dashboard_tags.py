@@ -15,13 +15,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.alerts.rules.rule import Subject
-from controlplane.alerts.rules.texts import size as byte_size
 from controlplane.alerts.rules.timings import rule_of
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.breakers.tickets import ticket_url, ticket_words
+from controlplane.phrases import listed, number
+from controlplane.phrases import size as byte_size
 from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words
-from controlplane.status.number_words import number
 from dashboard import plots
 from dashboard.browsers import browser_words
 from dashboard.change_words import ChangeWords, field_words
@@ -55,6 +55,7 @@ register.simple_tag(plots.glyph, name="glyph")
 register.simple_tag(plots.fleet_mark, name="fleet_mark")
 register.simple_tag(replay_plot)
 register.filter("rate", number)
+register.filter("listed", listed)
 register.filter("no_data", no_data_words)
 
 
@@ -341,13 +342,6 @@ def seconds(milliseconds: int) -> str:
         if value >= 2 * size:
             return f"{value / size:g} {word}"
     return f"{value:g} s"
-
-
-@register.filter
-def listed(names: tuple[str, ...], most: int = 4) -> str:
-    """Up to four names, then how many more."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 @register.filter

@@ -14,6 +14,7 @@ from controlplane.accounts.permissions import environment_in, may, require_role
 from controlplane.backlogs.dead_jobs import MOST_LISTED, Changed, read_dead
 from controlplane.backlogs.edits import delete_dead_jobs, return_dead_jobs
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.phrases import count
 from dashboard.hub import hub
 from dashboard.reader import actor_of, check_owner
 from dashboard.views.page import bounded_text, context_of, current_live, not_found, show
@@ -74,7 +75,7 @@ def _change(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _said(act: str, changed: Changed) -> str:
-    jobs = f"{changed.number:,} dead job{'' if changed.number == 1 else 's'}"
+    jobs = count(changed.number, "dead job", grouped=True)
     done = "returned to the queue" if act == "return" else "deleted"
     words = [f"{jobs} {'was' if changed.number == 1 else 'were'} {done}."]
     if changed.full:

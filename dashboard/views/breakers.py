@@ -14,6 +14,7 @@ from controlplane.accounts.permissions import environment_in, may, require_role
 from controlplane.alerts.rules.fleet import GENERAL_RUNBOOK
 from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.phrases import count
 from controlplane.status.breakers import PHRASES
 from dashboard.forms import OverrideForm
 from dashboard.hub import hub
@@ -273,7 +274,7 @@ def preview(found: Breaker, data: Any) -> Preview | None:
     span = (
         f" until {data.get('until', '').replace('T', ' ')}" if lasts.startswith("Until") else f" for {lasts}"
     )
-    pods = f"{found.live} pod{'' if found.live == 1 else 's'}"
+    pods = count(found.live, "pod")
     load, fallback = f"{found.load:,.0f} calls/s", found.dependency.fallback
     if act == "forced_open":
         instead = (

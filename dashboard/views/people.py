@@ -17,10 +17,10 @@ from controlplane.accounts import people as edits
 from controlplane.accounts.models import Login, Role, User
 from controlplane.accounts.owned_tokens import count_by_owner, tokens_of
 from controlplane.accounts.permissions import environment_in, require
-from controlplane.alerts.rules.texts import count
 from controlplane.change_requests.waiting import Waiting, cancel_lost, seen_by, waiting_of
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.models import Server
+from controlplane.phrases import count
 from controlplane.policies.models import Dependency, Environment
 from controlplane.validation import Problems
 from dashboard.reader import actor_of

@@ -11,11 +11,11 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require, require_role
-from controlplane.alerts.rules.texts import count
 from controlplane.approvals.models import ChangeRequest
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.editing.plans.schema import SECTIONS
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.phrases import count
 from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.schedules.authors import author_of, why_not_theirs_now
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change

@@ -10,11 +10,11 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.alerts.rules.texts import count
 from controlplane.editing import edits
 from controlplane.editing.edits.revert import KeptUnit
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.one_at_a_time import StillRunning, alone
+from controlplane.phrases import count
 from controlplane.policies.models import Revision
 from dashboard.hub import hub
 from dashboard.live import tenant as tenants

@@ -10,8 +10,8 @@ from controlplane.alerts.incidents.follow import detected_at
 from controlplane.alerts.incidents.timeline import Line, timeline
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
-from controlplane.alerts.rules.texts import count
 from controlplane.audit.models import Entry
+from controlplane.phrases import count
 from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, outages
 from controlplane.reconciliation.report import reconciled
 from controlplane.refusals.models import RefusalSample

@@ -19,10 +19,10 @@ from controlplane.audit.action_words import action_words, named_target
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
 from controlplane.fleet.models import Event, EventKind
+from controlplane.phrases import span
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
-from controlplane.status.spans import span_words
 
 #: What happened shortly before may be the reason. What was deployed takes longer to show.
 BEFORE = timedelta(minutes=15)
@@ -133,7 +133,7 @@ def _alert(row: Alert) -> Iterable[Line]:
             at=row.fired_at, kind="alert", what="Alert fired", detail=row.text, look=look, alert=row.key
         )
     if row.resolved_at is not None:
-        lasted = span_words((row.resolved_at - row.true_since).total_seconds())
+        lasted = span((row.resolved_at - row.true_since).total_seconds())
         yield Line(
             at=row.resolved_at,
             kind="alert",
@@ -146,7 +146,7 @@ def _alert(row: Alert) -> Iterable[Line]:
 
 def _flapping(found: list[Alert]) -> Line:
     first, last = found[-1], found[0]
-    took = span_words((last.true_since - first.true_since).total_seconds())
+    took = span((last.true_since - first.true_since).total_seconds())
     return Line(
         at=last.true_since,
         kind="alert",

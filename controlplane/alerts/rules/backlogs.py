@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
+from controlplane.phrases import count, is_or_are, size
 from controlplane.status.backlogs import BacklogStatus
 
 EACH_BACKLOG = Scope[BacklogStatus](
@@ -15,11 +16,11 @@ EACH_BACKLOG = Scope[BacklogStatus](
 
 def _why_full(backlog: BacklogStatus) -> str:
     seen = backlog.seen
-    jobs = f"{seen.figures.jobs:,} of {seen.max_jobs:,} jobs, {texts.size(seen.figures.bytes)} of"
+    jobs = f"{seen.figures.jobs:,} of {seen.max_jobs:,} jobs, {size(seen.figures.bytes)} of"
     stopped = " Its breaker lets no job through." if backlog.stopped else ""
     if backlog.paused:
         stopped += " A limit of 0 pauses it."
-    return f"{jobs} {texts.size(seen.max_bytes)}. A full backlog refuses further jobs.{stopped}"
+    return f"{jobs} {size(seen.max_bytes)}. A full backlog refuses further jobs.{stopped}"
 
 
 BACKLOG_RULES: tuple[Rule[Any], ...] = (
@@ -31,8 +32,8 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         scope=EACH_BACKLOG,
         value=lambda backlog: backlog.seen.figures.dead,
         text=lambda backlog: (
-            f"{texts.count(backlog.seen.figures.dead, 'job')} of the backlog of {backlog.name}"
-            f" {texts.is_or_are(backlog.seen.figures.dead)} dead"
+            f"{count(backlog.seen.figures.dead, 'job')} of the backlog of {backlog.name}"
+            f" {is_or_are(backlog.seen.figures.dead)} dead"
         ),
         detail=lambda _: (
             "No worker gets a dead job until an operator returns it to the queue. It is kept for 7 days."
@@ -61,7 +62,7 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         value=lambda backlog: backlog.untaken_s,
         text=lambda backlog: f"No worker takes jobs of {backlog.name}",
         detail=lambda backlog: (
-            f"{texts.count(backlog.seen.figures.takeable, 'job')} could be taken, no worker has a job, and"
+            f"{count(backlog.seen.figures.takeable, 'job')} could be taken, no worker has a job, and"
             f" none has asked for {backlog.untaken_s:.0f} s."
         ),
     ),

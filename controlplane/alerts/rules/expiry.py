@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules import texts
 from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
+from controlplane.phrases import count, moment
 from controlplane.status.status import Status
 from controlplane.status.watched import Expiry
 
@@ -45,7 +45,7 @@ def _when(expiring: Expiring) -> str:
         return f"{named} has expired"
     if expiring.days < 1:
         return f"{named} expires in less than a day"
-    return f"{named} expires in {texts.count(int(expiring.days), 'day')}"
+    return f"{named} expires in {count(int(expiring.days), 'day')}"
 
 
 EXPIRY_RULES: tuple[Rule[Any], ...] = (
@@ -58,7 +58,7 @@ EXPIRY_RULES: tuple[Rule[Any], ...] = (
             value=lambda expiring: expiring.days,
             text=_when,
             detail=lambda expiring: (
-                f"At {texts.moment(expiring.one.at)}. After that, browsers and pods refuse the connection."
+                f"At {moment(expiring.one.at)}. After that, browsers and pods refuse the connection."
             ),
         )
         for severity in BOTH
@@ -72,7 +72,7 @@ EXPIRY_RULES: tuple[Rule[Any], ...] = (
             value=lambda expiring: expiring.days,
             text=_when,
             detail=lambda expiring: (
-                f"At {texts.moment(expiring.one.at)}. After that, what uses it is refused."
+                f"At {moment(expiring.one.at)}. After that, what uses it is refused."
                 " It is the next one of its kind."
             ),
         )

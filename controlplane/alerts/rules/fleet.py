@@ -6,10 +6,10 @@ from typing import Any
 from controlplane.alerts.rules import headlines, texts
 from controlplane.alerts.rules.rule import FLEET, Rule, Scope, Subject
 from controlplane.alerts.rules.thresholds import OVERDUE_S, P99_WARN_LASTS_S
+from controlplane.phrases import count, moment, name_or_count, percent, they
 from controlplane.runbooks.shipped import FOR_DEPENDENCIES
 from controlplane.status.breakers import CANNOT_OPEN, NEAR_CALLS, PHRASES, BreakerStatus
 from controlplane.status.facts import ScheduledChange
-from controlplane.status.number_words import percent_words
 from controlplane.status.status import Status
 
 #: For dependencies that have no runbook of their own.
@@ -55,7 +55,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         value=texts.refused_share,
         idle=texts.few_requests,
         names_thresholds=True,
-        text=lambda status: f"{percent_words(status.figures.refused_share)} of requests are refused",
+        text=lambda status: f"{percent(status.figures.refused_share)} of requests are refused",
         detail=texts.refused,
     ),
     Rule[Status](
@@ -68,7 +68,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         value=texts.refused_share,
         idle=texts.few_requests,
         names_thresholds=True,
-        text=lambda status: f"{percent_words(status.figures.refused_share)} of requests are refused",
+        text=lambda status: f"{percent(status.figures.refused_share)} of requests are refused",
         detail=texts.refused,
     ),
     Rule[Status](
@@ -90,9 +90,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         pods=lambda status: status.fleet.drill,
         test=lambda status: bool(status.fleet.drill),
-        text=lambda status: f"{texts.count(len(status.fleet.drill), 'pod')} in a drill",
+        text=lambda status: f"{count(len(status.fleet.drill), 'pod')} in a drill",
         detail=lambda status: (
-            f"{texts.they(status.fleet.drill, 'It simulates', 'They simulate')} a slow or unreachable Redis"
+            f"{they(status.fleet.drill, 'It simulates', 'They simulate')} a slow or unreachable Redis"
             " until the drill ends."
         ),
         since=lambda status: status.fleet.drill_since,
@@ -106,7 +106,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         pods=lambda status: status.facts.duplicated,
         subject=lambda status: Subject(kind="server", name=status.facts.duplicated[0]),
         test=lambda status: bool(status.facts.duplicated),
-        text=lambda status: f"Two processes report as {texts.name_or_count(status.facts.duplicated)}",
+        text=lambda status: f"Two processes report as {name_or_count(status.facts.duplicated)}",
         detail=lambda _: "Each process counts as a pod, but the figures of one of the two are missing.",
     ),
     Rule[Status](
@@ -188,7 +188,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         test=lambda status: status.figures.new_pods_refused > 0,
         text=lambda _: "New pods are refused",
         detail=lambda status: (
-            f"{texts.count(status.figures.new_pods_refused, 'heartbeat')} within a minute, because a token"
+            f"{count(status.figures.new_pods_refused, 'heartbeat')} within a minute, because a token"
             " brought too many new names. These pods decide with Redis, but are not displayed."
         ),
     ),
@@ -230,7 +230,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         test=lambda due: not due.frozen,
         value=lambda due: due.late_s,
         text=lambda due: f"Overdue: {due.change.title[0].lower()}{due.change.title[1:]}",
-        detail=lambda due: f"It was due at {texts.moment(due.change.at)}. Check that the worker is running.",
+        detail=lambda due: f"It was due at {moment(due.change.at)}. Check that the worker is running.",
         since=lambda due: due.change.at,
     ),
     Rule[Status](
@@ -264,9 +264,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         pods=lambda status: status.fleet.rejected,
         test=lambda status: bool(status.fleet.rejected),
-        text=lambda status: f"{texts.name_or_count(status.fleet.rejected)} rejected the configuration",
+        text=lambda status: f"{name_or_count(status.fleet.rejected)} rejected the configuration",
         detail=lambda status: (
-            f"{texts.they(status.fleet.rejected, 'It keeps', 'They keep')} the last valid configuration."
+            f"{they(status.fleet.rejected, 'It keeps', 'They keep')} the last valid configuration."
             " The error is in the pod\u2019s row."
         ),
     ),
@@ -278,7 +278,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         subject=lambda _: Subject(kind="schedules"),
         test=lambda status: status.facts.schedules_failed > 0,
-        text=lambda status: f"{texts.count(status.facts.schedules_failed, 'scheduled change')} failed",
+        text=lambda status: f"{count(status.facts.schedules_failed, 'scheduled change')} failed",
         detail=lambda _: "Nothing was changed. Make the change by hand, or schedule it again.",
     ),
     Rule[Status](
@@ -289,9 +289,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         pods=lambda status: status.fleet.silent,
         test=lambda status: bool(status.fleet.silent),
-        text=lambda status: f"No heartbeat from {texts.name_or_count(status.fleet.silent)}",
+        text=lambda status: f"No heartbeat from {name_or_count(status.fleet.silent)}",
         detail=lambda status: (
-            f"{texts.they(status.fleet.silent, 'It', 'They')} may have stopped, or may be cut off from the"
+            f"{they(status.fleet.silent, 'It', 'They')} may have stopped, or may be cut off from the"
             " control plane and still decide calls."
         ),
         since=lambda status: status.fleet.silent_since,
@@ -318,7 +318,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         detail=lambda due: (
             "It waits: edits are frozen."
             if due.frozen and due.late_s > 0
-            else f"Automatically, at {texts.moment(due.change.at)}."
+            else f"Automatically, at {moment(due.change.at)}."
         ),
     ),
     Rule[Status](

@@ -5,13 +5,13 @@ from types import MappingProxyType
 from typing import Protocol
 
 from controlplane.alerts.rules.rule import Said
-from controlplane.alerts.rules.texts import count, is_or_are, name_or_count, p99_part, slow_redis_ms, they
+from controlplane.alerts.rules.texts import p99_part, slow_redis_ms
 from controlplane.fleet.live import RuleFigures
+from controlplane.phrases import count, is_or_are, name_or_count, percent, they
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.backlogs import BacklogStatus
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing, ScheduledChange
-from controlplane.status.number_words import percent_words
 from controlplane.status.observed import observed_head
 from controlplane.status.status import Status
 from controlplane.status.watched import Blind, Source, Spent
@@ -55,7 +55,7 @@ WRITES_REFUSED = Said(subject="Postgres", join="refuses", verb="what a gateway w
 
 
 def refused(status: Status) -> Said:
-    share = percent_words(status.figures.refused_share)
+    share = percent(status.figures.refused_share)
     return Said(subject=f"{share} of requests", join="are", verb="refused")
 
 
@@ -131,7 +131,7 @@ def rejected(status: Status) -> Said:
 
 
 def failed_checks(status: Status) -> Said:
-    share = percent_words(status.figures.store.failed_share)
+    share = percent(status.figures.store.failed_share)
     return Said(subject=f"{share} of checks", join="", verb="fail")
 
 
@@ -158,7 +158,7 @@ def lock_lost(status: Status) -> Said:
 
 
 def lock_failures(status: Status) -> Said:
-    return Said(subject=f"{percent_words(status.locks.failed_share)} of locks", join="", verb="fail")
+    return Said(subject=f"{percent(status.locks.failed_share)} of locks", join="", verb="fail")
 
 
 def hot_key(rule: RuleFigures) -> Said:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Subject
+from controlplane.phrases import count, is_or_are, name_or_count, percent, span
 from controlplane.status.locks import WINDOW_S
-from controlplane.status.number_words import percent_words
-from controlplane.status.spans import span_words
 from controlplane.status.status import Status
 
 _MINUTES = f"the last {WINDOW_S / 60:.0f} minutes"
@@ -25,10 +24,10 @@ def _holders(status: Status) -> tuple[str, ...]:
 def _lost(status: Status) -> str:
     locks, runs = status.locks.locks.get("lost", 0), status.locks.once.get("lost", 0)
     found = [
-        *([texts.count(locks, "lock")] if locks else []),
-        *([texts.count(runs, "claim") + " of work that must not be done twice"] if runs else []),
+        *([count(locks, "lock")] if locks else []),
+        *([count(runs, "claim") + " of work that must not be done twice"] if runs else []),
     ]
-    return f"{' and '.join(found)} {texts.is_or_are(status.locks.lost)} lost"
+    return f"{' and '.join(found)} {is_or_are(status.locks.lost)} lost"
 
 
 LOCK_RULES: tuple[Rule[Any], ...] = (
@@ -43,7 +42,7 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
         value=lambda status: status.locks.longest_s,
         text=lambda _: "A lock is in use for long",
         detail=lambda status: (
-            f"{status.locks.longest_pod} has it for {span_words(status.locks.longest_s)}. Other processes"
+            f"{status.locks.longest_pod} has it for {span(status.locks.longest_s)}. Other processes"
             " that want it wait, or give up."
         ),
     ),
@@ -58,7 +57,7 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
         value=lambda status: status.locks.lost,
         text=_lost,
         detail=lambda status: (
-            f"In {_MINUTES}, at {texts.name_or_count(status.locks.losing)}. Two processes may have done the"
+            f"In {_MINUTES}, at {name_or_count(status.locks.losing)}. Two processes may have done the"
             " same work: check what the blocks have written."
         ),
     ),
@@ -74,7 +73,7 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
             value=lambda status: status.locks.failed_share,
             names_thresholds=True,
             text=lambda status: (
-                f"{percent_words(status.locks.failed_share)} of locks and claims fail: pods cannot ask Redis"
+                f"{percent(status.locks.failed_share)} of locks and claims fail: pods cannot ask Redis"
             ),
             detail=lambda status: (
                 f"{status.locks.unavailable:,} of {status.locks.attempts:,} in {_MINUTES}."

@@ -6,9 +6,9 @@ from typing import Any
 from controlplane.alerts.rules import headlines, texts
 from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Scope, Subject
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
+from controlplane.phrases import count, name_or_count, percent
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing
-from controlplane.status.number_words import percent_words
 from controlplane.status.observed import observed_head, observed_rate, observed_until
 from controlplane.status.servers import ServerStatus, spared_how, worst_part
 from controlplane.status.status import Status
@@ -40,14 +40,14 @@ EACH_DEPENDENCY = Scope[BreakerStatus](
 
 
 def _pressed(status: Status) -> str:
-    return f"{texts.name_or_count(status.fleet.pressed)} under pressure"
+    return f"{name_or_count(status.fleet.pressed)} under pressure"
 
 
 def _why_pressed(status: Status) -> str:
     first = next(one.server.load for one in status.fleet.servers if one.name == status.fleet.pressed[0])
     cause = first.cause if first is not None and first.cause else "the cause is in the pod\u2019s log"
     unready = len(status.fleet.unready)
-    also = f" {texts.count(unready, 'pod')} unready." if unready else ""
+    also = f" {count(unready, 'pod')} unready." if unready else ""
     return f"{status.fleet.pressed[0]}: {cause}.{also}"
 
 
@@ -161,7 +161,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
             value=_shed_share,
             idle=texts.few_requests,
             names_thresholds=True,
-            text=lambda status: f"Pods shed {percent_words(_shed_share(status))} of requests",
+            text=lambda status: f"Pods shed {percent(_shed_share(status))} of requests",
             detail=lambda status: (
                 f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
             ),
@@ -177,7 +177,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         pods=_unhealthy,
         subject=lambda status: Subject(kind="server", name=_unhealthy(status)[0]),
         value=_worst,
-        text=lambda status: f"{texts.name_or_count(_unhealthy(status))} unhealthy",
+        text=lambda status: f"{name_or_count(_unhealthy(status))} unhealthy",
         detail=_why_unhealthy,
     ),
     Rule[ObservedPart](
@@ -211,7 +211,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         names_thresholds=True,
         text=lambda breaker: f"The queue of {breaker.name} is {_queue_share(breaker) * 100:.0f} % full",
         detail=lambda breaker: (
-            f"{texts.count(_calls(breaker).queued, 'call')} wait for a slot. When no place is left, further"
+            f"{count(_calls(breaker).queued, 'call')} wait for a slot. When no place is left, further"
             " calls are refused."
         ),
     ),

@@ -13,7 +13,7 @@ from controlplane.alerts.rules.thresholds import (
     LEAST_CHECKS_PER_S,
     NOT_EVALUATED_S,
 )
-from controlplane.status.number_words import percent_words
+from controlplane.phrases import count, name_or_count, percent
 from controlplane.status.status import Status
 from controlplane.status.watched import RedisServer
 
@@ -41,7 +41,7 @@ def _what_is_down(status: Status) -> str:
 def _who_confirms(status: Status) -> str:
     local, live = len(status.fleet.local), status.fleet.live
     return (
-        f"Gateways get no answer, and {local} of {texts.count(live, 'pod')} decide without Redis."
+        f"Gateways get no answer, and {local} of {count(live, 'pod')} decide without Redis."
         f" {texts.approximate_limits(status)}"
     )
 
@@ -60,7 +60,7 @@ def _few_checks(status: Status) -> bool:
 
 
 def _failed_checks(status: Status) -> str:
-    return f"{percent_words(_failed_share(status))} of checks fail"
+    return f"{percent(_failed_share(status))} of checks fail"
 
 
 def _why_checks_fail(status: Status) -> str:
@@ -162,7 +162,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         pods=_failing_scripts,
         test=lambda status: bool(_failing_scripts(status)),
-        text=lambda status: f"A script fails in Redis, for {texts.name_or_count(_failing_scripts(status))}",
+        text=lambda status: f"A script fails in Redis, for {name_or_count(_failing_scripts(status))}",
         detail=_which_script,
     ),
     *(

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Scope, Severity, Subject
 from controlplane.alerts.rules.timings import NEEDED_BY, timing_of
 from controlplane.audit_export.waiting import WaitingExport
+from controlplane.phrases import count
 from controlplane.status.status import Status
 from controlplane.status.watched import Blind, RedisServer
 
@@ -34,7 +35,7 @@ def _degraded(status: Status) -> list[RedisServer]:
 def _which_degraded(status: Status) -> str:
     named = [f"{one.address} {' and '.join(one.degraded_because)}" for one in _degraded(status)[:3]]
     more = len(_degraded(status)) - len(named)
-    of = f"Of {texts.count(len(status.facts.redis_servers), 'server')}: "
+    of = f"Of {count(len(status.facts.redis_servers), 'server')}: "
     return f"{of}{'; '.join(named)}{f'; and {more} more' if more else ''}."
 
 
@@ -64,7 +65,7 @@ def _why_stuck(found: tuple[WaitingExport, float]) -> str:
     )
     if not one.failures:
         return f"{wait} No attempt failed: no worker exports, or it exports more slowly than entries come."
-    return f"{wait} {texts.count(one.failures, 'attempt')} in a row failed; the last one: {one.problem}."
+    return f"{wait} {count(one.failures, 'attempt')} in a row failed; the last one: {one.problem}."
 
 
 _BLIND: tuple[tuple[Severity, Callable[[Blind], bool]], ...] = (
@@ -116,7 +117,7 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
         scope=FLEET,
         value=lambda status: len(_degraded(status)),
         names_thresholds=True,
-        text=lambda status: f"{texts.count(len(_degraded(status)), 'server')} of Redis are degraded",
+        text=lambda status: f"{count(len(_degraded(status)), 'server')} of Redis are degraded",
         detail=_which_degraded,
     ),
     Rule[Status](
@@ -130,7 +131,7 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
             f"Postgres refuses what gateway {' and '.join(sorted(status.figures.writes_refused))} writes"
         ),
         detail=lambda status: (
-            f"{texts.count(sum(status.figures.writes_refused.values()), 'value')} within ten minutes. The"
+            f"{count(sum(status.figures.writes_refused.values()), 'value')} within ten minutes. The"
             " gateway dropped them: figures or rows of pods can be missing or old."
         ),
     ),

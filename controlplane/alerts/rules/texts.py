@@ -1,6 +1,5 @@
 """Phrases of the alert texts that depend on how many there are, or that two rules share."""
 
-from datetime import UTC, datetime
 from math import inf
 
 from controlplane.alerts.rules.rule import Subject
@@ -10,8 +9,8 @@ from controlplane.alerts.rules.thresholds import (
     P99_WARN_PART,
 )
 from controlplane.fleet.live import FleetFigures
+from controlplane.phrases import count, moment, name_or_count, they
 from controlplane.status.breakers import BreakerStatus
-from controlplane.status.number_words import rounded_words
 from controlplane.status.status import Status
 
 
@@ -72,20 +71,6 @@ def local(status: Status) -> str:
     if pods == status.fleet.live:
         return "Redis is unreachable from every pod"
     return f"{count(pods, 'pod')} on local fallback"
-
-
-def is_or_are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def size(number: int) -> str:
-    """Bytes, as ``1.5 MiB``."""
-    amount, unit = float(number), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{rounded_words(amount, 3)} {unit}"
 
 
 def local_pods(status: Status) -> float:
@@ -162,20 +147,3 @@ def how_unknown(status: Status) -> str:
         f"{first.server} reports {first.epoch}.{first.revision}; the newest is"
         f" {facts.epoch}.{facts.revision}. {edits} Either its token is misused, or Postgres was restored."
     )
-
-
-def moment(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%H:%M UTC on %-d %B}"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def name_or_count(names: tuple[str, ...]) -> str:
-    """The name of a single pod, or how many there are."""
-    return names[0] if len(names) == 1 else count(len(names), "pod")
-
-
-def they(names: tuple[str, ...], one: str, several: str) -> str:
-    return one if len(names) == 1 else several

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.protection import EACH_DEPENDENCY
 from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
 from controlplane.alerts.rules.thresholds import (
@@ -13,9 +13,9 @@ from controlplane.alerts.rules.thresholds import (
     LEAST_VENDOR_ANSWERS,
 )
 from controlplane.fleet.live import DependencyFigures, RuleFigures
+from controlplane.phrases import moment, number, percent
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.breakers import BreakerStatus
-from controlplane.status.number_words import number, percent_words
 from controlplane.status.status import Status
 from controlplane.status.watched import Spent, VendorAnswers
 
@@ -74,7 +74,7 @@ class RefusedDependency:
     @property
     def part(self) -> str:
         """The part that is refused, where some calls are allowed; empty for all."""
-        words = percent_words(self.figures.refused_share) if self.figures.calls_per_s else ""
+        words = percent(self.figures.refused_share) if self.figures.calls_per_s else ""
         return words[:1].upper() + words[1:]
 
 
@@ -166,7 +166,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         value=lambda one: one.share,
         text=lambda one: headlines.all_refused(one).text,
         detail=lambda one: (
-            f"Pods refuse {number(one.figures.refused_per_s)} calls/s, {percent_words(one.share)} of all."
+            f"Pods refuse {number(one.figures.refused_per_s)} calls/s, {percent(one.share)} of all."
             " Its breaker is not the cause."
         ),
     ),
@@ -268,7 +268,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             names_thresholds=True,
             text=_budget,
             detail=lambda spent: (
-                f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {texts.moment(spent.ends)}."
+                f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {moment(spent.ends)}."
             ),
         )
         for severity in BOTH

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.alerts.rules.texts import size
-from controlplane.status.number_words import number, percent_words, rounded_words
+from controlplane.phrases import number, percent, rounded, size
 from dashboard.live.protection import duration
 from tests.controlplane.alert_facts import redis_answers
 from tests.controlplane.test_alert_rules import found
@@ -32,12 +31,12 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_a_share_is_in_percent(share: float, words: str) -> None:
-    assert percent_words(share) == words
+    assert percent(share) == words
 
 
 @given(st.floats(min_value=0, max_value=1e15))
 def test_no_number_is_written_as_a_power_of_ten(value: float) -> None:
-    words = [percent_words(value), number(value), rounded_words(value, 2), duration(value), size(int(value))]
+    words = [percent(value), number(value), rounded(value, 2), duration(value), size(int(value))]
     assert not [text for text in words if re.search(r"\de[+-]?\d", text)], words
 
 
