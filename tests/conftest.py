@@ -94,14 +94,17 @@ _MANY_PROCESSES = (
     "tests/controlplane/test_real_prometheus",
     "tests/controlplane/test_upgrades",
     "tests/demo/",
-    "tests/experiments/",
+    "tests/experiments/test_storm_processes",
     "tests/faults/",
     "tests/journeys/",
     "tests/repo/test_compose_runs",
 )
+#: These simulate with one busy processor and share nothing: each test goes to the next free worker.
+_EACH_ALONE = ("tests/experiments/test_experiments",)
 #: What takes longest comes first, so that the workers end together.
 _FIRST = (
     *_MANY_PROCESSES,
+    *_EACH_ALONE,
     "tests/dashboard/test_browser",
     "tests/controlplane/test_api_schema",
     "tests/controlplane/test_permission_matrix",
@@ -119,9 +122,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _ByFile(LoadFileScheduling):
-    """Give a worker one file at a time; the files with many processes are one."""
+    """Give a worker one file at a time; the files with many processes are one, and a simulation is one."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_EACH_ALONE):
+            return nodeid
         return "many processes" if nodeid.startswith(_MANY_PROCESSES) else super()._split_scope(nodeid)
 
 
