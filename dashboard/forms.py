@@ -1,22 +1,19 @@
-"""What people type. The edit functions check everything again; a form only says it sooner and by field."""
+"""Fields of forms. They read what a person typed, and check what the edit function cannot say better."""
 
-from datetime import datetime, timedelta
+import re
+from datetime import datetime
 from typing import Any
 
 from django import forms
 
-from controlplane.breakers.overrides import LONGEST, LONGEST_CLOSED
-from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
-from controlplane.breakers.tickets import ticket_problem
 from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
 from dashboard.moments import WRONG, moment_of
-from fuseboard.contract.words import OverrideMode
 
 #: What a browser sends for a date and a time.
 MOMENT = "%Y-%m-%dT%H:%M"
-#: How long a breaker can be forced closed.
-CLOSED_MINUTES = int(LONGEST_CLOSED.total_seconds()) // 60
+NOT_WHOLE = "Enter a whole number."
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 def whole(text: str, field: str) -> int:
@@ -24,10 +21,8 @@ def whole(text: str, field: str) -> int:
 
     Raises ``InvalidEdit`` for what is none.
     """
-    text = text.strip()
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-        raise InvalidEdit({field: ["Enter a whole number."]})
+    if not _WHOLE.fullmatch(text.strip()):
+        raise InvalidEdit({field: [NOT_WHOLE]})
     return int(text)
 
 
@@ -49,93 +44,67 @@ class ReasonField(forms.CharField):
         )
 
 
-class OverrideForm(forms.Form):
-    """Force a breaker open or closed, extend or end the override, or reset the breaker."""
+class TextField(forms.Field):
+    """Text as typed. With ``most`` it is cut, stripped, and without NUL, which Postgres does not store."""
 
-    ACTS = (
-        ("forced_open", "Force open"),
-        ("forced_closed", "Force closed"),
-        ("extend", "Extend"),
-        ("automatic", "End override"),
-        ("reset", "Reset"),
-    )
-    LASTS = (("5", "5 min"), ("15", "15 min"), ("60", "1 h"), ("240", "4 h"), ("until", "Until\u2026"))
-    #: What the form offers for a breaker that is forced closed.
-    CLOSED_LASTS = tuple(key for key, _ in LASTS if key.isdigit() and int(key) <= CLOSED_MINUTES)
+    def __init__(self, most: int | None = None, *, initial: str = "") -> None:
+        super().__init__(required=False, initial=initial)
+        self.most = most
 
-    act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})
-    reason = ReasonField()
-    lasts = forms.ChoiceField(choices=LASTS, required=False)
-    until = forms.CharField(required=False, max_length=40)
-    ticket = forms.CharField(required=False, max_length=TICKET_LONGEST)
-    #: The name of the dependency, typed to force its breaker closed. Checked only then.
-    confirm = forms.CharField(required=False)
-    #: The override the page showed: its revision, or 0 for none.
-    seen = forms.IntegerField(required=False, min_value=0)
+    def to_python(self, value: str | None) -> str:
+        text: str = self.initial if value is None else value
+        return text if self.most is None else text[: self.most].replace("\x00", "").strip()
 
-    def __init__(self, *args: Any, dependency: str, now: datetime, held: str, **kwargs: Any) -> None:
-        """``held`` is the mode of the override in force, empty for none: an extension keeps it."""
-        super().__init__(*args, **kwargs)
-        self.dependency = dependency
-        self.now = now
-        self.held = held
 
-    @classmethod
-    def lasts_of(cls, act: str, held: str) -> tuple[str, ...]:
-        """The durations that the form offers for an action: fewer if the breaker will be forced closed."""
-        mode = held if act == "extend" else act
-        return cls.CLOSED_LASTS if mode == OverrideMode.FORCED_CLOSED else tuple(key for key, _ in cls.LASTS)
+class TextsField(forms.Field):
+    """Every value that has this name."""
 
-    @property
-    def offered(self) -> list[tuple[str, str, str]]:
-        """Every duration: value, word, and the classes that hide it for actions that do not offer it."""
-        return [
-            (
-                key,
-                word,
-                " ".join(
-                    f"not-{act}"
-                    for act in ("forced_closed", "extend")
-                    if key not in self.lasts_of(act, self.held)
-                ),
-            )
-            for key, word in self.LASTS
-        ]
+    widget = forms.MultipleHiddenInput
 
-    @property
-    def sets_override(self) -> bool:
-        return self.cleaned_data.get("act") in ("forced_open", "forced_closed", "extend")
+    def __init__(self) -> None:
+        super().__init__(required=False)
 
-    def clean(self) -> dict[str, Any]:
-        data = super().clean() or {}
-        if not self.sets_override:
-            return data
-        data["expires_at"] = self._expiry(data)
-        if data["act"] == "forced_closed" and data.get("confirm", "").strip() != self.dependency:
-            self.add_error("confirm", f"Type {self.dependency} exactly: forcing it closed adds load.")
-        if data.get("lasts") and data["lasts"] not in self.lasts_of(data["act"], self.held):
-            self.add_error("lasts", f"Forced closed: at most {CLOSED_MINUTES} minutes.")
-        if wrong := ticket_problem(data.get("ticket", "")):
-            self.add_error("ticket", wrong)
-        return data
+    def to_python(self, value: Any) -> tuple[str, ...]:
+        return tuple(value)
 
-    def _expiry(self, data: dict[str, Any]) -> datetime | None:
-        lasts = data.get("lasts", "")
-        if not lasts:
-            if "lasts" not in self.errors:
-                self.add_error("lasts", "Choose a duration.")
+
+class WholeField(forms.Field):
+    """A typed whole number of any size. If it is not required, an empty text is ``empty``."""
+
+    def __init__(self, *, required: bool = True, empty: int | None = None) -> None:
+        super().__init__(required=required, error_messages={"required": NOT_WHOLE})
+        self.empty = empty
+
+    def to_python(self, value: str | None) -> int | None:
+        if not (text := (value or "").strip()):
+            return self.empty
+        if not _WHOLE.fullmatch(text):
+            raise forms.ValidationError(NOT_WHOLE)
+        return int(text)
+
+
+class SentNumberField(forms.Field):
+    """A number that the page put into the form. Other text is ``otherwise``, which the edit refuses."""
+
+    def __init__(self, otherwise: int = -1, *, initial: str = "") -> None:
+        super().__init__(required=False, initial=initial)
+        self.otherwise = otherwise
+
+    def to_python(self, value: str | None) -> int:
+        text: str = self.initial if value is None else value
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else self.otherwise
+
+
+class MomentField(forms.Field):
+    """A typed time. If it is not required, an empty text is ``None``."""
+
+    def __init__(self, *, required: bool = True) -> None:
+        super().__init__(required=required, error_messages={"required": WRONG})
+
+    def to_python(self, value: str | None) -> datetime | None:
+        if not (text := (value or "").strip()):
             return None
-        if lasts != "until":
-            return self.now + timedelta(minutes=int(lasts))
         try:
-            expiry = moment_of(data.get("until", ""))
+            return moment_of(text)
         except ValueError:
-            self.add_error("until", WRONG)
-            return None
-        if expiry <= self.now:
-            self.add_error("until", "Choose a time in the future.")
-            return None
-        if expiry > self.now + LONGEST:
-            self.add_error("until", "At most 24 hours from now.")
-            return None
-        return expiry
+            raise forms.ValidationError(WRONG) from None

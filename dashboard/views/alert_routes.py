@@ -1,14 +1,15 @@
 """Routes of alerts: in which order they are asked, who gets an alert now, and what reaches no receiver."""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django import forms
 from django.http import HttpRequest, HttpResponse, QueryDict
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.models import Receiver, Route
 from controlplane.alerts.people.mute_edits import MUTABLE_RULES
 from controlplane.alerts.people.route_edits import (
@@ -23,15 +24,69 @@ from controlplane.alerts.people.route_edits import (
     steps_of,
 )
 from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
-from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import whole
+from controlplane.errors import InvalidEdit
+from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
+from dashboard.forms import SentNumberField, TextField, TextsField, WholeField
 from dashboard.moments import WRONG, moment_of
-from dashboard.reader import actor_of
 from dashboard.views.page import bounded_text, context_of
 
-_LEVELS = ((1, "1 or higher"), (2, "2 or higher"), (3, "3"))
+_LEVELS = (("1", "1 or higher"), ("2", "2 or higher"), ("3", "3"))
+#: Fields that stand in ``RouteValues`` too.
+_VALUES = tuple(field.name for field in fields(RouteValues))
 _DAYS = {str(number): number for number in range(len(DAYS))}
 _SEVERITIES = (("warning", "Warning or critical"), ("critical", "Critical"))
+
+
+class StepsInput(forms.Widget):
+    """The pairs of controls, one for each escalation."""
+
+    def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> list[tuple[str, str]]:
+        return _typed_steps(data)
+
+
+class StepsField(forms.Field):
+    widget = StepsInput
+
+    def to_python(self, value: Any) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        return tuple(
+            (WholeField().clean(after), tuple(filter(None, map(str.strip, to.split(",")))))
+            for after, to in value
+            if after or to
+        )
+
+
+class RouteForm(EditForm):
+    name = TextField(64)
+    place = WholeField(required=False)
+    owner = TextField(200)
+    least_level = SentNumberField(0, initial="1")
+    least_severity = TextField(initial="warning")
+    days = TextsField()
+    begins = TextField(5)
+    ends = TextField(5)
+    zone = TextField(64)
+    receivers = TextsField()
+    escalations = StepsField(required=False)
+
+    def save(self) -> str:
+        typed = {name: self.cleaned_data[name] for name in _VALUES}
+        # What is no day is refused with the others.
+        typed["days"] = tuple(_DAYS.get(day, -1) for day in typed["days"])
+        typed["zone"] = typed["zone"] or "UTC"
+        name, place = self.cleaned_data["name"], self.cleaned_data["place"]
+        row = put_route(name=name, place=place, values=RouteValues(**typed), **self.common)
+        return f"Route {row.name} was saved."
+
+
+class RemoveForm(EditForm):
+    name = TextField(64)
+
+    def save(self) -> str:
+        remove_route(**self.given)
+        return f"Route {self.cleaned_data['name']} was removed."
+
+
+_ACTS = {"put": RouteForm, "remove": RemoveForm}
 
 
 @require_http_methods(["GET", "POST"])
@@ -39,69 +94,25 @@ _SEVERITIES = (("warning", "Warning or critical"), ("critical", "Critical"))
 def routes(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return _page(request)
-    if not may(request.user, "manage_receivers", environment_in(request)):
-        raise PermissionDenied("This needs the role admin.")
-    try:
-        return _act(request)
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=422)
-    except NotFound as missing:
-        return _page(request, errors={"route": [str(missing)]}, status=404)
+    return run_edit(chosen_form(request, _ACTS), page=_page, then="routes", needs="manage_receivers")
 
 
-def _act(request: HttpRequest) -> HttpResponse:
-    typed = request.POST
-    common: dict[str, Any] = {
-        "environment": environment_in(request),
-        "name": bounded_text(typed, "name", most=64).strip(),
-        "reason": typed.get("reason", ""),
-        "actor": actor_of(request),
-    }
-    match typed.get("act", ""):
-        case "put":
-            place = typed.get("place", "").strip()
-            row = put_route(values=_values(typed), place=whole(place, "place") if place else None, **common)
-            messages.success(request, f"Route {row.name} was saved.")
-        case "remove":
-            remove_route(**common)
-            messages.success(request, f"Route {common['name']} was removed.")
-        case _:
-            raise InvalidEdit({"act": ["Choose an action."]})
-    return redirect("routes")
-
-
-def _values(typed: QueryDict) -> RouteValues:
-    level = typed.get("least_level", "1")
-    return RouteValues(
-        owner=bounded_text(typed, "owner").strip(),
-        least_level=int(level) if level in ("1", "2", "3") else 0,
-        least_severity=typed.get("least_severity", "warning"),
-        # What is no day is refused with the others.
-        days=tuple(_DAYS.get(day, -1) for day in typed.getlist("days")),
-        begins=bounded_text(typed, "begins", most=5).strip(),
-        ends=bounded_text(typed, "ends", most=5).strip(),
-        zone=bounded_text(typed, "zone", most=64).strip() or "UTC",
-        receivers=tuple(typed.getlist("receivers")),
-        escalations=tuple(
-            (whole(after, "escalations"), tuple(filter(None, map(str.strip, to.split(",")))))
-            for after, to in _typed_steps(typed)
-            if after or to
-        ),
-    )
-
-
-def _typed_steps(typed: QueryDict) -> list[tuple[str, str]]:
+def _typed_steps(typed: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (
-            bounded_text(typed, f"after_{number}", most=10).strip(),
-            bounded_text(typed, f"to_{number}", most=2_000).strip(),
+            TextField(10).clean(typed.get(f"after_{number}")),
+            TextField(2_000).clean(typed.get(f"to_{number}")),
         )
         for number in range(MOST_STEPS)
     ]
 
 
 def _page(
-    request: HttpRequest, *, errors: dict[str, list[str]] | None = None, status: int = 200
+    request: HttpRequest,
+    *,
+    typed: QueryDict | None = None,
+    errors: Errors | None = None,
+    status: int = 200,
 ) -> HttpResponse:
     environment = environment_in(request)
     rows = routes_of(environment)
@@ -115,7 +126,7 @@ def _page(
     names = Receiver.objects.filter(environment=environment)
     context |= {
         "rows": [(row, hours_of(row), row.steps[0][1], steps_of(row)) for row in rows],
-        "form": _form(request, rows),
+        "form": _form(request, typed, rows),
         "plan": plan,
         "asked": request.GET,
         "warnings": warnings(environment),
@@ -146,10 +157,9 @@ def _plan(environment: str, asked: QueryDict) -> Plan:
     )
 
 
-def _form(request: HttpRequest, rows: list[Route]) -> dict[str, Any]:
+def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> dict[str, Any]:
     """What was typed, or the route to change, or an empty form."""
-    typed = request.POST
-    if typed.get("act") == "put":
+    if typed is not None and typed.get("act") == "put":
         return {
             **typed.dict(),
             "days": {_DAYS[day] for day in typed.getlist("days") if day in _DAYS},
@@ -158,14 +168,14 @@ def _form(request: HttpRequest, rows: list[Route]) -> dict[str, Any]:
         }
     row = next((row for row in rows if row.name == request.GET.get("edit")), None)
     if row is None:
-        return {"least_level": 2, "zone": "UTC", "steps": [("", "")] * MOST_STEPS}
+        return {"least_level": "2", "zone": "UTC", "steps": [("", "")] * MOST_STEPS}
     steps = [(str(after_min), ", ".join(names)) for after_min, names in row.steps[1:]]
     return {
         "name": row.name,
         "changes": True,
         "place": "" if row.name == DEFAULT else row.place,
         "owner": row.owner,
-        "least_level": row.least_level,
+        "least_level": str(row.least_level),
         "least_severity": row.least_severity,
         "days": set(row.days),
         "begins": row.begins,

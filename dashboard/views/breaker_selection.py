@@ -20,10 +20,11 @@ from controlplane.breakers.overrides import override_breaker
 from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
 from controlplane.breakers.tickets import ticket_problem
 from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import OverrideForm, ReasonField
+from dashboard.forms import ReasonField
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
+from dashboard.override_form import OverrideForm
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 from fuseboard.contract.words import OverrideMode, is_slug

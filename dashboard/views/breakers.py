@@ -16,11 +16,11 @@ from controlplane.breakers import overrides
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.phrases import count
 from controlplane.status.breakers import PHRASES
-from dashboard.forms import OverrideForm
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
 from dashboard.live.timeline import RANGES, range_name
+from dashboard.override_form import OverrideForm
 from dashboard.reader import actor_of, check_owner
 from dashboard.runbook_html import Drawing, draw_runbook
 from dashboard.runbooks import Page, Unreadable, find_runbook, permits, scene_of

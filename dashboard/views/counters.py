@@ -1,20 +1,20 @@
 """Clears the counter of a limit."""
 
+from collections.abc import Mapping
+
 import redis
 import structlog
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.accounts.permissions import require
+from controlplane.errors import EditError, InvalidEdit, NotFound
 from controlplane.usage.clear_counter import DOWN, clear_counter
-from dashboard.hub import hub
-from dashboard.reader import actor_of
-from dashboard.views.page import bounded_text, context_of
+from dashboard.edit_form import EditForm, Errors, run_edit
+from dashboard.forms import TextField
+from dashboard.views.page import show
 
 log = structlog.get_logger(__name__)
 
@@ -23,43 +23,50 @@ BY = (("user", "User"), ("ip", "Address"), ("api_key", "API key"), ("endpoint", 
 _NAMED = ("tenant", "dependency", "limit")
 
 
+class ClearForm(EditForm):
+    limit = TextField(201)
+    tenant = TextField(201)
+    dependency = TextField(201)
+    user = TextField(201)
+    ip = TextField(201)
+    api_key = TextField(201)
+    endpoint = TextField(201)
+
+    def save(self) -> str:
+        given = self.given
+        counted = clear_counter(values={name: given.pop(name) for name, _ in BY}, **given)
+        if given["tenant"]:
+            self.then = reverse("tenant", query={"key": given["tenant"]})
+        return f"The counter of {given['limit']} is cleared.{'' if counted else ' It was empty already.'}"
+
+    def refuse(self, error: EditError) -> int:
+        if isinstance(error, NotFound):
+            error = InvalidEdit({"limit": [str(error)]})
+        return super().refuse(error)
+
+
 @never_cache
 @require_http_methods(["GET", "POST"])
 @require("clear_counter")
 def clear(request: HttpRequest) -> HttpResponse:
     """A form; the caller is in the body of its POST, because addresses are logged."""
     if request.method != "POST":
-        return _page(request)
-    typed = {name: bounded_text(request.POST, name, most=201).strip() for name in _NAMED}
-    by = {name: bounded_text(request.POST, name, most=201).strip() for name, _ in BY}
+        # A link from the row of a limit names it; an address of a caller is typed.
+        return _page(request, typed={name: request.GET.get(name, "") for name in _NAMED})
+    form = ClearForm(request)
     try:
-        counted = clear_counter(
-            environment=environment_in(request),
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-            values=by,
-            **typed,
-        )
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=422)
-    except NotFound as error:
-        return _page(request, errors={"limit": [str(error)]}, status=422)
+        return run_edit(form, page=_page, then="clear_counter")
     except redis.RedisError as error:
         log.warning("counter.not_cleared", error=str(error))
-        return _page(request, errors={"limit": [DOWN]}, status=503)
-    hub.nudge()
-    empty = "" if counted else " It was empty already."
-    messages.success(request, f"The counter of {typed['limit']} is cleared.{empty}")
-    if typed["tenant"]:
-        return redirect(reverse("tenant", query={"key": typed["tenant"]}))
-    return redirect("clear_counter")
+        return _page(request, typed=form.data, errors={"limit": [DOWN]}, status=503)
 
 
 def _page(
-    request: HttpRequest, *, errors: dict[str, list[str]] | None = None, status: int = 200
+    request: HttpRequest,
+    *,
+    typed: Mapping[str, str],
+    errors: Errors | None = None,
+    status: int = 200,
 ) -> HttpResponse:
-    typed = request.POST or request.GET
-    # A link from the row of a limit names it; an address of a caller is typed.
-    values = [(name, label, request.POST.get(name, ""), (errors or {}).get(name)) for name, label in BY]
-    context = context_of(request, "limits", errors=errors or {}, typed=typed, by=values)
-    return render(request, "dashboard/clear_counter.html", context, status=status)
+    values = [(name, label, typed.get(name, ""), (errors or {}).get(name)) for name, label in BY]
+    return show(request, "limits", "clear_counter.html", status=status, errors=errors, typed=typed, by=values)

@@ -1,21 +1,17 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
-from controlplane.errors import InvalidEdit
 from controlplane.fleet.older_agents import dividing_words, ignored_words
 from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import Dependency
 from controlplane.policies.newer_settings import SHARED_SLOTS, newer_settings
 from controlplane.policies.older_defaults import differing_rows, divided_bulkheads
-from dashboard.hub import hub
-from dashboard.reader import actor_of
+from dashboard.edit_form import EditForm, run_edit
 from dashboard.setting_lines import wrong_lines
 from dashboard.views.page import show
 
@@ -30,24 +26,25 @@ def defaults(request: HttpRequest) -> HttpResponse:
     return _page(request)
 
 
+class ShareIdleSlotsForm(EditForm):
+    def save(self) -> str:
+        return f"The bulkheads are saved as revision {edits.share_idle_slots(**self.given)}."
+
+
 @require_POST
 @require("edit_breaker_policy")
 def share_idle_slots(request: HttpRequest) -> HttpResponse:
     """Give every bulkhead of an earlier version the default of a new one."""
-    try:
-        revision = edits.share_idle_slots(
-            environment=environment_in(request),
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-        )
-    except InvalidEdit as error:
-        return _page(request, wrong=wrong_lines(error.errors), status=422)
-    hub.nudge()
-    messages.success(request, f"The bulkheads are saved as revision {revision}.")
-    return redirect("defaults")
+    return run_edit(ShareIdleSlotsForm(request), page=_page, then="defaults")
 
 
-def _page(request: HttpRequest, *, wrong: Sequence[str] = (), status: int = 200) -> HttpResponse:
+def _page(
+    request: HttpRequest,
+    *,
+    typed: Mapping[str, str] | None = None,
+    errors: Mapping[str, Sequence[str]] | None = None,
+    status: int = 200,
+) -> HttpResponse:
     rows = (
         Dependency.objects.filter(environment=environment_in(request))
         .order_by("name")
@@ -61,8 +58,8 @@ def _page(request: HttpRequest, *, wrong: Sequence[str] = (), status: int = 200)
         most=_SHOWN,
         divided=divided_bulkheads(environment_in(request)),
         older_pods=_older_pods(environment_in(request)),
-        wrong=wrong,
-        reason=request.POST.get("reason", ""),
+        wrong=wrong_lines(errors or {}),
+        typed=typed,
         status=status,
         advice=[(row.name, text) for row in rows for text in advice_about(dependency_fields(row))][:_SHOWN],
     )

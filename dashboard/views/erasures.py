@@ -1,19 +1,26 @@
 """Erases what is stored about one caller."""
 
-from django.contrib import messages
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require
+from controlplane.accounts.permissions import require
 from controlplane.erasure import erase
-from controlplane.errors import InvalidEdit
-from dashboard.hub import hub
-from dashboard.reader import actor_of
-from dashboard.views.page import bounded_text, context_of
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import TextField
+from dashboard.views.page import show
 
 KINDS = (("ip", "Address"), ("user", "Login"), ("api_key", "API key"), ("tenant", "Tenant"))
+
+
+class EraseForm(EditForm):
+    kind = TextField()
+    value = TextField(201)
+
+    def save(self) -> str:
+        return f"Erased {erase(**self.given).words}."
 
 
 @never_cache
@@ -23,23 +30,8 @@ def erase_caller(request: HttpRequest) -> HttpResponse:
     """A form; the caller is in the body of its POST, because addresses are logged."""
     if request.method != "POST":
         return _page(request)
-    try:
-        erased = erase(
-            environment=environment_in(request),
-            kind=request.POST.get("kind", ""),
-            value=bounded_text(request.POST, "value", most=201).strip(),
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-        )
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=422)
-    hub.nudge()
-    messages.success(request, f"Erased {erased.words}.")
-    return redirect("erase")
+    return run_edit(EraseForm(request), page=_page, then="erase")
 
 
-def _page(
-    request: HttpRequest, *, errors: dict[str, list[str]] | None = None, status: int = 200
-) -> HttpResponse:
-    context = context_of(request, "refusals", kinds=KINDS, errors=errors or {}, typed=request.POST)
-    return render(request, "dashboard/erase.html", context, status=status)
+def _page(request: HttpRequest, **extra: Any) -> HttpResponse:
+    return show(request, "refusals", "erase.html", kinds=KINDS, **extra)

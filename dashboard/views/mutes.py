@@ -1,12 +1,11 @@
 """Mutes of alerts and maintenance windows: what applies, what a new one would mute, and how one ends."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, QueryDict
-from django.shortcuts import redirect, render
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -14,15 +13,48 @@ from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.models import Mute
 from controlplane.alerts.people.mute_edits import MUTABLE_RULES, MuteValues, add_mute, end_mute, preview_mute
 from controlplane.alerts.state.mutes import active_until, not_ended, period_of, words_of
-from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import whole
-from dashboard.hub import hub
-from dashboard.moments import WRONG, moment_of
-from dashboard.reader import actor_of
-from dashboard.views.page import bounded_text, context_of
+from controlplane.errors import InvalidEdit
+from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
+from dashboard.forms import MomentField, TextField, WholeField
+from dashboard.views.page import context_of
 
 _MATCHES = ("rule", "dependency", "pod")
 _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
+
+
+class MuteForm(EditForm):
+    """What the preview shows, and the button *Start* starts."""
+
+    rule = TextField(200)
+    dependency = TextField(200)
+    pod = TextField(200)
+    starts_at = MomentField(required=False)
+    minutes = WholeField(required=False, empty=60)
+    repeats = TextField()
+
+    @property
+    def values(self) -> MuteValues:
+        typed = {name: self.cleaned_data[name] for name in (*_MATCHES, "starts_at", "minutes")}
+        return MuteValues(**typed, weekly=self.cleaned_data["repeats"] == "weekly")
+
+    def save(self) -> str:
+        return _added_text(add_mute(values=self.values, **self.common))
+
+
+class PreviewForm(EditForm):
+    def save(self) -> HttpResponse:
+        return _page(self.request, self.data)
+
+
+class EndMuteForm(EditForm):
+    mute = WholeField()
+
+    def save(self) -> str:
+        number, only_period = self.cleaned_data["mute"], self.act == "end_period"
+        return ended_text(end_mute(number=number, only_period=only_period, **self.common))
+
+
+_ACTS = {"preview": PreviewForm, "add": MuteForm, "end": EndMuteForm, "end_period": EndMuteForm}
 
 
 @require_http_methods(["GET", "POST"])
@@ -30,37 +62,7 @@ _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
 def mutes(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return _page(request, request.GET)
-    if not may(request.user, "mute_alerts", environment_in(request)):
-        raise PermissionDenied("This needs the role operator.")
-    try:
-        return _act(request)
-    except InvalidEdit as error:
-        return _page(request, request.POST, errors=error.errors, status=422)
-    except NotFound as missing:
-        return _page(request, request.POST, errors={"mute": [str(missing)]}, status=404)
-
-
-def _act(request: HttpRequest) -> HttpResponse:
-    typed = request.POST
-    common: dict[str, Any] = {
-        "environment": environment_in(request),
-        "reason": typed.get("reason", ""),
-        "actor": actor_of(request),
-    }
-    match typed.get("act", ""):
-        case "preview":
-            return _page(request, typed)
-        case "add":
-            row = add_mute(values=_values(typed), **common)
-            messages.success(request, _added_text(row))
-        case ("end" | "end_period") as act:
-            number = whole(typed.get("mute", ""), "mute")
-            row = end_mute(number=number, only_period=act == "end_period", **common)
-            messages.success(request, ended_text(row))
-        case _:
-            raise InvalidEdit({"act": ["Choose an action."]})
-    hub.nudge()
-    return redirect("mutes")
+    return run_edit(chosen_form(request, _ACTS), page=_page, then="mutes", needs="mute_alerts")
 
 
 def ended_text(row: Mute) -> str:
@@ -86,34 +88,24 @@ def _short(at: datetime) -> str:
     return f"{at:%-d %b %H:%M}"
 
 
-def _values(typed: QueryDict) -> MuteValues:
-    starts = bounded_text(typed, "starts_at", most=40).strip()
-    try:
-        starts_at = moment_of(starts) if starts else None
-    except ValueError:
-        raise InvalidEdit({"starts_at": [WRONG]}) from None
-    return MuteValues(
-        **{name: bounded_text(typed, name).strip() for name in _MATCHES},
-        starts_at=starts_at,
-        minutes=whole(typed.get("minutes") or "60", "minutes"),
-        weekly=typed.get("repeats") == "weekly",
-    )
-
-
 def _page(
     request: HttpRequest,
-    typed: QueryDict,
+    typed: Mapping[str, Any],
     *,
-    errors: dict[str, list[str]] | None = None,
+    errors: Errors | None = None,
     status: int = 200,
 ) -> HttpResponse:
     preview = None
     asked = errors is None and any(typed.get(name) for name in _MATCHES)
     if asked and may(request.user, "mute_alerts", environment_in(request)):
+        form = MuteForm(request, typed)
         try:
-            preview = preview_mute(environment=environment_in(request), values=_values(typed))
+            if form.is_valid():
+                preview = preview_mute(environment=environment_in(request), values=form.values)
         except InvalidEdit as error:
-            errors, status = error.errors, 422
+            form.refuse(error)
+        if form.errors:
+            errors, status = form.errors, 422
     now = timezone.now()
     context = context_of(request, "mutes", errors=errors, typed=typed)
     context |= {

@@ -27,7 +27,7 @@ def servers(request: HttpRequest) -> HttpResponse:
 
 
 def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
-    """The page of pods; ``lift_errors`` are of its form for silent pods."""
+    """The page of pods; ``errors`` are of its form for silent pods."""
     kinds = (
         ("", "All"),
         ("local", "Local fallback"),
@@ -38,7 +38,7 @@ def servers_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> Ht
         ("shared", "Shared"),
     )
     may_lift = may(request.user, "lift_freeze", environment_in(request))
-    extra |= {"kinds": kinds, "may_lift": may_lift, "typed": request.POST}
+    extra |= {"kinds": kinds, "may_lift": may_lift}
     return show(request, "servers", "servers.html", status=status, **extra)
 
 

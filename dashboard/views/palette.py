@@ -17,9 +17,9 @@ from controlplane.page_addresses import home_of
 from controlplane.policies.models import Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
 from dashboard.environments import environments_of
-from dashboard.forms import OverrideForm
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
+from dashboard.override_form import OverrideForm
 from dashboard.runbooks import every_runbook
 from dashboard.saved_views import views_of
 from dashboard.views.page import current_live, text_parameter

@@ -1,13 +1,14 @@
 """Who may log in and what they may do; and the page behind a single-use link."""
 
+from functools import partial
 from typing import Any
 
 from allauth.mfa.models import Authenticator
-from django.contrib import messages
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
@@ -23,7 +24,8 @@ from controlplane.fleet.models import Server
 from controlplane.phrases import count
 from controlplane.policies.models import Dependency, Environment
 from controlplane.validation import Problems
-from dashboard.reader import actor_of
+from dashboard.edit_form import EditForm, chosen_form, run_edit
+from dashboard.forms import TextField
 from dashboard.table_files import rows_listed
 from dashboard.views.page import context_of, not_found
 from fuseboard.contract.words import is_slug
@@ -33,25 +35,31 @@ _ROLES = tuple(Role.choices)
 _MOST_SERVICES = 200
 
 
+class PeopleForm(EditForm):
+    """People belong to no environment."""
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return {name: value for name, value in super().common.items() if name != "environment"}
+
+
+class InviteForm(PeopleForm):
+    username = TextField(10_000)
+    email = TextField(10_000)
+    role = TextField()
+
+    def save(self) -> HttpResponse:
+        link = self.request.build_absolute_uri(edits.invite_person(**self.given))
+        return _people(self.request, link=link, invited=self.cleaned_data["username"])
+
+
 @require_http_methods(["GET", "POST"])
 @require("manage_people")
 def people(request: HttpRequest) -> HttpResponse:
     """All people, and the form to invite one."""
     if request.method != "POST":
         return _people(request)
-    typed = request.POST
-    name = typed.get("username", "").strip()
-    try:
-        link = edits.invite_person(
-            username=name,
-            email=typed.get("email", "").strip(),
-            role=typed.get("role", ""),
-            reason=typed.get("reason", ""),
-            actor=actor_of(request),
-        )
-    except InvalidEdit as error:
-        return _people(request, typed=typed, errors=error.errors, status=422)
-    return _people(request, link=request.build_absolute_uri(link), invited=name)
+    return run_edit(InviteForm(request), page=_people)
 
 
 def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
@@ -80,92 +88,88 @@ def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRes
     return render(request, "dashboard/people.html", context, status=status)
 
 
+class PersonForm(PeopleForm):
+    """A button of the page of one person."""
+
+    cancel = TextField()
+
+    def save(self) -> str | HttpResponse:
+        name = self.known["username"]
+        match self.act:
+            case "cancel":
+                return f"Cancelled: {count(len(self._cancel_lost()), 'waiting change')} of {name}."
+            case "off":
+                with transaction.atomic():
+                    edits.switch_person(active=False, **self.common)
+                    after = self._after()
+                return (
+                    f"{name} is deactivated and logged out everywhere."
+                    f" API tokens of {name} are revoked.{after}"
+                )
+            case "on":
+                edits.switch_person(active=True, **self.common)
+                return f"{name} can log in again. Revoked API tokens stay revoked."
+            case "logout":
+                return f"{name} is logged out of {count(edits.log_out_everywhere(**self.common), 'session')}."
+            case "factor":
+                edits.remove_second_factor(**self.common)
+                return f"{name} now logs in without a second factor."
+            case _:
+                link = self.request.build_absolute_uri(edits.send_new_link(**self.common))
+                return _person(self.request, name, link=link)
+
+    def _cancel_lost(self) -> list[Waiting]:
+        problems = Problems()
+        problems.reason(self.cleaned_data["reason"])
+        problems.settle()
+        return cancel_lost(reader=self.request.user, **self.common)
+
+    def _after(self) -> str:
+        """What happens to the waiting changes that the person may not make any more, for the message."""
+        if self.cleaned_data["cancel"]:
+            return f" Cancelled: {count(len(self._cancel_lost()), 'waiting change')}."
+        waiting = seen_by(self.request.user, waiting_of(self.known["username"]))
+        lost = [one for one in waiting if one.lost]
+        return f" {count(len(lost), 'waiting change')} will fail: see below." if lost else ""
+
+
+class RolesForm(PersonForm):
+    role = TextField()
+
+    def save(self) -> str:
+        name = self.known["username"]
+        typed = {slug: self.data.get(f"in-{slug}", "same") for slug in _environments()}
+        there = {slug: "" if role == "none" else role for slug, role in typed.items() if role != "same"}
+        with transaction.atomic():
+            edits.change_roles(
+                role=self.cleaned_data["role"],
+                environment_roles=there,
+                service_roles=_typed_services(self.data),
+                **self.common,
+            )
+            after = self._after()
+        return (
+            f"The roles of {name} were changed. API tokens of {name} follow at once,"
+            f" open pages within seconds.{after}"
+        )
+
+
+_ACTS = {"roles": RolesForm} | dict.fromkeys(("cancel", "off", "on", "logout", "factor", "link"), PersonForm)
+
+
 @require_http_methods(["GET", "POST"])
 @require("manage_people")
-def person(request: HttpRequest, name: str) -> HttpResponseBase:
+def person(request: HttpRequest, name: str) -> HttpResponse:
     """One person: roles, sessions, and what to do when a password or second factor is lost."""
     if not User.objects.filter(username=name).exists():
         return not_found(request, "No such person", "There is no account with this name.")
     if request.method != "POST":
         return _person(request, name)
-    try:
-        said, link = _act(request, name, request.POST.get("act", ""))
-    except InvalidEdit as error:
-        return _person(request, name, errors=error.errors, typed=request.POST, status=422)
-    if link:
-        return _person(request, name, link=request.build_absolute_uri(link))
-    messages.success(request, said)
-    return redirect("person", name)
+    form = chosen_form(request, _ACTS, username=name)
+    return run_edit(form, page=partial(_person, name=name), then=reverse("person", args=[name]))
 
 
-def _act(request: HttpRequest, name: str, act: str) -> tuple[str, str]:
-    """Apply the action; returns the message to display, and the link that was made, if any."""
-    common: dict[str, Any] = {
-        "username": name,
-        "reason": request.POST.get("reason", ""),
-        "actor": actor_of(request),
-    }
-    match act:
-        case "cancel":
-            done = _cancel_lost(request, name)
-            return f"Cancelled: {count(len(done), 'waiting change')} of {name}.", ""
-        case "roles":
-            there = {
-                slug: "" if request.POST[f"in-{slug}"] == "none" else request.POST[f"in-{slug}"]
-                for slug in _environments()
-                if request.POST.get(f"in-{slug}", "same") != "same"
-            }
-            with transaction.atomic():
-                edits.change_roles(
-                    role=request.POST.get("role", ""),
-                    environment_roles=there,
-                    service_roles=_typed_services(request.POST),
-                    **common,
-                )
-                after = _after(request, name)
-            return (
-                f"The roles of {name} were changed. API tokens of {name} follow at once,"
-                f" open pages within seconds.{after}",
-                "",
-            )
-        case "off":
-            with transaction.atomic():
-                edits.switch_person(active=False, **common)
-                after = _after(request, name)
-            return (
-                f"{name} is deactivated and logged out everywhere. API tokens of {name} are revoked.{after}",
-                "",
-            )
-        case "on":
-            edits.switch_person(active=True, **common)
-            return f"{name} can log in again. Revoked API tokens stay revoked.", ""
-        case "logout":
-            return f"{name} is logged out of {count(edits.log_out_everywhere(**common), 'session')}.", ""
-        case "factor":
-            edits.remove_second_factor(**common)
-            return f"{name} now logs in without a second factor.", ""
-        case "link":
-            return "", edits.send_new_link(**common)
-    raise InvalidEdit({"act": ["Choose an action."]})
-
-
-def _cancel_lost(request: HttpRequest, name: str) -> list[Waiting]:
-    reason, actor = request.POST.get("reason", ""), actor_of(request)
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
-    return cancel_lost(username=name, reader=request.user, reason=reason, actor=actor)
-
-
-def _after(request: HttpRequest, name: str) -> str:
-    """What happens to the waiting changes that the person may not make any more, for the message."""
-    if request.POST.get("cancel"):
-        return f" Cancelled: {count(len(_cancel_lost(request, name)), 'waiting change')}."
-    lost = [one for one in seen_by(request.user, waiting_of(name)) if one.lost]
-    return f" {count(len(lost), 'waiting change')} will fail: see below." if lost else ""
-
-
-def _typed_services(typed: QueryDict) -> dict[str, dict[str, str]] | None:
+def _typed_services(typed: Any) -> dict[str, dict[str, str]] | None:
     """Environment -> service -> role, as typed in rows; ``None`` from a page without these rows."""
     if "service" not in typed:
         return None
@@ -206,10 +210,12 @@ def _environments() -> list[str]:
     return list(Environment.objects.order_by("slug").values_list("slug", flat=True))
 
 
-def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any) -> HttpResponse:
+def _person(
+    request: HttpRequest, name: str, *, typed: Any = None, status: int = 200, **extra: Any
+) -> HttpResponse:
     user = User.objects.get(username=name)
     tokens = tokens_of(user)
-    typed = _typed_services(request.POST) if status != 200 else None
+    services = _typed_services(typed) if typed is not None else None
     logins_now = Login.objects.filter(user=user, ended_at__isnull=True, expires_at__gt=timezone.now())
     context = context_of(
         request,
@@ -219,7 +225,7 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
         ends={"logins": logins_now.count(), "tokens": [owned for owned in tokens if owned.works]},
         roles=_ROLES,
         environments=[(slug, _role_in(user, slug)) for slug in _environments()],
-        services=_service_rows(environment_in(request), user.service_roles if typed is None else typed),
+        services=_service_rows(environment_in(request), user.service_roles if services is None else services),
         service_names=_services(),
         places=[(slug, slug) for slug in _environments()],
         service_roles=(("", "No role"), *((word, word.capitalize()) for word in edits.OF_SERVICE)),
@@ -228,6 +234,7 @@ def _person(request: HttpRequest, name: str, *, status: int = 200, **extra: Any)
         lost=sum(bool(one.lost) for one in waiting),
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
         needs_factor=logins.needs_second_factor(user),
+        typed=typed,
         **extra,
     )
     return render(request, "dashboard/person.html", context, status=status)

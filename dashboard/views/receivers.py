@@ -1,11 +1,11 @@
 """Receivers of alerts: added, tested, and removed; a secret is displayed once."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from django.contrib import messages
+from django import forms
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -20,82 +20,82 @@ from controlplane.alerts.delivery.apprise.services import (
 )
 from controlplane.alerts.models import Delivery, Receiver
 from controlplane.alerts.people.untested_receivers import untested_receivers
-from controlplane.errors import InvalidEdit, NameTaken, NotFound
-from dashboard.reader import actor_of
+from dashboard.edit_form import EditForm, chosen_form, run_edit
+from dashboard.forms import SentNumberField, TextField
 from dashboard.table_files import rows_listed
-from dashboard.views.page import bounded_text, context_of
+from dashboard.views.page import context_of
 
 _DELIVERIES = 50
 _LEVELS = (
-    (1, "All levels"),
-    (2, "2 and 3: on call"),
-    (3, "3: at once"),
+    ("1", "All levels"),
+    ("2", "2 and 3: on call"),
+    ("3", "3: at once"),
 )
 _SEVERITIES = (("warning", "Warning and critical"), ("critical", "Critical only"))
 
 
+class AddForm(EditForm):
+    name = TextField(64)
+    url = TextField(10_000)
+    least_level = SentNumberField(0)
+    least_severity = TextField()
+    weekly = forms.BooleanField(required=False)
+
+    def save(self) -> str | HttpResponse:
+        row, secret = edits.add_receiver(**self.given)
+        if secret:
+            return _page(self.request, secret=secret, made=row.name)
+        return f"Receiver {row.name} was added. Test it."
+
+
+class ChangeForm(EditForm):
+    """A button in the row of a receiver."""
+
+    name = TextField(64)
+
+    def save(self) -> str | HttpResponse:
+        name = self.cleaned_data["name"]
+        match self.act:
+            case "secret":
+                return _page(self.request, secret=edits.change_secret(**self.given), made=name)
+            case "remove":
+                edits.remove_receiver(**self.given)
+                return f"Receiver {name} was removed."
+            case "enable":
+                edits.enable_receiver(**self.given)
+                return f"Receiver {name} gets news again."
+            case act:
+                edits.set_weekly(weekly=act == "weekly", **self.given)
+                gets = "gets" if act == "weekly" else "does not get"
+                return f"Receiver {name} {gets} the weekly summary."
+
+
+class TestForm(EditForm):
+    name = TextField(64)
+    reason = None
+
+    def save(self) -> str:
+        edits.test_receiver(**self.given)
+        return f"A test to {self.cleaned_data['name']} waits for the worker. Reload to see its result."
+
+
+_ACTS = {"add": AddForm, "test": TestForm} | dict.fromkeys(
+    ("secret", "remove", "enable", "weekly", "no-weekly"), ChangeForm
+)
+
+
 @require_http_methods(["GET", "POST"])
 @require("manage_receivers")
-def receivers(request: HttpRequest) -> HttpResponseBase:
+def receivers(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return _page(request)
-    try:
-        return _act(request)
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, typed=request.POST, status=422)
-    except NameTaken as error:
-        return _page(request, errors={"name": [str(error)]}, typed=request.POST, status=422)
-    except NotFound as missing:
-        return _page(request, errors={"act": [str(missing)]}, status=404)
+    return run_edit(chosen_form(request, _ACTS), page=_page, then="receivers")
 
 
-def _act(request: HttpRequest) -> HttpResponse:
-    typed = request.POST
-    name, reason = bounded_text(typed, "name", most=64).strip(), typed.get("reason", "")
-    common: dict[str, Any] = {
-        "environment": environment_in(request),
-        "name": name,
-        "actor": actor_of(request),
-    }
-    match typed.get("act", ""):
-        case "add":
-            row, secret = edits.add_receiver(
-                url=typed.get("url", "").strip(),
-                least_level=_level(typed.get("least_level", "")),
-                least_severity=typed.get("least_severity", ""),
-                weekly=typed.get("weekly") == "on",
-                reason=reason,
-                **common,
-            )
-            if secret:
-                return _page(request, secret=secret, made=row.name)
-            messages.success(request, f"Receiver {row.name} was added. Test it.")
-        case "secret":
-            return _page(request, secret=edits.change_secret(reason=reason, **common), made=name)
-        case "remove":
-            edits.remove_receiver(reason=reason, **common)
-            messages.success(request, f"Receiver {name} was removed.")
-        case "enable":
-            edits.enable_receiver(reason=reason, **common)
-            messages.success(request, f"Receiver {name} gets news again.")
-        case "weekly" | "no-weekly" as act:
-            edits.set_weekly(weekly=act == "weekly", reason=reason, **common)
-            gets = "gets" if act == "weekly" else "does not get"
-            messages.success(request, f"Receiver {name} {gets} the weekly summary.")
-        case "test":
-            edits.test_receiver(**common)
-            messages.success(request, f"A test to {name} waits for the worker. Reload to see its result.")
-        case _:
-            raise InvalidEdit({"act": ["Choose an action."]})
-    return redirect("receivers")
-
-
-def _level(text: str) -> int:
-    return int(text) if text in ("1", "2", "3") else 0
-
-
-def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
-    context = context_of(request, "receivers", **extra)
+def _page(
+    request: HttpRequest, *, typed: Mapping[str, str] = {}, status: int = 200, **extra: Any
+) -> HttpResponse:
+    context = context_of(request, "receivers", typed=typed, **extra)
     rows = Receiver.objects.filter(environment=environment_in(request)).order_by("name")
     sent = Delivery.objects.filter(receiver__environment=environment_in(request)).select_related(
         "receiver", "alert"
@@ -116,8 +116,8 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "services": dict.fromkeys(SERVICES.values()),
         "deliveries": sent.order_by("-created_at")[: rows_listed(request, _DELIVERIES)],
         "levels": _LEVELS,
-        "level": _level(request.POST.get("least_level", "")) or 2,
-        "severity": request.POST.get("least_severity", "warning"),
+        "level": typed.get("least_level", "2"),
+        "severity": typed.get("least_severity", "warning"),
         "url_hint": (
             "https:// for a signed webhook, or a service of the list below."
             " A public address, or one in FUSEBOARD_WEBHOOK_NETWORKS."

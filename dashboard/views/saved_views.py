@@ -3,21 +3,64 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.contrib import messages
+from django import forms
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts import saved_views as edits
 from controlplane.accounts.permissions import environment_in, may, require_role
-from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import whole
-from dashboard.reader import actor_of
+from controlplane.errors import InvalidEdit
+from dashboard.edit_form import EditForm, chosen_form, run_edit
+from dashboard.forms import TextField, WholeField
 from dashboard.saved_views import address_of, list_at, views_of
-from dashboard.views.page import bounded_text, context_of, text_parameter
+from dashboard.views.page import context_of, text_parameter
 
 _LONGEST_ADDRESS = 4_000
+
+
+class SaveForm(EditForm):
+    name = TextField()
+    address = TextField(_LONGEST_ADDRESS)
+    shared = forms.BooleanField(required=False)
+    reason = None
+
+    def save(self) -> str:
+        _refuse_unless(_shares(self.request) or not self.cleaned_data["shared"])
+        given = self.given
+        given["page"], given["query"] = list_at(given.pop("address"), self.request)
+        row = edits.save_view(**given)
+        self.then = address_of(row)
+        return f"View {row.name} is saved."
+
+
+class ChangeForm(EditForm):
+    view = WholeField()
+    name = TextField()
+    shared = forms.BooleanField(required=False)
+    reason = None
+
+    def save(self) -> str:
+        shared, view = self.cleaned_data["shared"], self.cleaned_data["view"]
+        # An owner who may not share any more keeps what is shared, or stops sharing it.
+        kept = any(one.id == view and one.mine and one.shared for one in views_of(self.request) or ())
+        _refuse_unless(_shares(self.request) or kept or not shared)
+        return f"View {edits.change_view(**self.given).name} is changed."
+
+
+class EndForm(EditForm):
+    view = WholeField()
+    reason = None
+
+    def save(self) -> str:
+        if self.act == "delete":
+            return f"View {edits.delete_view(**self.given).name} is deleted."
+        _refuse_unless(_shares(self.request))
+        return f"View {edits.stop_sharing(**self.given).name} is no longer shared."
+
+
+_ACTS = {"save": SaveForm, "change": ChangeForm, "delete": EndForm, "unshare": EndForm}
 
 
 @require_http_methods(["GET", "POST"])
@@ -26,42 +69,11 @@ def saved_views(request: HttpRequest) -> HttpResponse:
     """The views that the reader sees, and the form that saves or changes one."""
     if request.method != "POST":
         return _page(request)
-    try:
-        return _act(request)
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, typed=request.POST, status=422)
-    except NotFound as missing:
-        return _page(request, errors={"view": [str(missing)]}, status=404)
+    return run_edit(chosen_form(request, _ACTS), page=_page, then="saved_views")
 
 
-def _act(request: HttpRequest) -> HttpResponse:
-    typed, act = request.POST, request.POST.get("act", "")
-    common: dict[str, Any] = {"environment": environment_in(request), "actor": actor_of(request)}
-    shares = may(request.user, "share_view", environment_in(request))
-    shared = "shared" in typed
-    if act == "save":
-        _refuse_unless(shares or not shared)
-        page, query = list_at(bounded_text(typed, "address", most=_LONGEST_ADDRESS), request)
-        row = edits.save_view(name=typed.get("name", ""), page=page, query=query, shared=shared, **common)
-        messages.success(request, f"View {row.name} is saved.")
-        return redirect(address_of(row))
-    view = whole(typed.get("view", ""), "view")
-    match act:
-        case "change":
-            # An owner who may not share any more keeps what is shared, or stops sharing it.
-            kept = any(one.id == view and one.mine and one.shared for one in views_of(request) or ())
-            _refuse_unless(shares or kept or not shared)
-            row = edits.change_view(view=view, name=typed.get("name", ""), shared=shared, **common)
-            messages.success(request, f"View {row.name} is changed.")
-        case "delete":
-            messages.success(request, f"View {edits.delete_view(view=view, **common).name} is deleted.")
-        case "unshare":
-            _refuse_unless(shares)
-            row = edits.stop_sharing(view=view, **common)
-            messages.success(request, f"View {row.name} is no longer shared.")
-        case _:
-            raise InvalidEdit({"act": ["Choose an action."]})
-    return redirect("saved_views")
+def _shares(request: HttpRequest) -> bool:
+    return may(request.user, "share_view", environment_in(request))
 
 
 def _refuse_unless(allowed: bool) -> None:
@@ -81,7 +93,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "own": [one for one in views if one.mine],
         "others": [one for one in views if not one.mine],
         "changed": changed,
-        "shares": may(request.user, "share_view", environment_in(request)),
+        "shares": _shares(request),
         "name": typed.get("name", changed.name if changed else ""),
         "is_shared": "shared" in typed if typed else bool(changed and changed.shared),
         "address": typed.get("address", "") or _given_address(request),

@@ -3,10 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, QueryDict
-from django.http.response import HttpResponseBase
-from django.shortcuts import redirect, render
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -14,8 +12,10 @@ from controlplane.accounts import tokens as edits
 from controlplane.accounts.models import AgentToken, ApiToken, Role
 from controlplane.accounts.owned_tokens import with_rights
 from controlplane.accounts.permissions import environment_in, may, require
-from controlplane.errors import InvalidEdit, NameTaken, NotFound
+from controlplane.errors import EditError, InvalidEdit, NotFound
 from controlplane.policies.models import Environment
+from dashboard.edit_form import EditForm, chosen_form, run_edit
+from dashboard.forms import TextField
 from dashboard.live.pod_page import ENDS_SOON
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
@@ -25,72 +25,81 @@ _DAYS = (7, 30, 90, 365)
 _OVERLAPS = (("1 hour", 1), ("1 day", 24), ("1 week", 168))
 
 
-@require_http_methods(["GET", "POST"])
-@require("manage_tokens")
-def tokens(request: HttpRequest) -> HttpResponseBase:
-    if request.method != "POST":
-        return _page(request)
-    typed = request.POST
-    try:
-        match typed.get("act", ""):
-            case "agent" | "api":
-                return _page(request, text=_make(request, typed), made=typed.get("name", "")[:200])
-            case "rotate":
-                return _page(request, text=_rotate(request, typed), made=typed.get("name", "")[:200])
-            case "revoke":
-                selector = typed.get("selector", "")
-                _may_touch(request, selector)
-                reason = typed.get("reason", "")
-                edits.revoke_token(selector=selector, reason=reason, actor=actor_of(request))
-                messages.success(request, "The token was revoked. Gateways refuse it from now on.")
-                return redirect("tokens")
-    except InvalidEdit as error:
-        return _page(request, typed=typed, errors=error.errors, status=422)
-    except NameTaken as error:
-        return _page(request, typed=typed, errors={"name": [str(error)]}, status=422)
-    except NotFound:
-        return _page(request, errors={"act": ["This token has been revoked or replaced."]}, status=409)
-    return _page(request, errors={"act": ["Choose an action."]}, status=422)
+class TokenForm(EditForm):
+    selector = TextField()
+
+    def refuse(self, error: EditError) -> int:
+        if isinstance(error, NotFound):
+            super().refuse(InvalidEdit({"act": ["This token has been revoked or replaced."]}))
+            return 409
+        return super().refuse(error)
 
 
-def _make(request: HttpRequest, typed: QueryDict) -> str:
-    environment = typed.get("environment", "")
-    if environment not in _environments(request) and not (environment == "" and _everywhere(request)):
-        raise InvalidEdit({"environment": ["Choose an environment you administer."]})
-    common: dict[str, Any] = {
-        "name": typed.get("name", "").strip(),
-        "environment": environment,
-        "expires_at": timezone.now() + timedelta(days=_number(typed.get("days", ""))),
-        "reason": typed.get("reason", ""),
-        "actor": actor_of(request),
-        # A page that displays a token is the response to its form: reloading it would send the form again.
-        "only_name": True,
-    }
-    if typed["act"] == "agent":
-        if not environment:
+class CreateForm(EditForm):
+    name = TextField(10_000)
+    environment = TextField()
+    days = TextField()
+    service = TextField(10_000)
+    name_prefix = TextField(10_000)
+    role = TextField()
+
+    def save(self) -> HttpResponse:
+        typed, environment = self.cleaned_data, self.cleaned_data["environment"]
+        if environment not in _environments(self.request) and (environment or not _everywhere(self.request)):
+            raise InvalidEdit({"environment": ["Choose an environment you administer."]})
+        common = self.common | {
+            "name": typed["name"],
+            "environment": environment,
+            "expires_at": timezone.now() + timedelta(days=_number(typed["days"])),
+            # A page that displays a token is the response to its form: reloading it would send it again.
+            "only_name": True,
+        }
+        if self.act == "api":
+            text = edits.create_api_token(role=typed["role"], **common)
+        elif environment:
+            pods = {name: typed[name] for name in ("service", "name_prefix")}
+            text = edits.create_agent_token(**pods, **common)
+        else:
             raise InvalidEdit(
                 {"environment": ["Choose an environment: an agent token is valid in only one."]}
             )
-        return edits.create_agent_token(
-            service=typed.get("service", "").strip(),
-            name_prefix=typed.get("name_prefix", "").strip(),
-            **common,
+        return _page(self.request, text=text, made=self.data.get("name", "")[:200])
+
+
+class RotateForm(TokenForm):
+    overlap = TextField()
+
+    def save(self) -> HttpResponse:
+        row = _may_touch(self.request, self.cleaned_data["selector"])
+        lasted = row.expires_at - row.created_at
+        text = edits.rotate_token(
+            model=type(row),
+            environments=[row.environment],
+            selector=row.selector,
+            overlap=timedelta(hours=min(168, _number(self.cleaned_data["overlap"]))),
+            expires_at=timezone.now() + min(lasted, edits.LONGEST),
+            reason=self.cleaned_data["reason"],
+            actor=actor_of(self.request),
         )
-    return edits.create_api_token(role=typed.get("role", ""), **common)
+        return _page(self.request, text=text, made=self.data.get("name", "")[:200])
 
 
-def _rotate(request: HttpRequest, typed: QueryDict) -> str:
-    row = _may_touch(request, typed.get("selector", ""))
-    lasted = row.expires_at - row.created_at
-    return edits.rotate_token(
-        model=type(row),
-        environments=[row.environment],
-        selector=row.selector,
-        overlap=timedelta(hours=min(168, _number(typed.get("overlap", "")))),
-        expires_at=timezone.now() + min(lasted, edits.LONGEST),
-        reason=typed.get("reason", ""),
-        actor=actor_of(request),
-    )
+class RevokeForm(TokenForm):
+    def save(self) -> str:
+        _may_touch(self.request, self.cleaned_data["selector"])
+        edits.revoke_token(actor=actor_of(self.request), **self.cleaned_data)
+        return "The token was revoked. Gateways refuse it from now on."
+
+
+_ACTS = {"agent": CreateForm, "api": CreateForm, "rotate": RotateForm, "revoke": RevokeForm}
+
+
+@require_http_methods(["GET", "POST"])
+@require("manage_tokens")
+def tokens(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return _page(request)
+    return run_edit(chosen_form(request, _ACTS), page=_page, then="tokens")
 
 
 def _number(text: str) -> int:

@@ -4,26 +4,23 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.accounts.permissions import check, environment_in, may, require
 from controlplane.alerts.delivery.apprise.services import PAGERS, scheme_of
 from controlplane.alerts.models import Receiver
-from controlplane.errors import InvalidEdit, NotFound
 from controlplane.weekly.keep import find_summary
 from controlplane.weekly.markdown import as_markdown
 from controlplane.weekly.models import WeeklySummary
 from controlplane.weekly.sections import Opens
 from controlplane.weekly.send import document_of, send_now
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import TextField
 from dashboard.limit_controls import limit_editor
-from dashboard.reader import actor_of
 from dashboard.templatetags.dashboard_tags import tenant_url
-from dashboard.views.page import bounded_text, not_found, show, text_parameter
+from dashboard.views.page import not_found, show, text_parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,40 +37,31 @@ class SectionRows:
     rows: list[LineRow]
 
 
+class SendForm(EditForm):
+    """Send the week in the address to one receiver."""
+
+    receiver = TextField(64)
+    reason = None
+
+    def save(self) -> str:
+        send_now(**self.given)
+        name = self.cleaned_data["receiver"]
+        return f"The summary waits for the worker, which sends it to {name}."
+
+
 @require_http_methods(["GET", "POST"])
 @require("view")
 def weekly(request: HttpRequest) -> HttpResponse:
-    if request.method == "POST":
-        return _send(request)
-    return _page(request)
-
-
-def _send(request: HttpRequest) -> HttpResponse:
-    """Send the week in the address to one receiver."""
-    if not may(request.user, "manage_receivers", environment_in(request)):
-        raise PermissionDenied("This needs the role admin.")
+    if request.method != "POST":
+        return _page(request)
+    check(request.user, "manage_receivers", environment_in(request), service="")
     summary, problem = _asked(request)
     if summary is None:
         return not_found(request, "No such week", problem or "No week is summarized yet.")
-    name = bounded_text(request.POST, "receiver", most=64)
-    try:
-        send_now(
-            environment=summary.environment,
-            begins=summary.begins,
-            receiver=name,
-            actor=actor_of(request),
-        )
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=422)
-    except NotFound as missing:
-        return _page(request, errors={"receiver": [str(missing)]}, status=404)
-    messages.success(request, f"The summary waits for the worker, which sends it to {name}.")
-    return redirect("receivers")
+    return run_edit(SendForm(request, begins=summary.begins), page=_page, then="receivers")
 
 
-def _page(
-    request: HttpRequest, *, errors: dict[str, list[str]] | None = None, status: int = 200
-) -> HttpResponse:
+def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     summary, problem = _asked(request)
     if summary is None and problem:
         return not_found(request, "No such week", problem)
@@ -89,9 +77,9 @@ def _page(
         summary=summary,
         sections=sections,
         weeks=weeks.values_list("begins", flat=True),
-        errors=errors,
         status=status,
         **_sending(request, summary),
+        **extra,
     )
 
 

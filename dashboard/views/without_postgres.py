@@ -17,8 +17,8 @@ from controlplane.breakers import override_in_gateways, override_in_redis
 from controlplane.errors import InvalidEdit
 from controlplane.status.without_postgres import confirming
 from controlplane.validation import LONGEST_REASON
-from dashboard.forms import OverrideForm
 from dashboard.hub import hub
+from dashboard.override_form import OverrideForm
 from dashboard.reader import actor_of
 
 #: Pods report a breaker that changed within 100 ms of their next call to it. The form waits this long for

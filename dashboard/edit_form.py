@@ -1,0 +1,117 @@
+"""The base of every form that makes an edit, and the one place where its errors become a page."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+
+from controlplane.accounts.permissions import check, environment_in
+from controlplane.errors import EditConflict, EditError, InvalidEdit, NameTaken, NotFound
+from dashboard.forms import TextField
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+
+#: Field -> what is wrong with it.
+Errors = Mapping[str, Iterable[Any]]
+
+
+class EditForm(forms.Form):
+    """What a person typed for one edit.
+
+    Fields only read text. The edit function checks the values, for pages and API alike, and reports all
+    problems at once: ``run_edit`` puts them beside the fields.
+    """
+
+    reason: TextField | None = TextField()
+    #: The status of a page whose thing does not exist any more.
+    missing_status: ClassVar[int] = 404
+
+    def __init__(self, request: HttpRequest, data: Mapping[str, Any] | None = None, /, **known: Any) -> None:
+        """``known`` is what the address says, under the names of the arguments of the edit function."""
+        super().__init__(request.POST if data is None else data)
+        self.request = request
+        self.known = known
+        self.conflict: EditConflict | None = None
+        #: Where the edit leads, if not to the page that ``run_edit`` names.
+        self.then = ""
+
+    @property
+    def act(self) -> str:
+        """The button that was pressed."""
+        return str(self.data.get("act", ""))
+
+    def save(self) -> str | HttpResponse:
+        """Make the edit. Return the message of success, or a page without one. Raises ``EditError``."""
+        raise NotImplementedError
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """The arguments that nearly every edit function has."""
+        reason = {"reason": self.cleaned_data["reason"]} if "reason" in self.fields else {}
+        by = {"environment": environment_in(self.request), "actor": actor_of(self.request)}
+        return by | self.known | reason
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Every value, for an edit function whose arguments have the names of the fields."""
+        return self.common | self.cleaned_data
+
+    def refuse(self, error: EditError) -> int:
+        """Put an error beside its field, and return the status of the page."""
+        match error:
+            case InvalidEdit():
+                self._report(error.errors)
+                return 422
+            case NameTaken():
+                self._report({"name": [str(error)]})
+                return 422
+            case NotFound():
+                self._report({"act": [str(error)]})
+                return self.missing_status
+            case EditConflict():
+                self.conflict = error
+                return 409
+        raise error
+
+    def _report(self, errors: Mapping[str, list[str]]) -> None:
+        """Unlike ``add_error``, also for what no field is named after."""
+        self.errors.update({field: self.error_class(texts) for field, texts in errors.items()})
+
+
+class UnknownAct(EditForm):
+    def save(self) -> str:
+        raise InvalidEdit({"act": ["Choose an action."]})
+
+
+def chosen_form(request: HttpRequest, acts: Mapping[str, type[EditForm]], /, **known: Any) -> EditForm:
+    """The form of the button that was pressed, on a page with several."""
+    return acts.get(request.POST.get("act", ""), UnknownAct)(request, **known)
+
+
+def run_edit(
+    form: EditForm, *, page: Callable[..., HttpResponse], then: str = "", needs: str = ""
+) -> HttpResponse:
+    """Make the edit of a form and redirect to ``then``, or show the ``page`` with what is wrong.
+
+    ``needs`` is the right that the edit needs, if it is more than the page needs.
+    """
+    if needs:
+        check(form.request.user, needs, environment_in(form.request), service="")
+    status = 422
+    if form.is_valid():
+        try:
+            done = form.save()
+        except EditError as error:
+            status = form.refuse(error)
+        else:
+            if isinstance(done, HttpResponse):
+                return done
+            hub.nudge()
+            if done:
+                messages.success(form.request, done)
+            return redirect(form.then or then)
+    conflict = {"conflict": form.conflict} if form.conflict else {}
+    return page(form.request, typed=form.data, errors=form.errors, status=status, **conflict)
