@@ -88,8 +88,9 @@ def _things(environment: str, *, first_at: datetime, last_at: datetime) -> list[
 def _row(kind: Kind, weight: float, start: datetime, table: Table, end: datetime) -> Values:
     """One row of a table; its points from ``end`` on are unknown."""
     spans = table.step_s // SPAN_S
+    chance = _chance(kind, weight, start)
     points = [
-        [spans * value for value in _span_of(kind, weight, at)] if at < end else None
+        [spans * value for value in _span_of(kind, weight, at, chance)] if at < end else None
         for at in (start + timedelta(seconds=table.step_s * place) for place in range(table.across))
     ]
     known: Values = [] if spans == 1 else [spans if point is not None else 0 for point in points]
@@ -98,10 +99,14 @@ def _row(kind: Kind, weight: float, start: datetime, table: Table, end: datetime
     ]
 
 
-def _span_of(kind: Kind, weight: float, at: datetime) -> list[int]:
+def _chance(kind: Kind, weight: float, start: datetime) -> random.Random:
+    """One for many points: to make one costs more than to draw all numbers of a point."""
+    return random.Random(f"{kind.number}/{weight}/{int(start.timestamp())}")
+
+
+def _span_of(kind: Kind, weight: float, at: datetime, chance: random.Random) -> list[int]:
     """More by day than by night, with noise, and an hour of failures each day."""
     seconds = int(at.timestamp())
-    chance = random.Random(f"{kind.number}/{weight}/{seconds}")
     day = 1 + 0.5 * math.sin((seconds % 86_400) / 86_400 * 2 * math.pi - 2)
     calls = max(0, round(SPAN_S * 40 * weight * day * chance.uniform(0.85, 1.15)))
     bad = kind is DEPENDENCY and (seconds + int(weight * 40_000)) % 86_400 < 900
@@ -131,10 +136,17 @@ def _write_frames(writer: int, things: list[_Thing], start: datetime, end: datet
         for kind in (FLEET, DEPENDENCY, POD, TENANT):
             of_kind = [(number, weight) for one, number, weight in things if one is kind]
             ids = [number for number, _ in of_kind]
+            chance = _chance(kind, 1.0, start)
             cursor.executemany(
                 _FRAME,
                 [
-                    (at, writer, kind.number, ids, [v for _, w in of_kind for v in _span_of(kind, w, at)])
+                    (
+                        at,
+                        writer,
+                        kind.number,
+                        ids,
+                        [v for _, w in of_kind for v in _span_of(kind, w, at, chance)],
+                    )
                     for at in moments
                 ],
             )
