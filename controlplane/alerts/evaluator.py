@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from controlplane.alerts.incidents.follow import follow
 from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, ResolvedWhy, advance
-from controlplane.alerts.models import Alert, Evaluation
+from controlplane.alerts.models import EVALUATION_LOCK, Alert, Evaluation
 from controlplane.alerts.notify import escalate, notify
 from controlplane.alerts.rules.rule import OF_TENANT, Finding
 from controlplane.alerts.rules.settings import settings_of
@@ -21,6 +21,7 @@ from controlplane.alerts.state.flapping import timing_while, with_change
 from controlplane.alerts.state.mutes import MOST_PODS
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
+from controlplane.postgres import transaction_lock
 from controlplane.status.measured import measured
 from controlplane.status.read_facts import read_facts
 from controlplane.status.read_watched import MOST_SPENT, knows, read_first
@@ -34,7 +35,6 @@ NEWS = catalogue.NEWS.make()
 KEPT_DAYS = 90
 MOST_KEPT = 20_000
 
-_LOCK = "SELECT pg_try_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
 _NOW = "SELECT extract(epoch FROM now())::float8"
 _FORGET_MUTES = """
     DELETE FROM alerts_mute
@@ -91,10 +91,9 @@ def evaluate_all() -> list[Change]:
 def evaluate_environment(environment: str) -> list[Change]:
     """Evaluate the rules once, in one transaction, and write what changed."""
     with transaction.atomic():
+        if not transaction_lock(EVALUATION_LOCK, environment, wait=False):
+            return []
         with connection.cursor() as cursor:
-            cursor.execute(_LOCK, [environment])
-            if cursor.fetchone() != (True,):
-                return []
             # The clock of Postgres, for every process that evaluates.
             cursor.execute(_NOW)
             (now,) = cursor.fetchone()

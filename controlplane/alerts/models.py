@@ -178,6 +178,11 @@ class Marker(models.Model):
         return f"{self.environment} {self.at} {self.text}"
 
 
+#: The name of the advisory lock of an environment while its alerts are evaluated. A person who moves alerts
+#: waits for it; the evaluation leaves the environment out while another process has the lock.
+EVALUATION_LOCK = "fuseboard.alerts"
+
+
 class Evaluation(models.Model):
     """When the rules of an environment were evaluated last, by the clock of Postgres."""
 

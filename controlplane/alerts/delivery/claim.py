@@ -26,6 +26,7 @@ from controlplane.alerts.delivery.attempt import Message, NeverDelivered, Post, 
 from controlplane.alerts.delivery.http import Answer, NotDelivered, post
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
 from controlplane.metric_catalogue import alerts as catalogue
+from controlplane.postgres import transaction_lock
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +85,6 @@ _CLAIM = """
     )
     RETURNING id
 """
-_LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.deliveries'))"
 _SENDING = """
     WITH failing AS (
         -- Receivers to which an attempt failed that is made again, and how many messages that are.
@@ -146,7 +146,7 @@ def send_waiting(*, for_s: float = 10.0, send: Post = post) -> int:
 def _claim() -> Delivery | None:
     with transaction.atomic(), connection.cursor() as cursor:
         # Two claims at once could both count one sender too few.
-        cursor.execute(_LOCK)
+        transaction_lock("fuseboard.deliveries")
         cursor.execute(_SENDING)
         sending, repeated = cursor.fetchone()
         if sending >= MOST_AT_ONCE:

@@ -9,9 +9,9 @@ from django.db.models import Max
 from controlplane.alerts.delivery.queue import end_for
 from controlplane.alerts.emergency.journal import Episode, alert_of
 from controlplane.alerts.lifecycle import AlertState
-from controlplane.alerts.models import Alert, Delivery, Evaluation, Receiver
+from controlplane.alerts.models import EVALUATION_LOCK, Alert, Delivery, Evaluation, Receiver
+from controlplane.postgres import transaction_lock
 
-_LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
 #: A gateway that does not return after an outage keeps others from sending for this time.
 LONGEST_WAIT_S = 60
 
@@ -56,9 +56,8 @@ def hand_in(episodes: Iterable[Episode]) -> None:
         by_environment.setdefault(episode.environment, []).append(episode)
     for environment, own in sorted(by_environment.items()):
         with transaction.atomic():
-            with connection.cursor() as cursor:
-                # The evaluator holds it during an evaluation.
-                cursor.execute(_LOCK, [environment])
+            # The evaluator holds it during an evaluation.
+            transaction_lock(EVALUATION_LOCK, environment)
             for episode in sorted(own, key=lambda one: one.fired_at):
                 _hand_in(episode)
 

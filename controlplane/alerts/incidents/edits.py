@@ -3,20 +3,19 @@
 Everything that moves alerts takes the lock of the evaluation, so that neither sees the other half done.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane.alerts.incidents.follow import figures_of, take_figures
 from controlplane.alerts.lifecycle import AlertState
-from controlplane.alerts.models import Alert, Incident, IncidentLine
+from controlplane.alerts.models import EVALUATION_LOCK, Alert, Incident, IncidentLine
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.errors import InvalidEdit, NotFound
+from controlplane.postgres import transaction_lock
 from controlplane.validation import Problems, is_printable
 from fuseboard.contract.words import is_slug
 
@@ -24,9 +23,6 @@ from fuseboard.contract.words import is_slug
 MOST_LINES = 1_000
 LONGEST_NOTE = 2_000
 MOST_STEP = 999
-
-#: The evaluation tries the same lock, and leaves the environment out while a person has it.
-_LOCK = "SELECT pg_advisory_xact_lock(hashtext('fuseboard.alerts'), hashtext(%s))"
 
 
 def add_note(*, environment: str, number: int, text: str, actor: Actor) -> IncidentLine:
@@ -80,7 +76,8 @@ def merge_incident(*, environment: str, number: int, into: int, reason: str, act
     if number == into:
         problems.add("into", "Choose another incident.")
     problems.settle()
-    with _alone(environment):
+    with transaction.atomic():
+        transaction_lock(EVALUATION_LOCK, environment)
         source, target = _locked(environment, number), _locked(environment, into)
         for one, field in ((source, "incident"), (target, "into")):
             if one.merged_into_id is not None:
@@ -105,7 +102,8 @@ def split_alert(*, environment: str, number: int, alert: int, reason: str, actor
     problems = Problems()
     problems.reason(reason)
     problems.settle()
-    with _alone(environment):
+    with transaction.atomic():
+        transaction_lock(EVALUATION_LOCK, environment)
         source = _locked(environment, number)
         row = Alert.objects.filter(incident=source, pk=alert).first()
         if row is None:
@@ -144,7 +142,8 @@ def close_incident(*, environment: str, number: int, reason: str, actor: Actor) 
     problems = Problems()
     problems.reason(reason)
     problems.settle()
-    with _alone(environment):
+    with transaction.atomic():
+        transaction_lock(EVALUATION_LOCK, environment)
         incident = _locked(environment, number)
         if incident.closed_at is not None:
             raise InvalidEdit({"incident": ["This incident is closed already."]})
@@ -152,14 +151,6 @@ def close_incident(*, environment: str, number: int, reason: str, actor: Actor) 
         incident.save(update_fields=["closed_at", "closed_by"])
         _record(incident, "incident.closed", actor, reason=reason)
     return incident
-
-
-@contextmanager
-def _alone(environment: str) -> Iterator[None]:
-    with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute(_LOCK, [environment])
-        yield
 
 
 def _locked(environment: str, number: int) -> Incident:
