@@ -196,9 +196,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "dashboard.environment_middleware.EnvironmentOfAddress",
-    "dashboard.proposal_middleware.Proposals",
-    "dashboard.table_files.TableFiles",
+    "dashboard.page_middleware.Pages",
 ]
 
 ROOT_URLCONF = "controlplane.urls"

@@ -56,24 +56,8 @@ def rows_listed(request: HttpRequest, drawn: int) -> int:
     return max(drawn, _LISTED) if is_file(request) else drawn
 
 
-class TableFiles:
-    """Middleware: answers with the file instead of the page."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        return self.get_response(request)
-
-    def process_view(
-        self, request: HttpRequest, view: View, args: Any, kwargs: Any
-    ) -> HttpResponseBase | None:
-        if not is_file(request) or not getattr(view, "__module__", "").startswith("dashboard.views."):
-            return None
-        return table_file(request, lambda asked: view(asked, *args, **kwargs))
-
-
 def table_file(request: HttpRequest, page: Callable[[HttpRequest], HttpResponseBase]) -> HttpResponseBase:
+    """The file instead of the page."""
     name = request.GET["csv"]
     if not _NAME.fullmatch(name):
         return _missing()
