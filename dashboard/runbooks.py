@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from operator import attrgetter
 
 from django.contrib.auth.models import AnonymousUser
 from django.db import InterfaceError, OperationalError
@@ -46,18 +48,21 @@ class Page:
 
     @property
     def symptom(self) -> str:
-        """When to open it, for the list: the first words under its first heading."""
-        paragraph = next(
-            (
-                token
-                for before, token in zip(self.document.tokens, self.document.tokens[1:], strict=False)
-                if before.type == "paragraph_open"
-            ),
-            None,
-        )
-        children = (paragraph.children or ()) if paragraph is not None else ()
-        words = (" " if child.type == "softbreak" else child.content for child in children)
-        return " ".join("".join(words).split())
+        """When to open it, for the list."""
+        return _symptom(self.body)
+
+
+@lru_cache(maxsize=512)
+def _symptom(body: str) -> str:
+    """The first words under the first heading. The list of runbooks needs them of all, each time."""
+    tokens = read_runbook(body).tokens
+    paragraph = next(
+        (token for before, token in pairwise(tokens) if before.type == "paragraph_open"),
+        None,
+    )
+    children = (paragraph.children or ()) if paragraph is not None else ()
+    words = (" " if child.type == "softbreak" else child.content for child in children)
+    return " ".join("".join(words).split())
 
 
 def every_runbook() -> list[Page]:
@@ -66,7 +71,7 @@ def every_runbook() -> list[Page]:
         found = known_runbooks()
     except (OperationalError, InterfaceError):
         found = shipped_runbooks()
-    return sorted(map(_page, found.values()), key=lambda page: page.title)
+    return sorted(map(_page, found.values()), key=attrgetter("title"))
 
 
 def find_runbook(slug: str) -> Page | None:

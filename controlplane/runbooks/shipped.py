@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from django.conf import settings
 
@@ -26,6 +26,7 @@ def shipped() -> dict[str, Text]:
     return {file.stem: split_title(file.read_text(encoding="utf-8")) for file in sorted(_FOLDER.glob("*.md"))}
 
 
+@lru_cache(maxsize=512)
 def split_title(text: str) -> Text:
     found = _TITLE.match(text)
     return Text(found[1].strip() if found else "", _TITLE.sub("", text, count=1).strip() + "\n")

@@ -250,13 +250,78 @@ class Observing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class EnvironmentFacts:
+    """What Postgres says of one environment, without its pods: one edit changes it."""
+
     now: float
     environment: str = DEFAULT_ENVIRONMENT
     epoch: int = 0
     revision: int = 0
+    #: Scheduled changes that failed and that no operator has acknowledged.
+    schedules_failed: int = 0
+    #: How many approvals an edit needs, and how many edits wait for approval.
+    approvals_needed: int = 0
+    requests_open: int = 0
+    #: Until when edits are refused, by whom and why; ``None`` for not at all.
+    frozen_until: float | None = None
+    frozen_by: str = ""
+    frozen_reason: str = ""
+    #: When the rows were read; older than ``now`` while Postgres is unavailable.
+    as_of: float = 0.0
+
+    @property
+    def frozen(self) -> bool:
+        """Whether edits are refused. Overrides are not."""
+        return self.frozen_until is not None and self.frozen_until > self.now
+
+    @property
+    def stale(self) -> bool:
+        return self.now - self.as_of > 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodFacts(EnvironmentFacts):
+    """An environment with its pods and their rates, without what they protect."""
+
     servers: tuple[Server, ...] = ()
     figures: FleetFigures = field(default_factory=FleetFigures)
+    #: While Postgres is unavailable: how many gateways report pods and figures instead.
+    gateways_reporting: int = 0
+    #: When the last gateway wrote figures, while none does, or while Postgres is unavailable; ``None`` if
+    #: none did within a day.
+    figures_at: float | None = None
+
+    @cached_property
+    def live_servers(self) -> tuple[Server, ...]:
+        return tuple(server for server in self.servers if server.live)
+
+    @property
+    def divisor(self) -> int:
+        """By how much a pod on local fallback divides every limit: without a gateway, as it did before."""
+        return max(
+            1,
+            self.figures.live_servers
+            or sum(server.live or (server.state != "gone" and not self.heard) for server in self.servers),
+        )
+
+    @property
+    def heard(self) -> bool:
+        """Whether a gateway reports pods and rates now. Otherwise, they are as last known."""
+        return self.gateways_reporting > 0 or (not self.stale and self.figures.gateways > 0)
+
+    @property
+    def heard_until(self) -> float | None:
+        """Until when pods and rates are known, while no gateway reports; ``None`` if none did lately."""
+        if self.heard:
+            return None
+        return self.figures_at or (self.as_of if self.stale and self.figures.gateways else None)
+
+    def behind(self, server: Server) -> bool:
+        return (server.epoch, server.revision) < (self.epoch, self.revision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(PodFacts):
     #: Dependency -> how long 99 % of its calls of the last minute took at most, in milliseconds.
     call_p99_ms: dict[str, float] = field(default_factory=dict)
     #: How long a decision waits for Redis at most, by the fleet's tuning.
@@ -281,15 +346,6 @@ class Facts:
     pod_events: tuple[PodEvent, ...] = ()
     #: Recent revisions and when they were made, oldest first.
     revisions: tuple[tuple[int, float], ...] = ()
-    #: Scheduled changes that failed and that no operator has acknowledged.
-    schedules_failed: int = 0
-    #: How many approvals an edit needs, and how many edits wait for approval.
-    approvals_needed: int = 0
-    requests_open: int = 0
-    #: Until when edits are refused, by whom and why; ``None`` for not at all.
-    frozen_until: float | None = None
-    frozen_by: str = ""
-    frozen_reason: str = ""
     #: The next changes that take effect by schedule, and those that are overdue; the earliest first.
     scheduled: tuple[ScheduledChange, ...] = ()
     #: Names that two processes report under.
@@ -313,38 +369,13 @@ class Facts:
     known_from: float = 0.0
     #: Whether any pod ever reported.
     reported: bool = True
-    #: When the rows were read; older than ``now`` while Postgres is unavailable.
-    as_of: float = 0.0
-    #: While Postgres is unavailable: how many gateways report pods and figures instead.
-    gateways_reporting: int = 0
-    #: When the last gateway wrote figures, while none does, or while Postgres is unavailable; ``None`` if
-    #: none did within a day.
-    figures_at: float | None = None
     #: Overrides that ended within the last day, by dependency, newest first; they expire when they ended.
     past_overrides: dict[str, tuple[Override, ...]] = field(default_factory=dict)
-
-    @cached_property
-    def live_servers(self) -> tuple[Server, ...]:
-        return tuple(server for server in self.servers if server.live)
 
     @cached_property
     def without_redis(self) -> list[tuple[float, float]]:
         """When no live pod used Redis, and so saw the state of the fleet's breakers."""
         return times_without_redis(self.live_servers, self.pod_events, self.now)
-
-    @property
-    def divisor(self) -> int:
-        """By how much a pod on local fallback divides every limit: without a gateway, as it did before."""
-        return max(
-            1,
-            self.figures.live_servers
-            or sum(server.live or (server.state != "gone" and not self.heard) for server in self.servers),
-        )
-
-    @property
-    def frozen(self) -> bool:
-        """Whether edits are refused. Overrides are not."""
-        return self.frozen_until is not None and self.frozen_until > self.now
 
     @property
     def store_deadline_ms(self) -> float:
@@ -362,22 +393,6 @@ class Facts:
         if part == "shedding":
             return part in self.pod_protection
         return any(part in dependency.protection for dependency in self.dependencies)
-
-    @property
-    def stale(self) -> bool:
-        return self.now - self.as_of > 3
-
-    @property
-    def heard(self) -> bool:
-        """Whether a gateway reports pods and rates now. Otherwise, they are as last known."""
-        return self.gateways_reporting > 0 or (not self.stale and self.figures.gateways > 0)
-
-    @property
-    def heard_until(self) -> float | None:
-        """Until when pods and rates are known, while no gateway reports; ``None`` if none did lately."""
-        if self.heard:
-            return None
-        return self.figures_at or (self.as_of if self.stale and self.figures.gateways else None)
 
     def dependency(self, name: str) -> Dependency | None:
         return next((d for d in self.dependencies if d.name == name), None)
@@ -397,6 +412,3 @@ class Facts:
     def lag_s(self, server: Server) -> float:
         since = self.behind_since(server)
         return 0.0 if since is None else max(0.0, self.as_of - since)
-
-    def behind(self, server: Server) -> bool:
-        return (server.epoch, server.revision) < (self.epoch, self.revision)

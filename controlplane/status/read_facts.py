@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db.models import Exists, Min, OuterRef
 from django.db.models.functions import Now
@@ -27,9 +28,11 @@ from controlplane.status import scheduled_changes
 from controlplane.status.facts import (
     Change,
     Dependency,
+    EnvironmentFacts,
     Facts,
     Override,
     PodEvent,
+    PodFacts,
     Transition,
     TripFigures,
 )
@@ -54,7 +57,7 @@ _MACHINES = frozenset(("celery", "command"))
 
 def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
     """The facts of now. Raises ``OperationalError`` while Postgres is unavailable."""
-    found = Environment.objects.filter(slug=environment).first() or Environment(epoch=0)
+    found = _row(environment)
     changes = read_changes(environment)
     transitions = read_transitions(environment)
     now = time.time()
@@ -64,13 +67,9 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
     return Facts(
         now=now,
         as_of=now,
-        environment=environment,
-        epoch=found.epoch,
-        revision=found.revision,
+        **_of_environment(environment, found),
+        **_of_pods(environment, figures),
         store_deadline_us=tuning_of(found).store_deadline_us,
-        servers=read_servers(environment),
-        figures=figures,
-        figures_at=None if figures.gateways else live.last_figures_at(environment),
         alert_rules=found.alert_rules,
         outbox_oldest_s=_outbox_oldest_s(environment),
         watched=watched,
@@ -93,15 +92,48 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         ahead=_ahead(environment, found.epoch),
         unknown_revisions=tuple(unknown_revisions(environment)),
         unlimited=nothing_is_limited(environment),
-        frozen_until=found.frozen_until.timestamp() if found.frozen_until else None,
-        frozen_by=found.frozen_by,
-        frozen_reason=found.frozen_reason,
-        schedules_failed=scheduled_changes.failed(environment),
         scheduled=scheduled_changes.upcoming(environment),
-        approvals_needed=needed_in(environment),
-        requests_open=pending_in(environment),
         revisions=tuple((c.revision, c.at) for c in reversed(changes) if c.revision is not None),
     )
+
+
+def read_environment(environment: str) -> EnvironmentFacts:
+    """The facts of now that need no pod. Raises ``OperationalError`` while Postgres is unavailable."""
+    now = time.time()
+    return EnvironmentFacts(now=now, as_of=now, **_of_environment(environment, _row(environment)))
+
+
+def read_pods(environment: str) -> PodFacts:
+    """The pods of now and their rates. Raises ``OperationalError`` while Postgres is unavailable."""
+    now, figures = time.time(), live.figures(environment)
+    here = _of_environment(environment, _row(environment))
+    return PodFacts(now=now, as_of=now, **here, **_of_pods(environment, figures))
+
+
+def _row(environment: str) -> Environment:
+    return Environment.objects.filter(slug=environment).first() or Environment(epoch=0)
+
+
+def _of_environment(environment: str, found: Environment) -> dict[str, Any]:
+    return {
+        "environment": environment,
+        "epoch": found.epoch,
+        "revision": found.revision,
+        "frozen_until": found.frozen_until.timestamp() if found.frozen_until else None,
+        "frozen_by": found.frozen_by,
+        "frozen_reason": found.frozen_reason,
+        "schedules_failed": scheduled_changes.failed(environment),
+        "approvals_needed": needed_in(environment),
+        "requests_open": pending_in(environment),
+    }
+
+
+def _of_pods(environment: str, figures: live.FleetFigures) -> dict[str, Any]:
+    return {
+        "servers": read_servers(environment),
+        "figures": figures,
+        "figures_at": None if figures.gateways else live.last_figures_at(environment),
+    }
 
 
 def _mostly_refused(figures: live.FleetFigures) -> list[str]:

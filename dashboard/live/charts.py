@@ -244,16 +244,19 @@ def of_fleet() -> tuple[Chart, ...]:
 
 
 def charts_of(topic: Topic, live: Live) -> Context:
-    """The charts of a page, for its template; empty for most pages."""
-    charts: tuple[Chart, ...] = ()
+    """The charts of a page whose content is the fleet; empty for most pages."""
     match topic.page:
         case "overview":
-            charts = of_fleet()
+            return in_context(of_fleet())
         case "breaker":
             breaker = live.breaker(topic.key)
-            charts = of_dependency(topic.key, threshold=breaker.threshold) if breaker is not None else ()
+            if breaker is not None:
+                return in_context(of_dependency(topic.key, threshold=breaker.threshold))
         case "server":
-            charts = of_pod(topic.key)
-        case "tenant":
-            charts = of_tenant(topic.key)
-    return {"charts": charts, "chart_spans": SPANS} if charts else {}
+            return in_context(of_pod(topic.key))
+    return {}
+
+
+def in_context(charts: tuple[Chart, ...]) -> Context:
+    """The charts as the template of a page needs them."""
+    return {"charts": charts, "chart_spans": SPANS}

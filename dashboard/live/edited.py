@@ -5,7 +5,7 @@ from functools import lru_cache
 from controlplane.editing import edits
 from controlplane.editing.edits.edit_thing import Theirs, ThingEdit
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.status.facts import Facts
+from controlplane.status.facts import EnvironmentFacts
 
 
 def edited_key(kind: str, name: str, base: int) -> str:
@@ -13,15 +13,14 @@ def edited_key(kind: str, name: str, base: int) -> str:
     return f"{kind} {base} {name}"
 
 
-def theirs_of(key: str, facts: Facts) -> tuple[Theirs, ...]:
-    """Return what was changed after the form was shown."""
+def theirs_of(key: str, here: EnvironmentFacts, made_at: float) -> tuple[Theirs, ...]:
+    """Return what was changed after the form was shown; ``made_at`` dates the newest revision."""
     kind, _, rest = key.partition(" ")
     base, _, name = rest.partition(" ")
-    if not name or not base.isdecimal() or int(base) >= facts.revision:
+    if not name or not base.isdecimal() or int(base) >= here.revision:
         return ()
     # With its time: after a restored backup, the same number names another revision.
-    newest = facts.revisions[-1] if facts.revisions else (facts.revision, facts.now)
-    return _read(facts.environment, kind, name, int(base), newest)
+    return _read(here.environment, kind, name, int(base), (here.revision, made_at))
 
 
 @lru_cache(maxsize=256)

@@ -3,19 +3,19 @@
 from datetime import UTC, datetime
 
 from controlplane.alerts.rules.thresholds import UNCOUNTED_SHARE
-from controlplane.status.facts import Facts
+from controlplane.status.facts import PodFacts
 
 NO_DATA = "no data"
 
 
-def rates_known(facts: Facts) -> bool:
+def rates_known(facts: PodFacts) -> bool:
     """Whether the rates are those of the fleet: not without a gateway, and not while most pods of one that
     has just started are in no rate yet.
     """
     return facts.heard and facts.figures.uncounted <= facts.figures.live_servers * UNCOUNTED_SHARE
 
 
-def since_words(facts: Facts) -> str:
+def since_words(facts: PodFacts) -> str:
     """``since 00:06:21``, or why there is no data; empty while the rates are known."""
     if rates_known(facts):
         return ""
@@ -24,7 +24,7 @@ def since_words(facts: Facts) -> str:
     return f"since {_clock(facts.heard_until)}" if facts.heard_until else "nothing reported within a day"
 
 
-def no_data_words(facts: Facts) -> str:
+def no_data_words(facts: PodFacts) -> str:
     """``no data since 00:06:21 UTC``; empty while the rates are known."""
     words = since_words(facts)
     if words.startswith("since"):

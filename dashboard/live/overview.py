@@ -1,7 +1,9 @@
 """The whole fleet as one picture, from which every page's frame and the overview are drawn."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from controlplane.alerts.rules import texts
 from controlplane.alerts.state.evaluate import FirstSeen, evaluate, firing_severities
@@ -17,7 +19,9 @@ from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.capacity import BulkheadRow, RetryRow, bulkhead_rows, retry_rows
 from dashboard.live.change_lines import ChangeLine, line_of
+from dashboard.live.frame import Frame, fields_of
 from dashboard.live.history import History
+from dashboard.live.known import no_data_words
 from dashboard.live.pod_lines import PodLine, pod_lines
 from dashboard.live.servers import Fleet, fleet_of
 from dashboard.live.tiles import Tile, calls_in_words, samples, server_tiles, tiles, why_not_exact
@@ -135,6 +139,30 @@ class Live:
             words.append(f"{len(self.fleet.local)} local")
         there = [] if self.facts.environment == DEFAULT_ENVIRONMENT else [self.facts.environment]
         return ": ".join([*there, *filter(None, [", ".join(words)])])
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What every page displays of it. It is made once for all pages."""
+        fleet = self.fleet
+        return Frame(
+            **fields_of(self.facts),
+            drawn_at=self.facts.now,
+            gateways_reporting=self.facts.gateways_reporting,
+            heard=fleet.heard,
+            no_data=no_data_words(self.facts),
+            pods=fleet.total,
+            pods_attention=fleet.attention,
+            silent=len(fleet.silent),
+            positions=Counter((server.epoch, server.revision) for server in self.facts.live_servers),
+            versions=fleet.versions,
+            alerts=len(self.alerts),
+            alerts_css=self.alerts[0].css if self.alerts else "",
+            breakers=self.attention,
+            breakers_css=self.breakers[0].face.css if self.breakers else "",
+            ending=self.ending,
+            title=self.title,
+            kind=self.worst_kind,
+        )
 
     def backlog(self, name: str) -> BacklogRow | None:
         """``None`` if the backlog of this dependency was never used."""

@@ -7,6 +7,7 @@ from dashboard.live.breaker_detail import agreement_of, failures_of
 from dashboard.live.breaker_page import past
 from dashboard.live.capacity import bulkhead_rows, hot_rows, limit_rows, retry_rows
 from dashboard.live.edited import theirs_of
+from dashboard.live.frame import Frame
 from dashboard.live.history import History
 from dashboard.live.locks import locks_page
 from dashboard.live.overview import Live
@@ -32,10 +33,12 @@ def _section(topic: Topic) -> str:
     return {"tenant": "tenants", "dependency": "breakers"}.get(topic.key.partition(" ")[0], "tiers")
 
 
-def page_of(topic: Topic, live: Live, history: History) -> Page:
+def frame_context(topic: Topic, frame: Frame) -> Context:
+    """What the template of every page needs, whatever its content is."""
     reader = Reader(name="", role=topic.role)
-    context: Context = {
-        "live": live,
+    return {
+        "frame": frame,
+        "no_data": frame.no_data,
         "page": topic.page,
         "section": _section(topic),
         "is_live": topic.page in LIVE_PAGES,
@@ -46,9 +49,16 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
         "operated": covered(topic.services, "override_breaker"),
         "administered": covered(topic.services, "edit_breaker_policy"),
     }
-    if administered := context["administered"]:
-        own = (each.name for each in live.facts.dependencies if each.owner in administered)
-        context["own_dependencies"] = frozenset(own)
+
+
+def edits_here(topic: Topic, context: Context) -> bool:
+    """Whether the reader may use the form of the topic."""
+    own = context["administered"] and topic.key.startswith("dependency ")
+    return bool(context["administers"] or own)
+
+
+def page_of(topic: Topic, live: Live, history: History) -> Page:
+    context = {"live": live, **frame_context(topic, live.frame)}
     match topic.page:
         case "servers":
             context["server_tiles"] = live.server_tiles
@@ -62,7 +72,7 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["agreement"] = agreement_of(live.breaker(topic.key))
             context["failures"] = failures_of(live, topic.key)
         case "tenant":
-            context |= tenant_context(live, topic.key)
+            context |= tenant_context(live.facts, topic.key)
         case "server":
             context["pod"] = pod_page(live, topic.key)
         case "backlogs":
@@ -80,10 +90,9 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["rows"] = limit_rows(live.facts)
         case "hot_keys":
             context["rows"] = hot_rows(live.facts)
-        case "edit" if reader.administers or (
-            context["administered"] and topic.key.startswith("dependency ")
-        ):
-            context["theirs"] = theirs_of(topic.key, live.facts)
+        case "edit" if edits_here(topic, context):
+            made_at = live.facts.revisions[-1][1] if live.facts.revisions else live.facts.now
+            context["theirs"] = theirs_of(topic.key, live.facts, made_at)
         case "audit":
             newest = int(topic.key) if topic.key.isdecimal() else 0
             context["fresh"] = sum(change.id > newest for change in live.facts.changes) if newest else 0

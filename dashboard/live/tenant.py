@@ -7,18 +7,19 @@ from typing import Any
 
 from django.utils import timezone
 
+from controlplane.alerts.rules.texts import allowed_alone
 from controlplane.audit.models import Entry
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies.limits import QuotaColumns, columns_for
 from controlplane.policies.models import Tenant
 from controlplane.policies.revision_rows import Change as Changed
+from controlplane.status.facts import PodFacts
 from controlplane.status.read_facts import change_of
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
 from dashboard.labels import policy_words
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.known import rates_known
-from dashboard.live.overview import Live
 from dashboard.rate_words import window_words
 from fuseboard.contract.limit_fields import QUOTAS
 
@@ -92,28 +93,28 @@ def find_tenant(environment: str, key: str) -> Tenant | None:
     return rows.select_related("tier").prefetch_related("quotas", "tier__quotas").first()
 
 
-def tenant_context(live: Live, key: str) -> dict[str, Any]:
-    tenant = find_tenant(live.facts.environment, key)
+def tenant_context(facts: PodFacts, key: str) -> dict[str, Any]:
+    tenant = find_tenant(facts.environment, key)
     if tenant is None:
         return {"tenant": None}
-    figures = live.facts.figures.tenants
-    traffic = next((row for row in figures if row.tenant == key), TenantFigures(key, 0.0, 0.0))
-    changes = history(live.facts.environment, key)
+    traffic = next((row for row in facts.figures.tenants if row.tenant == key), TenantFigures(key, 0.0, 0.0))
+    changes = history(facts.environment, key)
     return {
         "tenant": tenant,
         "traffic": traffic,
-        "quotas": quota_rows(tenant, _rates(live, key, traffic)),
-        "rollout": rollout(live, tenant.changed_revision),
+        "quotas": quota_rows(tenant, _rates(facts, key, traffic)),
+        "rollout": rollout(facts, tenant.changed_revision),
         "history": changes,
         "last": changes[0] if changes else None,
+        "allowed_alone": allowed_alone(facts.divisor),
     }
 
 
-def _rates(live: Live, key: str, traffic: TenantFigures) -> dict[str, float]:
+def _rates(facts: PodFacts, key: str, traffic: TenantFigures) -> dict[str, float]:
     """Name of a quota -> requests per second that it binds, where they are counted now."""
-    if not rates_known(live.facts):
+    if not rates_known(facts):
         return {}
-    by_rule = {row.rule: row.asked_per_s for row in live.facts.figures.rules if row.tenant == key}
+    by_rule = {row.rule: row.asked_per_s for row in facts.figures.rules if row.tenant == key}
     # Pods of an older release do not report it.
     return {"requests": traffic.requests_per_s} | by_rule
 
@@ -144,17 +145,17 @@ def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:
     ]
 
 
-def rollout(live: Live, revision: int) -> Rollout:
-    servers = live.facts.live_servers
-    head = (live.facts.epoch, revision)
+def rollout(facts: PodFacts, revision: int) -> Rollout:
+    servers = facts.live_servers
+    head = (facts.epoch, revision)
     missing = tuple(server.name for server in servers if (server.epoch, server.revision) < head)
     return Rollout(
         revision=revision,
         applied=len(servers) - len(missing),
         live=len(servers),
         missing=missing,
-        silent=len(live.fleet.silent),
-        heard=live.fleet.heard,
+        silent=sum(not (server.live or server.state == "gone") for server in facts.servers),
+        heard=facts.heard,
     )
 
 

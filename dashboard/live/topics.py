@@ -219,3 +219,5 @@ PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))
 #: Pages whose own content is live, not only the frame around it. Of the audit, only a hint that the table
 #: is older than the newest entry is sent again; of a form, what other people changed meanwhile.
 LIVE_PAGES = frozenset(_OF_PAGE) - {"audit", "edit"}
+#: Pages whose content is the fleet. The page of a tenant reads its own figures.
+FLEET_PAGES = LIVE_PAGES - {"tenant"}

@@ -65,7 +65,7 @@ def known(context: dict[str, Any], content: str, short: bool = False) -> SafeStr
 
     In a narrow cell, ``short`` leaves out since when.
     """
-    if not (words := no_data_words(context["live"].facts)):
+    if not (words := context["no_data"]):
         # Safe: the block is a part of a template, whose variables have been escaped.
         return mark_safe(content)  # noqa: S308
     return format_html('<span class="quiet" title="{}">{}</span>', words, NO_DATA if short else words)

@@ -28,7 +28,7 @@ from controlplane.errors import InvalidEdit
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import SentNumberField, TextField, TextsField, WholeField
 from dashboard.moments import WRONG, moment_of
-from dashboard.views.page import bounded_text, context_of
+from dashboard.views.page import bounded_text, context_of, dependency_names
 
 _LEVELS = (("1", "1 or higher"), ("2", "2 or higher"), ("3", "3"))
 #: Fields that stand in ``RouteValues`` too.
@@ -136,7 +136,7 @@ def _page(
         "severities": _SEVERITIES,
         "kinds": (("critical", "Critical"), ("warning", "Warning")),
         "rules": MUTABLE_RULES,
-        "dependencies": (("", "None"), *(one.name for one in context["live"].breakers)),
+        "dependencies": (("", "None"), *dependency_names(environment)),
         "default": DEFAULT,
     }
     return render(request, "dashboard/routes.html", context, status=status)

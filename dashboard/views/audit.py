@@ -17,7 +17,7 @@ from controlplane.audit.models import Entry
 from controlplane.status.read_facts import change_of
 from dashboard.list_filters import PERIODS, given_filters, in_period
 from dashboard.live.change_lines import ChangeLine, line_of
-from dashboard.views.page import context_of
+from dashboard.views.page import context_of, owned_by
 
 _PER_PAGE = 60
 _KINDS = ("dependency", "tenant", "tier", "environment", "token", "user")
@@ -45,6 +45,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     more, entries = len(entries) > _PER_PAGE, entries[:_PER_PAGE]
     newest = Entry.objects.order_by("-id").values_list("pk", flat=True).first() or 0
     context = context_of(request, "audit", key=str(newest))
+    context["own_dependencies"] = owned_by(environment_in(request), context["administered"])
     here = f"{reverse('audit')}?{urlencode(filters)}" if filters else reverse("audit")
     context |= {
         "days": _days(entries),

@@ -26,7 +26,7 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
 from dashboard.override_form import OverrideForm
 from dashboard.reader import actor_of
-from dashboard.views.page import context_of
+from dashboard.views.page import context_of, current_live, recent_live
 from fuseboard.contract.words import OverrideMode, is_slug
 
 log = structlog.get_logger(__name__)
@@ -64,7 +64,8 @@ def open_selected(request: HttpRequest) -> HttpResponse:
     asked = request.POST if request.method == "POST" else request.GET
     names = list(dict.fromkeys(name for name in asked.getlist("b")[: 4 * MOST] if is_slug(name)))
     context = context_of(request, "selection")
-    live: Live = context["live"]
+    # What is sent is compared with the breakers of now.
+    live = (current_live if request.method == "POST" else recent_live)(environment_in(request))
     found = [breaker for name in names if (breaker := live.breaker(name)) is not None]
     chosen = [breaker for breaker in found if _may_open(request, breaker)]
     problem = ""
@@ -83,6 +84,7 @@ def open_selected(request: HttpRequest) -> HttpResponse:
             status = 422
     failed = [result.name for result in results if not result.done]
     context |= {
+        "live": live,
         "form": form,
         "problem": problem,
         "chosen": chosen,

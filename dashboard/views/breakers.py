@@ -27,7 +27,7 @@ from dashboard.runbooks import Page, Unreadable, find_runbook, permits, scene_of
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views import without_postgres
 from dashboard.views.breaker_selection import MOST
-from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, show
+from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, recent_live, show
 from fuseboard.contract.words import OverrideMode, is_slug
 
 _STATES = (
@@ -75,7 +75,7 @@ def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
 @require_role("viewer")
 def breaker_runbook(request: HtmxHttpRequest, name: str) -> HttpResponse:
     """The runbook with its values, which the page reads again every 5 s."""
-    live = current_live(environment_in(request))
+    live = recent_live(environment_in(request))
     found = live.breaker(name)
     if found is None:
         return HttpResponse(status=404)

@@ -9,9 +9,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.fleet.live import figures
 from controlplane.usage.budgets import MOST, WARN_PERCENT, Budget, budgets
 from dashboard.rate_words import amount_words
-from dashboard.views.page import current_facts, show
+from dashboard.views.page import show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class BudgetRow:
 @require_GET
 @require_role("viewer")
 def budgets_page(request: HttpRequest) -> HttpResponse:
-    rules = current_facts(environment_in(request)).figures.rules
+    rules = figures(environment_in(request)).rules
     busy = {(rule.tenant, rule.rule) for rule in rules if rule.tenant}
     found = budgets(environment_in(request), busy, now=timezone.now().timestamp())
     rows = [_row(one) for one in found.rows]

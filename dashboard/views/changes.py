@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import environment_in, require_role
 from dashboard.happenings import KINDS, PODS_WITHIN, Happening, Wanted, happenings
 from dashboard.moments import moment_of
-from dashboard.views.page import context_of, text_parameter
+from dashboard.views.page import context_of, owned_by, text_parameter
 
 _PER_PAGE = 60
 _PERIODS = (("1h", "1 hour"), ("6h", "6 hours"), ("24h", "24 hours"), ("7d", "7 days"))
@@ -49,6 +49,7 @@ def changes(request: HttpRequest) -> HttpResponse:
     shown = found[:_PER_PAGE]
     more = len(found) > _PER_PAGE
     context = context_of(request, "changes")
+    context["own_dependencies"] = owned_by(environment_in(request), context["administered"])
     context |= {
         "lines": shown,
         "start": start,

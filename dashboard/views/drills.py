@@ -8,8 +8,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require
+from controlplane.alerts.rules.texts import allowed_alone
 from controlplane.drills.edits import LONGEST_MINUTES, Chosen, begin_drill, end_drill, under_way
 from controlplane.drills.models import Drill
+from controlplane.status.read_facts import read_pods
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import TextField, TextsField, WholeField, whole
 from dashboard.views.page import context_of, text_parameter
@@ -62,11 +64,13 @@ def _page(
     request: HttpRequest, *, typed: QueryDict | None = None, status: int = 200, **extra: Any
 ) -> HttpResponse:
     typed = QueryDict() if typed is None else typed
-    context = context_of(request, "drills", typed=typed, **extra)
-    modes = {server.name: server.mode for server in context["live"].facts.servers}
+    facts = read_pods(environment_in(request))
+    context = context_of(request, "drills", here=facts, typed=typed, **extra)
+    modes = {server.name: server.mode for server in facts.servers}
     going = list(under_way(environment_in(request)))
-    rows = [server for server in context["live"].facts.servers if server.live]
+    rows = facts.live_servers
     context |= {
+        "allowed_alone": allowed_alone(facts.divisor),
         "going": [(drill, sum(modes.get(name) == "drill" for name in drill.servers)) for drill in going],
         "past": Drill.objects.filter(environment=environment_in(request))
         .exclude(pk__in=[drill.pk for drill in going])

@@ -45,7 +45,7 @@ def account(request: HttpRequest) -> HttpResponse:
         "account/account.html",
         {
             **(context_of(request, "account") if framed else {}),
-            "frame": f"dashboard/{'base' if framed else 'plain'}.html",
+            "extended": f"dashboard/{'base' if framed else 'plain'}.html",
             "framed": framed,
             "logins": logins[:20],
             "has_password": request.user.has_usable_password(),

@@ -16,7 +16,7 @@ from controlplane.alerts.state.mutes import active_until, not_ended, period_of, 
 from controlplane.errors import InvalidEdit
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import MomentField, TextField, WholeField
-from dashboard.views.page import context_of
+from dashboard.views.page import context_of, dependency_names
 
 _MATCHES = ("rule", "dependency", "pod")
 _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
@@ -113,7 +113,7 @@ def _page(
         "preview": preview,
         "rules": _with_typed((("", "Any rule"), *MUTABLE_RULES), typed.get("rule", "")),
         "dependencies": _with_typed(
-            (("", "Any dependency"), *(one.name for one in context["live"].breakers)),
+            (("", "Any dependency"), *dependency_names(environment_in(request))),
             typed.get("dependency", ""),
         ),
         "repeats": _REPEATS,

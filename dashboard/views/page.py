@@ -1,24 +1,31 @@
 """What every page has in common: its reader, the live picture, the address of its socket."""
 
+import time
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 import structlog
 from django.db import InterfaceError, OperationalError
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
 from controlplane.accounts.permissions import environment_in
 from controlplane.alerts.state.stored_alerts import stored_alerts
-from controlplane.status.facts import Facts
-from controlplane.status.read_facts import read_facts
+from controlplane.policies.models import Dependency
+from controlplane.status.facts import EnvironmentFacts, Facts
+from controlplane.status.read_facts import read_environment, read_facts
 from dashboard.environments import other_environments
-from dashboard.hub import hub
+from dashboard.hub import FRESH_S, hub
 from dashboard.live.charts import charts_of
+from dashboard.live.edited import theirs_of
+from dashboard.live.frame import Frame, at, undrawn
 from dashboard.live.overview import Live, build
-from dashboard.live.pages import page_of
-from dashboard.live.topics import Topic
+from dashboard.live.pages import edits_here, frame_context, page_of
+from dashboard.live.topics import FLEET_PAGES, Topic
 from dashboard.reader import Reader, reader_of
 from dashboard.saved_views import offered_views
 from dashboard.undo import just_saved, without_saved
@@ -64,15 +71,61 @@ def current_live(environment: str) -> Live:
     return build(facts, known.history, known.first_seen, stored=stored, observe=False)
 
 
+def recent_live(environment: str) -> Live:
+    """The fleet as the hub has just drawn it: built here only if that is too long ago."""
+    drawn = hub.of(environment).live
+    if drawn is not None and time.time() - drawn.facts.now <= FRESH_S:
+        return drawn
+    return current_live(environment)
+
+
+def current_frame(environment: str, here: EnvironmentFacts | None = None) -> Frame:
+    """The fleet as the hub drew it last, however long ago, in the environment as it is now.
+
+    It builds no fleet and evaluates no rule. ``here`` spares the reading. Before the first drawing of this
+    process, nothing of the fleet is displayed; the socket of the page brings it.
+    """
+    drawn = hub.of(environment).live
+    try:
+        here = here or read_environment(environment)
+    except (OperationalError, InterfaceError):
+        if drawn is None:
+            raise
+        return replace(drawn.frame, now=time.time())
+    return undrawn(here) if drawn is None else at(drawn.frame, here)
+
+
+def dependency_names(environment: str) -> QuerySet[Dependency, str]:
+    """For a list to choose from, by name."""
+    return Dependency.objects.filter(environment=environment).order_by("name").values_list("name", flat=True)
+
+
+def owned_by(environment: str, services: Collection[str]) -> frozenset[str]:
+    """The dependencies of these services."""
+    if not services:
+        return frozenset()
+    rows = Dependency.objects.filter(environment=environment, owner__in=services)
+    return frozenset(rows.values_list("name", flat=True))
+
+
 def theme_of(request: HttpRequest) -> str:
     theme = request.COOKIES.get("theme", "")
     return theme if theme in THEMES else "dark"
 
 
 def context_of(
-    request: HttpRequest, page: str, *, key: str = "", span: str = "1h", **extra: Any
+    request: HttpRequest,
+    page: str,
+    *,
+    key: str = "",
+    span: str = "1h",
+    here: EnvironmentFacts | None = None,
+    **extra: Any,
 ) -> dict[str, Any]:
-    """The context of a page and of the fragments that its socket will send."""
+    """The context of a page and of the fragments that its socket will send.
+
+    Only a page whose content is the fleet gets it, as ``live``. ``here``: what the page has read itself.
+    """
     reader = reader_of(request) or Reader(name="", role="")
     environment = environment_in(request)
     topic = Topic(
@@ -86,15 +139,20 @@ def context_of(
     address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
     if environment != DEFAULT_ENVIRONMENT:
         address["environment"] = environment
-    live = current_live(environment)
+    if page in FLEET_PAGES:
+        live = current_live(environment)
+        context = page_of(topic, live, hub.of(environment).history).context | charts_of(topic, live)
+    else:
+        context = frame_context(topic, current_frame(environment, here))
+        if page == "edit" and edits_here(topic, context):
+            context["theirs"] = theirs_of(key, context["frame"], context["frame"].now)
     return {
-        **page_of(topic, live, hub.of(environment).history).context,
-        **charts_of(topic, live),
+        **context,
         "reader": reader,
         "elsewhere": other_environments(request),
         "is_production": environment == DEFAULT_ENVIRONMENT,
         "theme": theme_of(request),
-        "views": offered_views(request, stale=live.facts.stale),
+        "views": offered_views(request, stale=context["frame"].stale),
         "saved": just_saved(request),
         "saved_back": without_saved(request),
         "socket": f"/ws/live?{urlencode(address)}",

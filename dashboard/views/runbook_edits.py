@@ -21,7 +21,7 @@ from dashboard.reader import actor_of
 from dashboard.runbook_html import Drawing, draw_runbook
 from dashboard.runbooks import scene_of
 from dashboard.text_difference import TextDifference, difference_of
-from dashboard.views.page import bounded_text, context_of, current_live, not_found, text_parameter
+from dashboard.views.page import bounded_text, context_of, not_found, recent_live, text_parameter
 
 _FIRST_BODY = "\n\n".join(f"## {name}\n" for name in SECTIONS)
 _MISSING = ("No such runbook", "The list of runbooks has every one of them.")
@@ -150,7 +150,7 @@ def _typed(request: HttpRequest) -> Text:
 
 def _preview(request: HttpRequest, text: Text) -> dict[str, Any]:
     document = read_runbook(text.body[:LONGEST_BODY])
-    scene = scene_of(current_live(environment_in(request)), None)
+    scene = scene_of(recent_live(environment_in(request)), None)
     html = draw_runbook(document, Drawing(scene=scene, preview=True))
     return {"html": html, "to_correct": document.to_correct, "title": text.title}
 

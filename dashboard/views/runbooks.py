@@ -22,7 +22,7 @@ from dashboard.live.overview import Live
 from dashboard.reader import actor_of
 from dashboard.runbook_html import Drawing, Tick, draw_runbook
 from dashboard.runbooks import Page, Unreadable, every_runbook, find_runbook, permits, scene_of
-from dashboard.views.page import bounded_text, context_of, current_live, not_found, show, text_parameter
+from dashboard.views.page import bounded_text, context_of, not_found, recent_live, show, text_parameter
 
 #: Open incidents, and dependencies, that can be chosen.
 _MOST_INCIDENTS = 20
@@ -75,8 +75,8 @@ def runbook_now(request: HttpRequest, slug: str) -> HttpResponse:
         return HttpResponse(status=503)
     if found is None:
         return HttpResponse(status=404)
-    live = current_live(environment_in(request))
-    return render(request, "dashboard/runbook.html#now", {"live": live, **_now(request, found, live)})
+    live = recent_live(environment_in(request))
+    return render(request, "dashboard/runbook.html#now", _now(request, found, live))
 
 
 def _tick(request: HttpRequest, found: Page) -> HttpResponse:
@@ -101,7 +101,7 @@ def _tick(request: HttpRequest, found: Page) -> HttpResponse:
 
 def _page(request: HttpRequest, found: Page, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "runbooks", **extra)
-    live: Live = context["live"]
+    live = recent_live(environment_in(request))
     context |= _now(request, found, live)
     context["used_by"] = [one.name for one in live.facts.dependencies if one.runbook == found.slug]
     context["edits"] = may(request.user, "edit_runbook")

@@ -7,9 +7,12 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.policies.effective import effective
 from controlplane.policies.models import Tenant
+from controlplane.status.read_facts import read_pods
 from controlplane.usage.what_if import what_if_shadow
 from dashboard.change_words import field_words
-from dashboard.live.tenant import QuotaRow
+from dashboard.live.charts import in_context, of_tenant
+from dashboard.live.known import no_data_words
+from dashboard.live.tenant import QuotaRow, tenant_context
 from dashboard.live.tenant_parents import members, parents
 from dashboard.views.page import context_of, text_parameter
 from dashboard.views.unregistered import unregistered_page
@@ -20,10 +23,20 @@ from dashboard.views.unregistered import unregistered_page
 def tenant(request: HttpRequest) -> HttpResponse:
     """Show one tenant, with the quota that the address names marked."""
     key = text_parameter(request, "key")
-    context = context_of(request, "tenant", key=key)
-    row: Tenant | None = context["tenant"]
+    facts = read_pods(environment_in(request))
+    own = tenant_context(facts, key)
+    row: Tenant | None = own["tenant"]
     if row is None:
         return unregistered_page(request, key)
+    context = context_of(
+        request,
+        "tenant",
+        key=key,
+        here=facts,
+        no_data=no_data_words(facts),
+        **own,
+        **in_context(of_tenant(key)),
+    )
     marked = text_parameter(request, "quota")
     shadow = _shadow(context["quotas"], marked)
     context |= {

@@ -10,7 +10,9 @@ from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies.models import Environment, Tenant, Tier
 from controlplane.policies.tenant_search import first_tenants, search_tenants
+from controlplane.status.read_facts import read_pods
 from dashboard.list_filters import as_query
+from dashboard.live.known import no_data_words
 from dashboard.table_files import rows_drawn
 from dashboard.views.bulk import MOST_SELECTED
 from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
@@ -45,8 +47,9 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
     down = text_parameter(request, "sort", most=16) == "-tenant"
     after, before = (text_parameter(request, name) for name in ("after", "before"))
     shown, earlier, later = _part(rows, after, before, rows_drawn(request, _PER_PAGE), down=down)
-    context = context_of(request, "tenants")
-    traffic = {row.tenant: row for row in context["live"].facts.figures.tenants}
+    facts = read_pods(environment_in(request))
+    context = context_of(request, "tenants", here=facts, no_data=no_data_words(facts))
+    traffic = {row.tenant: row for row in facts.figures.tenants}
     given = (("q", query), ("tier", tier), ("parent", parent), ("state", state))
     filters = {name: value for name, value in given if value}
     kept = filters | ({"sort": "-tenant"} if down else {})

@@ -16,11 +16,12 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.phrases import count
 from controlplane.policies.models import Revision
+from controlplane.status.read_facts import read_pods
 from dashboard.hub import hub
 from dashboard.live import tenant as tenants
 from dashboard.reader import actor_of, check_reverts, one_at_a_time_as
 from dashboard.undo import saved_at
-from dashboard.views.page import bounded_text, current_live
+from dashboard.views.page import bounded_text
 
 
 @require_GET
@@ -30,7 +31,7 @@ def rollout(request: HttpRequest, number: int) -> HttpResponse:
     row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return HttpResponse(status=404)
-    found = tenants.rollout(current_live(environment_in(request)), number)
+    found = tenants.rollout(read_pods(environment_in(request)), number)
     return render(request, "dashboard/saved.html#rollout", {"rollout": found})
 
 

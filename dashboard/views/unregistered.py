@@ -10,8 +10,10 @@ from django.utils import timezone
 from controlplane.accounts.permissions import environment_in
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import Environment, Tenant
+from controlplane.status.read_facts import read_pods
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
+from dashboard.live.known import no_data_words
 from dashboard.rate_words import rate_words
 from dashboard.views.page import context_of, not_found
 from fuseboard.contract.words import is_subject
@@ -39,10 +41,20 @@ def unregistered_page(request: HttpRequest, key: str) -> HttpResponse:
         _Quota(name=quota.name, limit=rate_words(columns_of(quota)), week=weeks.get(quota.name))
         for quota in tier.quotas.order_by("name")
     ]
-    context = context_of(request, "tenants", key=key, caller=key, removed=removed, tier=tier, quotas=quotas)
-    figures = context["live"].facts.figures.tenants
+    facts = read_pods(environment_in(request))
+    context = context_of(
+        request,
+        "tenants",
+        key=key,
+        here=facts,
+        no_data=no_data_words(facts),
+        caller=key,
+        removed=removed,
+        tier=tier,
+        quotas=quotas,
+    )
     # Pods report the busiest tenants only: without a figure, the rate is unknown, not zero.
-    context["traffic"] = next((row for row in figures if row.tenant == key), None)
+    context["traffic"] = next((row for row in facts.figures.tenants if row.tenant == key), None)
     context["seen"] = bool(weeks) or context["traffic"] is not None
     context["days"] = DAYS
     return render(request, "dashboard/unregistered.html", context)

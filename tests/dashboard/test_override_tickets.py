@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hub_drawing import draw
 from test_incidents import CLOSED, NOW, picture
 from test_override_form import PATH, TRIP, holds
 
@@ -120,7 +121,7 @@ def test_an_override_is_announced_5_minutes_before_its_end_or_in_the_last_half(l
     assert bool(picture(view=CLOSED, override=override).ending) is warned
 
 
-def test_every_page_warns_before_an_override_ends_with_a_link_to_extend(log_in, production):
+def test_every_page_warns_before_an_override_ends_with_a_link_to_extend(log_in, production, monkeypatch):
     override_breaker(
         environment="production",
         dependency="payments-api",
@@ -130,6 +131,7 @@ def test_every_page_warns_before_an_override_ends_with_a_link_to_extend(log_in, 
         actor=OLGA,
     )
     Row.objects.update(created_at=datetime.now(UTC) - timedelta(minutes=30))
+    draw(monkeypatch)
     for user, may in (("olga", True), ("vera", False)):
         client = log_in(user)
         for page in ("/", PATH, "/tenants"):

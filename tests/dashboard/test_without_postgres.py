@@ -8,12 +8,12 @@ import msgspec
 import pytest
 import redis
 from django.db import OperationalError, connection
+from hub_drawing import draw
 from shown import text_of
 
 from controlplane.breakers import override_in_gateways
 from controlplane.fleet.status_client import GatewayStatus, StatusClient
 from controlplane.status.facts import BreakerSeen
-from controlplane.status.read_facts import read_facts
 from controlplane.status.without_postgres import WithoutPostgres
 from dashboard.hub import hub
 from fuseboard.contract import keys
@@ -31,7 +31,7 @@ def operator(log_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Logged in before Postgres became unavailable; the page displays what it last knew."""
     client = log_in("olga")
     assert client.get(PAGE).status_code == 200  # This also renews the claims in the session.
-    monkeypatch.setattr(hub.of("production"), "facts", read_facts())
+    monkeypatch.setattr(hub.of("production"), "facts", draw(monkeypatch).facts)
     # It remembers what it saw, and other tests have other stores.
     monkeypatch.setattr(hub, "without_postgres", WithoutPostgres())
 
