@@ -23,7 +23,7 @@ from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.options import Neutral, RequestOptions
 from fuseboard.agent_api.pod_state import PodState
-from fuseboard.backlog.of_agent import BacklogAgent, Backlogs
+from fuseboard.backlog.agent_backlogs import BacklogAgent, Backlogs
 from fuseboard.calling import deadline as deadlines
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.outcomes import judge_permitted
@@ -39,7 +39,7 @@ from fuseboard.reporting.counters import MAX_DEPENDENCIES
 from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 from fuseboard.store.drill_store import SIMULATED
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 if TYPE_CHECKING:
     pass
@@ -88,7 +88,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         cost: int = 1,
         *,
         costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
+        subject: Subject = NO_SUBJECT,
         wait_s: float | None = None,
     ) -> Decision:
         """Decide one request of a tenant that costs ``cost`` of its quotas. Call ``finish`` when it ends.
@@ -105,7 +105,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         if (
             cost is ONE
             and costs is None
-            and subject is NOBODY
+            and subject is NO_SUBJECT
             and wait_s is None
             and type(tenant) is str
             and runtime.observer is None
@@ -113,7 +113,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         ):
             # Most requests of a busy tenant. Only valid names have a lease, so nothing else need be checked.
             try:
-                leased = runtime.admission.leased(tenant)
+                leased = runtime.admission.spend_by_name(tenant)
             except Exception:
                 self._note_defect()
                 return self.allow_unasked(tenant=tenant)
@@ -123,11 +123,11 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
             check_costs(costs)
         if wait_s is not None:
             check_wait(wait_s)
-        if subject is not NOBODY:
+        if subject is not NO_SUBJECT:
             subject = harmless(subject, self.configuration.snapshot.tuning.ipv6_prefix)
         if tenant is not None:
             tenant = self._known(tenant)
-        elif subject == NOBODY:
+        elif subject == NO_SUBJECT:
             raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
         self._check_loop()
         if self._stopped:

@@ -34,7 +34,7 @@ from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
-from fuseboard.backlog.of_agent import ThreadBacklogs
+from fuseboard.backlog.agent_backlogs import ThreadBacklogs
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.retries import Retries
 from fuseboard.cancellation import stop_tasks
@@ -44,10 +44,10 @@ from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import Mode, Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.primitives.api import ThreadPrimitives
-from fuseboard.protection.pod import Visit
+from fuseboard.protection.pod import ServedRequest
 from fuseboard.protection.pressure import Pressure
 from fuseboard.settings import AgentSettings
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 __all__ = ["Agent", "from_env"]
 
@@ -239,8 +239,8 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         return self._started().metrics_text()
 
     def enter_request(
-        self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
-    ) -> Visit | Decision | None:
+        self, tenant: str | None, subject: Subject = NO_SUBJECT, method: str = "", path: str = ""
+    ) -> ServedRequest | Decision | None:
         """See ``fuseboard.Agent.enter_request``. Never waits: ``None`` before the agent has started."""
         agent = self._agent
         return agent.enter_request(tenant, subject, method, path) if agent is not None else None

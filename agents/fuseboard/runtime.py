@@ -90,7 +90,7 @@ class Runtime:
             configuration=self.configuration,
             counters=self.counters,
             decisions=DecisionBuilder(settings.server, self.admission.health, self.refusal_tokens),
-            on_change=self._beat_soon,
+            on_change=self._heartbeat_soon,
         )
         self.retries = compose_retries(self.configuration, self.admission)
         #: The observer shows decisions to people, if OpenTelemetry is on.
@@ -213,7 +213,7 @@ class Runtime:
         return SyncThread(
             gateway=gateway,
             receive=lambda exchange: self._receive(port, exchange),
-            after_beat=lambda: self._after_beat(port),
+            after_heartbeat=lambda: self._after_heartbeat(port),
             ended=lambda: port.post(self._left.set),
         )
 
@@ -222,11 +222,11 @@ class Runtime:
     def _changed(self) -> None:
         """The mode or a breaker has changed: send a heartbeat at once."""
         self._mode_changed.set()
-        self._beat_soon()
+        self._heartbeat_soon()
 
-    def _beat_soon(self) -> None:
+    def _heartbeat_soon(self) -> None:
         if self._sync is not None:
-            self._sync.beat_soon()
+            self._sync.heartbeat_soon()
 
     def _size_journal(self, snapshot: Snapshot) -> None:
         """Decisions without Redis use as much memory and disk as the fleet's tuning says."""
@@ -237,7 +237,7 @@ class Runtime:
 
     def _acknowledge(self, _: Snapshot) -> None:
         if self._sync is not None:
-            self._sync.beat_soon(within_s=self._sync.pace_s * ACKNOWLEDGE_PART)
+            self._sync.heartbeat_soon(within_s=self._sync.pace_s * ACKNOWLEDGE_PART)
 
     def _describe(self) -> PodState:
         admission = self.admission
@@ -274,7 +274,7 @@ class Runtime:
             configuration.fetch()
         # Fetching all tenants takes more than one heartbeat. Go on while new ones arrive.
         if (changed or response.tenants) and configuration.wanted(1) and self._sync is not None:
-            self._sync.beat_soon()
+            self._sync.heartbeat_soon()
 
     # In the sync thread
 
@@ -296,7 +296,7 @@ class Runtime:
                 port.post(self.configuration.reject, error, head=response.head, source=ConfigSource.HTTP)
         port.post(self._adopt, exchange, offer)
 
-    def _after_beat(self, port: LoopPort) -> None:
+    def _after_heartbeat(self, port: LoopPort) -> None:
         port.post(self._first_beat.set)
         self.seals.store()
         kept = port.ask(self._keeper.due, timeout_s=LOOP_ANSWER_S)

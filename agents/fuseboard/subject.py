@@ -32,7 +32,7 @@ class Subject:
         return counted_endpoint(value) if dimension is Dimension.ENDPOINT else value
 
 
-NOBODY = Subject()
+NO_SUBJECT = Subject()
 
 
 def costs_of(cost: int, more: Mapping[str, int] | None = None) -> Costs:

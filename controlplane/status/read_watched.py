@@ -45,7 +45,7 @@ _USUAL_AGAIN_S = 600.0
 _REFUSED_FOR = timedelta(minutes=10)
 #: A token that has expired is named for this time.
 _EXPIRED_FOR = timedelta(days=1)
-#: As ``fuseboard.calling.codes`` has them, which a control plane does not import: a test compares both.
+#: Copies of ``fuseboard.calling.vendor_codes``, which a control plane does not import: a test compares both.
 TOO_MANY = frozenset(
     (
         *("HTTP 429", "rate_limit_exceeded", "rate_limit_error", "RESOURCE_EXHAUSTED"),

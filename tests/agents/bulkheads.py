@@ -208,7 +208,7 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
         @rule(high=st.booleans())
         def pressure(self, high: bool) -> None:
             for _ in range(2):
-                self.bulkhead.relieve(0.9 if high else 0.1, 0.1, self.loop.time())
+                self.bulkhead.resize_for_pressure(0.9 if high else 0.1, 0.1, self.loop.time())
             self.peek()
 
         @rule(seconds=st.sampled_from([1.0, 59.0, 61.0]))
@@ -216,7 +216,7 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
             """Time passes, and the pod measures itself each second."""
             for _ in range(int(seconds)):
                 self.loop.advance(1.0)
-                self.bulkhead.relieve(None, None, self.loop.time())
+                self.bulkhead.resize_for_pressure(None, None, self.loop.time())
                 self.peek()
 
         @rule(tier=TIERS, other=TIERS)

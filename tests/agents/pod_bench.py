@@ -2,7 +2,7 @@
 
 from fuseboard.contract.protection import PodProtection, Shedding
 from fuseboard.protection.cgroup import ResourceReader, Usage
-from fuseboard.protection.pod import Pod, Visit
+from fuseboard.protection.pod import Pod, ServedRequest
 from fuseboard.protection.pressure import Pressure
 
 FREE, PREMIUM = 10, 90
@@ -26,7 +26,7 @@ class Calls:
     def refused(self) -> int:
         return self.turned_away
 
-    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+    def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
         self.relieved.append((cpu, memory))
 
 
@@ -69,7 +69,7 @@ class Bench:
     ) -> None:
         for _ in range(times):
             visit = self.pod.enter(endpoint, PREMIUM, "acme")
-            assert isinstance(visit, Visit)
+            assert isinstance(visit, ServedRequest)
             self.now += seconds
             visit.answered(status)
             visit.leave()

@@ -56,8 +56,8 @@ async def test_a_429_without_a_time_stops_the_fleet_for_a_second_and_opens_nothi
         for number in range(10):
             await fail((one, other)[number % 2], of_openai(429, "rate_limit_exceeded"))
             for breaker in (
-                *one.admission._calls.breakers.values(),
-                *other.admission._calls.breakers.values(),
+                *one.admission.calls.breakers.values(),
+                *other.admission.calls.breakers.values(),
             ):
                 breaker.denial = None
             limits.delete(*limits.keys("*cooldown*") or ["none"])

@@ -196,7 +196,7 @@ class TestOneEdit:
             gateway.tenants = dict.fromkeys(names, TenantRecord(tier="unlimited"))
             gateway.refetch = True
             gateway.publish(STRICT, revision=9)
-            agent._runtime._sync.beat_soon()
+            agent._runtime._sync.heartbeat_soon()
             await eventually(lambda: agent.configuration.applied.revision == 9)
             assert {agent.configuration.snapshot.quotas_of(name).tier for name in names} == {"unlimited"}
             assert len(gateway.beats) < 10

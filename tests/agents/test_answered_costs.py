@@ -41,7 +41,7 @@ async def admitted(server: Server) -> Permit:
 
 async def left(server: Server) -> list[int]:
     """Tokens and calls."""
-    server.admission._settlements.flush()  # answers come in the order of questions
+    server.admission.settlements.flush()  # answers come in the order of questions
     probe = await server.admission.admit_call("llm", costs={"tokens": 1})
     return [1 + (limit.remaining or 0) for limit in probe.decision.limits]
 

@@ -374,5 +374,5 @@ class TestWorkers:
 async def returned(agent: Agent) -> None:
     """Redis has what the agent gives back."""
     admission = agent._runtime.admission
-    admission._settlements.flush()
+    admission.settlements.flush()
     await admission.store.call("TIME")

@@ -30,7 +30,7 @@ async def test_a_submit_without_an_answer_frees_the_slots_of_its_tenant(
     publish(limits, policy, revision=1, tenants={"acme": TenantRecord(tier="slots")})
     async with Agent(settings=AgentSettings(redis_url=redis_url, server="shop-1")) as agent:
         backlog = agent.backlog("payments")
-        monkeypatch.setattr(backlog.questions, "submit", unavailable)
+        monkeypatch.setattr(backlog.scripts, "submit", unavailable)
         # The tenant has 2 slots.
         for _ in range(4):
             with pytest.raises(Refused) as refused:
@@ -43,14 +43,14 @@ async def test_a_caller_that_leaves_pays_for_the_job_that_may_be_queued(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):
     backlog, queued = agent.backlog("payments"), []
-    submit = backlog.questions.submit
+    submit = backlog.scripts.submit
 
     async def no_answer(asked: list[object], payload: bytes) -> list[int]:
         queued.append(await submit(asked, payload))
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(backlog.questions, "submit", no_answer)
+    monkeypatch.setattr(backlog.scripts, "submit", no_answer)
     for number in range(5):
         submitting = asyncio.create_task(backlog.submit(b"", tenant="acme"))
         await eventually(lambda number=number: len(queued) > number)
@@ -66,14 +66,14 @@ async def test_a_question_without_an_answer_frees_the_local_probe(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):
     backlog = agent.backlog("payments")
-    breaker = backlog.questions.calls.breaker("payments")
+    breaker = backlog.scripts.calls.breaker("payments")
     breaker._change_local(lambda: breaker.local.take_over(monotonic(), breaker.dependency.breaker), "a test")
     breaker.local.until = 0.0
     assert breaker.wait_locally() == 0.0
     assert breaker.wait_locally() > 0.0
-    monkeypatch.setattr(backlog.questions, "_ask", unavailable)
+    monkeypatch.setattr(backlog.scripts, "_ask", unavailable)
     with pytest.raises(StoreUnavailable):
-        await backlog.questions.take(1)
+        await backlog.scripts.take(1)
     assert breaker.wait_locally() == 0.0
 
 
@@ -81,7 +81,7 @@ async def test_an_unexpected_error_does_not_end_the_renewal_of_leases(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):
     backlog, attempts = agent.backlog("payments", lease_s=0.6), []
-    slots, failed = backlog.questions.slots, []
+    slots, failed = backlog.scripts.slots, []
 
     def fails_once() -> tuple[tuple[str, ...], list[str | int]]:
         if not failed:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fuseboard.backlog.pump import Pump
-from fuseboard.backlog.questions import Granted, Questions, Taken
+from fuseboard.backlog.scripts import BacklogScripts, Granted, Taken
 from fuseboard.contract.words import BreakerState
 
 
@@ -17,8 +17,8 @@ def pump(take: Callable[[int], Any], *, wait_locally: Callable[[], float] = lamb
     local = SimpleNamespace(state=BreakerState.OPEN)
     breaker = SimpleNamespace(name="payments", local=local, wait_locally=wait_locally)
     calls = SimpleNamespace(breaker=lambda _: breaker, forced_open=lambda _: None, override=lambda _: None)
-    questions = SimpleNamespace(dependency="payments", calls=calls, take=take)
-    return Pump(cast(Questions, questions), UNUSED.append)
+    scripts = SimpleNamespace(dependency="payments", calls=calls, take=take)
+    return Pump(cast(BacklogScripts, scripts), UNUSED.append)
 
 
 UNUSED: list[Granted] = []

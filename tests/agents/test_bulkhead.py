@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuseboard.contract.protection import Bulkhead as Settings
 from fuseboard.contract.words import Reason, WhenFull
 from fuseboard.protection import pressure_steps
-from fuseboard.protection.bulkhead import Bulkhead, NoSlotError, Seat, slots_of
+from fuseboard.protection.bulkhead import Bulkhead, NoSlotError, SlotKind, slots_of
 from fuseboard.protection.pressure_steps import PressureSteps
 from tests.agents.mutating import Mutant, mutated
 from tests.virtual_loop import run_virtually
@@ -21,13 +21,13 @@ QUEUE = WhenFull.QUEUE
 SMALL = Settings(max_concurrent=3, queues=(2, 2, 2), when_full=(QUEUE, QUEUE, QUEUE), queue_timeout_ms=1_000)
 
 
-def seat(bulkhead: Bulkhead, tier: int = 0) -> Seat:
+def seat(bulkhead: Bulkhead, tier: int = 0) -> SlotKind:
     got = bulkhead.try_enter(tier)
     assert got is not None
     return got
 
 
-async def waiting(bulkhead: Bulkhead, tier: int = 0, **options: Any) -> "asyncio.Task[Seat]":
+async def waiting(bulkhead: Bulkhead, tier: int = 0, **options: Any) -> "asyncio.Task[SlotKind]":
     task = asyncio.create_task(bulkhead.enter(tier, **options))
     await asyncio.sleep(0)
     assert not task.done()
@@ -171,12 +171,12 @@ class TestSharedSlots:
             with pytest.raises(NoSlotError):
                 await queued
             await asyncio.sleep(100)
-            bulkhead.relieve(None, None, 0.0)
+            bulkhead.resize_for_pressure(None, None, 0.0)
             assert bulkhead.try_enter(1) is None  # a call that runs is not silent
             bulkhead.leave(critical)
             for _ in range(61):
                 await asyncio.sleep(1)
-                bulkhead.relieve(None, None, 0.0)
+                bulkhead.resize_for_pressure(None, None, 0.0)
             held += [seat(bulkhead, 1) for _ in range(7)]
             assert bulkhead.try_enter(1) is None
             again = await waiting(bulkhead, 0)
@@ -205,13 +205,13 @@ class TestSharedSlots:
             bulkhead = self.made(resize_under_pressure=True)
             held = [seat(bulkhead, 1) for _ in range(10)]
             for at in range(2):
-                bulkhead.relieve(0.9, 0.1, float(at))
+                bulkhead.resize_for_pressure(0.9, 0.1, float(at))
             assert [tier.limit for tier in bulkhead.tiers] == [5, 2, 1]
             for each in held[:-2]:
                 bulkhead.leave(each)
             assert bulkhead.try_enter(1) is None
             for at in range(2, 60):
-                bulkhead.relieve(0.1, 0.1, float(at))
+                bulkhead.resize_for_pressure(0.1, 0.1, float(at))
             held = held[-2:] + [seat(bulkhead, 1) for _ in range(8)]
             assert bulkhead.try_enter(1) is None
 
@@ -250,7 +250,7 @@ class TestSharedSlots:
             bulkhead = self.made()
             held = [seat(bulkhead, 1) for _ in range(10)]
             queued = [await waiting(bulkhead, at) for at in range(3)]
-            bulkhead.lift()
+            bulkhead.disable()
             for task in queued:
                 await task
             held += [seat(bulkhead, at) for at in range(3)]
@@ -438,7 +438,7 @@ class TestPressure:
             held = [seat(bulkhead, 1) for _ in range(3)]
             task = await waiting(bulkhead, 1)
             for moment in range(5):
-                bulkhead.relieve(0.95, 0.1, float(moment))
+                bulkhead.resize_for_pressure(0.95, 0.1, float(moment))
             assert [load.limit for load in bulkhead.loads()] == [5, 2, 1]
             bulkhead.leave(held[0])
             await asyncio.sleep(0)
@@ -455,7 +455,7 @@ class TestPressure:
     def test_one_that_does_not_resize_stays(self):
         bulkhead = Bulkhead(msgspec.structs.replace(SMALL, max_concurrent=10))
         for moment in range(5):
-            bulkhead.relieve(0.95, 0.95, float(moment))
+            bulkhead.resize_for_pressure(0.95, 0.95, float(moment))
         assert [load.limit for load in bulkhead.loads()] == [5, 3, 2]
 
 

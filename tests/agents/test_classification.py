@@ -17,9 +17,9 @@ import urllib3.exceptions
 
 import fuseboard
 from fuseboard.calling.classification import classify, classify_answer, known_repeatable
-from fuseboard.calling.codes import code_in
 from fuseboard.calling.outcomes import judge, outcome_of_response, outcome_of_status
 from fuseboard.calling.retry_after import asked_to_wait_ms
+from fuseboard.calling.vendor_codes import code_in
 from fuseboard.contract.words import Outcome, Reason
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused

@@ -282,7 +282,7 @@ class TestOneNode:
             for name in (lost, kept):
                 for _ in range(BREAKER.consecutive_failures):
                     server.admission.report(await server.admission.admit_call(name), Outcome.FAILURE)
-            breakers = server.admission._calls.breakers
+            breakers = server.admission.calls.breakers
             await eventually(lambda: all(breakers[name].state is BreakerState.OPEN for name in (lost, kept)))
             victim.send(signal.SIGSTOP)
             try:

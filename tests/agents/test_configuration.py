@@ -81,14 +81,14 @@ class TestLookups:
             tenants=tenants,
         ).quotas_of("acme")
         assert rules.quotas == (own, DAILY, extra)
-        assert (rules.tier, rules.known, rules.met, rules.suspended) == ("free", True, True, False)
+        assert (rules.tier, rules.known, rules.loaded, rules.suspended) == ("free", True, True, False)
 
     def test_an_unregistered_tenant_gets_the_default_tier(self, configuration: Configuration):
         configuration.want("ghost")
         configuration.apply(offer(revision=1, tenants={"ghost": None}))
         rules = configuration.snapshot.quotas_of("ghost")
-        assert (rules.tier, rules.known, rules.met) == ("free", False, True)
-        assert configuration.snapshot.quotas_of("never seen").met is False
+        assert (rules.tier, rules.known, rules.loaded) == ("free", False, True)
+        assert configuration.snapshot.quotas_of("never seen").loaded is False
 
     def test_a_record_that_names_a_vanished_tier_gets_the_default_one_and_its_own_quotas(
         self, configuration: Configuration
@@ -300,8 +300,8 @@ class TestTenantsMet:
         configuration.apply(offer(revision=1))
         batch: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         configuration.fetch = lambda: batch
-        late = await configuration.meet("slow")
-        assert not late.met
+        late = await configuration.load_record("slow")
+        assert not late.loaded
         assert not batch.cancelled()
 
         def answer() -> asyncio.Future[None]:
@@ -311,11 +311,11 @@ class TestTenantsMet:
             return done
 
         configuration.fetch = answer
-        assert (await configuration.meet("quick")).tier == "pro"
+        assert (await configuration.load_record("quick")).tier == "pro"
 
     async def test_meeting_without_a_store_decides_by_the_default_tier_at_once(self, configuration):
         configuration.apply(offer(revision=1))
-        assert (await configuration.meet("acme")).tier == "free"
+        assert (await configuration.load_record("acme")).tier == "free"
         assert configuration.wanted() == ("acme",)
 
 

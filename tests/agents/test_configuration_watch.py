@@ -193,17 +193,17 @@ class TestTenantsMet:
         publish(limits, PATIENT, revision=1, tenants=dict.fromkeys(names, TenantRecord(tier="pro")))
         async with watched(redis_url) as (configuration, _):
             # A busy machine may miss a deadline, but hardly three in a row.
-            assert "pro" in [(await configuration.meet(name)).tier for name in names]
+            assert "pro" in [(await configuration.load_record(name)).tier for name in names]
             await held(configuration, ("ghost",))
-            ghost = await configuration.meet("ghost")
-            assert (ghost.tier, ghost.known, ghost.met) == ("free", False, True)
+            ghost = await configuration.load_record("ghost")
+            assert (ghost.tier, ghost.known, ghost.loaded) == ("free", False, True)
 
     async def test_many_met_in_one_tick_are_fetched_together(self, limits: redis.Redis, redis_url: str):
         names = [f"tenant-{number}" for number in range(300)]
         publish(limits, PATIENT, revision=1, tenants=dict.fromkeys(names, TenantRecord(tier="pro")))
         async with watched(redis_url) as (configuration, _):
             before = limits.info("commandstats")["cmdstat_exec"]["calls"]
-            await asyncio.gather(*(configuration.meet(name) for name in names))
+            await asyncio.gather(*(configuration.load_record(name) for name in names))
             await eventually(lambda: all(name in configuration.snapshot.tenants for name in names))
             assert limits.info("commandstats")["cmdstat_exec"]["calls"] - before <= 2
 
@@ -214,10 +214,10 @@ class TestTenantsMet:
             assert valkey.process is not None
             os.kill(valkey.process.pid, signal.SIGSTOP)
             try:
-                assert not (await configuration.meet("first")).met
+                assert not (await configuration.load_record("first")).loaded
                 await eventually(lambda: configuration.fetch is not None and configuration.fetch() is None)
                 with pytest.raises(StopIteration):  # it returns without waiting for anything
-                    configuration.meet("second").send(None)
+                    configuration.load_record("second").send(None)
                 assert configuration.wanted() == ("first", "second")
             finally:
                 os.kill(valkey.process.pid, signal.SIGCONT)

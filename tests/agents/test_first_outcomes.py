@@ -45,7 +45,7 @@ async def call(server: Server, outcome: Outcome) -> bool:
 
 
 def breaker(server: Server) -> FleetBreaker:
-    return server.admission._calls.breakers["payments"]
+    return server.admission.calls.breakers["payments"]
 
 
 def fleet_state(limits: redis.Redis) -> str:
@@ -104,7 +104,7 @@ async def test_only_the_bad_pod_refuses_after_a_recovery(limits: redis.Redis, re
             await call(bad, Outcome.OK)
             await asyncio.sleep(0.005)
         assert await eventually(lambda: call(bad, Outcome.OK))
-        bad.admission._reports.flush()
+        bad.admission.reports.flush()
         for server in (bad, good):  # what opens from now on stays open
             give(server.configuration, policy(), revision=8)
         await one_good_and_one_bad(limits, good, bad)
@@ -128,14 +128,14 @@ async def test_only_the_first_success_of_a_window_is_sent_at_once(
 ):
     async with running(redis_url, configuration=configured(policy())) as server:
         asked = 0
-        run = server.admission._reports._store.run
+        run = server.admission.reports._store.run
 
         def counted(script: Script, *arguments: Any) -> None:
             nonlocal asked
             asked += script is REPORT
             run(script, *arguments)
 
-        monkeypatch.setattr(server.admission._reports._store, "run", counted)
+        monkeypatch.setattr(server.admission.reports._store, "run", counted)
         for _ in range(50):
             assert await call(server, Outcome.OK)
         assert asked == 1

@@ -80,12 +80,12 @@ async def test_a_hot_tenant_costs_redis_next_to_nothing(limits: redis.Redis, red
 
 async def test_a_leased_decision_is_there_without_waiting(limits: redis.Redis, redis_url: str):
     async with running(redis_url, configuration=configured(with_quota(HOT))) as server:
-        assert server.admission.leased("acme") is None
+        assert server.admission.spend_by_name("acme") is None
         await heat_up(server)
-        decision = server.admission.leased("acme")
+        decision = server.admission.spend_by_name("acme")
         assert decision is not None
         assert (decision.allowed, decision.leased, decision.revision) == (True, True, 7)
-        assert server.admission.leased("somebody else") is None
+        assert server.admission.spend_by_name("somebody else") is None
 
 
 async def test_every_leased_call_is_counted(limits: redis.Redis, redis_url: str):
@@ -129,7 +129,7 @@ async def test_leases_of_many_tenants_are_renewed_together(redis_url: str):
 
         await asyncio.gather(*map(begin, range(12)))
         renewals = [
-            supply.timer.when() for supply in server.admission._leases._supplies if supply.timer is not None
+            supply.timer.when() for supply in server.admission.leases._supplies if supply.timer is not None
         ]
         assert len(renewals) > 6
         first_s, length_s = min(renewals), lease_length_ms(HOT) / 1000
@@ -142,7 +142,7 @@ async def test_a_changed_quota_ends_the_lease(limits: redis.Redis, redis_url: st
     async with running(redis_url, configuration=configured(with_quota(HOT))) as server:
         await heat_up(server)
         give(server.configuration, with_quota(msgspec.structs.replace(HOT, limit=0)), revision=8)
-        assert server.admission.leased("acme") is None
+        assert server.admission.spend_by_name("acme") is None
         assert not (await server.admission.admit_request("acme")).allowed
 
 
@@ -151,7 +151,7 @@ async def test_a_server_holds_no_more_than_its_share(limits: redis.Redis, redis_
     async with running(redis_url, configuration=configured(with_quota(small), live_servers=10)) as server:
         await heat_up(server)
         held = 1
-        while server.admission.leased("acme") is not None:
+        while server.admission.spend_by_name("acme") is not None:
             held += 1
         assert held <= 20  # a tenth of a fifth of the burst
 
@@ -217,7 +217,7 @@ async def test_news_of_a_breaker_that_cannot_be_read_or_are_old_change_nothing(
             b"nobody %d 9" % 2**62,
         ):
             server.admission.breaker_opened(news)
-        (breaker,) = server.admission._calls.breakers.values()
+        (breaker,) = server.admission.calls.breakers.values()
         assert (breaker.state, breaker.generation) == (BreakerState.CLOSED, generation)
         server.admission.breaker_opened(b"payments %d %d" % (generation + 1, 10**18))
         assert breaker.state is BreakerState.OPEN
@@ -235,7 +235,7 @@ async def fail_until_refused(server: Server, permit: Permit) -> None:
 
 
 def server_demands(server: Server):
-    (breaker,) = server.admission._calls.breakers.values()
+    (breaker,) = server.admission.calls.breakers.values()
     return [demand for demand, _ in breaker._demands.values() if demand.supply is not None]
 
 

@@ -81,7 +81,7 @@ class TestEveryPathFreesTheSlot:
         def defect(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(pod.admission._calls.batcher, "ask", defect)
+        monkeypatch.setattr(pod.admission.calls.batcher, "ask", defect)
         call = pod.call()
         assert isinstance(call.task.exception(), ZeroDivisionError)
         assert slots(pod) == 0
@@ -233,7 +233,7 @@ class TestSettings:
         self, make_pod: Make, monkeypatch: pytest.MonkeyPatch
     ):
         """Third reader, medium 5: ``resilience()`` in a worker thread makes breakers."""
-        calls = make_pod().admission._calls
+        calls = make_pod().admission.calls
         new, made = type(calls).new_breaker, []
 
         def interrupted(self: CallAdmission, name: str, *rest: Any) -> FleetBreaker:

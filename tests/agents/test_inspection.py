@@ -3,7 +3,7 @@
 import redis
 
 from fuseboard.contract.words import Outcome, Reason
-from fuseboard.subject import NOBODY, ONE_CALL
+from fuseboard.subject import NO_SUBJECT, ONE_CALL
 from tests.agents.servers import Server, running
 from tests.waiting import eventually
 
@@ -12,11 +12,11 @@ async def test_the_expected_decision_is_the_next_one(limits: redis.Redis, redis_
     async with running(redis_url) as server:
         inside = server.admission.inspect()
         for left in range(20, 0, -1):
-            expected = await inside.request("acme", ONE_CALL, NOBODY)
+            expected = await inside.request("acme", ONE_CALL, NO_SUBJECT)
             assert (expected.decision.allowed, expected.costs) == (True, {"requests": 1})
             assert expected.decision.limits[0].remaining == left
             assert (await server.admission.admit_request("acme")).allowed
-        expected = await inside.request("acme", ONE_CALL, NOBODY)
+        expected = await inside.request("acme", ONE_CALL, NO_SUBJECT)
         assert (expected.decision.allowed, expected.decision.rule) == (False, "requests")
         assert not (await server.admission.admit_request("acme")).allowed
 
@@ -37,8 +37,8 @@ async def test_a_look_inside_changes_nothing(limits: redis.Redis, redis_url: str
         await server.admission.admit_request("acme")
         before = state(limits, server)
         for _ in range(3):
-            await server.admission.inspect().request("acme", ONE_CALL, NOBODY)
-            await server.admission.inspect().request("never-seen", ONE_CALL, NOBODY)
+            await server.admission.inspect().request("acme", ONE_CALL, NO_SUBJECT)
+            await server.admission.inspect().request("never-seen", ONE_CALL, NO_SUBJECT)
             await server.admission.inspect().call("payments", ONE_CALL, "acme")
             await server.admission.inspect().call("unregistered", ONE_CALL)
         assert state(limits, server) == before

@@ -14,7 +14,7 @@ from fuseboard.decision import Decision, LimitStatus
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations.asgi import FuseboardMiddleware, subject_of
 from fuseboard.integrations.problem import QUOTA_EXCEEDED, REDUCED_CAPACITY, limit_headers, refusal
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -42,7 +42,7 @@ class FakeAgent:
         cost: int = 1,
         *,
         costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
+        subject: Subject = NO_SUBJECT,
         wait_s: float = 0.0,
     ) -> Decision:
         self.asked.append((tenant, cost))

@@ -83,7 +83,7 @@ async def test_a_spent_share_is_charged_before_the_ramp(valkey: Valkey, tmp_path
 async def test_a_segment_reported_twice_counts_once(limits: redis.Redis, redis_url: str):
     policy = with_quota(FailurePolicy.LOCAL_SHARE, window_ms=3_600_000)
     async with running(redis_url, configuration=configured(policy)) as server:
-        quota = server.admission._configuration.snapshot.quotas_of("acme").quotas[0]
+        quota = server.admission.configuration.snapshot.quotas_of("acme").quotas[0]
         demand = Demand((LimitRef(quota, QUOTA),), (1,))
         for _ in range(7):
             assert server.admission.redis_fallback.limits.take(demand, 1.0) is None

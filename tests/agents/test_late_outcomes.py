@@ -58,8 +58,8 @@ async def recover(server: Server) -> None:
     """Two good probes, one after the other."""
     while state(server) is not BreakerState.CLOSED:
         report(server, [await admitted(server)], Outcome.OK)
-        server.admission._reports.flush()
-        await eventually(lambda: not server.admission._calls.breakers["payments"].scheduled)
+        server.admission.reports.flush()
+        await eventually(lambda: not server.admission.calls.breakers["payments"].scheduled)
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ async def a_bad_pod_beside_a_good_one(redis_url: str) -> AsyncIterator[Server]:
         running(redis_url, "web-2", configured(alone)) as bad,
     ):
         report(good, await permits(good, 3), Outcome.OK)
-        good.admission._reports.flush()
+        good.admission.reports.flush()
         yield bad
 
 
@@ -88,7 +88,7 @@ async def test_calls_from_before_a_trip_trip_nothing_after_the_recovery(
 
         report(server, held, late)
 
-        assert server.admission._calls.breakers["payments"].local.state is BreakerState.CLOSED
+        assert server.admission.calls.breakers["payments"].local.state is BreakerState.CLOSED
         await server.admission.admit_call("payments")
         assert state(server) is BreakerState.CLOSED
 
@@ -99,7 +99,7 @@ async def test_calls_from_before_the_trip_of_a_pods_own_breaker_trip_nothing_aft
     async with a_bad_pod_beside_a_good_one(redis_url) as bad:
         held = await permits(bad, 3)
         report(bad, await permits(bad, 3), Outcome.FAILURE)
-        local = bad.admission._calls.breakers["payments"].local
+        local = bad.admission.calls.breakers["payments"].local
         assert local.state is BreakerState.OPEN
         for _ in range(2):
             report(bad, [await admitted(bad)], Outcome.OK)
@@ -117,7 +117,7 @@ async def test_a_late_outcome_is_not_taken_for_a_probe(limits: redis.Redis, redi
     async with a_bad_pod_beside_a_good_one(redis_url) as bad:
         held = await permits(bad, 4)
         report(bad, await permits(bad, 3), Outcome.FAILURE)
-        local = bad.admission._calls.breakers["payments"].local
+        local = bad.admission.calls.breakers["payments"].local
         probe = await admitted(bad)
         assert local.state is BreakerState.HALF_OPEN
         report(bad, held[:2], Outcome.OK)
@@ -134,7 +134,7 @@ async def test_without_redis_calls_from_before_a_trip_trip_nothing_after_the_rec
         await eventually(lambda: server.admission.mode is Mode.LOCAL)
         held = await permits(server, 3)
         report(server, await permits(server, 3), Outcome.FAILURE)
-        local = server.admission._calls.breakers["payments"].local
+        local = server.admission.calls.breakers["payments"].local
         assert local.state is BreakerState.OPEN
         for _ in range(2):
             report(server, [await admitted(server)], Outcome.OK)
@@ -149,7 +149,7 @@ async def test_a_late_success_does_not_end_a_row_of_failures(limits: redis.Redis
     async with a_bad_pod_beside_a_good_one(redis_url) as bad:
         held = await permits(bad, 1)
         report(bad, await permits(bad, 3), Outcome.FAILURE)
-        local = bad.admission._calls.breakers["payments"].local
+        local = bad.admission.calls.breakers["payments"].local
         for _ in range(2):
             report(bad, [await admitted(bad)], Outcome.OK)
         assert local.state is BreakerState.CLOSED

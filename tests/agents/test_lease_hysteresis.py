@@ -12,7 +12,7 @@ import redis
 
 from fuseboard.batching import fleet_leases
 from fuseboard.batching.demand import Demand, LimitRef
-from fuseboard.batching.fleet_leases import COOL_AFTER_S, Leases, Supply
+from fuseboard.batching.fleet_leases import COOL_AFTER_S, LeasedDemand, Leases
 from fuseboard.batching.redis_question import Domain
 from fuseboard.contract.policy import Limit, Policy, Tier
 from tests.agents.servers import PATIENT, Server, configured, running
@@ -57,7 +57,7 @@ def measure(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], 
     leases = Leases(batcher=given, settlements=given, live_servers=lambda: 20, usable=lambda: True)
     limit = Limit(name="requests", limit=1_000_000, window_ms=1_000, burst=1_000)
     demand = Demand((LimitRef(limit, "requests"),), (1,), 0)
-    supply = Supply(cast(Domain, given), demand, given, given)
+    supply = LeasedDemand(cast(Domain, given), demand, given, given)
 
     def measured(rate: float) -> bool:
         supply.rate = 0.0  # without smoothing
@@ -97,7 +97,7 @@ def test_a_call_that_a_spent_lease_sends_to_redis_does_not_end_leases(
     """While a key is leased, no call is asked: its silence there says nothing about its rate."""
     given: Any = None
     leases = Leases(batcher=given, settlements=given, live_servers=lambda: 20, usable=lambda: False)
-    supply = Supply(cast(Domain, given), Demand((), (), 0), given, given)
+    supply = LeasedDemand(cast(Domain, given), Demand((), (), 0), given, given)
     monkeypatch.setattr(leases, "_threshold", lambda demand: THRESHOLD)
     while supply.rate < 490 or supply.asked:
         clock.now += 0.002
@@ -134,7 +134,7 @@ async def test_a_tenant_at_20_000_calls_per_second_on_20_pods_asks_redis_a_tenth
             for number in range(PLAYED)
         ]
         await questions_per_call(limits, servers)
-        assert all(server.admission.leased("acme") is not None for server in servers)
+        assert all(server.admission.spend_by_name("acme") is not None for server in servers)
         # One call after the other asks once for each call if nothing is leased.
         assert await questions_per_call(limits, servers) <= 0.1
 

@@ -70,6 +70,6 @@ async def test_a_defect_of_a_lease_fails_no_request(limits: redis.Redis, redis_u
     publish(limits, LEASED, revision=1, tenants=TENANTS)
     async with Agent(settings=AgentSettings(redis_url=redis_url, state_dir=tmp_path)) as agent:
         await leased_decision(agent)
-        with patch.object(agent._runtime.admission, "leased", side_effect=ZeroDivisionError):
+        with patch.object(agent._runtime.admission, "spend_by_name", side_effect=ZeroDivisionError):
             assert (await agent.admit_request("acme")).allowed
         assert agent.defects == 1

@@ -74,7 +74,7 @@ async def test_without_redis_each_server_probes_alone_and_servers_do_not_probe_t
         valkey.stop()
         for server in (one, two):
             await eventually(lambda server=server: server.admission.mode is Mode.LOCAL)
-        ends = [server.admission._calls.breakers["payments"].local.until for server in (one, two)]
+        ends = [server.admission.calls.breakers["payments"].local.until for server in (one, two)]
         assert ends[0] != ends[1]
         for server in (one, two):
             await eventually(lambda server=server: server.admission.breaker_views()[0].remaining_ms == 0)

@@ -157,9 +157,9 @@ async def test_a_cost_that_is_known_during_an_outage_is_corrected_after_it(
         decision = await server.admission.admit_request("acme", costs={"tokens": 60})
         await lose_redis(server)
         server.admission.settle(decision, "tokens", actual)
-        server.admission._settlements.flush()
+        server.admission.settlements.flush()
         await find_redis(server)
-        server.admission._settlements.flush()
+        server.admission.settlements.flush()
         rest = {"tokens": 100 - actual}
         more = {"tokens": 101 - actual}
         assert not (await server.admission.admit_request("acme", costs=more, wait_s=0)).allowed
@@ -173,9 +173,9 @@ async def test_slots_of_calls_that_end_during_an_outage_are_free_after_it(
         decision = await ask(server)
         await lose_redis(server)
         server.admission.finish(decision)
-        server.admission._settlements.flush()
+        server.admission.settlements.flush()
         await find_redis(server)
-        server.admission._settlements.flush()
+        server.admission.settlements.flush()
         assert (await ask(server)).allowed
 
 
@@ -193,7 +193,7 @@ async def test_a_call_that_was_reported_before_its_cost_was_known_is_corrected_i
         assert decision.mode is Mode.LOCAL
         await find_redis(server)
         admission.settle(decision, "tokens", actual)
-        admission._settlements.flush()
+        admission.settlements.flush()
         rest = {"tokens": 100 - actual}
         more = {"tokens": 101 - actual}
         assert not (await admission.admit_request("acme", costs=more, wait_s=0)).allowed

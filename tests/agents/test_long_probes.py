@@ -104,7 +104,7 @@ async def test_without_redis_the_one_probe_keeps_its_place_while_it_runs(valkey:
         valkey.stop()
         await eventually(lambda: server.admission.mode is Mode.LOCAL)
         probe = await admitted(server)
-        local = server.admission._calls.breakers["payments"].local
+        local = server.admission.calls.breakers["payments"].local
         given = local.probing_until
         await eventually(lambda: local.probing_until > given + 0.3)
         with pytest.raises(Refused):

@@ -55,7 +55,7 @@ class TestRules:
             ("acme-web/calls", 20),
             ("acme/calls", 30),
         ]
-        assert (rules.root, rules.tier, rules.met) == ("acme", "seat", True)
+        assert (rules.root, rules.tier, rules.loaded) == ("acme", "seat", True)
 
     def test_who_belongs_to_one_parent_shares_the_same_limits(self):
         snapshot = organised().snapshot
@@ -89,7 +89,7 @@ class TestRules:
                 head=head, source=ConfigSource.HTTP, policy=RULES, document=b"", tenants={"ann": record}
             )
         )
-        assert not configuration.snapshot.quotas_of("ann").met
+        assert not configuration.snapshot.quotas_of("ann").loaded
         assert configuration.wanted() == record.parents
 
     def test_records_that_go_round_in_a_circle_are_decided_all_the_same(self):
@@ -111,7 +111,7 @@ class TestRules:
         for number in range(50_000):
             tenants.put(f"stranger-{number}", None)
             if number % 1000 == 0:
-                assert configuration.snapshot.quotas_of("ann").met
+                assert configuration.snapshot.quotas_of("ann").loaded
 
 
 async def test_a_parents_use_is_that_of_all_below_it(limits: redis.Redis, redis_url: str):
@@ -207,8 +207,8 @@ async def test_parents_are_fetched_within_the_first_request(limits: redis.Redis,
     publish(limits, RULES, revision=1, tenants=dict(TENANTS))
     async with watched(redis_url) as (configuration, _):
         for _ in range(5):  # a busy machine may miss a deadline
-            rules = await configuration.meet("ann")
-        assert rules.met
+            rules = await configuration.load_record("ann")
+        assert rules.loaded
         assert rules.root == "acme"
         assert [quota.tenant for quota in rules.inherited] == ["acme-web", "acme"]
 

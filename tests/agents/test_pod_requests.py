@@ -9,7 +9,7 @@ from fuseboard.contract.load import PodLoad
 from fuseboard.contract.protection import Observe, PodProtection, Shedding
 from fuseboard.contract.words import LoadLevel
 from fuseboard.protection.cgroup import Usage
-from fuseboard.protection.pod import Visit
+from fuseboard.protection.pod import ServedRequest
 from fuseboard.protection.shedding import Shed
 from tests.agents.pod_bench import FREE, PREMIUM, Bench
 
@@ -17,7 +17,7 @@ from tests.agents.pod_bench import FREE, PREMIUM, Bench
 def test_a_visit_is_counted_once_however_often_it_ends() -> None:
     bench = Bench()
     visit = bench.pod.enter("GET /", FREE, "acme")
-    assert isinstance(visit, Visit)
+    assert isinstance(visit, ServedRequest)
     assert bench.pod.load().in_flight == 1
     for _ in range(3):
         visit.answered(500)
@@ -31,7 +31,7 @@ def test_a_visit_that_is_never_left_is_left_by_the_next_tick(caplog: pytest.LogC
     bench = Bench()
     for answered in (True, False):
         visit = bench.pod.enter("GET /", FREE, "acme")
-        assert isinstance(visit, Visit)
+        assert isinstance(visit, ServedRequest)
         if answered:
             visit.answered(200)
         # A finalizer runs at any moment: also while this thread has the lock, which is not reentrant.
@@ -45,7 +45,7 @@ def test_a_visit_that_is_never_left_is_left_by_the_next_tick(caplog: pytest.LogC
         "pod.request_never_left"
     ]
     served = bench.pod.enter("GET /", FREE, "acme")
-    assert isinstance(served, Visit)
+    assert isinstance(served, ServedRequest)
     served.leave()
     del served
     bench.run(0.5)
@@ -57,7 +57,7 @@ def test_an_answer_after_the_end_counts_nothing() -> None:
     bench = Bench()
     for _ in range(3):
         visit = bench.pod.enter("GET /", FREE, "acme")
-        assert isinstance(visit, Visit)
+        assert isinstance(visit, ServedRequest)
         visit.leave()
         visit.answered(500)
     assert (bench.pod.requests.unanswered, bench.pod.requests.errors) == (0, 0)
@@ -66,7 +66,7 @@ def test_an_answer_after_the_end_counts_nothing() -> None:
 def test_a_request_without_an_answer_is_no_sample() -> None:
     bench = Bench()
     visit = bench.pod.enter("GET /", FREE, "acme")
-    assert isinstance(visit, Visit)
+    assert isinstance(visit, ServedRequest)
     visit.leave()
     assert bench.pod.load().p95_ms is None
 
@@ -80,7 +80,7 @@ def test_requests_of_many_threads_are_all_counted() -> None:
         def visit() -> None:
             for _ in range(2_000):
                 one = bench.pod.enter("GET /", FREE, "acme")
-                assert isinstance(one, Visit)
+                assert isinstance(one, ServedRequest)
                 one.answered(200)
                 one.leave()
 
@@ -102,7 +102,7 @@ def test_observe_mode_decides_and_counts_until_it_ends() -> None:
     bench.resources.usage = Usage(cpu=0.95)
     bench.run(2)
     visits = [bench.pod.enter("GET /", FREE, "acme") for _ in range(5)]
-    assert all(isinstance(visit, Visit) for visit in visits)
+    assert all(isinstance(visit, ServedRequest) for visit in visits)
     assert bench.pod.load().observed == 5
     bench.server_us = 1_000_001
     bench.run(0.25)
@@ -115,7 +115,7 @@ def test_without_shedding_the_pod_is_measured_and_refuses_nothing() -> None:
     bench.resources.usage = Usage(cpu=0.95, memory=0.95, throttled=1.0)
     pressure = bench.run(2)
     assert (pressure.value, pressure.level) == (1.0, LoadLevel.NORMAL)
-    assert isinstance(bench.pod.enter("GET /", FREE, "acme"), Visit)
+    assert isinstance(bench.pod.enter("GET /", FREE, "acme"), ServedRequest)
 
 
 def test_what_a_heartbeat_says() -> None:

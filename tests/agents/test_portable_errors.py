@@ -14,7 +14,7 @@ from fuseboard.contract.words import Reason
 from fuseboard.decision import Charge, Decision
 from fuseboard.errors import FuseboardError, LockLost, LockTaken, StoreUnavailable
 from fuseboard.integrations.guarded_request import ModelCallRefused
-from fuseboard.reporting.heartbeat import BeatFailure
+from fuseboard.reporting.heartbeat import HeartbeatFailure
 from tests.portable import check_pool, check_portable, example_of, exceptions_of, import_all
 
 
@@ -67,7 +67,7 @@ EXAMPLES: dict[str, Any] = {
     "kept": True,
     "result": b"receipt-7",
     "delay": 100,
-    "failure": next(iter(BeatFailure)),
+    "failure": next(iter(HeartbeatFailure)),
     "message": "it failed",
     "name": "nightly",
     "poisoned": True,

@@ -4,7 +4,7 @@ import pytest
 
 from fuseboard.contract.load import PriorityLoad
 from fuseboard.contract.protection import PodProtection, Shedding
-from fuseboard.protection.pod import Pod, Visit
+from fuseboard.protection.pod import Pod, ServedRequest
 from fuseboard.protection.shedding import Load, Shedder
 
 GOLD, FREE = 90, 10
@@ -24,7 +24,7 @@ class Refusing:
     def slots(self) -> float:
         return 0.0
 
-    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+    def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
         return
 
 
@@ -35,7 +35,7 @@ def played(refused_per_s: int, *, seconds: int = 5) -> tuple[Pod, Refusing]:
         now[0] = tick / 4
         for priority in (GOLD, FREE) * 10:
             visit = pod.enter("GET /", priority, f"source-{priority}")
-            if isinstance(visit, Visit):
+            if isinstance(visit, ServedRequest):
                 visit.answered(200)
                 visit.leave()
         calls.total += refused_per_s // 4

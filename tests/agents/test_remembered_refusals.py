@@ -79,10 +79,10 @@ async def test_without_a_grant_a_refusal_is_answered_from_memory(limits: redis.R
         await server.admission.admit_request("acme", 2)
         # Of another tenant: another counter.
         assert (await server.admission.admit_request("late")).allowed
-        before = server.admission._batcher._questions
+        before = server.admission.batcher._questions
         for _ in range(100):
             assert not (await server.admission.admit_request("acme", 2)).allowed
-        assert server.admission._batcher._questions == before
+        assert server.admission.batcher._questions == before
 
 
 async def test_a_late_answer_makes_no_refusal_longer(
@@ -91,13 +91,13 @@ async def test_a_late_answer_makes_no_refusal_longer(
     async with running(redis_url, configuration=configured(with_quota(BUCKET))) as server:
         for _ in range(10):
             await server.admission.admit_request("acme")
-        run = server.admission._batcher._store.run
+        run = server.admission.batcher._store.run
 
         def slowly(script, keys, arguments, on_reply):  # type: ignore[no-untyped-def]
             loop = asyncio.get_running_loop()
             run(script, keys, arguments, lambda reply: loop.call_later(0.5, on_reply, reply))
 
-        monkeypatch.setattr(server.admission._batcher._store, "run", slowly)
+        monkeypatch.setattr(server.admission.batcher._store, "run", slowly)
         refused = await server.admission.admit_request("acme", 5)
         after = now_ms(limits)
         assert not refused.allowed

@@ -22,9 +22,9 @@ from fuseboard.reporting.connection import Connection
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.heartbeat import (
     HEARTBEAT_BYTES,
-    BeatFailure,
     Exchange,
     Gateway,
+    HeartbeatFailure,
     PodState,
     encode_bounded,
 )
@@ -58,7 +58,7 @@ class Beater:
         self.sync = SyncThread(
             gateway=Gateway(settings=settings, counters=self.counters, state=state),
             receive=self.received.append,
-            after_beat=self._after,
+            after_heartbeat=self._after,
             ended=self.ended.set,
             rng=random.Random(1),
         )
@@ -114,7 +114,7 @@ class TestBeats:
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.rounds == 1)
             for _ in range(500):
-                beater.sync.beat_soon()
+                beater.sync.heartbeat_soon()
             wait_until(lambda: len(gateway.beats) == 2)
             first, second = (exchange.asked_ns for exchange in _two(beater))
             assert second - first >= syncing.MIN_GAP_S * 0.9e9
@@ -125,9 +125,9 @@ class TestBeats:
         gateway.replies[0] = gateway.replies[0]._replace(body=_response_body(gateway))
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.rounds == 1)
-            beater.sync.beat_soon()
+            beater.sync.heartbeat_soon()
             wait_until(lambda: len(beater.received) == 2)
-            assert beater.sync.failures[BeatFailure.UNREACHABLE] == 0
+            assert beater.sync.failures[HeartbeatFailure.UNREACHABLE] == 0
 
     def test_a_loop_that_is_busy_does_not_make_the_server_look_dead(self, gateway: FakeGateway):
         states: list[PodState | Exception] = [STATE, syncing.LoopGoneError("busy")]
@@ -140,7 +140,7 @@ class TestBeats:
 
         with beating_at(gateway.url, state=state) as beater:
             wait_until(lambda: beater.rounds == 1)
-            beater.sync.beat_soon()
+            beater.sync.heartbeat_soon()
             wait_until(lambda: len(gateway.beats) == 2)
         assert gateway.beats[1].mode is Mode.SHARED
 
@@ -203,27 +203,27 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("reply", "failure"),
         [
-            (Reply(status=200, body=b"<html>Welcome</html>", headers=HTML), BeatFailure.WRONG),
-            (Reply(status=200, body=b'{"server_time_us":'), BeatFailure.WRONG),
-            (Reply(status=200, body=b'{"hello":"world"}'), BeatFailure.WRONG),
-            (Reply(status=200, body=b"[" * 50_000), BeatFailure.WRONG),
-            (Reply(status=204), BeatFailure.WRONG),
-            (Reply(status=302, headers=ELSEWHERE), BeatFailure.WRONG),
-            (Reply(status=307, headers=ELSEWHERE), BeatFailure.WRONG),
-            (Reply(status=404), BeatFailure.WRONG),
-            (Reply(status=413), BeatFailure.WRONG),
-            (Reply(status=401), BeatFailure.REFUSED),
-            (Reply(status=403), BeatFailure.REFUSED),
-            (Reply(status=429), BeatFailure.BUSY),
-            (Reply(status=500), BeatFailure.BUSY),
-            (Reply(status=503), BeatFailure.BUSY),
-            (Reply(raw=cut_short), BeatFailure.UNREACHABLE),
-            (Reply(raw=chunks_cut_short), BeatFailure.UNREACHABLE),
-            (Reply(raw=no_http), BeatFailure.UNREACHABLE),
+            (Reply(status=200, body=b"<html>Welcome</html>", headers=HTML), HeartbeatFailure.WRONG),
+            (Reply(status=200, body=b'{"server_time_us":'), HeartbeatFailure.WRONG),
+            (Reply(status=200, body=b'{"hello":"world"}'), HeartbeatFailure.WRONG),
+            (Reply(status=200, body=b"[" * 50_000), HeartbeatFailure.WRONG),
+            (Reply(status=204), HeartbeatFailure.WRONG),
+            (Reply(status=302, headers=ELSEWHERE), HeartbeatFailure.WRONG),
+            (Reply(status=307, headers=ELSEWHERE), HeartbeatFailure.WRONG),
+            (Reply(status=404), HeartbeatFailure.WRONG),
+            (Reply(status=413), HeartbeatFailure.WRONG),
+            (Reply(status=401), HeartbeatFailure.REFUSED),
+            (Reply(status=403), HeartbeatFailure.REFUSED),
+            (Reply(status=429), HeartbeatFailure.BUSY),
+            (Reply(status=500), HeartbeatFailure.BUSY),
+            (Reply(status=503), HeartbeatFailure.BUSY),
+            (Reply(raw=cut_short), HeartbeatFailure.UNREACHABLE),
+            (Reply(raw=chunks_cut_short), HeartbeatFailure.UNREACHABLE),
+            (Reply(raw=no_http), HeartbeatFailure.UNREACHABLE),
         ],
     )
     def test_an_answer_that_cannot_be_used_is_counted_and_the_next_one_heals(
-        self, gateway: FakeGateway, reply: Reply, failure: BeatFailure
+        self, gateway: FakeGateway, reply: Reply, failure: HeartbeatFailure
     ):
         gateway.replies = [reply]
         with beating_at(gateway.url) as beater:
@@ -238,7 +238,7 @@ class TestTrouble:
         gateway.replies = [Reply(raw=stall)]
         with beating_at(gateway.url) as beater:
             wait_until(lambda: beater.received)
-            assert beater.sync.failures[BeatFailure.UNREACHABLE] >= 1
+            assert beater.sync.failures[HeartbeatFailure.UNREACHABLE] >= 1
 
     def test_an_endless_answer_is_refused_while_it_is_read(self, gateway: FakeGateway):
         gateway.replies = [Reply(body=b" " * 100_000)]
@@ -269,7 +269,7 @@ class TestTrouble:
         began = time.monotonic()
         with beating_at(gateway.url) as beater:
             wait_until(lambda: gateway.beats)
-            beater.sync.beat_soon()  # a change does not hurry a gateway in trouble
+            beater.sync.heartbeat_soon()  # a change does not hurry a gateway in trouble
             wait_until(lambda: beater.received)
         assert 0.3 <= time.monotonic() - began < 60
 
@@ -282,7 +282,7 @@ class TestTrouble:
 
     def test_a_missing_gateway_is_retried_and_the_thread_can_be_stopped(self):
         with beating_at("http://127.0.0.1:1") as beater:
-            wait_until(lambda: beater.sync.failures[BeatFailure.UNREACHABLE] >= 3)
+            wait_until(lambda: beater.sync.failures[HeartbeatFailure.UNREACHABLE] >= 3)
             assert beater.rounds >= 3
 
     def test_an_unsigned_certificate_is_never_accepted(self, tmp_path: Path):
@@ -312,7 +312,7 @@ class TestTrouble:
         thread = threading.Thread(target=serve)
         thread.start()
         with beating_at(f"https://127.0.0.1:{listener.getsockname()[1]}") as beater:
-            wait_until(lambda: beater.sync.failures[BeatFailure.UNREACHABLE] >= 1)
+            wait_until(lambda: beater.sync.failures[HeartbeatFailure.UNREACHABLE] >= 1)
             assert beater.received == []
         thread.join(10)
         listener.close()

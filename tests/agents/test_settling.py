@@ -50,13 +50,13 @@ async def charged(server: Server, tokens: int = 60) -> Decision:
 async def left(server: Server) -> int:
     """The tokens that can be spent now, in Redis or in this pod alone."""
     admission = server.admission
-    admission._settlements.flush()  # answers come in the order of questions
+    admission.settlements.flush()  # answers come in the order of questions
     for tokens in range(100, 0, -1):
         probe = await admission.admit_request("acme", costs={"tokens": tokens}, wait_s=0)
         assert (probe.mode is Mode.LOCAL) is not admission.health.usable
         if probe.allowed:
             admission.give_back(probe)
-            admission._settlements.flush()
+            admission.settlements.flush()
             return tokens
     return 0
 
@@ -116,13 +116,13 @@ class TestDecisions:
             for decision in decisions * 3:
                 server.admission.give_back(decision)
                 server.admission.settle(decision, "calls", 0)
-            server.admission._settlements.flush()
+            server.admission.settlements.flush()
             assert (await server.admission.admit_request("acme")).limits[0].remaining == 99
             # A charge of another caller stays.
             other = await server.admission.admit_request("acme", 5)
             for decision in decisions:
                 server.admission.give_back(decision)
-            server.admission._settlements.flush()
+            server.admission.settlements.flush()
             assert (await server.admission.admit_request("acme")).limits[0].remaining == 93
             assert other.allowed
 
@@ -134,7 +134,7 @@ class TestDecisions:
             one = await charged(server)
             other.admission.settle(one, "tokens", 10)
             other.admission.give_back(one)
-            other.admission._settlements.flush()
+            other.admission.settlements.flush()
             assert await left(server) == 40
 
     async def test_a_refused_decision_gets_nothing_back(self, limits: redis.Redis, redis_url: str):
@@ -153,7 +153,7 @@ class TestDecisions:
             over = await charged(server, 60)  # the limit had no room, and did not count it
             server.admission.settle(over, "tokens", 0)
             server.admission.give_back(await charged(server, 60))
-            server.admission._settlements.flush()
+            server.admission.settlements.flush()
             assert (await charged(server, 1)).limits[0].remaining == 9
 
     @pytest.mark.parametrize("kind", ["window", "bucket"])
@@ -165,7 +165,7 @@ class TestDecisions:
             one = await charged(server, 100)
             late = replace(one, charges=(replace(one.charges[0], at_us=one.charges[0].at_us - 300_000),))
             server.admission.settle(late, "tokens", 0)
-            server.admission._settlements.flush()
+            server.admission.settlements.flush()
             assert not (await server.admission.admit_request("acme", costs={"tokens": 100}, wait_s=0)).allowed
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -231,7 +231,7 @@ async def test_with_redis_the_refund_of_a_pod_ends_its_refusal(limits: redis.Red
             decision = await server.admission.admit_request("acme", costs={"tokens": 4_000}, wait_s=0)
             passed += decision.allowed
             server.admission.settle(decision, "tokens", 300)
-            server.admission._settlements.flush()
+            server.admission.settlements.flush()
         assert passed == 60
 
 
@@ -253,10 +253,10 @@ async def test_a_call_occupies_and_frees_as_many_slots_as_it_costs(
         assert first.allowed and second.allowed  # noqa: PT018 - one state
         assert not (await admit(2)).allowed
         admission.finish(first)
-        admission._settlements.flush()
+        admission.settlements.flush()
         assert (await admit(5)).allowed
         assert not (await admit(1)).allowed
         admission.give_back(second)
-        admission._settlements.flush()
+        admission.settlements.flush()
         assert (await admit(5)).allowed
         assert not (await admit(1)).allowed

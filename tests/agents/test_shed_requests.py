@@ -20,7 +20,7 @@ from fuseboard.contract.words import LoadLevel
 from fuseboard.decision import Decision
 from fuseboard.errors import Refused
 from fuseboard.integrations.asgi import FuseboardMiddleware, readiness, resilience, subject_of
-from fuseboard.protection.pod import Visit
+from fuseboard.protection.pod import ServedRequest
 from fuseboard.protection.shedding import Load
 from tests.agents.gateways import FakeGateway, Reply, gateway_running
 from tests.agents.pressed import ALMOST_ALL, NONE, SOME, TENANTS, TIERED, pod_of, press
@@ -242,7 +242,7 @@ async def test_a_bulkhead_alone_has_the_pod_measured(agent: Agent, limits: redis
     assert agent.pressure().value > 0.9
     assert agent.pressure().level is LoadLevel.NORMAL
     visit = agent.enter_request("free", method="GET", path="/")
-    assert isinstance(visit, Visit)
+    assert isinstance(visit, ServedRequest)
     visit.leave()
 
 

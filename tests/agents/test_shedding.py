@@ -15,7 +15,7 @@ from fuseboard.contract.protection import PodProtection, Shedding
 from fuseboard.contract.words import CallTier, LoadLevel
 from fuseboard.protection.call_shedding import PASSES_EVERY, CallShedder
 from fuseboard.protection.fair_part import GROUPS, RESEED_S, FairPart
-from fuseboard.protection.pod import Pod, Visit
+from fuseboard.protection.pod import Pod, ServedRequest
 from fuseboard.protection.shedding import LOG_S, Load, Shed, Shedder
 from tests.agents.overload import simulate
 
@@ -385,12 +385,12 @@ def test_a_long_stream_is_in_flight_but_no_longer_unanswered() -> None:
     pod = Pod(PodProtection(), (10,))
     streams = [pod.enter("GET /events", 10, "acme") for _ in range(3)]
     for visit in streams[:2]:
-        assert isinstance(visit, Visit)
+        assert isinstance(visit, ServedRequest)
         visit.answered(200)
     requests = pod.requests
     assert (requests.in_flight, requests.unanswered) == (3, 1)
     for visit in streams:
-        assert isinstance(visit, Visit)
+        assert isinstance(visit, ServedRequest)
         visit.leave()
         visit.leave()
     assert (requests.in_flight, requests.unanswered) == (0, 0)

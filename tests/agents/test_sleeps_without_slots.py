@@ -39,8 +39,8 @@ PACKAGES = ("admission", "agent_api", "batching", "calling", "integrations", "pr
 #: Where they sleep. A new place needs a scenario below, which shows that it holds no slot.
 PLACES = {
     ("admission/admission.py", "_waited", "sleep"): "a patient call",
-    ("calling/pauses.py", "pause", "sleep"): "a retry",
-    ("calling/pauses.py", "block", "sleep"): "a retry in a thread",
+    ("calling/waits.py", "pause", "sleep"): "a retry",
+    ("calling/waits.py", "block", "sleep"): "a retry in a thread",
     ("agent_api/retrying.py", "__anext__", "pause"): "agent.retrying",
     ("agent_api/retrying.py", "__next__", "block"): "blocking.Agent.retrying",
     ("integrations/guarded_request.py", "paused", "pause"): "an async transport, or a client middleware",
@@ -128,7 +128,7 @@ def sleeps() -> set[tuple[str, str, str]]:
             source = path.read_text()
             waits = {"sleep", "wait_for"}
             # The words of ``pauses`` mean other things elsewhere.
-            if "from fuseboard.calling.pauses import" in source:
+            if "from fuseboard.calling.waits import" in source:
                 waits |= {"pause", "block"}
             for function in ast.walk(ast.parse(source)):
                 if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -246,7 +246,7 @@ async def test_a_retry_holds_no_slot_while_it_waits(
         watch.guard = agent._runtime.admission.guards.find("api")
         assert await use(agent, vendor) == "fine"
         assert vendor.calls == 2
-        assert watch.held == [("fuseboard.calling.pauses", 0)]
+        assert watch.held == [("fuseboard.calling.waits", 0)]
 
 
 # Retries in threads
@@ -308,4 +308,4 @@ def test_a_retry_in_a_thread_holds_no_slot_while_it_waits(
         watch.guard, watch.loop = inner._runtime.admission.guards.find("api"), inner.loop
         assert use(agent, vendor) == "fine"
         assert vendor.calls == 2
-        assert watch.held == [("fuseboard.calling.pauses", 0)]
+        assert watch.held == [("fuseboard.calling.waits", 0)]

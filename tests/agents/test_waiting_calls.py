@@ -72,7 +72,7 @@ def test_a_call_that_is_granted_after_its_breaker_was_forced_open_is_refused_and
     monkeypatch.setattr(pod.breaker, "unused", lambda demand, answer: unused.append(answer))
     granted(pod, 1)
     waiting = [pod.call(), pod.call()]
-    configuration = pod.admission._configuration
+    configuration = pod.admission.configuration
     pod.run(lambda: give(configuration, held_open(configuration.snapshot.policy, 600), revision=99))
     assert refused(pod.call()) is Reason.FORCED_OPEN
     answer_all(pod)

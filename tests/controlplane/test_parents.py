@@ -74,8 +74,8 @@ def test_a_pod_charges_a_user_its_team_and_its_organisation(organisation, redis_
             running(redis_url, configuration=configuration) as pod,
         ):
             for tenant in ("ann", "acme-ads"):
-                await configuration.meet(tenant)
-                await eventually(lambda tenant=tenant: configuration.snapshot.quotas_of(tenant).met)
+                await configuration.load_record(tenant)
+                await eventually(lambda tenant=tenant: configuration.snapshot.quotas_of(tenant).loaded)
             answers = [await pod.admission.admit_request("ann") for _ in range(5)]
             answers += [await pod.admission.admit_request("acme-ads") for _ in range(5)]
             return [(answer.allowed, answer.rule) for answer in answers]

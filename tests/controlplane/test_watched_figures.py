@@ -25,7 +25,7 @@ from controlplane.status import read_watched
 from controlplane.status.read_watched import REFUSED_ACCOUNT, TOO_MANY
 from controlplane.status.status import status_of
 from controlplane.status.watched import Expiry, VendorAnswers, Watched
-from fuseboard.calling import codes
+from fuseboard.calling import vendor_codes
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
@@ -44,7 +44,7 @@ def read(environment: str, *tenants: str) -> Watched:
 
 def test_the_codes_of_vendors_are_those_of_the_agent() -> None:
     of = {
-        status: {code for code, its in codes._STATUS.items() if its == status}
+        status: {code for code, its in vendor_codes._STATUS.items() if its == status}
         for status in (401, 402, 403, 429)
     }
     assert {"HTTP 429"} | of[429] == TOO_MANY

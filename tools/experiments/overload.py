@@ -51,8 +51,8 @@ class Bulkheads:
         limits = sum(pool.limit for pool in self._bulkhead.pools)
         return self._bulkhead.in_flight / limits if self._bulkhead.waiting else 0.0
 
-    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
-        self._bulkhead.relieve(cpu, memory, now)
+    def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
+        self._bulkhead.resize_for_pressure(cpu, memory, now)
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,14 @@ from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.store.drill_store import SIMULATED, DrillStore
 from fuseboard.store.health import StoreHealth
-from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject, costs_of
+from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject, costs_of
 from fuseboard.without_redis.redis_fallback import RedisFallback
 
 #: The cost of a call unless the caller says otherwise.
 ONE = 1
 
 #: A slot or a probe permit may become free long before it expires, so a waiting caller asks this often.
-ASK_AGAIN_S = 0.02
+RETRY_EVERY_S = 0.02
 
 
 class WantedCall(msgspec.Struct, frozen=True):
@@ -74,14 +74,14 @@ class Admission:
         self.redis_fallback = redis_fallback
         #: Decides one plain request of a tenant at once, from its fleet lease; ``None`` when it has none.
         # A closure, not a method: it is nearly the whole cost of a leased decision.
-        self.leased = leases.spend_at_hand
-        self._configuration = configuration
-        self._batcher = batcher
-        self._settlements = settlements
-        self._leases = leases
-        self._reports = reports
+        self.spend_by_name = leases.spend_by_name
+        self.configuration = configuration
+        self.batcher = batcher
+        self.settlements = settlements
+        self.leases = leases
+        self.reports = reports
         self._requests = requests
-        self._calls = calls
+        self.calls = calls
         #: The calls to dependencies that have a protection.
         self.guarded = guarded
         self.guards = calls.guards
@@ -102,11 +102,11 @@ class Admission:
     async def stop(self) -> None:
         """Send what is not reported yet, and disconnect. Calls that still wait are decided locally."""
         self.guards.stop()
-        self._calls.probes.stop()
-        self._leases.stop()
-        self._reports.flush()
-        self._settlements.stop()
-        self._batcher.close()
+        self.calls.probes.stop()
+        self.leases.stop()
+        self.reports.flush()
+        self.settlements.stop()
+        self.batcher.close()
         self.redis_fallback.drain.stop()
         await asyncio.sleep(0)
         # Together, so that both end within the time of one.
@@ -114,7 +114,7 @@ class Admission:
 
     def breaker_opened(self, message: bytes) -> None:
         """A message of the breaker channel: a breaker has opened, or people changed it without Postgres."""
-        self._calls.breaker_opened(message)
+        self.calls.breaker_opened(message)
         self._ended_overrides.look()
 
     # Requests that enter a service
@@ -125,7 +125,7 @@ class Admission:
         cost: int = 1,
         *,
         costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
+        subject: Subject = NO_SUBJECT,
         wait_s: float | None = None,
     ) -> Coroutine[Any, Any, Decision]:
         """Decide one request of a tenant, or of an address or key when ``tenant`` is empty.
@@ -136,8 +136,8 @@ class Admission:
         """
         lane: RequestLane | None = None
         # The usual request. Compared by identity: True equals 1, but is not a valid cost.
-        if cost is ONE and costs is None and subject is NOBODY:
-            decision = self.leased(tenant)
+        if cost is ONE and costs is None and subject is NO_SUBJECT:
+            decision = self.spend_by_name(tenant)
             if decision is not None:
                 return _at_once(decision)
             lane = self._requests.plain_lane(tenant)
@@ -147,9 +147,9 @@ class Admission:
         charged = costs_of(cost, costs)
         if wait_s == 0:
             return self._requests.admit(tenant, charged, subject)
-        return self._decide_patiently(tenant, charged, subject, wait_s, lane)
+        return self._decide_with_wait(tenant, charged, subject, wait_s, lane)
 
-    async def _decide_patiently(
+    async def _decide_with_wait(
         self, tenant: str, costs: Costs, subject: Subject, wait_s: float | None, lane: RequestLane | None
     ) -> Decision:
         begun = monotonic()
@@ -161,7 +161,7 @@ class Admission:
             return decision
         if wait_s is None:
             # Known only now: the question may have looked up the tenant.
-            wait_s = self._configuration.snapshot.quotas_of(tenant).wait_ms / 1000 if tenant else 0.0
+            wait_s = self.configuration.snapshot.quotas_of(tenant).wait_ms / 1000 if tenant else 0.0
         until = begun + wait_s
         while await _waited(decision, until):
             decision = await self._requests.admit(tenant, costs, subject)
@@ -192,26 +192,26 @@ class Admission:
         # The usual call, prepared once. Compared by identity: True equals 1, but is not a valid cost.
         if cost is ONE and costs is None and not spend_quota:
             lane = self._lanes.get((dependency, tenant))
-            if lane is None or lane.changes != self._configuration.changes:
+            if lane is None or lane.changes != self.configuration.changes:
                 lane = self._prepare_lane(dependency, tenant)
             if lane is not None and lane.direct and wait_s is None:
-                return self._calls.admit(lane)
+                return self.calls.admit(lane)
             # A caller that says 0 does not wait, whatever the dependency says.
             if lane is not None and not (lane.breaker.dependency.wait_ms if wait_s is None else wait_s):
                 if lane.guard is None:
-                    return self._calls.admit(lane)
+                    return self.calls.admit(lane)
                 return self.guarded.admit(lane, lane.guard, tier, until)
         wanted = WantedCall(dependency, tenant, costs_of(cost, costs), spend_quota, tier, until)
         return self._admit_patiently(wanted, wait_s, lane)
 
     def _prepare_lane(self, dependency: str, tenant: str) -> CallLane | None:
         """The lane of one plain call; ``None`` when the tenant's record must be looked up first."""
-        rules = self._configuration.snapshot.quotas_of(tenant) if tenant else None
-        if rules is not None and not rules.met:
+        rules = self.configuration.snapshot.quotas_of(tenant) if tenant else None
+        if rules is not None and not rules.loaded:
             return None
         if len(self._lanes) >= MAX_LANES:
             self._lanes.clear()
-        lane = self._calls.lane(dependency, ONE_CALL, tenant, rules)
+        lane = self.calls.lane(dependency, ONE_CALL, tenant, rules)
         self._lanes[dependency, tenant] = lane
         return lane
 
@@ -221,7 +221,7 @@ class Admission:
         """``lane`` is prepared for the first attempt, which nearly always is enough."""
         begun = monotonic()
         if wait_s is None:
-            known = self._configuration.snapshot.dependency(wanted.dependency)
+            known = self.configuration.snapshot.dependency(wanted.dependency)
             wait_s = known.wait_ms / 1000 if known is not None else 0.0
         last = begun + wait_s if wanted.until is None else min(begun + wait_s, wanted.until)
         first = returned = False
@@ -238,24 +238,24 @@ class Admission:
     async def _lane_of(self, wanted: WantedCall) -> CallLane:
         rules = None
         if wanted.tenant:
-            rules = self._configuration.snapshot.quotas_of(wanted.tenant)
-            if not rules.met:
-                rules = await self._configuration.meet(wanted.tenant)
-        return self._calls.lane(wanted.dependency, wanted.costs, wanted.tenant, rules)
+            rules = self.configuration.snapshot.quotas_of(wanted.tenant)
+            if not rules.loaded:
+                rules = await self.configuration.load_record(wanted.tenant)
+        return self.calls.lane(wanted.dependency, wanted.costs, wanted.tenant, rules)
 
     async def _admit_call(self, wanted: WantedCall, lane: CallLane, *, first: bool) -> Permit:
-        ask = self._spend_quotas if wanted.spend_quota and wanted.tenant else self._calls.admit
+        ask = self._spend_quotas if wanted.spend_quota and wanted.tenant else self.calls.admit
         if lane.guard is None:
             return await ask(lane)
         return await self.guarded.admit(lane, lane.guard, wanted.tier, wanted.until, first=first, ask=ask)
 
     async def _spend_quotas(self, lane: CallLane) -> Permit:
         """Admit a call that also spends the quotas of its tenant on requests."""
-        decision = await self._requests.admit(lane.tenant, lane.costs, NOBODY)
+        decision = await self._requests.admit(lane.tenant, lane.costs, NO_SUBJECT)
         if not decision.allowed:
             raise Refused(decision)
         try:
-            permit = await self._calls.admit(lane)
+            permit = await self.calls.admit(lane)
         except BaseException:
             self.give_back(decision)
             raise
@@ -273,28 +273,28 @@ class Admission:
 
         ``cooldown_ms``: for how long the vendor asked not to be called.
         """
-        self._calls.report(permit, outcome, cooldown_ms, elapsed_s)
+        self.calls.report(permit, outcome, cooldown_ms, elapsed_s)
 
     # Charges
 
     def settle(self, decision: Decision, measure: str, actual: int) -> None:
         """The call cost ``actual`` of ``measure``: correct the estimate it was admitted with, once."""
         for charge in decision.charges:
-            if charge.account.owner is not self._calls.decisions or measure not in charge.demand.measures:
+            if charge.account.owner is not self.calls.decisions or measure not in charge.demand.measures:
                 continue
             if charge.account.settle(measure, actual):
-                settlements = self.redis_fallback.limits if charge.local else self._settlements
+                settlements = self.redis_fallback.limits if charge.local else self.settlements
                 settlements.correct(charge, measure, actual)
 
     def finish(self, decision: Decision) -> None:
         """The request has ended: free its slots. Its other costs stay spent."""
         for charge in decision.charges:
-            self._calls.finish(charge)
+            self.calls.finish(charge)
 
     def give_back(self, decision: Decision) -> None:
         """The request was not served: refund what it spent."""
         for charge in decision.charges:
-            if charge.account.owner is self._calls.decisions:
+            if charge.account.owner is self.calls.decisions:
                 self._requests.give_back(charge)
 
     def undo(self, permit: Permit) -> None:
@@ -304,16 +304,16 @@ class Admission:
 
     def is_closed(self, dependency: str) -> bool:
         """Whether the breaker of a dependency is closed, as far as this pod knows. From any thread."""
-        breaker = self._calls.breakers.get(dependency)
+        breaker = self.calls.breakers.get(dependency)
         if breaker is None:
             return True
-        if (override := self._calls.override(dependency)) is not None:
+        if (override := self.calls.override(dependency)) is not None:
             return override is not OverrideMode.FORCED_OPEN
         return breaker.state is BreakerState.CLOSED and breaker.local.state is BreakerState.CLOSED
 
     def inspect(self) -> Inspection:
         """The supported, read-only view of the admission."""
-        return Inspection(self._requests, self._calls)
+        return Inspection(self._requests, self.calls)
 
     # Figures of the next heartbeat
 
@@ -336,21 +336,21 @@ class Admission:
         """Every breaker as this pod sees it."""
         local = self.health.mode is Mode.LOCAL
         return tuple(
-            breaker.view(self._calls.override(breaker.name), local=local)
-            for breaker in self._calls.every_breaker()
+            breaker.view(self.calls.override(breaker.name), local=local)
+            for breaker in self.calls.every_breaker()
         )
 
     def uncharged(self) -> tuple[Uncharged, ...]:
         """The measures that limits count, and no call of this pod has stated."""
         found = [
             Uncharged(dependency=breaker.name, measure=measure)
-            for breaker in tuple(self._calls.breakers.values())
+            for breaker in tuple(self.calls.breakers.values())
             for measure in breaker.uncharged
         ]
         return tuple(found[:MAX_UNCHARGED])
 
     def _mode_changed(self) -> None:
-        self._calls.mode_changed(self.health.mode, self.store)
+        self.calls.mode_changed(self.health.mode, self.store)
         self.redis_fallback.mode_changed(self.health.mode)
         self._on_change()
 
@@ -368,7 +368,7 @@ async def _waited(decision: Decision, until: float) -> bool:
     if wait_s <= 0 or decision.reason in OWN:
         return False
     if decision.reason in (Reason.CONCURRENCY, Reason.PROBE_BUSY):
-        wait_s = min(wait_s, ASK_AGAIN_S)
+        wait_s = min(wait_s, RETRY_EVERY_S)
     # A little late, and each caller at a different moment. Otherwise all who wait for one window ask at
     # once.
     wait_s *= random.uniform(1.0, 1.1)

@@ -12,15 +12,15 @@ from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import CallLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
-from fuseboard.batching.fleet_leases import Leases, Supply
+from fuseboard.batching.fleet_leases import LeasedDemand, Leases
 from fuseboard.batching.redis_question import (
     COOLING_DOWN,
     FORCED_OPEN,
     OPEN,
     PROBES,
     SLOW_START,
-    Answer,
     Caller,
+    RedisAnswer,
 )
 from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.fleet_breaker import FleetBreaker
@@ -127,8 +127,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             self._refuse_by_answer(lane, answer)
         if breaker.tally is not tally:
             self._check_again(lane, caller, answer)
-        if answer.signer is None:
-            answer.signer, answer.mode = lane, self.health.mode
+        if answer.maker is None:
+            answer.maker, answer.mode = lane, self.health.mode
         if answer.token:
             return self.probes.begin(breaker, _permit_with_token(lane, answer))
         generation, tally = answer.generation, breaker.tally
@@ -172,7 +172,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
                 reason = Reason.PROBE_BUSY if probing else Reason.BREAKER_OPEN
                 self.refuse(lane, Refusal(reason, breaker.name, wait_s), mode=LOCAL)
 
-    def _check_again(self, lane: CallLane, caller: Caller, answer: Answer) -> None:
+    def _check_again(self, lane: CallLane, caller: Caller, answer: RedisAnswer) -> None:
         """A breaker has changed while ``caller`` waited for its grant, and may be open now."""
         try:
             # An override starts no generation of the fleet's breaker.
@@ -203,7 +203,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             if not demand.repeated:
                 demand.repeated = True
                 return None
-            demand.supply = Supply(breaker, demand, lane.sign_lease, lambda *_: None)
+            demand.supply = LeasedDemand(breaker, demand, lane.lease_decision, lambda *_: None)
         lease = self.leases.spend(demand.supply)
         if lease is None:
             self.leases.note(demand.supply)
@@ -218,7 +218,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             local_generation=breaker.local.generation,
         )
 
-    def refusal_in(self, lane: CallLane, answer: Answer) -> tuple[Refusal, tuple[LimitStatus, ...]]:
+    def refusal_in(self, lane: CallLane, answer: RedisAnswer) -> tuple[Refusal, tuple[LimitStatus, ...]]:
         """Why Redis refused a call, and the limits to show with it."""
         breaker, demand, wait_s = lane.breaker, lane.demand, answer.wait_s
         if answer.blocked <= 0:
@@ -227,7 +227,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         limit = demand.refs[answer.blocked - 1].limit
         return Refusal(breaker.reason_of(limit), limit.name, wait_s), demand.statuses(answer.left)
 
-    def _refuse_by_answer(self, lane: CallLane, answer: Answer) -> NoReturn:
+    def _refuse_by_answer(self, lane: CallLane, answer: RedisAnswer) -> NoReturn:
         refusal, statuses = self.refusal_in(lane, answer)
         self.refuse(lane, refusal, statuses)
 
@@ -390,12 +390,12 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         """Redis is lost or back, or in a Cluster one of its nodes is."""
         for breaker in tuple(self.breakers.values()):
             if mode is LOCAL:
-                breaker.stand_alone()
+                breaker.redis_lost()
             else:
                 breaker.node_changed(served=store.serves(breaker.guard_keys[0]))
 
 
-def _permit_with_token(lane: CallLane, answer: Answer) -> Permit:
+def _permit_with_token(lane: CallLane, answer: RedisAnswer) -> Permit:
     """A permit for a probe of a half-open breaker, or for a call that holds a slot."""
     half_open = answer.verdict == PROBES
     return Permit(

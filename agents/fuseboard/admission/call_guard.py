@@ -13,7 +13,7 @@ from fuseboard.contract.load import MAX_CALL_LOADS, CallLoad
 from fuseboard.contract.policy import Dependency
 from fuseboard.contract.protection import CallProtection, Observe
 from fuseboard.contract.timeouts import longest_timeout_ms
-from fuseboard.protection.bulkhead import TIERS, Bulkhead, Seat
+from fuseboard.protection.bulkhead import TIERS, Bulkhead, SlotKind
 from fuseboard.protection.latency_histogram import LatencyHistogram
 from fuseboard.protection.local_rate import LocalRate
 
@@ -86,7 +86,7 @@ class CallGuard:
         self._observed = 0
         self._reclaim_s = RECLAIM_S
         #: The calls in flight, oldest first: the slot, and since when.
-        self._calls: dict[int, tuple[Seat | None, float]] = {}
+        self._calls: dict[int, tuple[SlotKind | None, float]] = {}
         self._last = self._reported = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -126,7 +126,7 @@ class CallGuard:
 
     def _lift(self) -> None:
         if self.bulkhead is not None:
-            self.bulkhead.lift()
+            self.bulkhead.disable()
             self.bulkhead = None
 
     def _drop_rate(self) -> None:
@@ -136,7 +136,7 @@ class CallGuard:
 
     # Calls
 
-    def begin(self, seat: Seat | None, rate: LocalRate | None, at: float) -> GuardedCall:
+    def begin(self, seat: SlotKind | None, rate: LocalRate | None, at: float) -> GuardedCall:
         """A call is made that got ``seat`` at this moment, and spent a token of ``rate``."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()

@@ -42,10 +42,10 @@ class GuardLoads:
         used, limits = sum(pool.in_flight for pool in pools), sum(pool.share for pool in pools)
         return used / limits if limits else 0.0
 
-    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+    def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
         for guard in self._guards.every():
             if guard.bulkhead is not None:
-                guard.bulkhead.relieve(cpu, memory, now)
+                guard.bulkhead.resize_for_pressure(cpu, memory, now)
 
     def describe(self, shedding: "CallShedding") -> dict[str, Any]:
         """The protected dependencies, for ``Agent.resilience``."""

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from fuseboard.batching.demand import Demand
-from fuseboard.batching.redis_question import Answer
+from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Account, Charge, Decision, LimitStatus, Signer
@@ -29,7 +29,7 @@ class DecisionBuilder(Struct, frozen=True):
     health: StoreHealth
     signer: Signer | None = None
 
-    def charge(self, domain: str, demand: Demand, answer: Answer) -> Charge:
+    def charge(self, domain: str, demand: Demand, answer: RedisAnswer) -> Charge:
         """The charge that ``answer`` made in Redis."""
         account = Account(self, answer.uncounted)
         return Charge(domain, demand, answer.at_us, answer.token, account=account)

@@ -26,7 +26,7 @@ from fuseboard.admission.nesting import is_nested
 from fuseboard.contract.words import BreakerState, CallTier, Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused
-from fuseboard.protection.bulkhead import TIERS, Bulkhead, NoSlotError, Seat
+from fuseboard.protection.bulkhead import TIERS, Bulkhead, NoSlotError, SlotKind
 from fuseboard.protection.local_rate import LocalRate
 
 #: Callers that are refused together return up to a tenth later, each at a different moment.
@@ -83,7 +83,7 @@ class GuardedCalls:
             token = self._without_token(lane, wait_s)
         # Step 4. Nothing between the token and here can be cancelled.
         bulkhead = guard.bulkhead
-        seat: Seat | None = None
+        seat: SlotKind | None = None
         if bulkhead is not None and (seat := bulkhead.try_enter(number)) is None:
             if token is not None:
                 token.put_back()
@@ -123,7 +123,7 @@ class GuardedCalls:
         until: float | None,
         *,
         first: bool,
-    ) -> Seat:
+    ) -> SlotKind:
         """A slot for a call that found none. Raises ``Refused``."""
         if is_nested(guard):
             guard.note_nested()
@@ -140,7 +140,7 @@ class GuardedCalls:
             guard.waits.add(now - begun, now)
 
     def _check_again(
-        self, lane: CallLane, guard: CallGuard, bulkhead: Bulkhead, seat: Seat, until: float | None
+        self, lane: CallLane, guard: CallGuard, bulkhead: Bulkhead, seat: SlotKind, until: float | None
     ) -> tuple[CallLane, LocalRate | None, LocalRate | None, float]:
         """Steps 5 and 6: much may have changed during the wait, also the settings. Raises ``Refused``.
 
@@ -190,7 +190,7 @@ def refuses(lane: CallLane) -> bool:
     )
 
 
-def leave(bulkhead: Bulkhead, seat: Seat, error: BaseException) -> None:
+def leave(bulkhead: Bulkhead, seat: SlotKind, error: BaseException) -> None:
     """The call that has this slot is not made, because of ``error``."""
     if isinstance(error, Refused):
         error.had_slot = True

@@ -19,7 +19,7 @@ from fuseboard.contract.load import PodLoad
 from fuseboard.contract.protection import PodProtection
 from fuseboard.contract.words import Reason
 from fuseboard.decision import Decision
-from fuseboard.protection.pod import Pod, Visit
+from fuseboard.protection.pod import Pod, ServedRequest
 from fuseboard.protection.shedding import Shed
 from fuseboard.reporting.counters import Counters
 from fuseboard.subject import Subject
@@ -121,7 +121,9 @@ class Inbound:
 
     # Requests
 
-    def enter(self, tenant: str | None, subject: Subject, method: str, path: str) -> Visit | Decision | None:
+    def enter(
+        self, tenant: str | None, subject: Subject, method: str, path: str
+    ) -> ServedRequest | Decision | None:
         """Serve a request, or refuse it with a decision. ``None`` when it is neither measured nor shed.
 
         A caller with neither tenant nor subject always passes: a health check must not fail because the
@@ -185,7 +187,7 @@ class Inbound:
             tally = self._counters.tally(tenant, ())
             for _ in range(times):
                 self._counters.request_refused(tally, Reason.SHED, "")
-            if tenant != "-" and not configuration.snapshot.quotas_of(tenant).met:
+            if tenant != "-" and not configuration.snapshot.quotas_of(tenant).loaded:
                 configuration.want(tenant)
                 wanted = True
         if wanted and configuration.fetch is not None:

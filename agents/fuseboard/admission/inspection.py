@@ -13,7 +13,7 @@ from fuseboard.admission.lanes import CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.domains import ALL_CALLERS, LimitDomain
-from fuseboard.batching.redis_question import Answer, Domain
+from fuseboard.batching.redis_question import Domain, RedisAnswer
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Snapshot
 from fuseboard.contract import keys
@@ -142,7 +142,7 @@ class Inspection(Struct, frozen=True):
         limits = statuses or lane.demand.statuses()
         return self.requests.decisions.refuse(lane.snapshot, refusal, limits, tenant=lane.tenant)
 
-    async def _probe(self, domain: Domain, demand: StandingDemand, unused_key: str) -> Answer | None:
+    async def _probe(self, domain: Domain, demand: StandingDemand, unused_key: str) -> RedisAnswer | None:
         """The answer to a call like ``demand``; ``None`` when Redis does not answer."""
         refs = (*demand.refs, LimitRef(_NEVER, unused_key))
         probe = Demand(refs, (*demand.costs, 2), priority=demand.priority)

@@ -3,7 +3,7 @@
 from fuseboard.admission.call_guard import CallGuard
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.batching.domains import LimitDomain
-from fuseboard.batching.redis_question import Answer
+from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.batching.standing_demand import StandingDemand
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.configuration.snapshot import Snapshot
@@ -55,7 +55,7 @@ class CallLane:
         self.costs = costs
         self.tenant = tenant
 
-    def sign(self, answer: Answer, mode: Mode) -> Decision:
+    def decision_of(self, answer: RedisAnswer, mode: Mode) -> Decision:
         """The decision of all callers that share ``answer``; ``mode`` is that of the answer."""
         charge = self.decisions.charge(self.breaker.domain, self.demand, answer)
         return self.decisions.allow(
@@ -66,7 +66,7 @@ class CallLane:
             charges=(charge,),
         )
 
-    def sign_lease(self, answer: Answer) -> Decision:
+    def lease_decision(self, answer: RedisAnswer) -> Decision:
         """The one decision of all calls in a fleet lease."""
         charge = self.decisions.charge(self.breaker.domain, self.demand, answer)
         return self.decisions.allow(

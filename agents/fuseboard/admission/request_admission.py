@@ -14,8 +14,8 @@ from fuseboard.admission.lanes import MAX_LANES, RequestLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.domains import RequestDomains
-from fuseboard.batching.fleet_leases import Leases, Supply
-from fuseboard.batching.redis_question import Answer
+from fuseboard.batching.fleet_leases import LeasedDemand, Leases
+from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.snapshot import Snapshot
@@ -24,7 +24,7 @@ from fuseboard.decision import Charge, Decision, LimitStatus
 from fuseboard.reporting.counters import Counters
 from fuseboard.reporting.request_tallies import UNCOUNTED
 from fuseboard.store.health import StoreHealth
-from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
+from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
 from fuseboard.without_redis.local_limits import LocalLimits
 
 #: Members of enumerations are slow to look up in Python 3.11.
@@ -47,14 +47,14 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
     async def admit(self, tenant: str, costs: Costs, subject: Subject) -> Decision:
         """Decide a request of ``tenant``. Without a tenant, the limits of its address or key decide."""
         if tenant:
-            if not self.configuration.snapshot.quotas_of(tenant).met:
-                await self.configuration.meet(tenant)
+            if not self.configuration.snapshot.quotas_of(tenant).loaded:
+                await self.configuration.load_record(tenant)
             lane = self.lane(tenant, costs, subject)
             if lane.beside is not None:
                 return await self._decide_beside(lane, lane.beside)
             return await self.decide(lane)
         snapshot = self.configuration.snapshot
-        decision = await self._of_nobody(snapshot, costs, subject)
+        decision = await self._admit_subject(snapshot, costs, subject)
         rules = self.domains.names_of_all_callers(snapshot.policy, costs, subject)
         self.counters.request("-", decision.allowed, decision.reason, rules, decision.rule)
         return decision
@@ -63,11 +63,11 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         """The lane of one plain request; ``None`` when the tenant's record must be looked up first."""
         lane = self.lanes.get(tenant)
         if lane is None or lane.changes != self.configuration.changes:
-            if not tenant or not self.configuration.snapshot.quotas_of(tenant).met:
+            if not tenant or not self.configuration.snapshot.quotas_of(tenant).loaded:
                 return None
             if len(self.lanes) >= MAX_LANES:
                 self.lanes.clear()
-            lane = self.lanes[tenant] = self.lane(tenant, ONE_CALL, NOBODY)
+            lane = self.lanes[tenant] = self.lane(tenant, ONE_CALL, NO_SUBJECT)
         return lane if lane.beside is None else None
 
     def lane(self, tenant: str, costs: Costs, subject: Subject) -> RequestLane:
@@ -137,7 +137,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
                 if (lease := self.leases.spend(supply)) is not None:
                     return lease.decision  # the calls of a lease are counted together when it ends
                 self.leases.note(supply)
-            answer: Answer | None = None
+            answer: RedisAnswer | None = None
             if self.health.mode is SHARED or self._asks_in_a_ramp():
                 # Not in a coroutine of its own, which is a tenth of the cost of a batched request.
                 caller = self.batcher.ask(lane.domain, demand)
@@ -186,14 +186,14 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         """Rules have changed: give back what was leased under the old ones."""
         self.leases.drop()
 
-    def _conclude(self, lane: RequestLane, answer: Answer) -> Decision:
+    def _conclude(self, lane: RequestLane, answer: RedisAnswer) -> Decision:
         """The decision that an answer from Redis means for all callers that share it."""
         if answer.decision is None:
             answer.decision = self._decide_by_answer(lane, answer)
             return answer.decision
         return answer.decision.for_another_call()
 
-    def _decide_by_answer(self, lane: RequestLane, answer: Answer) -> Decision:
+    def _decide_by_answer(self, lane: RequestLane, answer: RedisAnswer) -> Decision:
         demand = lane.demand
         limits = demand.statuses(answer.left)
         if answer.granted:
@@ -201,7 +201,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             return self.decisions.allow(lane.snapshot, limits, tenant=lane.tenant, charges=(charge,))
         return self.decisions.refuse(lane.snapshot, self.refusal_in(lane, answer), limits, tenant=lane.tenant)
 
-    def refusal_in(self, lane: RequestLane, answer: Answer) -> Refusal:
+    def refusal_in(self, lane: RequestLane, answer: RedisAnswer) -> Refusal:
         """Why Redis refused a request."""
         limit = lane.demand.refs[answer.blocked - 1].limit
         return Refusal(lane.domain.reason_of(limit), limit.name, answer.wait_s)
@@ -213,10 +213,10 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         part = self.health.shared_tenths
         return part > 0 and (part >= 1.0 or random.random() < part)
 
-    def _supply(self, lane: RequestLane) -> Supply:
+    def _supply(self, lane: RequestLane) -> LeasedDemand:
         demand, tenant = lane.demand, lane.tenant
 
-        def sign(answer: Answer) -> Decision:
+        def decision_of(answer: RedisAnswer) -> Decision:
             charge = self.decisions.charge(lane.domain.name, demand, answer)
             limits = demand.statuses(answer.left)
             snapshot = self.configuration.snapshot
@@ -231,12 +231,12 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             if not lane.known:
                 self.counters.unknown_tenant(calls)
 
-        supply = demand.supply = Supply(lane.domain, demand, sign, count)
+        supply = demand.supply = LeasedDemand(lane.domain, demand, decision_of, count)
         if tenant and demand.plain and lane.beside is None:
             supply.name = tenant
         return supply
 
-    async def _of_nobody(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:
+    async def _admit_subject(self, snapshot: Snapshot, costs: Costs, subject: Subject) -> Decision:
         """Check every domain that applies, in turn. Unless all of them allow, what was spent is given
         back.
         """

@@ -7,7 +7,7 @@ from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOp
 from fuseboard.contract.addresses import IPV6_PREFIX, counted_address
 from fuseboard.contract.words import CallTier, is_slug, is_subject
 from fuseboard.errors import Misconfigured
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 #: Invalid ids (empty, too long, control characters) share one counter under this name: text from a client
 #: must neither fail a request nor escape a limit.
@@ -121,8 +121,8 @@ def harmless(subject: Subject, ipv6_prefix: int = IPV6_PREFIX) -> Subject:
     """``subject`` with values that can be counted. All invalid values share one counter, and so do all texts
     of one address.
     """
-    if subject is NOBODY:
-        return NOBODY
+    if subject is NO_SUBJECT:
+        return NO_SUBJECT
     if not isinstance(subject, Subject):
         raise Misconfigured(f"subject must be a fuseboard.Subject, not {type(subject).__name__}")
     for value in (subject.user, subject.ip, subject.api_key, subject.endpoint):

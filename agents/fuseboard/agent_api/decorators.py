@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast
 from fuseboard.agent_api.arguments import CALL_NAMES, check_name, check_names, check_tier
 from fuseboard.agent_api.options import BlockOptions, Given, Neutral
 from fuseboard.errors import Misconfigured
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,7 +127,7 @@ class Decorators(ABC):
         cost: Given[int] = 1,
         *,
         costs: Given[Mapping[str, int] | None] = None,
-        subject: Given[Subject] = NOBODY,
+        subject: Given[Subject] = NO_SUBJECT,
         wait_s: float | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function is a ``request``, and raises ``Refused`` when it is refused.

@@ -9,10 +9,10 @@ from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import is_subject
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
-from fuseboard.protection.pod import Visit
+from fuseboard.protection.pod import ServedRequest
 from fuseboard.protection.pressure import Pressure
 from fuseboard.reporting.heartbeat import agent_version
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 _NO_PRESSURE = Pressure()
 
@@ -106,12 +106,12 @@ class PodState(Lifetime):
         )
 
     def enter_request(
-        self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
-    ) -> Visit | Decision | None:
+        self, tenant: str | None, subject: Subject = NO_SUBJECT, method: str = "", path: str = ""
+    ) -> ServedRequest | Decision | None:
         """The first step of a request, before ``admit_request``; the middlewares call it.
 
-        A ``Decision`` refuses the request. A ``Visit`` counts it: call ``answered`` with the status when
-        the response begins, and ``leave`` when the request ends, whatever happens. ``None``: nothing is
+        A ``Decision`` refuses the request. A ``ServedRequest`` counts it: call ``answered`` with the status
+        when the response begins, and ``leave`` when the request ends, whatever happens. ``None``: nothing is
         configured, or the caller has neither tenant nor subject, like a health check.
         """
         inbound = self._runtime.inbound
@@ -121,7 +121,7 @@ class PodState(Lifetime):
             # A tenant that was here has a valid name.
             if tenant is not None and tenant not in inbound.priorities.of and not is_subject(tenant):
                 tenant = INVALID
-            if subject is not NOBODY:
+            if subject is not NO_SUBJECT:
                 subject = harmless(subject, self._runtime.configuration.snapshot.tuning.ipv6_prefix)
             entered = inbound.enter(tenant, subject, method, path)
             if isinstance(entered, Decision):

@@ -15,9 +15,9 @@ from typing import Any, Protocol, Self
 from msgspec import Struct
 
 from fuseboard.calling.deadline import deadline
-from fuseboard.calling.pauses import block, pause
 from fuseboard.calling.retried_call import RetriedCall, RetryOn, Shrink
 from fuseboard.calling.retries import Retries
+from fuseboard.calling.waits import block, pause
 from fuseboard.decision import Permit
 from fuseboard.errors import Misconfigured, Refused
 

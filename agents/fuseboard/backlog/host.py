@@ -19,7 +19,7 @@ class JobAgent(LoopAgent):
 
 
 class Opener(Protocol):
-    """``fuseboard.backlog.of_agent.Backlogs``."""
+    """``fuseboard.backlog.agent_backlogs.Backlogs``."""
 
     def get(self, dependency: str, options: "Options") -> Any: ...
 

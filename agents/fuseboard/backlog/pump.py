@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from fuseboard.backlog.questions import Granted, Questions, Taken
+from fuseboard.backlog.scripts import BacklogScripts, Granted, Taken
 from fuseboard.contract.words import BreakerState
 from fuseboard.errors import StoreUnavailable
 
@@ -36,8 +36,8 @@ SPREAD_S = (0.02, 0.25)
 class Pump:
     """Belongs to the event loop of the agent. ``unused`` gets a job that no worker waits for any more."""
 
-    def __init__(self, questions: Questions, unused: Callable[[Granted], None]) -> None:
-        self._questions = questions
+    def __init__(self, scripts: BacklogScripts, unused: Callable[[Granted], None]) -> None:
+        self._scripts = scripts
         self._unused = unused
         self._waiting: deque[asyncio.Future[Granted]] = deque()
         self._wake = asyncio.Event()
@@ -57,7 +57,7 @@ class Pump:
         self._waiting.append(waiter)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(
-                self._run(), name=f"fuseboard-backlog {self._questions.dependency}"
+                self._run(), name=f"fuseboard-backlog {self._scripts.dependency}"
             )
             self._task.add_done_callback(self._ended)
         try:
@@ -113,7 +113,7 @@ class Pump:
             await self._sleep(wait_s)
 
     async def _ask(self, most: int) -> Taken | None:
-        asking = self._asking = asyncio.ensure_future(self._questions.take(most))
+        asking = self._asking = asyncio.ensure_future(self._scripts.take(most))
         try:
             taken = await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -122,7 +122,7 @@ class Pump:
         except StoreUnavailable as error:
             self.failures += 1
             if self.failures == 1:
-                logger.warning("backlog.unavailable dependency=%s: %s", self._questions.dependency, error.why)
+                logger.warning("backlog.unavailable dependency=%s: %s", self._scripts.dependency, error.why)
             return None
         self.failures = 0
         for granted in taken.jobs:
@@ -144,8 +144,8 @@ class Pump:
 
     def _wait_locally(self) -> float:
         """Seconds until this pod's own breaker, or an override, lets a job pass; 0 if it does."""
-        calls = self._questions.calls
-        breaker = calls.breaker(self._questions.dependency)
+        calls = self._scripts.calls
+        breaker = calls.breaker(self._scripts.dependency)
         if calls.forced_open(breaker) is not None:
             return LOOK_S
         if breaker.local.state is not BreakerState.CLOSED and calls.override(breaker.name) is None:
@@ -153,7 +153,7 @@ class Pump:
         return 0.0
 
     def _probes_locally(self) -> bool:
-        return self._questions.calls.breaker(self._questions.dependency).local.state is BreakerState.HALF_OPEN
+        return self._scripts.calls.breaker(self._scripts.dependency).local.state is BreakerState.HALF_OPEN
 
     def _sleep_s(self, taken: Taken) -> float:
         if taken.jobs:

@@ -11,9 +11,9 @@ from fuseboard.backlog.host import JobAgent
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import Options, check_id
 from fuseboard.backlog.pump import STOP_S, Pump
-from fuseboard.backlog.questions import CANCEL, REVIVE, Granted, Questions
 from fuseboard.backlog.renewal import DRIFT, Renewal
-from fuseboard.backlog.submitting import Submitting
+from fuseboard.backlog.scripts import CANCEL, REVIVE, BacklogScripts, Granted
+from fuseboard.backlog.submission import Submitter
 from fuseboard.backlog.workers import NOT_SEALED, Handler, Value, Workers
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.seals import Seals
@@ -51,8 +51,8 @@ class Backlog:
         self._workers = Workers(self, agent)
         self._asked: dict[str, asyncio.Future[Result]] = {}
         self._bound: Admission | None = None
-        self._questions: Questions
-        self._submitting: Submitting
+        self._scripts: BacklogScripts
+        self._submitting: Submitter
         self._pump: Pump
         self.renewal: Renewal
 
@@ -97,7 +97,7 @@ class Backlog:
         A job that a worker runs ends when its lease is renewed next. Raises ``StoreUnavailable``.
         """
         self._bind()
-        return await self._questions.change(check_id(job_id), CANCEL) != 0
+        return await self._scripts.change(check_id(job_id), CANCEL) != 0
 
     async def revive(self, job_id: str) -> bool:
         """Hand out a dead job again, with all its tries and without a deadline that has passed.
@@ -105,7 +105,7 @@ class Backlog:
         ``False`` when it is not dead.
         """
         self._bind()
-        return await self._questions.change(check_id(job_id), REVIVE) != 0
+        return await self._scripts.change(check_id(job_id), REVIVE) != 0
 
     async def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
         """The result of a job, once it is finished or ``wait_s`` seconds have passed.
@@ -126,7 +126,7 @@ class Backlog:
     async def depth(self) -> Depth:
         """The content of the backlog now. Raises ``StoreUnavailable``."""
         self._bind()
-        figures, _ = await self._questions.look()
+        figures, _ = await self._scripts.look()
         return Depth(
             ready=figures.ready,
             delayed=figures.delayed,
@@ -166,13 +166,13 @@ class Backlog:
         """Wait for a job that may be sent now, for a worker that calls ``finish`` itself."""
         self._bind()
         while True:
-            while not self._questions.envelopes.ready:
+            while not self._scripts.envelopes.ready:
                 await asyncio.sleep(KEY_S)
                 self._bind()
             job = self._job(await self._pump.next())
             if job.ours:
                 self.renewal.add(job)
-                payload = self._questions.envelopes.open("payload", job.id, job.payload)
+                payload = self._scripts.envelopes.open("payload", job.id, job.payload)
                 if payload is not None:
                     job.payload = payload
                     return job
@@ -217,9 +217,9 @@ class Backlog:
     # Methods that the agent calls
 
     @property
-    def questions(self) -> Questions:
+    def scripts(self) -> BacklogScripts:
         self._bind()
-        return self._questions
+        return self._scripts
 
     def hint(self) -> None:
         """A job was submitted somewhere."""
@@ -246,13 +246,15 @@ class Backlog:
         self._bound, inside = admission, admission.inspect()
         # Questions of a loop that has ended are never answered.
         self._asked = {}
-        self._questions = Questions(inside.calls, admission.store, self.dependency, self.options, self._seals)
-        self._submitting = Submitting(admission, inside, self._questions)
-        self._pump = Pump(self._questions, self._unused)
+        self._scripts = BacklogScripts(
+            inside.calls, admission.store, self.dependency, self.options, self._seals
+        )
+        self._submitting = Submitter(admission, inside, self._scripts)
+        self._pump = Pump(self._scripts, self._unused)
         self.renewal = Renewal(
             self._thread,
-            keys=tuple(key.decode() for key in self._questions.keys),
-            slots=self._questions.slots,
+            keys=tuple(key.decode() for key in self._scripts.keys),
+            slots=self._scripts.slots,
             lease_s=self.options.lease_s,
             max_run_s=self.options.max_run_s,
         )
@@ -277,14 +279,14 @@ class Backlog:
 
     async def _look(self, asked: dict[str, "asyncio.Future[Result]"]) -> None:
         try:
-            _, states = await self._questions.look(*asked)
+            _, states = await self._scripts.look(*asked)
         except Exception as error:
             for future in asked.values():
                 future.set_exception(error)
                 future.exception()  # a caller that has left reads it never
             return
         for (job_id, future), state in zip(asked.items(), states, strict=True):
-            future.set_result(_result(state, job_id, self._questions.envelopes))
+            future.set_result(_result(state, job_id, self._scripts.envelopes))
 
 
 def _result(state: bytes, job_id: str, envelopes: Envelopes) -> Result:

@@ -98,9 +98,9 @@ class BlockingBacklog:
         refuse_loops()
         stopped = threading.Event()
         self._stopped.add(stopped)
-        crew = _Crew(self, handler, stopped)
+        running = WorkerThreads(self, handler, stopped)
         threads = [
-            threading.Thread(target=crew.work, name=f"fuseboard-job-{number}", daemon=True)
+            threading.Thread(target=running.work, name=f"fuseboard-job-{number}", daemon=True)
             for number in range(workers)
         ]
         try:
@@ -111,9 +111,9 @@ class BlockingBacklog:
         finally:
             stopped.set()
             self._stopped.discard(stopped)
-            crew.end(threads, grace_s)
-        if crew.error is not None:
-            raise crew.error
+            running.end(threads, grace_s)
+        if running.error is not None:
+            raise running.error
 
     def stop(self) -> None:
         """End every ``work`` of this process. Safe in a signal handler."""
@@ -159,7 +159,7 @@ async def _hand_back(job: Job, backlog: Backlog) -> None:
     await backlog.hand_back(job)
 
 
-class _Crew:
+class WorkerThreads:
     """The threads of one ``work``."""
 
     def __init__(self, backlog: BlockingBacklog, handler: Handler, stopped: threading.Event) -> None:

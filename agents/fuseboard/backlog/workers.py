@@ -12,8 +12,8 @@ from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.backlog.jobs import Job, JobLost, TryAgain, Undeliverable
 from fuseboard.backlog.options import DAY_S, MAX_RESULT, Options, to_bytes
-from fuseboard.backlog.questions import DEAD, DONE, NOT_OURS, RELEASE, RETRY, Questions
 from fuseboard.backlog.renewal import Renewal
+from fuseboard.backlog.scripts import DEAD, DONE, NOT_OURS, RELEASE, RETRY, BacklogScripts
 from fuseboard.calling.exception_paths import paths
 from fuseboard.cancellation import stop_tasks
 from fuseboard.contract.words import Outcome
@@ -43,7 +43,7 @@ class JobSource(Protocol):
     renewal: Renewal
 
     @property
-    def questions(self) -> Questions: ...
+    def scripts(self) -> BacklogScripts: ...
 
     async def next_job(self) -> Job: ...
 
@@ -207,7 +207,7 @@ class Workers:
         try:
             while True:
                 try:
-                    answer = await self._backlog.questions.end(
+                    answer = await self._backlog.scripts.end(
                         job.id, job.fence, how, delay_s=delay_s, result=result, cause=cause[:200]
                     )
                 except (StoreUnavailable, Misconfigured) as error:

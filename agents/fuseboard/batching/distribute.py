@@ -3,7 +3,7 @@
 from asyncio import InvalidStateError
 
 from fuseboard.batching.demand import Demand, is_slot
-from fuseboard.batching.redis_question import PROBES, Answer, Caller, Domain, Question, Reply
+from fuseboard.batching.redis_question import PROBES, Caller, Domain, Question, RedisAnswer, Reply
 
 
 def distribute_all(question: Question, reply: Reply) -> None:
@@ -11,7 +11,7 @@ def distribute_all(question: Question, reply: Reply) -> None:
     number = 0
     for (demand, callers), places in zip(question.groups.items(), question.places, strict=True):
         left = demand.left = tuple([reply.figures[place - 1] for place in places])
-        yes = Answer(reply, True, left)
+        yes = RedisAnswer(reply, True, left)
         number = _grant(question, demand, callers, yes, demand.bulk or len(callers), number)
 
 
@@ -41,7 +41,7 @@ def distribute_scarce(question: Question, reply: Reply, decided: float, *, remem
         granted, blocked, wait_us = figures[3 * position : 3 * position + 3]
         places = question.places[position]
         of_these = demand.left = tuple([left[place - 1] for place in places])
-        yes = Answer(reply, True, of_these)
+        yes = RedisAnswer(reply, True, of_these)
         if over:
             yes.uncounted = [key for key, place in zip(demand.keys, places, strict=True) if over[place - 1]]
         number = _grant(question, demand, callers, yes, granted, number)
@@ -50,7 +50,7 @@ def distribute_scarce(question: Question, reply: Reply, decided: float, *, remem
         if granted < len(callers):
             # The question numbers limits across all its groups: find the limit of this demand.
             place = places.index(blocked) + 1 if blocked in places else blocked
-            no = Answer(reply, False, of_these, place, decided + wait_us / 1_000_000 if wait_us else 0.0)
+            no = RedisAnswer(reply, False, of_these, place, decided + wait_us / 1_000_000 if wait_us else 0.0)
             if remember and place > 0 and no.retry_at and not demand.bulk:
                 _remember(question.domain, demand, no)
             for caller in callers[granted:]:
@@ -58,7 +58,7 @@ def distribute_scarce(question: Question, reply: Reply, decided: float, *, remem
                     caller.set_result(no)
 
 
-def _remember(domain: Domain, demand: Demand, no: Answer) -> None:
+def _remember(domain: Domain, demand: Demand, no: RedisAnswer) -> None:
     """Now, not when the caller wakes up: the next answer may already change the counter."""
     limit = demand.refs[no.blocked - 1].limit
     if not is_slot(limit):  # a slot may become free at any moment
@@ -66,7 +66,7 @@ def _remember(domain: Domain, demand: Demand, no: Answer) -> None:
 
 
 def _grant(
-    question: Question, demand: Demand, callers: list[Caller], yes: Answer, granted: int, number: int
+    question: Question, demand: Demand, callers: list[Caller], yes: RedisAnswer, granted: int, number: int
 ) -> int:
     """Answer the first ``granted`` callers. Numbers granted calls across all groups, and returns the last
     number.
@@ -99,7 +99,7 @@ def _grant(
     return number + granted
 
 
-def _answer(domain: Domain, demand: Demand, caller: Caller, answer: Answer) -> None:
+def _answer(domain: Domain, demand: Demand, caller: Caller, answer: RedisAnswer) -> None:
     """Answer one caller. When it no longer waits, what was granted goes back."""
     if caller.done():
         domain.unused(demand, answer)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef
 from fuseboard.batching.encoding import UNGUARDED, Piece
-from fuseboard.batching.redis_question import Answer, Question
+from fuseboard.batching.redis_question import Question, RedisAnswer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.configuration.snapshot import Quota, Snapshot, TenantRules
@@ -15,7 +15,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.endpoints import matches
 from fuseboard.contract.policy import EVERY_SERVICE, Limit, Policy, service_rule
 from fuseboard.contract.words import Reason
-from fuseboard.subject import NOBODY, ONE_CALL, Costs, Subject
+from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject
 
 #: How many tenants and subjects are kept; the least recently used are dropped first. And how many demands of
 #: each; the oldest are dropped first.
@@ -64,7 +64,7 @@ class LimitDomain:
     def reason_of(self, limit: Limit) -> Reason:
         return refusal_reason(limit, Reason.QUOTA)
 
-    def unused(self, demand: Demand, answer: Answer) -> None:
+    def unused(self, demand: Demand, answer: RedisAnswer) -> None:
         self._settlements.give_back(self.name, demand, answer)
 
 
@@ -82,7 +82,7 @@ class SubjectDemands:
 
     def demand(self, costs: Costs, subject: Subject, make: Callable[[], StandingDemand]) -> StandingDemand:
         """The one demand of all calls like this."""
-        if costs is ONE_CALL and subject is NOBODY:
+        if costs is ONE_CALL and subject is NO_SUBJECT:
             if self._plain is None:
                 self._plain = make()
                 self._plain.plain = True
@@ -185,7 +185,7 @@ class RequestDomains:
         if not policy.service_limits:
             return None
         asked = self._get(ALL_CALLERS, policy)
-        endpoint = Subject(endpoint=subject.endpoint) if subject.endpoint else NOBODY
+        endpoint = Subject(endpoint=subject.endpoint) if subject.endpoint else NO_SUBJECT
         demand = asked.demand(
             costs, endpoint, lambda: demand_of(self._shared_by_all(policy, costs, endpoint), costs)
         )

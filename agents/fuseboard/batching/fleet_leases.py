@@ -20,7 +20,7 @@ from time import monotonic
 
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.demand import Demand, has_ample_room, may_be_leased_early, most_at_once
-from fuseboard.batching.redis_question import ADMITS, Answer, Domain
+from fuseboard.batching.redis_question import ADMITS, Domain, RedisAnswer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.contract.policy import HOT_PER_S, lease_length_ms
 from fuseboard.decision import Decision
@@ -54,20 +54,20 @@ class Lease:
         "decision",
         "granted",
         "hot",
-        "low",
+        "renew_at",
         "supply",
         "tokens",
         "until",
     )
 
     def __init__(
-        self, supply: "Supply", answer: Answer, begun: float, length_s: float, decision: Decision
+        self, supply: "LeasedDemand", answer: RedisAnswer, begun: float, length_s: float, decision: Decision
     ) -> None:
         self.supply = supply
         self.answer = answer
         self.granted = self.tokens = answer.calls
         #: The caller that spends this one starts the renewal.
-        self.low = max(1, int(answer.calls * RENEW_BELOW))
+        self.renew_at = max(1, int(answer.calls * RENEW_BELOW))
         self.begun = begun
         self.until = begun + length_s
         #: The one decision of all its calls.
@@ -78,24 +78,24 @@ class Lease:
         self.hot = supply.is_hot(begun)
 
 
-class Supply:
+class LeasedDemand:
     """How often one demand is asked for, and its lease."""
 
     __slots__ = (
         "asked",
         "count",
+        "decision_of",
         "demand",
         "domain",
         "early",
         "hot_at",
         "lease",
+        "lease_generation",
         "name",
         "rate",
         "renewing",
-        "sign",
         "since",
         "single",
-        "terms",
         "timer",
     )
 
@@ -103,7 +103,7 @@ class Supply:
         self,
         domain: Domain,
         demand: Demand,
-        sign: Callable[[Answer], Decision],
+        decision_of: Callable[[RedisAnswer], Decision],
         count: Callable[[int, bool], None],
     ) -> None:
         self.domain = domain
@@ -113,7 +113,7 @@ class Supply:
         self.single = demand
         #: These limits and costs, for a question about many calls.
         self.demand = Demand(demand.refs, demand.costs, demand.priority)
-        self.sign = sign
+        self.decision_of = decision_of
         #: Called with spent calls, and whether the key was hot.
         self.count = count
         self.asked = 0
@@ -126,7 +126,7 @@ class Supply:
         self.name = ""
         self.renewing = False
         #: Rises when the lease, or the one being fetched, must not be spent any more.
-        self.terms = 0
+        self.lease_generation = 0
         self.timer: asyncio.TimerHandle | None = None
 
     def is_hot(self, now: float) -> bool:
@@ -152,21 +152,21 @@ class Leases:
         self._live_servers = live_servers
         self._usable = usable
         self._tasks: set[asyncio.Task[None]] = set()
-        self._supplies: set[Supply] = set()
+        self._supplies: set[LeasedDemand] = set()
         self._at_hand: dict[str, Lease] = {}
-        self.spend_at_hand = self._spend_at_hand()
+        self.spend_by_name = self._spend_by_name()
 
-    def spend(self, supply: Supply) -> Lease | None:
+    def spend(self, supply: LeasedDemand) -> Lease | None:
         """Spend one call of the lease; ``None`` when there is none."""
         lease = supply.lease
         if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
             return None
-        if lease.tokens == lease.low:
+        if lease.tokens == lease.renew_at:
             self.renew(supply)
         lease.tokens -= 1
         return lease
 
-    def _spend_at_hand(self) -> Callable[[str], Decision | None]:
+    def _spend_by_name(self) -> Callable[[str], Decision | None]:
         """A function that spends one call by name, and returns the decision or ``None``.
 
         Local names, and few of them: this is the whole cost of a leased decision.
@@ -178,7 +178,7 @@ class Leases:
             if lease is None:
                 return None
             tokens = lease.tokens
-            if tokens > lease.low and clock() < lease.until:
+            if tokens > lease.renew_at and clock() < lease.until:
                 lease.tokens = tokens - 1
                 return lease.decision
             spent = spend(lease.supply)
@@ -186,7 +186,7 @@ class Leases:
 
         return leased
 
-    def note(self, supply: Supply) -> None:
+    def note(self, supply: LeasedDemand) -> None:
         """One call was asked of Redis on its own."""
         supply.asked += 1
         now = monotonic()
@@ -207,7 +207,7 @@ class Leases:
         for task in self._tasks:
             task.cancel()
 
-    def _measure(self, supply: Supply, rate: float, *, sustained: float = inf) -> None:
+    def _measure(self, supply: LeasedDemand, rate: float, *, sustained: float = inf) -> None:
         """``sustained`` is the rate over at least ``STRETCH_S``: a burst does not make a key hot."""
         # Rises at once, falls by halves: too small a lease costs a question, too large a one a refund.
         supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
@@ -218,7 +218,7 @@ class Leases:
         if supply.rate >= threshold * COOL_BELOW if hot else min(supply.rate, sustained) >= threshold:
             supply.hot_at = now
 
-    def _measure_lease(self, supply: Supply, lease: Lease) -> None:
+    def _measure_lease(self, supply: LeasedDemand, lease: Lease) -> None:
         spent, passed = lease.granted - lease.tokens, monotonic() - lease.begun
         self._measure(supply, spent / max(0.001, passed), sustained=spent / max(STRETCH_S, passed))
 
@@ -226,7 +226,7 @@ class Leases:
         common = HOT_PER_S / self._live_servers()
         return min(ref.limit.lease_above or common for ref in demand.refs)
 
-    def renew(self, supply: Supply) -> None:
+    def renew(self, supply: LeasedDemand) -> None:
         """Fetch the next lease in the background, if it is worth one and none is under way."""
         if supply.renewing or not self._usable():
             return
@@ -237,13 +237,13 @@ class Leases:
             return
         supply.renewing = True
         self._supplies.add(supply)
-        # The terms of now: a rule may change before the task begins.
-        fetching = self._supply(supply, supply.terms)
+        # The generation of now: a rule may change before the task begins.
+        fetching = self._supply(supply, supply.lease_generation)
         task = asyncio.get_running_loop().create_task(fetching, name="fuseboard-lease")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _supply(self, supply: Supply, terms: int) -> None:
+    async def _supply(self, supply: LeasedDemand, lease_generation: int) -> None:
         demand = supply.demand
         length_s = _length_s(demand)
         begun = monotonic()
@@ -259,13 +259,13 @@ class Leases:
         supply.single.left = answer.left
         if not answer.granted:
             return
-        if answer.verdict != ADMITS or supply.terms != terms:
+        if answer.verdict != ADMITS or supply.lease_generation != lease_generation:
             # Probes cannot be leased, and neither can what was granted before the breaker or a rule changed.
             supply.domain.unused(demand, answer)
             return
         self._end(supply)
         self._supplies.add(supply)
-        lease = supply.lease = Lease(supply, answer, begun, length_s, supply.sign(answer))
+        lease = supply.lease = Lease(supply, answer, begun, length_s, supply.decision_of(answer))
         for charge in lease.decision.charges:
             charge.account.lease = lease
         if supply.name:
@@ -276,7 +276,7 @@ class Leases:
         due -= due % (length_s * TOGETHER)
         supply.timer = loop.call_at(due, self._look, supply, lease)
 
-    def _amount(self, supply: Supply, length_s: float) -> int:
+    def _amount(self, supply: LeasedDemand, length_s: float) -> int:
         """The calls that are expected; at most this pod's part of what may be held."""
         demand, servers = supply.demand, self._live_servers()
         expected = int(supply.rate * length_s * MARGIN)
@@ -286,7 +286,7 @@ class Leases:
         )
         return min(expected, most)
 
-    def _worth_an_early_lease(self, supply: Supply) -> bool:
+    def _worth_an_early_lease(self, supply: LeasedDemand) -> bool:
         """Whether it is asked for often enough, its limits have ample room, and this pod's part is not too
         small: a lease of one call saves no question.
         """
@@ -297,7 +297,7 @@ class Leases:
             and self._amount(supply, _length_s(supply.demand)) > 1
         )
 
-    def _look(self, supply: Supply, lease: Lease) -> None:
+    def _look(self, supply: LeasedDemand, lease: Lease) -> None:
         """Part of its time has passed: renew it while it is hot, or let it end."""
         supply.timer = None
         if supply.lease is not lease:
@@ -312,16 +312,16 @@ class Leases:
             max(0.0, lease.until - now), self._expire, supply, lease
         )
 
-    def _expire(self, supply: Supply, lease: Lease) -> None:
+    def _expire(self, supply: LeasedDemand, lease: Lease) -> None:
         if supply.lease is lease:
             self._end(supply)
 
-    def revoke(self, supply: Supply) -> None:
+    def revoke(self, supply: LeasedDemand) -> None:
         """The rules or the breaker have changed: nothing of the lease may be spent."""
-        supply.terms += 1
+        supply.lease_generation += 1
         self._end(supply)
 
-    def _end(self, supply: Supply) -> None:
+    def _end(self, supply: LeasedDemand) -> None:
         """Count what was spent, and give back the rest."""
         lease, supply.lease = supply.lease, None
         if not supply.renewing:
@@ -341,7 +341,7 @@ class Leases:
             supply.domain.unused(supply.demand, lease.answer)
 
     @staticmethod
-    def _count(supply: Supply, lease: Lease) -> None:
+    def _count(supply: LeasedDemand, lease: Lease) -> None:
         spent = lease.granted - lease.tokens
         if spent > lease.counted:
             supply.count(spent - lease.counted, lease.hot)

@@ -38,10 +38,10 @@ decode_reply = msgspec.msgpack.Decoder(Reply).decode
 class DecisionMaker(Protocol):
     """Makes the decision of an answer. ``CallLane`` is one."""
 
-    def sign(self, answer: "Answer", mode: Mode) -> Decision: ...
+    def decision_of(self, answer: "RedisAnswer", mode: Mode) -> Decision: ...
 
 
-class Answer:
+class RedisAnswer:
     """The answer to one group of like calls. All its callers share it, unless it has a token."""
 
     __slots__ = (
@@ -52,9 +52,9 @@ class Answer:
         "generation",
         "granted",
         "left",
+        "maker",
         "mode",
         "retry_at",
-        "signer",
         "token",
         "uncounted",
         "verdict",
@@ -83,7 +83,7 @@ class Answer:
         #: The decision of the first caller. All callers that share the answer share it too.
         self.decision: Decision | None = None
         #: The maker of that decision when it is first needed, and the mode at the time of the answer.
-        self.signer: DecisionMaker | None = None
+        self.maker: DecisionMaker | None = None
         self.mode = Mode.SHARED
 
     @property
@@ -94,12 +94,12 @@ class Answer:
     def decide(self) -> Decision:
         """The decision of one caller."""
         if self.decision is None:
-            assert self.signer is not None  # noqa: S101 - the caller has set it
-            self.decision = self.signer.sign(self, self.mode)
+            assert self.maker is not None  # noqa: S101 - the caller has set it
+            self.decision = self.maker.decision_of(self, self.mode)
             return self.decision
         return self.decision.for_another_call()
 
-    def with_token(self, token: str) -> "Answer":
+    def with_token(self, token: str) -> "RedisAnswer":
         """Return this answer for the one caller that has this token."""
         own = copy(self)
         own.token = token
@@ -107,7 +107,7 @@ class Answer:
 
 
 #: ``None`` instead of an answer: Redis did not answer in time, decide locally.
-Caller = asyncio.Future[Answer | None]
+Caller = asyncio.Future[RedisAnswer | None]
 
 
 class Domain(Protocol):
@@ -135,7 +135,7 @@ class Domain(Protocol):
         """The reason of a refusal by ``limit``."""
         ...
 
-    def unused(self, demand: Demand, answer: Answer) -> None:
+    def unused(self, demand: Demand, answer: RedisAnswer) -> None:
         """``answer`` was granted to a caller that no longer waits."""
         ...
 
@@ -205,7 +205,7 @@ class Question:
         keys, guard = self.domain.put(tuple(numbers))
         return keys, join_question(not_after, self.token, guard, groups)
 
-    def answer_all(self, answer: Answer | None) -> None:
+    def answer_all(self, answer: RedisAnswer | None) -> None:
         self.over = True
         for callers in self.groups.values():
             for caller in callers:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from fuseboard.batching.demand import Demand, LimitRef, RuleBook, settling_span_us, slot_names
 from fuseboard.batching.encoding import msgpack_encode
 from fuseboard.batching.known_spending import KnownSpending
-from fuseboard.batching.redis_question import Answer
+from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.batching.refusals import RememberedRefusals
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import SETTLE
@@ -47,7 +47,7 @@ class Settlements:
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def give_back(self, domain: str, demand: Demand, answer: Answer) -> None:
+    def give_back(self, domain: str, demand: Demand, answer: RedisAnswer) -> None:
         """The calls that ``answer`` grants were not made: refund what they spent."""
         for ref, cost in zip(demand.refs, demand.costs, strict=True):
             amount = 0 if ref.key in answer.uncounted else -cost * answer.calls

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef, may_be_leased, most_in_redis
-from fuseboard.batching.fleet_leases import Supply
+from fuseboard.batching.fleet_leases import LeasedDemand
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import LimitStatus
@@ -32,7 +32,7 @@ class StandingDemand(Demand):
         self.never = self._never_fits()
         #: Whether its calls may be leased, and the lease it has.
         self.leasable = bool(refs) and all(may_be_leased(ref.limit) for ref in refs)
-        self.supply: Supply | None = None
+        self.supply: LeasedDemand | None = None
         #: It has been asked for before. Costs that differ from call to call are asked for once, and need no
         #: supply.
         self.repeated = False

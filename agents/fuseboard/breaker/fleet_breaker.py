@@ -21,8 +21,8 @@ from fuseboard.batching.redis_question import (
     PROBE_BUSY,
     PROBES,
     SLOW_START,
-    Answer,
     Question,
+    RedisAnswer,
 )
 from fuseboard.batching.refusals import Denial
 from fuseboard.batching.settlements import Settlements
@@ -36,7 +36,7 @@ from fuseboard.contract.policy import Dependency, Limit
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Outcome, OverrideMode, Reason
 from fuseboard.reporting.counters import Counters
-from fuseboard.subject import NOBODY, Costs
+from fuseboard.subject import NO_SUBJECT, Costs
 
 logger = logging.getLogger("fuseboard.limits")
 
@@ -233,10 +233,10 @@ class FleetBreaker:
         refs = [
             LimitRef(limit, keys.vendor_limit(self.environment, self.name, limit.name))
             for limit in self.dependency.vendor_limits
-            if binds(limit, costs, NOBODY)
+            if binds(limit, costs, NO_SUBJECT)
         ]
         for quota in rules.of(tenant) if rules is not None else ():
-            if binds(quota.limit, costs, NOBODY, dependency=self.name):
+            if binds(quota.limit, costs, NO_SUBJECT, dependency=self.name):
                 counter = keys.dependency_quota(self.environment, self.name, quota.tenant, quota.name)
                 refs.append(LimitRef(quota.limit, counter))
         if len(self._refs) >= MAX_DEMANDS:
@@ -309,7 +309,7 @@ class FleetBreaker:
     def reason_of(self, limit: Limit) -> Reason:
         return refusal_reason(limit, Reason.QUOTA if limit.dependency else Reason.VENDOR_LIMIT)
 
-    def unused(self, demand: Demand, answer: Answer) -> None:
+    def unused(self, demand: Demand, answer: RedisAnswer) -> None:
         self._settlements.give_back(self.domain, demand, answer)
         if answer.verdict == PROBES:
             pending = self.pending.setdefault(answer.generation, PendingReport())
@@ -414,10 +414,10 @@ class FleetBreaker:
     def node_changed(self, *, served: bool) -> None:
         """A node of the Redis Cluster, which keeps this breaker, was lost or is back."""
         if not served and not self.cut_off:
-            self.stand_alone()
+            self.redis_lost()
         self.cut_off = not served
 
-    def stand_alone(self) -> None:
+    def redis_lost(self) -> None:
         """Redis is lost: continue from the last shared state with this pod's own breaker."""
         if self.state is not BreakerState.CLOSED and self.local.state is BreakerState.CLOSED:
             self._change_local(

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fuseboard.calling.classes import CLASSES, LOCAL
-from fuseboard.calling.codes import NEVER_AGAIN, NEVER_FITS, known_code, status_of_code
 from fuseboard.calling.exception_paths import Path, attribute, names, paths
+from fuseboard.calling.exception_tables import CLASSES, LOCAL
 from fuseboard.calling.retry_after import asked_to_wait_ms, asks_for_hours
+from fuseboard.calling.vendor_codes import NEVER_AGAIN, NEVER_FITS, known_code, status_of_code
 from fuseboard.errors import FuseboardError, Refused
 
 #: Members of a group that are looked at.

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fuseboard.calling.classification import UNKNOWN, Verdict, classify_answer
-from fuseboard.calling.codes import code_in, code_in_part, status_of_code
+from fuseboard.calling.vendor_codes import code_in, code_in_part, status_of_code
 
 #: The longest event that is kept until it is whole. The beginning of a longer one decides.
 MAX_BYTES = 65_536

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from fuseboard.calling.classification import Verdict, classify, classify_answer, examine
-from fuseboard.calling.codes import NEVER_AGAIN
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of, note_failure
 from fuseboard.calling.retry_after import MAX_COOLDOWN_MS, retry_after_ms
+from fuseboard.calling.vendor_codes import NEVER_AGAIN
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from fuseboard.calling.backoff import wait_s
 from fuseboard.calling.classification import NOTHING, Verdict, classify, examine
-from fuseboard.calling.codes import NEVER_AGAIN
 from fuseboard.calling.exception_paths import paths
 from fuseboard.calling.observer import Observer
-from fuseboard.calling.pauses import most_attempts
 from fuseboard.calling.retries import NEWEST, Retries
 from fuseboard.calling.retry_budget import Withdrawal
 from fuseboard.calling.trace import trace_id
+from fuseboard.calling.vendor_codes import NEVER_AGAIN
+from fuseboard.calling.waits import most_attempts
 from fuseboard.contract.protection import Retry
 from fuseboard.contract.retry_presets import RETRY_PRESETS
 
@@ -179,7 +179,7 @@ class RetriedCall:
         now = retries.clock()
         with retries.lock:
             troubled = part.failed_before
-            if verdict is not NOTHING and not self._says_nothing(error):
+            if verdict is not NOTHING and not self._is_no_signal(error):
                 # A mistake in the request says nothing about the dependency.
                 part.failed_before = verdict.trips or verdict.retryable
                 part.errors.add(now, failed=part.failed_before)
@@ -276,7 +276,7 @@ class RetriedCall:
         self.next_wait_s = delay_s
         return None
 
-    def _says_nothing(self, error: Exception | None) -> bool:
+    def _is_no_signal(self, error: Exception | None) -> bool:
         neutral = self._neutral
         return bool(error is not None and neutral and examine(error, neutral).verdict is NOTHING)
 

@@ -35,7 +35,7 @@ _TRUST = {
 
 
 class Configuration:
-    """Decisions read ``snapshot``, ``live_servers``, ``override_in_force`` and ``meet``."""
+    """Decisions read ``snapshot``, ``live_servers``, ``override_in_force`` and ``load_record``."""
 
     def __init__(self, *, environment: str, clock: ServerClock | None = None) -> None:
         self.environment = environment
@@ -108,7 +108,7 @@ class Configuration:
 
     # New tenants
 
-    async def meet(self, tenant: str) -> TenantRules:
+    async def load_record(self, tenant: str) -> TenantRules:
         """The rules of a new tenant. Waits for them at most until the deadline of the store.
 
         Without a usable store, or when the answer is late, the default tier decides this time. The
@@ -116,7 +116,7 @@ class Configuration:
         """
         until = monotonic() + self.snapshot.tuning.store_deadline_us / 1e6
         for _ in range(2):  # its record, then the records of its parents at once
-            if self.snapshot.quotas_of(tenant).met:
+            if self.snapshot.quotas_of(tenant).loaded:
                 break
             self.want(tenant)
             batch = self.fetch() if self.fetch is not None else None

@@ -47,8 +47,8 @@ class TenantRules(Struct, frozen=True, kw_only=True):
     root: str = ""
     #: The tenant is registered. Others get the default tier.
     known: bool
-    #: Whether its record and those of its parents were looked up. If not, ``Configuration.meet`` does it.
-    met: bool
+    #: Its record and those of its parents were looked up. If not, ``Configuration.load_record`` does it.
+    loaded: bool
 
     def of(self, tenant: str) -> Iterator[Quota]:
         """All quotas that apply to ``tenant``, whose rules these are."""
@@ -156,7 +156,7 @@ class Snapshot:
         self.tenants = tenants if tenants is not None else TenantTable()
         self._tiers = {tier.name: tier for tier in policy.tiers}
         self._dependencies = {dependency.name: dependency for dependency in policy.dependencies}
-        self._default = _rules(self._tiers[policy.default_tier], None, self.tuning, met=False)
+        self._default = _rules(self._tiers[policy.default_tier], None, self.tuning, loaded=False)
 
     def quotas_of(self, tenant: str) -> TenantRules:
         """The rules of a tenant; those of the default tier when it is unknown or not looked up yet."""
@@ -196,7 +196,7 @@ class Snapshot:
             self._tier_of(kept.record),
             kept.record,
             self.tuning,
-            met=all(found is not None for _, found in above),
+            loaded=all(found is not None for _, found in above),
             inherited=tuple(
                 quota
                 for parent, found in above
@@ -205,7 +205,7 @@ class Snapshot:
             ),
             suspended=any(found.record.suspended for _, found in above if found and found.record),
         )
-        if rules.met:
+        if rules.loaded:
             kept.rules, kept.under, kept.changes = rules, self, self.tenants.changes
         return rules
 
@@ -216,7 +216,7 @@ class Snapshot:
     def _passed_on(self, tenant: str, kept: _Kept) -> tuple[Quota, ...]:
         """The quotas of ``tenant`` for its children; the same objects for all of them."""
         if kept.passed_on is None or kept.passed_on[0] is not self:
-            own = _rules(self._tier_of(kept.record), kept.record, self.tuning, met=True).quotas
+            own = _rules(self._tier_of(kept.record), kept.record, self.tuning, loaded=True).quotas
             kept.passed_on = self, tuple(_named_below(tenant, own))
         return kept.passed_on[1]
 
@@ -241,7 +241,7 @@ def _rules(
     record: TenantRecord | None,
     tuning: Tuning,
     *,
-    met: bool,
+    loaded: bool,
     inherited: tuple[Quota, ...] = (),
     suspended: bool = False,
 ) -> TenantRules:
@@ -258,5 +258,5 @@ def _rules(
         inherited=inherited,
         root=record.parents[0] if record is not None and record.parents else "",
         known=record is not None,
-        met=met,
+        loaded=loaded,
     )

@@ -123,7 +123,7 @@ def _replaced(whole: S, **parts: object) -> S:
     return msgspec.structs.replace(whole, **parts)
 
 
-class AllowedAlone(Struct, frozen=True, kw_only=True):
+class LocalAllowance(Struct, frozen=True, kw_only=True):
     """The part of a limit that one pod allows while Redis cannot be asked."""
 
     #: Calls per window; ``None`` when nothing is refused.
@@ -132,26 +132,26 @@ class AllowedAlone(Struct, frozen=True, kw_only=True):
     words: str
 
 
-def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> AllowedAlone:
+def allowed_alone(limit: Limit, *, servers: int, share: HeldShare | None) -> LocalAllowance:
     """The part of a settled limit that a pod with this reserved share allows beside ``servers`` live pods."""
     if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
-        return AllowedAlone(
+        return LocalAllowance(
             calls=None, words=f"all, counted and reported later; the limit is {limit.limit:,}"
         )
     if limit.failure_policy is FailurePolicy.FAIL_CLOSED or limit.limit == 0:
-        return AllowedAlone(calls=0.0, words=f"none of {limit.limit:,} here")
+        return LocalAllowance(calls=0.0, words=f"none of {limit.limit:,} here")
     fair = limit.limit / max(1, servers)
     if divides_what_is_left(limit):
-        return AllowedAlone(calls=fair, words=f"at most {max(1, int(fair)):,} of {limit.limit:,} here")
+        return LocalAllowance(calls=fair, words=f"at most {max(1, int(fair)):,} of {limit.limit:,} here")
     if limit.failure_policy is FailurePolicy.RESERVED:
         whole = reserved_calls(limit)
         if share is None:
-            return AllowedAlone(
+            return LocalAllowance(
                 calls=0.0, words=f"0 of {limit.limit:,} (no share of the reserved {whole:,} assigned)"
             )
         calls = calls_of(share.level, share.place, whole)
-        return AllowedAlone(calls=float(calls), words=f"{calls:,} of {limit.limit:,} here")
+        return LocalAllowance(calls=float(calls), words=f"{calls:,} of {limit.limit:,} here")
     if fair >= 1:
-        return AllowedAlone(calls=fair, words=f"{int(fair):,} of {limit.limit:,} here")
+        return LocalAllowance(calls=fair, words=f"{int(fair):,} of {limit.limit:,} here")
     every_s = 3 * limit.window_ms / 1000 / fair
-    return AllowedAlone(calls=fair, words=f"1 call every {every_s:,.0f} s (share of {limit.limit:,})")
+    return LocalAllowance(calls=fair, words=f"1 call every {every_s:,.0f} s (share of {limit.limit:,})")

@@ -30,9 +30,9 @@ from fuseboard.agent_api.arguments import check_transport_options
 from fuseboard.agent_api.options import TransportOptions
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
-from fuseboard.calling.codes import code_in
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.calling.retried_call import RetriedCall
+from fuseboard.calling.vendor_codes import code_in
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused

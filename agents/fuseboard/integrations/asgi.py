@@ -30,8 +30,8 @@ from fuseboard.errors import Misconfigured
 from fuseboard.integrations import preflight
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import close_code, close_reason, encoded, header_pairs, refusal
-from fuseboard.protection.pod import Visit
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.protection.pod import ServedRequest
+from fuseboard.subject import NO_SUBJECT, Subject
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -113,7 +113,7 @@ class FuseboardMiddleware:
         if kind != "http" and not (self._websockets and kind == "websocket"):
             await self._pass(scope, receive, send)
             return
-        visit: Visit | None = None
+        visit: ServedRequest | None = None
         token = enter_request(partial(_traceparent, scope))
         try:
             free = scope.get("method") == "OPTIONS" and preflight.in_scope(scope)
@@ -121,8 +121,8 @@ class FuseboardMiddleware:
                 tenant, subject = None, subject_of(scope)
             else:
                 tenant = self._tenant(scope)
-                subject = (self._subject(scope) if self._subject is not None else None) or NOBODY
-            if tenant is None and subject == NOBODY:
+                subject = (self._subject(scope) if self._subject is not None else None) or NO_SUBJECT
+            if tenant is None and subject == NO_SUBJECT:
                 await self._serve(scope, receive, send, None, None)
                 return
             entered = self._agent.enter_request(
@@ -164,7 +164,12 @@ class FuseboardMiddleware:
             await self._app(scope, receive, send)
 
     async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, decision: Decision | None, visit: Visit | None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        decision: Decision | None,
+        visit: ServedRequest | None,
     ) -> None:
         answer = _Answer(send, self._agent, decision, visit)
         if decision is not None:
@@ -213,7 +218,9 @@ class _Answer:
 
     __slots__ = ("_agent", "_decision", "_send", "_visit", "complete", "extra", "started")
 
-    def __init__(self, send: Send, agent: Agent, decision: Decision | None, visit: Visit | None) -> None:
+    def __init__(
+        self, send: Send, agent: Agent, decision: Decision | None, visit: ServedRequest | None
+    ) -> None:
         self._send, self._agent, self._decision, self._visit = send, agent, decision, visit
         self.extra: list[tuple[bytes, bytes]] = []
         self.started = self.complete = False

@@ -55,8 +55,8 @@ from fuseboard.errors import Misconfigured
 from fuseboard.integrations import preflight
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
-from fuseboard.protection.pod import Visit
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.protection.pod import ServedRequest
+from fuseboard.subject import NO_SUBJECT, Subject
 
 logger = logging.getLogger("fuseboard.django")
 
@@ -208,13 +208,13 @@ class FuseboardMiddleware:
             return {"tenant": None, "subject": subject_of(request), "free": True}
         tenant = self._tenant(request)
         subject = self._subject(request) if self._subject is not None else None
-        if tenant is None and (subject is None or subject == NOBODY):
+        if tenant is None and (subject is None or subject == NO_SUBJECT):
             return None
         return {
             "tenant": tenant,
             "cost": self._cost(request) if self._cost is not None else 1,
             "costs": self._costs(request) if self._costs is not None else None,
-            "subject": subject or NOBODY,
+            "subject": subject or NO_SUBJECT,
             "wait_s": self._wait_s,
         }
 
@@ -267,7 +267,7 @@ class _Served:
 
     def __init__(self, agent: blocking.Agent) -> None:
         self._agent = agent
-        self.visit: Visit | None = None
+        self.visit: ServedRequest | None = None
         self.decision: Decision | None = None
 
     @property

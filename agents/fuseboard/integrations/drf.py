@@ -30,7 +30,7 @@ from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations import preflight
 from fuseboard.integrations.django import agent, decided, option, subject_of
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 logger = logging.getLogger("fuseboard.drf")
 
@@ -66,7 +66,7 @@ class FuseboardThrottle(BaseThrottle):  # type: ignore[misc] # the library has n
     def subject_of(self, request: Request, view: APIView) -> Subject:
         subject = option("SUBJECT")
         if subject is not None:
-            return subject(request) or NOBODY
+            return subject(request) or NO_SUBJECT
         known = subject_of(request._request)
         user = str(request.user.pk) if request.user and request.user.is_authenticated else ""
         return Subject(user=user, ip=known.ip, endpoint=known.endpoint)
@@ -87,7 +87,7 @@ class FuseboardThrottle(BaseThrottle):  # type: ignore[misc] # the library has n
         if decided(request._request) is not None or preflight.in_environ(request.META):
             return True
         tenant, subject = self.tenant_of(request, view), self.subject_of(request, view)
-        if tenant is None and subject == NOBODY:
+        if tenant is None and subject == NO_SUBJECT:
             return True
         try:
             decision = agent().admit_request(

@@ -30,8 +30,8 @@ from fuseboard.errors import Refused
 from fuseboard.integrations import preflight
 from fuseboard.integrations.asgi import ENTERED, can_deny
 from fuseboard.integrations.problem import close_code, close_reason, limit_headers, refusal
-from fuseboard.protection.pod import Visit
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.protection.pod import ServedRequest
+from fuseboard.subject import NO_SUBJECT, Subject
 
 Dependency = Callable[..., Any]
 
@@ -134,12 +134,12 @@ def limited(
                 after.add_task(held.answered)
                 yield None
             return
-        if whose is None and (who is None or who == NOBODY):
+        if whose is None and (who is None or who == NO_SUBJECT):
             yield None
             return
-        with _visiting(agent, connection, whose, who or NOBODY, legacy_headers) as held:
+        with _visiting(agent, connection, whose, who or NO_SUBJECT, legacy_headers) as held:
             decision = await agent.admit_request(
-                whose, calls, costs=estimates, subject=who or NOBODY, wait_s=wait_s
+                whose, calls, costs=estimates, subject=who or NO_SUBJECT, wait_s=wait_s
             )
             if not decision.allowed:
                 raise _refused(connection, decision, legacy_headers)
@@ -163,7 +163,7 @@ def _refused(connection: HTTPConnection, decision: Decision, legacy: bool) -> Re
 class _Held:
     """The decisions and slots of a request until its answer is complete, or its WebSocket closed."""
 
-    def __init__(self, agent: Agent, visit: Visit | None) -> None:
+    def __init__(self, agent: Agent, visit: ServedRequest | None) -> None:
         self._agent, self.visit = agent, visit
         self.decision: Decision | None = None
 

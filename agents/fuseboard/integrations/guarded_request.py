@@ -13,12 +13,12 @@ from fuseboard.agent import Agent
 from fuseboard.agent_api.options import CallOptions, TransportOptions
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling.classification import Verdict, classify_answer
-from fuseboard.calling.codes import NEVER_AGAIN
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, note_failure
 from fuseboard.calling.outcomes import outcome_of, settle_answered
-from fuseboard.calling.pauses import block, pause
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
+from fuseboard.calling.vendor_codes import NEVER_AGAIN
+from fuseboard.calling.waits import block, pause
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import FuseboardError, Refused

@@ -31,9 +31,9 @@ from fuseboard.agent_api.options import TransportOptions
 from fuseboard.blocking import Agent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
-from fuseboard.calling.codes import code_in, code_in_part
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.calling.retried_call import RetriedCall
+from fuseboard.calling.vendor_codes import code_in, code_in_part
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
 from fuseboard.errors import Refused

@@ -27,8 +27,8 @@ from fuseboard.errors import Misconfigured
 from fuseboard.integrations import preflight
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
-from fuseboard.protection.pod import Visit
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.protection.pod import ServedRequest
+from fuseboard.subject import NO_SUBJECT, Subject
 
 Environ: TypeAlias = dict[str, Any]
 ExcInfo: TypeAlias = (
@@ -93,8 +93,8 @@ class FuseboardMiddleware:
             tenant, subject = None, subject_of(environ)
         else:
             tenant = self._tenant(environ)
-            subject = (self._subject(environ) if self._subject is not None else None) or NOBODY
-        if tenant is None and subject == NOBODY:
+            subject = (self._subject(environ) if self._subject is not None else None) or NO_SUBJECT
+        if tenant is None and subject == NO_SUBJECT:
             return self._serve(environ, start_response, [], None)
         visit = self._agent.enter_request(tenant, subject, environ["REQUEST_METHOD"], _path_of(environ))
         if isinstance(visit, Decision):
@@ -118,7 +118,7 @@ class FuseboardMiddleware:
         start_response: StartResponse,
         tenant: str | None,
         subject: Subject,
-        visit: Visit | None,
+        visit: ServedRequest | None,
     ) -> Iterable[bytes]:
         decision = self._decide(environ, tenant, subject)
         if decision is None:
@@ -147,7 +147,7 @@ class FuseboardMiddleware:
             return None
 
     def _serve(
-        self, environ: Environ, start_response: StartResponse, extra: Headers, visit: Visit | None
+        self, environ: Environ, start_response: StartResponse, extra: Headers, visit: ServedRequest | None
     ) -> Iterable[bytes]:
         started = False
 

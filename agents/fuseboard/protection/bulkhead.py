@@ -50,7 +50,7 @@ class Pool:
         self.limit = 0
         self.in_flight = 0
         #: The first of these whose tier has a waiting call gets a slot that becomes free.
-        self.seats: tuple[Seat, ...] = ()
+        self.seats: tuple[SlotKind, ...] = ()
 
 
 class Tier:
@@ -75,14 +75,14 @@ class Tier:
     def __init__(self, name: CallTier) -> None:
         self.name = name
         self.active = 0
-        self.waiters: OrderedDict[asyncio.Future[Seat | None], None] = OrderedDict()
+        self.waiters: OrderedDict[asyncio.Future[SlotKind | None], None] = OrderedDict()
         self.adaptive: AdaptiveQueue | None = None
         self.limit = 0
         self.queue_limit = 0
         #: A call without a slot may wait.
         self.queues = False
         #: Where its calls get slots: its pool, then those of lower tiers if it may borrow.
-        self.seats: tuple[Seat, ...] = ()
+        self.seats: tuple[SlotKind, ...] = ()
         self.peak = self.entered = self.full = self.timed_out = self.borrowed = 0
 
     @property
@@ -109,7 +109,7 @@ class Tier:
         )
 
 
-class Seat:
+class SlotKind:
     """A tier that uses slots of a pool. All calls of ``tier`` in ``pool`` share one."""
 
     __slots__ = ("borrowed", "pool", "tier")
@@ -121,7 +121,7 @@ class Seat:
 
 
 #: A call of a tier that begins with it takes the long way: ``Bulkhead._try_shared``.
-CLOSED = Seat(Tier(CallTier.CRITICAL), Pool(), borrowed=False)
+CLOSED = SlotKind(Tier(CallTier.CRITICAL), Pool(), borrowed=False)
 
 
 class Bulkhead:
@@ -145,7 +145,7 @@ class Bulkhead:
         #: Calls that observe mode let pass without a slot, although they would have been refused.
         self.observed = 0
         self._seats = tuple(
-            tuple(Seat(tier, pool, borrowed=below > at) for below, pool in enumerate(self.pools))
+            tuple(SlotKind(tier, pool, borrowed=below > at) for below, pool in enumerate(self.pools))
             for at, tier in enumerate(self.tiers)
         )
         #: The tiers that call; ``None`` where the tiers never lend their slots.
@@ -177,7 +177,7 @@ class Bulkhead:
             self._in_use.look(self._clock())
         self._divide()
 
-    def lift(self) -> None:
+    def disable(self) -> None:
         """Let every call pass, also those that wait: the bulkhead was switched off, or the agent stops."""
         self._in_use, self._crowded = None, False
         for at, (tier, pool) in enumerate(zip(self.tiers, self.pools, strict=True)):
@@ -186,7 +186,7 @@ class Bulkhead:
             tier.seats = pool.seats = self._seats[at][at : at + 1]
         self._grant_all()
 
-    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+    def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
         """Give the lower tiers fewer slots while CPU or memory is short, and more again after that.
 
         Both are shares of what the pod may use; ``None`` for unknown. Call it about once per second.
@@ -254,7 +254,7 @@ class Bulkhead:
 
     # Calls
 
-    def try_enter(self, at: int) -> Seat | None:
+    def try_enter(self, at: int) -> SlotKind | None:
         """A slot for a call of tier number ``at``; ``None`` when it has to wait, or is refused."""
         tier = self.tiers[at]
         # No call can wait for a slot that is free: ``leave`` hands it on at once.
@@ -275,7 +275,7 @@ class Bulkhead:
                 return self._take(seat)
         return None
 
-    def _try_shared(self, at: int) -> Seat | None:
+    def _try_shared(self, at: int) -> SlotKind | None:
         """Try to enter for a tier that did not call, and while a pool uses more than its share."""
         if self._in_use is not None and self._in_use.call(at, self._clock()):
             self._divide()
@@ -284,7 +284,7 @@ class Bulkhead:
                 return self._take(seat)
         return None
 
-    async def enter(self, at: int, max_wait_s: float | None = None, *, first: bool = False) -> Seat:
+    async def enter(self, at: int, max_wait_s: float | None = None, *, first: bool = False) -> SlotKind:
         """A slot for a call of tier number ``at``. Raises ``NoSlotError``.
 
         Waits at most the queue's timeout, or ``max_wait_s`` if that is shorter. ``first``: before the calls
@@ -306,7 +306,7 @@ class Bulkhead:
         if not tier.queues or len(tier.waiters) >= tier.queue_limit:
             tier.full += 1
             raise NoSlotError(Reason.BULKHEAD_FULL)
-        waiter: asyncio.Future[Seat | None] = loop.create_future()
+        waiter: asyncio.Future[SlotKind | None] = loop.create_future()
         tier.waiters[waiter] = None
         if first:
             tier.waiters.move_to_end(waiter, last=False)
@@ -330,7 +330,7 @@ class Bulkhead:
             raise NoSlotError(Reason.QUEUE_TIMEOUT)
         return got
 
-    def enter_observed(self, at: int) -> Seat:
+    def enter_observed(self, at: int) -> SlotKind:
         """A slot for a call of tier number ``at`` even if none is free; counts what would be refused."""
         seat = self.try_enter(at)
         if seat is not None:
@@ -345,7 +345,7 @@ class Bulkhead:
             self.observed += 1
         return self._take(seat)
 
-    def leave(self, seat: Seat, busy_s: float | None = None, now: float = 0.0) -> None:
+    def leave(self, seat: SlotKind, busy_s: float | None = None, now: float = 0.0) -> None:
         """The call has ended, once. ``busy_s``: how long it used its slot, if it was made."""
         tier, pool = seat.tier, seat.pool
         tier.active -= 1
@@ -384,7 +384,7 @@ class Bulkhead:
         waiting = self.waiting if together else len(tier.waiters)
         return max(1, waiting) * mean_s / max(1, tier.limit)
 
-    def _take(self, seat: Seat) -> Seat:
+    def _take(self, seat: SlotKind) -> SlotKind:
         tier = seat.tier
         seat.pool.in_flight += 1
         tier.entered += 1
@@ -437,7 +437,7 @@ class Bulkhead:
         )
 
 
-def _expire(tier: Tier, waiter: "asyncio.Future[Seat | None]") -> None:
+def _expire(tier: Tier, waiter: "asyncio.Future[SlotKind | None]") -> None:
     """The call of ``waiter`` has waited too long."""
     if waiter in tier.waiters:
         del tier.waiters[waiter]

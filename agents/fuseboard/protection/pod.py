@@ -38,7 +38,7 @@ STEERED = ("queue", "latency")
 _DEFAULTS = Shedding()
 
 
-class Visit:
+class ServedRequest:
     """One request that the pod serves. ``leave`` it exactly once; more often does nothing.
 
     A middleware that replaces the response without closing it never leaves. Then the finalizer does.
@@ -129,7 +129,7 @@ class Pod:
 
     # Requests, in any thread
 
-    def enter(self, endpoint: str, priority: int, source: str, template: str = "") -> Visit | Shed:
+    def enter(self, endpoint: str, priority: int, source: str, template: str = "") -> ServedRequest | Shed:
         """Serve a request, or refuse it. ``endpoint`` is like ``GET /orders/1``; ``source`` is who asks;
         ``template`` is the endpoint as limits know it.
         """
@@ -141,9 +141,9 @@ class Pod:
                         return shed
                     self.observed += 1
             self.requests.enter()
-            return Visit(self, self.requests.routes.of(endpoint, template), self._clock())
+            return ServedRequest(self, self.requests.routes.of(endpoint, template), self._clock())
 
-    def answered(self, visit: Visit, status: int) -> None:
+    def answered(self, visit: ServedRequest, status: int) -> None:
         now = self._clock()
         with self._lock:
             if visit.is_answered or visit.has_left:
@@ -152,7 +152,7 @@ class Pod:
             self.requests.unanswered -= 1
             self.requests.answered(visit.route, now - visit.began, now, failed=status >= 500)
 
-    def leave(self, visit: Visit) -> None:
+    def leave(self, visit: ServedRequest) -> None:
         with self._lock:
             if not visit.has_left:
                 visit.has_left = True
@@ -233,7 +233,7 @@ class Pod:
                 self.shedder.tick(now, load)
             self._describe(value, signals, now)
         if self._slow_ticked == now:
-            self.calls.relieve(self.usage.cpu, self.usage.memory, now)
+            self.calls.resize_for_pressure(self.usage.cpu, self.usage.memory, now)
         self.readiness.tick(value, now)
         if self._on_tick is not None:
             self._on_tick()

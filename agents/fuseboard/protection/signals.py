@@ -30,7 +30,7 @@ class CallLoads(Protocol):
     def slots(self) -> float:
         """The part of all slots that is in use; 0 while no call waits for one."""
 
-    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+    def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
         """Called about once per second with parts of what the pod may use."""
 
 
@@ -46,7 +46,7 @@ class NoCalls:
     def slots(self) -> float:
         return 0.0
 
-    def relieve(self, cpu: float | None, memory: float | None, now: float) -> None:
+    def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
         return
 
 

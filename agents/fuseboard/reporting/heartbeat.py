@@ -51,7 +51,7 @@ TOTAL_TIMEOUT_S = 5.0
 LEAVING_TIMEOUT_S = 0.4
 
 
-class BeatFailure(StrEnum):
+class HeartbeatFailure(StrEnum):
     """Why a heartbeat failed."""
 
     #: No connection, an incomplete answer, or a certificate that does not match.
@@ -64,10 +64,10 @@ class BeatFailure(StrEnum):
     WRONG = "wrong"
 
 
-class FailedBeatError(Portable, Exception):
+class FailedHeartbeatError(Portable, Exception):
     """The gateway refused a heartbeat, or its answer cannot be used."""
 
-    def __init__(self, failure: BeatFailure, message: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(self, failure: HeartbeatFailure, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.failure, self.retry_after_s = failure, retry_after_s
 
@@ -122,8 +122,8 @@ class Gateway:
         self._token = TokenSource(settings.token, settings.token_file)
         self._connection = self._connect(READ_TIMEOUT_S, TOTAL_TIMEOUT_S)
 
-    def beat(self) -> Exchange:
-        """Raises ``FailedBeatError``, or ``LoopGoneError`` when the loop has not described its state yet."""
+    def send_heartbeat(self) -> Exchange:
+        """Raises ``FailedHeartbeatError``, or ``LoopGoneError`` until the loop has described its state."""
         return self._exchange(self._connection, leaving=False)
 
     def leave(self) -> None:
@@ -157,7 +157,9 @@ class Gateway:
         try:
             answer = connection.post(encode_bounded(request))
         except (OSError, ResponseError) as error:
-            raise FailedBeatError(BeatFailure.UNREACHABLE, f"{type(error).__name__}: {error}") from error
+            raise FailedHeartbeatError(
+                HeartbeatFailure.UNREACHABLE, f"{type(error).__name__}: {error}"
+            ) from error
         answered_ns = monotonic_ns()
         response = read_answer(answer)
         self._tallies.taken()
@@ -212,23 +214,27 @@ class Gateway:
 
 
 def read_answer(answer: HttpResponse) -> SyncResponse:
-    """The response in an HTTP answer. Raises ``FailedBeatError`` for every other answer."""
+    """The response in an HTTP answer. Raises ``FailedHeartbeatError`` for every other answer."""
     status = answer.status
     if status in (401, 403):
-        raise FailedBeatError(
-            BeatFailure.REFUSED, f"{status}: is FUSEBOARD_TOKEN valid, for this environment?"
+        raise FailedHeartbeatError(
+            HeartbeatFailure.REFUSED, f"{status}: is FUSEBOARD_TOKEN valid, for this environment?"
         )
     if status == 429 or status >= 500:
         retry_after_s = _seconds(answer.retry_after)
-        raise FailedBeatError(BeatFailure.BUSY, f"status {status}", retry_after_s=retry_after_s)
+        raise FailedHeartbeatError(HeartbeatFailure.BUSY, f"status {status}", retry_after_s=retry_after_s)
     if status != 200:
-        raise FailedBeatError(BeatFailure.WRONG, f"status {status}: is FUSEBOARD_URL the gateway's address?")
+        raise FailedHeartbeatError(
+            HeartbeatFailure.WRONG, f"status {status}: is FUSEBOARD_URL the gateway's address?"
+        )
     if answer.content_type != "application/json":
-        raise FailedBeatError(BeatFailure.WRONG, f"answered {answer.content_type}, not application/json")
+        raise FailedHeartbeatError(
+            HeartbeatFailure.WRONG, f"answered {answer.content_type}, not application/json"
+        )
     try:
         return decode_response(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FailedBeatError(BeatFailure.WRONG, f"unreadable answer: {error}") from error
+        raise FailedHeartbeatError(HeartbeatFailure.WRONG, f"unreadable answer: {error}") from error
 
 
 def encode_bounded(request: SyncRequest) -> bytes:

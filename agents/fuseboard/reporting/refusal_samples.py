@@ -18,7 +18,7 @@ from fuseboard.calling.trace import trace_id
 from fuseboard.contract.refusal_samples import MAX_WEIGHT, DigestKey, RefusalSample, digest_of
 from fuseboard.contract.words import Reason
 from fuseboard.decision import Decision
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 #: Rules with a reservoir in one heartbeat, and the size of it; then the size of the one that others share.
 #: 32 samples take about 8 KB of a heartbeat.
@@ -83,7 +83,7 @@ class RefusalSamples:
         if key is None:
             self._clear()
 
-    def offer(self, decision: Decision, subject: Subject = NOBODY, tenant: str = "") -> None:
+    def offer(self, decision: Decision, subject: Subject = NO_SUBJECT, tenant: str = "") -> None:
         """Count a refusal, and perhaps keep it."""
         reason = decision.reason
         if self._key is None or decision.allowed or reason is None:

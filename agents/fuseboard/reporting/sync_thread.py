@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from fuseboard.reporting.heartbeat import BeatFailure, Exchange, FailedBeatError, Gateway
+from fuseboard.reporting.heartbeat import Exchange, FailedHeartbeatError, Gateway, HeartbeatFailure
 from fuseboard.reporting.loop_port import LoopGoneError
 
 logger = logging.getLogger("fuseboard.sync")
@@ -28,31 +28,31 @@ REFUSED_PACE_S = 30.0
 
 
 class SyncThread:
-    """All its callbacks run in this thread; ``after_beat`` also without a gateway."""
+    """All its callbacks run in this thread; ``after_heartbeat`` also without a gateway."""
 
     def __init__(
         self,
         *,
         gateway: Gateway | None,
         receive: Callable[[Exchange], None],
-        after_beat: Callable[[], None],
+        after_heartbeat: Callable[[], None],
         ended: Callable[[], None],
         rng: random.Random | None = None,
     ) -> None:
         self._gateway = gateway
-        self._receive, self._after_beat, self._ended = receive, after_beat, ended
+        self._receive, self._after_heartbeat, self._ended = receive, after_heartbeat, ended
         self._rng = rng or random.Random()
         self._condition = threading.Condition()
         self._stopping = False
         self._soon_at: float | None = None
         self._due = 0.0
         self._last = 0.0
-        self._failing: BeatFailure | None = None
+        self._failing: HeartbeatFailure | None = None
         self._attempt = 0
         #: Seconds between two heartbeats, as the gateway said. Each pause is jittered by 20 percent.
         self.pace_s = FIRST_PACE_S
         self.beats = 0
-        self.failures = dict.fromkeys(BeatFailure, 0)
+        self.failures = dict.fromkeys(HeartbeatFailure, 0)
         self._thread = threading.Thread(target=self._run, name="fuseboard-sync", daemon=True)
 
     # Called from any thread
@@ -60,7 +60,7 @@ class SyncThread:
     def start(self) -> None:
         self._thread.start()
 
-    def beat_soon(self, within_s: float = 0.0) -> None:
+    def heartbeat_soon(self, within_s: float = 0.0) -> None:
         """Send a heartbeat soon; many calls cause one. A gateway with problems still gets its pause."""
         at = monotonic() + self._rng.uniform(0, within_s)
         with self._condition:
@@ -78,7 +78,7 @@ class SyncThread:
 
     def _run(self) -> None:
         while not self._stopping:
-            pace_s = self._beat()
+            pace_s = self._send_heartbeat()
             self._last = monotonic()
             self._due = self._last + pace_s
             self._wait()
@@ -96,20 +96,20 @@ class SyncThread:
                 self._condition.wait(left)
             self._soon_at = None
 
-    def _beat(self) -> float:
+    def _send_heartbeat(self) -> float:
         """Send one heartbeat, whatever happens. Returns the pause before the next one in seconds."""
         try:
             try:
                 if self._gateway is not None:
-                    exchange = self._gateway.beat()
+                    exchange = self._gateway.send_heartbeat()
                     self.beats += 1
                     self.pace_s = exchange.response.next_ms / 1000
                     self._recovered()
                     self._receive(exchange)
-            except FailedBeatError as error:
+            except FailedHeartbeatError as error:
                 return self._failed(error)
             finally:
-                self._after_beat()
+                self._after_heartbeat()
         except LoopGoneError as error:
             logger.debug("sync.no_loop: %s", error)
         except Exception:
@@ -117,17 +117,17 @@ class SyncThread:
             logger.exception("sync.defect")
         return self.pace_s * self._rng.uniform(0.8, 1.2)
 
-    def _failed(self, error: FailedBeatError) -> float:
+    def _failed(self, error: FailedHeartbeatError) -> float:
         self.failures[error.failure] += 1
         if self._failing is not error.failure:
             level = (
                 logging.ERROR
-                if error.failure in (BeatFailure.REFUSED, BeatFailure.WRONG)
+                if error.failure in (HeartbeatFailure.REFUSED, HeartbeatFailure.WRONG)
                 else logging.WARNING
             )
             logger.log(level, "sync.%s: %s; the current configuration still applies", error.failure, error)
         self._failing = error.failure
-        if error.failure is BeatFailure.REFUSED:
+        if error.failure is HeartbeatFailure.REFUSED:
             return REFUSED_PACE_S * self._rng.uniform(0.8, 1.2)
         least, base, most = BACKOFF_S
         jittered = self._rng.uniform(least, min(most, base * 2 ** min(self._attempt, 10)))
@@ -143,7 +143,7 @@ class SyncThread:
         try:
             if self._gateway is not None:
                 self._gateway.leave()
-        except (FailedBeatError, LoopGoneError) as error:
+        except (FailedHeartbeatError, LoopGoneError) as error:
             logger.debug("sync.not_left: %s", error)
         try:
             self._ended()

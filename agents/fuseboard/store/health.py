@@ -116,7 +116,7 @@ class StoreHealth:
 
     def start(self) -> None:
         self._store.on_lost(self._connection_lost)
-        self._store.on_news(self._hear)
+        self._store.on_news(self._on_news)
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name="fuseboard-store")
 
     async def stop(self) -> None:
@@ -168,7 +168,7 @@ class StoreHealth:
         self.failed(str(error or "the server closed the connection"))
         self._wake.set()
 
-    def _hear(self) -> None:
+    def _on_news(self) -> None:
         """The store has noticed a change on its own."""
         self._news.set()
         if self.mode is not Mode.LOCAL:

@@ -31,12 +31,12 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Mode, Outcome, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.protection.pressure import Pressure
-from fuseboard.subject import NOBODY, Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 from fuseboard.testing.fake_backlog import FakeBacklogs
 from fuseboard.testing.fake_locks import FakeLocks
 from fuseboard.testing.fake_once import FakeEvents
 from fuseboard.testing.fake_retries import FakeRetries
-from fuseboard.testing.said import Ending, Refusal, spend
+from fuseboard.testing.scripted_results import Ending, Refusal, spend
 from fuseboard.testing.time import ManualClock
 
 D = TypeVar("D", Decision, Permit)
@@ -148,11 +148,11 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         cost: int = 1,
         *,
         costs: Mapping[str, int] | None = None,
-        subject: Subject = NOBODY,
+        subject: Subject = NO_SUBJECT,
         wait_s: float | None = None,
     ) -> Decision:
         check_request_options({"costs": costs, "wait_s": wait_s})
-        if tenant is None and harmless(subject) == NOBODY:
+        if tenant is None and harmless(subject) == NO_SUBJECT:
             raise Misconfigured("a caller without a tenant is decided by its address or key: pass a subject")
         if (refusal := spend(self._shed, tenant or "")) is not None:
             return self._note(refusal, tenant=tenant or "")
@@ -309,9 +309,9 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         }
 
     def enter_request(
-        self, tenant: str | None, subject: Subject = NOBODY, method: str = "", path: str = ""
+        self, tenant: str | None, subject: Subject = NO_SUBJECT, method: str = "", path: str = ""
     ) -> Decision | None:
-        """Refuses the requests of ``shed``. The fake measures nothing, so there is no ``Visit``."""
+        """Refuses the requests of ``shed``. The fake measures nothing, so there is no ``ServedRequest``."""
         refusal = spend(self._shed, tenant or "")
         return self._note(refusal, tenant=tenant or "") if refusal is not None else None
 

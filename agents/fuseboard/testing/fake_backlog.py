@@ -19,14 +19,14 @@ from fuseboard.backlog.options import (
     check_priority,
     to_bytes,
 )
-from fuseboard.backlog.questions import DEAD, DONE, NOT_OURS, RELEASE, RETRY, Questions
 from fuseboard.backlog.queue import MAX_WAIT_S
 from fuseboard.backlog.renewal import Renewal
+from fuseboard.backlog.scripts import DEAD, DONE, NOT_OURS, RELEASE, RETRY, BacklogScripts
 from fuseboard.backlog.workers import Handler, Value, Workers
 from fuseboard.contract.words import Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Misconfigured
-from fuseboard.testing.said import Refusal
+from fuseboard.testing.scripted_results import Refusal
 from fuseboard.testing.time import ManualClock
 
 #: How long a worker of the fake that finds no job lets other tasks run.
@@ -156,7 +156,7 @@ class FakeBacklog:
         tries = options.max_tries if max_tries is None else max_tries
         if type(tries) is not int or not 1 <= tries <= options.max_tries:
             raise Misconfigured(f"max_tries must be 1 to {options.max_tries}, not {max_tries!r}")
-        self._refuse_as_said(tenant)
+        self._refuse_as_scripted(tenant)
         jobs, size = self._depth(), sum(len(job.payload) for job in self._jobs.values())
         if job_id in self._jobs or job_id in self._results:
             return Submitted(job_id, False, jobs)
@@ -256,9 +256,9 @@ class FakeBacklog:
     # Methods that the real workers call
 
     @property
-    def questions(self) -> Questions:
+    def scripts(self) -> BacklogScripts:
         """This backlog answers them itself."""
-        return cast(Questions, self)
+        return cast(BacklogScripts, self)
 
     def remove(self, job: Job) -> None:
         self._running.pop(job.id, None)
@@ -355,7 +355,7 @@ class FakeBacklog:
     def _now(self) -> int:
         return int(self._agent.clock() * 1e6)
 
-    def _refuse_as_said(self, tenant: str) -> None:
+    def _refuse_as_scripted(self, tenant: str) -> None:
         refusal = self._refusal
         if refusal is None:
             return

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from fuseboard.calling.pauses import most_attempts, recorder
+from fuseboard.calling.waits import most_attempts, recorder
 
 
 class ManualClock:

@@ -153,7 +153,7 @@ class PodMachine(RuleBasedStateMachine):
     @rule()
     def an_operator_forces_it_open_or_ends_that(self) -> None:
         self.forced, self.revision = not self.forced, self.revision + 1
-        configuration = self.pod.admission._configuration
+        configuration = self.pod.admission.configuration
         usual = msgspec.structs.replace(configuration.snapshot.policy.dependencies[0], override=None)
         policy = msgspec.structs.replace(configuration.snapshot.policy, dependencies=(usual,))
         wanted = held_open(policy, 3600, POLICY) if self.forced else policy

@@ -172,7 +172,7 @@ class Pod:
 
     @property
     def breaker(self) -> FleetBreaker:
-        return self.admission._calls.breaker(NAME)
+        return self.admission.calls.breaker(NAME)
 
     def missing(self) -> str:
         """What Redis has not answered, and the tasks that have not ended."""

@@ -136,10 +136,10 @@ class Pod:
 
     @property
     def supplies(self) -> list[Any]:
-        return list(self.admission._leases._supplies)
+        return list(self.admission.leases._supplies)
 
     def close(self) -> None:
-        self.do(self.admission._leases.stop)
+        self.do(self.admission.leases.stop)
         self.loop.close()
 
 
@@ -200,7 +200,9 @@ def with_bug(module: ModuleType, mutant: Mutant) -> Iterator[None]:
     with ExitStack() as stack:
         if module is fleet_leases:
             stack.enter_context(patch("fuseboard.composition.Leases", twin.Leases))
-            stack.enter_context(patch("fuseboard.admission.request_admission.Supply", twin.Supply))
+            stack.enter_context(
+                patch("fuseboard.admission.request_admission.LeasedDemand", twin.LeasedDemand)
+            )
         else:
             stack.enter_context(patch.object(fleet_leases, "has_ample_room", twin.has_ample_room))
             stack.enter_context(patch.object(fleet_leases, "may_be_leased_early", twin.may_be_leased_early))

@@ -66,14 +66,14 @@ def publish_tiny(pod: Pod) -> None:
         tiers=(Tier(name="all", quotas=(TINY,)),),
         tuning=Tuning(),
     )
-    give(pod.admission._configuration, policy, revision=8)
+    give(pod.admission.configuration, policy, revision=8)
 
 
 def plain_calls(pod: Pod, number: int) -> int:
     """Requests as an application makes them: from the lease at hand first. Returns how many are allowed."""
     allowed = 0
     for _ in range(number):
-        decision = pod.admission.leased("acme")
+        decision = pod.admission.spend_by_name("acme")
         allowed += pod_allows(pod) if decision is None else decision.allowed
         pod.time.now += 0.02
         pod.run(0)
@@ -86,7 +86,7 @@ def pod_allows(pod: Pod) -> int:
 
 def test_a_change_before_the_question_is_asked(pod: Pod) -> None:
     (supply,) = pod.supplies
-    leases: Any = pod.admission._leases
+    leases: Any = pod.admission.leases
 
     def renew_and_change() -> None:
         leases.renew(supply)
@@ -98,7 +98,7 @@ def test_a_change_before_the_question_is_asked(pod: Pod) -> None:
 
 def test_a_change_after_the_old_lease_has_ended_and_before_the_answer(pod: Pod) -> None:
     (supply,) = pod.supplies
-    leases: Any = pod.admission._leases
+    leases: Any = pod.admission.leases
     store: Any = pod.store
     store.slow = True
     # Late in the life of the old lease, as when a burst spends it then.

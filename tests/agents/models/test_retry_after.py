@@ -28,7 +28,7 @@ from fuseboard.decision import Decision
 from fuseboard.errors import Refused
 from fuseboard.reporting.counters import Counters
 from fuseboard.store.store import OnReply, Word
-from fuseboard.subject import NOBODY, Costs, costs_of
+from fuseboard.subject import NO_SUBJECT, Costs, costs_of
 from tests.agents.models.pods import HeldStore, VirtualTime
 from tests.agents.scripts import START_US, VIRTUAL_CLOCK
 from tests.agents.servers import configured
@@ -161,7 +161,7 @@ class Trace:
             task.add_done_callback(asking.discard)
         await asyncio.gather(*asking)
         await asyncio.sleep(1)  # corrections are sent
-        self.admission._leases.stop()
+        self.admission.leases.stop()
 
     async def ask(self, tenant: str) -> None:
         cost, costs = self.draw.choice((1, 1, 1, 1, 2, 5)), None
@@ -210,12 +210,12 @@ class Trace:
             self.late.append(untrue)
 
     def demand(self, tenant: str, costs: Costs) -> Demand:
-        snapshot = self.admission._configuration.snapshot
+        snapshot = self.admission.configuration.snapshot
         rules = snapshot.quotas_of(tenant)
         if self.tiers[tenant].name == "calls":
-            return self.admission._calls.breaker("vendor").demand(costs, tenant, rules)
+            return self.admission.calls.breaker("vendor").demand(costs, tenant, rules)
         domains = self.admission._requests.domains
-        return domains.of_tenant(snapshot.policy, tenant, rules, costs, NOBODY)[1]
+        return domains.of_tenant(snapshot.policy, tenant, rules, costs, NO_SUBJECT)[1]
 
     def fits_at(self, demand: Demand) -> int:
         """When the call fits in each of its counters, if no other call comes."""

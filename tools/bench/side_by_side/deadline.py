@@ -32,7 +32,7 @@ async def _cost(url: str, redis_pid: int, results: Results) -> None:
         ours.running(url, "watched", tuning, may_decide_locally=True) as watched,
         ours.running(url, "unwatched", tuning, may_decide_locally=True) as unwatched,
     ):
-        unwatched.admission._batcher._watch = lambda question: None
+        unwatched.admission.batcher._watch = lambda question: None
         cpu: dict[str, list[float]] = {"watched": [], "unwatched": []}
         contenders = [("watched", watched, watched.call(20)), ("unwatched", unwatched, unwatched.call(20))]
         for number in range(-1, ROUNDS):

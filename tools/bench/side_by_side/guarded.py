@@ -129,7 +129,7 @@ def _retried(pod: ours.Pod) -> Made:
 def _without_protection(pod: ours.Pod) -> Made:
     """The same as ``_ours`` by an admission that knows no protection."""
     known = pod.admission
-    older = OlderAdmission(known._calls, known._configuration, known._lanes)
+    older = OlderAdmission(known.calls, known.configuration, known._lanes)
     admit, report, ok = older.admit_call, older.report, Outcome.OK
 
     async def call() -> None:

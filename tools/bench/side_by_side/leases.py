@@ -33,7 +33,7 @@ async def measure(url: str, redis_pid: int, results: Results) -> None:
 
 async def _warm_up(pod: ours.Pod) -> None:
     deadline = time.monotonic() + 5
-    while pod.admission.leased(TENANT) is None:
+    while pod.admission.spend_by_name(TENANT) is None:
         if time.monotonic() > deadline:
             raise SystemExit("a hot tenant was not leased within 5 s")
         await pod.admission.admit_request(TENANT)
@@ -41,7 +41,7 @@ async def _warm_up(pod: ours.Pod) -> None:
 
 async def _cost(pod: ours.Pod) -> float:
     """CPU of one leased decision relative to one ``time.monotonic()``; the await is reported beside it."""
-    leased, admit, monotonic = pod.admission.leased, pod.admission.admit_request, time.monotonic
+    leased, admit, monotonic = pod.admission.spend_by_name, pod.admission.admit_request, time.monotonic
     ratios, costs = [], []
     for _ in range(200):
         await asyncio.sleep(0.002)  # leases are renewed meanwhile
@@ -81,7 +81,7 @@ async def _poisson(leased: ours.Pod, asked: ours.Pod, redis_pid: int, results: R
             cpu[name].append(spent * 1e6 / calls)
             if name == "leased":
                 commands.append((pod.counters.store_answers - answers) / calls)
-    if asked.admission.leased(TENANT) is not None:
+    if asked.admission.spend_by_name(TENANT) is not None:
         raise SystemExit("the pod that asks Redis each time has a lease")
     for name, found in cpu.items():
         say(f"{CALLS_PER_S} calls/s, {name}: {statistics.median(found):.2f} us of Redis CPU per decision")

@@ -8,17 +8,21 @@ from uuid import uuid4
 from fuseboard.cli.doctor.findings import Finding, clock_finding, fail, ok, warn
 from fuseboard.contract.sync import SYNC_PATH, SyncRequest, encode
 from fuseboard.reporting.connection import Connection
-from fuseboard.reporting.heartbeat import BeatFailure, FailedBeatError, agent_version, read_answer
+from fuseboard.reporting.heartbeat import FailedHeartbeatError, HeartbeatFailure, agent_version, read_answer
 from fuseboard.reporting.http_response import ResponseError
 from fuseboard.settings import AgentSettings
 
 TIMEOUT_S = 2.0
 
 _DO = {
-    BeatFailure.UNREACHABLE: "is the gateway running, and is FUSEBOARD_URL its address as seen from here?",
-    BeatFailure.BUSY: "the gateway answers, but cannot serve: check its log",
-    BeatFailure.REFUSED: "create a token with 'python manage.py create_agent_token', and set FUSEBOARD_TOKEN",
-    BeatFailure.WRONG: "FUSEBOARD_URL must be the gateway's address, without a path",
+    HeartbeatFailure.UNREACHABLE: (
+        "is the gateway running, and is FUSEBOARD_URL its address as seen from here?"
+    ),
+    HeartbeatFailure.BUSY: "the gateway answers, but cannot serve: check its log",
+    HeartbeatFailure.REFUSED: (
+        "create a token with 'python manage.py create_agent_token', and set FUSEBOARD_TOKEN"
+    ),
+    HeartbeatFailure.WRONG: "FUSEBOARD_URL must be the gateway's address, without a path",
 }
 
 
@@ -27,10 +31,10 @@ async def check_gateway(settings: AgentSettings) -> list[Finding]:
         do = "set FUSEBOARD_URL and FUSEBOARD_TOKEN, unless this is intended"
         says = "none: the configuration comes from Redis alone, and the dashboard does not show this pod"
         return [warn("gateway", says, do)]
-    return await asyncio.to_thread(_beat, settings)
+    return await asyncio.to_thread(_send_heartbeat, settings)
 
 
-def _beat(settings: AgentSettings) -> list[Finding]:
+def _send_heartbeat(settings: AgentSettings) -> list[Finding]:
     connection = Connection(
         settings.url.rstrip("/") + SYNC_PATH,
         headers={
@@ -54,11 +58,11 @@ def _beat(settings: AgentSettings) -> list[Finding]:
     began = time.time()
     try:
         response = read_answer(connection.post(encode(request)))
-    except FailedBeatError as error:
+    except FailedHeartbeatError as error:
         return [fail("gateway", f"{settings.url}: {error}", _DO[error.failure])]
     except (OSError, ResponseError) as error:
         says = f"{settings.url}: {type(error).__name__}: {error}"
-        return [fail("gateway", says, _DO[BeatFailure.UNREACHABLE])]
+        return [fail("gateway", says, _DO[HeartbeatFailure.UNREACHABLE])]
     finally:
         connection.close()
     took_s = time.time() - began

@@ -19,7 +19,7 @@ from fuseboard.contract.breaker_state import parse_breaker, parse_override
 from fuseboard.contract.policy import BreakerPolicy, Dependency, Override
 from fuseboard.store import Store
 from fuseboard.store.store import ConnectionLostError
-from fuseboard.subject import NOBODY, Costs
+from fuseboard.subject import NO_SUBJECT, Costs
 
 
 async def explain_call(
@@ -39,7 +39,7 @@ async def explain_call(
         quotas = found.snapshot.quotas_of(tenant).of(tenant)
         limits += tuple(quota.limit for quota in quotas if quota.limit.dependency == dependency)
         facts.append(f"on behalf of   tenant {tenant!r}")
-    about = Explained(f"a call to {dependency!r}", tuple(facts), limits, NOBODY, costs, dependency)
+    about = Explained(f"a call to {dependency!r}", tuple(facts), limits, NO_SUBJECT, costs, dependency)
     async with inspecting(_with_override(found, dependency, override), store) as inside:
         expected = await inside.call(dependency, costs, tenant)
         plain = explanation(found, inside, about, expected)

@@ -103,7 +103,7 @@ class Taken(NamedTuple):
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
-class Questions:
+class BacklogScripts:
     """Belongs to the event loop of the agent."""
 
     def __init__(

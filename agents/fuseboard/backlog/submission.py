@@ -13,7 +13,7 @@ from fuseboard.admission.inspection import Inspection
 from fuseboard.agent_api.arguments import check_costs, check_seconds
 from fuseboard.backlog.jobs import Submitted
 from fuseboard.backlog.options import LONGEST_DELAY_S, check_id, check_priority, to_bytes
-from fuseboard.backlog.questions import ACCEPTED, FINISHED, KNOWN, NotRun, Questions
+from fuseboard.backlog.scripts import ACCEPTED, FINISHED, KNOWN, BacklogScripts, NotRun
 from fuseboard.batching.demand import LimitRef
 from fuseboard.batching.domains import LimitDomain, binds, demand_of
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
@@ -22,21 +22,21 @@ from fuseboard.contract import keys
 from fuseboard.contract.words import Reason
 from fuseboard.decision import Charge, Decision
 from fuseboard.errors import Misconfigured, Refused, StoreUnavailable
-from fuseboard.subject import NOBODY, Costs, costs_of
+from fuseboard.subject import NO_SUBJECT, Costs, costs_of
 
 #: When to try a full backlog again.
 FULL_RETRY_S = 1.0
 
 
-class Submitting:
+class Submitter:
     """Belongs to the event loop of the agent."""
 
-    def __init__(self, admission: Admission, inside: Inspection, questions: Questions) -> None:
+    def __init__(self, admission: Admission, inside: Inspection, scripts: BacklogScripts) -> None:
         self._admission = admission
         self._requests, self._calls = inside.requests, inside.calls
-        self._questions = questions
+        self._scripts = scripts
         # The tenant's quotas on the dependency, apart from its breaker: an open one must not refuse a submit.
-        self._quotas = LimitDomain(f"d:{questions.dependency}", self._calls.settlements)
+        self._quotas = LimitDomain(f"d:{scripts.dependency}", self._calls.settlements)
 
     async def submit(
         self,
@@ -52,7 +52,7 @@ class Submitting:
         max_tries: int,
     ) -> Submitted:
         """Raises ``Refused`` (a quota, ``backlog_full``, ``store_unavailable``) and ``Misconfigured``."""
-        options = self._questions.options
+        options = self._scripts.options
         if costs is not None:
             check_costs(costs)
         charged = costs_of(cost, costs)
@@ -66,7 +66,7 @@ class Submitting:
             raise Misconfigured(f"max_tries must be 1 to {options.max_tries}, not {max_tries!r}")
         if not self._calls.health.usable:
             self._refuse(Reason.STORE_UNAVAILABLE)
-        never = self._questions.never(charged)
+        never = self._scripts.never(charged)
         if never is not None:
             self._refuse(refusal_reason(never, Reason.VENDOR_LIMIT), rule=never.name)
         spent = await self._spend(tenant, charged) if tenant else None
@@ -85,16 +85,16 @@ class Submitting:
             options.max_jobs,
             options.max_bytes,
             options.max_memory_percent,
-            self._questions.channel,
-            self._questions.dependency,
+            self._scripts.channel,
+            self._scripts.dependency,
         ]
         try:
-            status, _, jobs, _ = await self._questions.submit(asked, body)
+            status, _, jobs, _ = await self._scripts.submit(asked, body)
         except NotRun:
             self._give_back(spent)
             self._refuse(Reason.STORE_UNAVAILABLE)
         except StoreUnavailable:
-            # It may have been accepted. Submitting again with this id is safe.
+            # It may have been accepted. Submitter again with this id is safe.
             self._finish(spent)
             self._refuse(Reason.STORE_UNAVAILABLE)
         except asyncio.CancelledError:
@@ -114,7 +114,7 @@ class Submitting:
 
     async def _spend(self, tenant: str, costs: Costs) -> Decision:
         """Spend the tenant's quotas on requests, and then those on the dependency."""
-        decision = await self._requests.admit(tenant, costs, NOBODY)
+        decision = await self._requests.admit(tenant, costs, NO_SUBJECT)
         if not decision.allowed:
             raise Refused(decision)
         try:
@@ -140,14 +140,14 @@ class Submitting:
         return self._calls.decisions.charge(self._quotas.name, demand, answer)
 
     def _demand(self, tenant: str, rules: TenantRules, costs: Costs) -> StandingDemand:
-        name = self._questions.dependency
+        name = self._scripts.dependency
         refs = [
             LimitRef(
                 quota.limit,
                 keys.dependency_quota(self._calls.environment, name, quota.tenant, quota.name),
             )
             for quota in rules.of(tenant)
-            if binds(quota.limit, costs, NOBODY, dependency=name)
+            if binds(quota.limit, costs, NO_SUBJECT, dependency=name)
         ]
         return demand_of(refs, costs, rules.priority)
 
@@ -161,7 +161,7 @@ class Submitting:
             self._admission.give_back(spent)
 
     def _refuse(self, reason: Reason, *, rule: str = "", tenant: str = "", wait_s: float = 0.0) -> NoReturn:
-        name = self._questions.dependency
+        name = self._scripts.dependency
         self._calls.counters.call_refused(name, reason)
         decisions, snapshot = self._calls.decisions, self._calls.configuration.snapshot
         refusal = Refusal(reason, rule or name, wait_s)
