@@ -26,7 +26,7 @@ def slow_for_a_while(passed: float) -> float:
 
 
 class TestExperiment:
-    def test_t1_waits_stay_near_the_target_at_150_percent(self):
+    def test_waits_stay_near_the_target_at_150_percent(self):
         story = run_virtually(traffic(75, rising, normal))
         end = story[62:]
         assert 0.28 < refused_part(end) < 0.40
@@ -36,7 +36,7 @@ class TestExperiment:
         # 10 slots x 100 ms / 20 ms, and still.
         assert {second.size for second in end} <= set(range(44, 52))
 
-    def test_t1_a_service_that_becomes_four_times_slower_and_recovers(self):
+    def test_a_service_that_becomes_four_times_slower_and_recovers(self):
         story = run_virtually(traffic(50, lambda _: 550.0, slow_for_a_while))
         assert quantile(1 - 1e-9, story) <= 0.2 + 1e-6
         assert story[38].size <= 16

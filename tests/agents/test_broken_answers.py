@@ -23,14 +23,14 @@ __all__ = ["send", "settings", "vendor"]
 
 
 def test_a_body_that_breaks_off_is_sent_for_again(vendor: Vendor, send: Send):
-    """M2: the answer is thrown away anyway. It was raised as a ReadError, and the request was sent once."""
+    """The answer is thrown away anyway. It was raised as a ReadError, and the request was sent once."""
     vendor.fails(503, x_cut="1")
     assert send("GET") == (200, "fine")
     assert len(vendor.seen) == 2
 
 
 def test_a_long_answer_is_not_repeated(vendor: Vendor, send: Send):
-    """L2: the adapter of requests repeated it."""
+    """The adapter of requests repeated it."""
     vendor.script.append((503, {}, b"x" * 200_000))
     assert send("GET") == (503, "x" * 200_000)
     assert len(vendor.seen) == 1
@@ -45,7 +45,7 @@ READ_ERRORS = (
 
 
 def test_a_last_answer_that_breaks_off_raises_what_broke_it(vendor: Vendor, send: Send):
-    """M3: the session of requests read it again, and found an empty body."""
+    """The session of requests read it again, and found an empty body."""
     vendor.fails(429, body={"error": {"code": "new"}}, x_cut="1")
     with pytest.raises(READ_ERRORS):
         send("POST", content=b"order")
@@ -54,7 +54,7 @@ def test_a_last_answer_that_breaks_off_raises_what_broke_it(vendor: Vendor, send
 
 @pytest.mark.parametrize(("body", "waits_s"), [(LIMITED, 3600), (NO_MONEY, 60)])
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
-async def test_m1_an_answer_whose_body_breaks_is_handed_on(
+async def test_an_answer_whose_body_breaks_is_handed_on(
     vendor: Vendor, settings: AgentSettings, library: str, body: object, waits_s: int
 ):
     """The status was lost, and its code: an account without money cooled the fleet for an hour."""
@@ -96,7 +96,7 @@ class Cut:
 
 @pytest.mark.parametrize(("status", "attempts"), [(429, 1), (503, 3)])
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
-def test_m1_a_stream_that_breaks_off_is_closed_once(
+def test_a_stream_that_breaks_off_is_closed_once(
     settings: AgentSettings, library: str, status: int, attempts: int
 ):
     client_of, ours = ASYNC[library]
@@ -109,7 +109,7 @@ def test_m1_a_stream_that_breaks_off_is_closed_once(
     assert cut.closed == attempts
 
 
-def test_m1_a_slow_body_does_not_delay_the_report(
+def test_a_slow_body_does_not_delay_the_report(
     vendor: Vendor, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(guarded_request, "CODE_WITHIN_S", 0.01)
@@ -137,7 +137,7 @@ def admitted(agent: blocking.Agent) -> bool:
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, MemoryError])
-def test_m3_a_body_that_cannot_be_read_is_reported_first(
+def test_a_body_that_cannot_be_read_is_reported_first(
     vendor: Vendor, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
 ):
     """A probe permit stayed taken until it expired."""
@@ -159,13 +159,13 @@ class BrokenParts:
         raise self._raised
 
 
-def test_m3_a_body_that_nests_too_deep_is_no_error(vendor: Vendor, send: Send):
+def test_a_body_that_nests_too_deep_is_no_error(vendor: Vendor, send: Send):
     deep = b"[" * 60_000
     vendor.script.append((429, {"Content-Type": "application/json"}, deep))
     assert send("POST", content=b"order") == (429, deep.decode())
 
 
-def test_l3_a_retry_whose_admission_fails_gives_its_budget_back(
+def test_a_retry_whose_admission_fails_gives_its_budget_back(
     vendor: Vendor, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(guarded_request, "block", lambda _: None)
@@ -188,7 +188,7 @@ def test_l3_a_retry_whose_admission_fails_gives_its_budget_back(
         assert given_back == [True]
 
 
-def test_l7_every_kind_of_timeout_obeys_the_deadline():
+def test_every_kind_of_timeout_obeys_the_deadline():
     with fuseboard.deadline(5):
         assert _bounded(60) <= 5
         assert _bounded((1, 60))[0] == 1

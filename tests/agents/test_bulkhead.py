@@ -51,7 +51,7 @@ class TestShares:
 
 
 class TestPools:
-    def test_t19_a_full_tier_delays_no_other(self):
+    def test_a_full_tier_delays_no_other(self):
         async def main() -> None:
             bulkhead, loop = Bulkhead(SMALL), asyncio.get_running_loop()
             seat(bulkhead, 2)
@@ -394,7 +394,7 @@ class TestPressure:
         assert {steps.measure(0.6, 0.5, 2.0 + moment) for moment in range(60)} == {(25, 2, 1)}
 
     def test_slots_come_back_when_what_was_short_is_low_whatever_the_other_uses(self):
-        """Third reader, medium 4: a process whose memory stays at 65 % never got its slots back."""
+        """A process whose memory stays at 65 % never got its slots back."""
         for short, other in (("cpu", "memory"), ("memory", "cpu")):
             steps = self.steps()
             for moment in range(2):

@@ -1,4 +1,4 @@
-"""T6: 500 calls at once to one pod, with 50 slots and 5 s in the queue."""
+"""500 calls at once to one pod, with 50 slots and 5 s in the queue."""
 
 import asyncio
 from collections import Counter
@@ -67,7 +67,7 @@ CASES: list[tuple[CallProtection, float, dict[tuple[str, float], int]]] = [
 
 
 @pytest.mark.parametrize(("protection", "latency_s", "expected"), CASES)
-def test_t6_what_fits_is_made_and_the_rest_is_refused_in_time(
+def test_what_fits_is_made_and_the_rest_is_refused_in_time(
     make_pod: Make, protection: CallProtection, latency_s: float, expected: dict[tuple[str, float], int]
 ):
     pod = make_pod(protection)

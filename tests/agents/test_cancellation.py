@@ -1,4 +1,4 @@
-"""No ``stop`` of the agent depends on a single cancellation (issue 11, finding 13 f)."""
+"""No ``stop`` of the agent depends on a single cancellation."""
 
 import asyncio
 import threading

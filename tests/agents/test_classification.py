@@ -103,7 +103,7 @@ def test_a_vendor_says_whether_to_repeat_a_request():
     assert not classify_answer(503, {"x-should-retry": "false"}).retryable
     assert classify_answer(503, {"x-should-retry": "maybe"}).retryable
     assert not classify_answer(429, {"x-should-retry": "true"}, "insufficient_quota").retryable
-    # L8: no attempt succeeds until a person acts.
+    # No attempt succeeds until a person acts.
     assert not classify_answer(400, {"x-should-retry": "true"}, "authentication_error").retryable
     assert not classify_answer(402, {"x-should-retry": "true"}).retryable
 
@@ -116,10 +116,10 @@ def test_a_vendor_says_whether_to_repeat_a_request():
         ({"retry-after": "9"}, 9000),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9000),
         ({"retry-after-ms": "-1"}, 0),
-        # L5: less than a millisecond hid the other header.
+        # Less than a millisecond hid the other header.
         ({"retry-after-ms": "0.4"}, 1),
         ({"retry-after-ms": "0", "retry-after": "9"}, 9000),
-        # L4: milliseconds since 1970 are a mistake of an hour, not no time at all.
+        # Milliseconds since 1970 are a mistake of an hour, not no time at all.
         ({"retry-after": "1764000000000"}, 3_600_000),
         ({"retry-after": "9" * 400}, 3_600_000),
         ({"retry-after-ms": "9" * 400}, 3_600_000),
@@ -172,7 +172,7 @@ def test_each_builtin_exception_is_in_the_table(error: BaseException, expected: 
             "UnsupportedProtocol LocalProtocolError InvalidURL CookieConflict TooManyRedirects",
             "A",
         ),
-        # M5: it was neutral, so a vendor whose answers cannot be read never opened the breaker.
+        # The error was neutral, so a vendor whose answers cannot be read never opened the breaker.
         ("DecodingError", "TA"),
     ],
 )
@@ -234,7 +234,7 @@ def test_what_was_surely_not_sent_is_recognized():
         (requests.ConnectionError(urllib3.exceptions.MaxRetryError(pool, "/", not_made)), False),
         (requests.ConnectionError(lost), True),
         (requests.ConnectTimeout(), False),
-        # M8: urllib3 1.26 wraps what broke behind a proxy like what never reached it.
+        # urllib3 1.26 wraps what broke behind a proxy like what never reached it.
         (
             requests.exceptions.ProxyError(urllib3.exceptions.ProxyError("broken", ConnectionResetError())),
             True,

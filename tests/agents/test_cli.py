@@ -190,7 +190,7 @@ class TestExplainADependency:
         assert 0 < said["breaker"]["opens_for_s"] <= 66
         assert 0 < said["retry_after_ms"] <= 66_001
 
-    def test_c10_a_breaker_with_a_window_of_calls(self, environment, run, limits):
+    def test_a_breaker_with_a_window_of_calls(self, environment, run, limits):
         """Explained are the outcomes that the breaker judges, and how many seconds they took."""
         payments = Dependency(name="payments", breaker=BreakerPolicy(window_s=600, window_calls=20))
         publish(limits, msgspec.structs.replace(RULES, dependencies=(payments,)), revision=43)

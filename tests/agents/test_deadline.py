@@ -78,7 +78,7 @@ def test_a_generator_that_is_resumed_in_another_context_ends_normally() -> None:
     assert found == [1, 2, None]
 
 
-async def test_m9_an_abandoned_generator_takes_its_deadline_with_it() -> None:
+async def test_an_abandoned_generator_takes_its_deadline_with_it() -> None:
     """The loop closes it in another context. The consumer kept a deadline that passes, so its calls ended."""
 
     async def parts() -> AsyncIterator[int]:

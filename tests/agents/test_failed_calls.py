@@ -1,4 +1,4 @@
-"""How calls failed, as a heartbeat reports it (issue 13, part 4: the last failures of a dependency)."""
+"""How calls failed, as a heartbeat reports it."""
 
 import json
 from collections.abc import MutableMapping

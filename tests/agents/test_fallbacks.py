@@ -49,7 +49,7 @@ def agent(tmp_path: Path) -> Agent:
     return Agent(settings=settings_with(tmp_path, POLICY))
 
 
-async def test_t18_a_failing_primary_is_answered_by_the_fallback_and_flagged(agent: Agent, caplog):
+async def test_a_failing_primary_is_answered_by_the_fallback_and_flagged(agent: Agent, caplog):
     caplog.set_level(logging.WARNING)
     chain = agent.fallback("llm", [Alternative("mini", call=returns("short")), Default("sorry")])
     assert await chain.run(returns("long")) == Answer(value="long", source="llm")
@@ -71,12 +71,12 @@ async def test_t18_a_failing_primary_is_answered_by_the_fallback_and_flagged(age
         (refused(Reason.SUSPENDED), False),
         (HttpError(503), True),
         (HttpError(400), False),
-        # M4: none of them is a mistake in the request. Another vendor has another account.
+        # None of them is a mistake in the request. Another vendor has another account.
         (HttpError(401), True),
         (HttpError(402), True),
         (HttpError(403), True),
         *((HttpError(status), False) for status in (404, 405, 409, 410, 422)),
-        # H3: a client library wraps what its transport raises.
+        # A client library wraps what its transport raises.
         (wrapped(refused(Reason.BREAKER_OPEN)), True),
         (wrapped(refused(Reason.QUOTA)), False),
         (ValueError("an answer that does not parse"), True),
@@ -186,13 +186,13 @@ async def test_if_a_critical_call_fails_the_others_end_first(agent: Agent):
     assert len(ended) == 4
 
 
-async def test_h3_the_reason_is_that_of_the_refusal_inside(agent: Agent):
+async def test_the_reason_is_that_of_the_refusal_inside(agent: Agent):
     chain = agent.fallback("llm", [Default("sorry")])
     assert (await chain.run(raises(wrapped(refused(Reason.BREAKER_OPEN))))).reason == "breaker_open"
 
 
 @pytest.mark.filterwarnings("error")
-async def test_l10_a_call_that_did_not_begin_is_closed(agent: Agent):
+async def test_a_call_that_did_not_begin_is_closed(agent: Agent):
     """Python warned that it was never awaited."""
     calls = [returns(1)() for _ in range(3)]
     task = asyncio.create_task(

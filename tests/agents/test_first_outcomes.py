@@ -1,4 +1,4 @@
-"""After a quiet window, one faulty pod does not open the breaker of the fleet (issue 11, finding 13 e)."""
+"""After a quiet window, one faulty pod does not open the breaker of the fleet."""
 
 import asyncio
 from math import inf

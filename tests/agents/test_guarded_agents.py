@@ -129,7 +129,6 @@ class TestNesting:
 
 class TestBlocks:
     async def test_a_block_is_also_a_decorator_as_in_release_0_1(self, settings: AgentSettings):
-        """Third reader, low 11."""
         async with Agent(settings=settings) as agent:
 
             @agent.call("payments")

@@ -49,7 +49,7 @@ class TestEveryPathFreesTheSlot:
         assert tokens(pod) == 1_000
 
     def test_a_call_that_was_made_cannot_be_taken_back(self, make_pod: Make):
-        """Third reader, low 9: ``give_back`` after ``report`` put back the token of a call that was made."""
+        """``give_back`` after ``report`` put back the token of a call that was made."""
         pod = make_pod()
         call = admitted(pod)
         permit = call.permit
@@ -128,7 +128,7 @@ class TestEveryPathFreesTheSlot:
             pod.report(call, Outcome.OK)
 
     def test_after_a_stop_a_new_configuration_makes_no_call_wait(self, make_pod: Make):
-        """Third reader, low 13: it switched bulkheads on again for the last calls."""
+        """A new configuration switched bulkheads on again for the last calls."""
         pod = make_pod()
         pod.run(lambda: pod.admission.guards.stop())
         policy = pod.configuration.snapshot.policy
@@ -232,7 +232,7 @@ class TestSettings:
     def test_two_threads_that_need_a_breaker_get_the_same_one(
         self, make_pod: Make, monkeypatch: pytest.MonkeyPatch
     ):
-        """Third reader, medium 5: ``resilience()`` in a worker thread makes breakers."""
+        """``resilience()`` in a worker thread makes breakers."""
         calls = make_pod().admission.calls
         new, made = type(calls).new_breaker, []
 

@@ -1,4 +1,4 @@
-"""Outcomes of calls that an earlier state of a breaker admitted change nothing (issue 11, finding 13 a)."""
+"""Outcomes of calls that an earlier state of a breaker admitted change nothing."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

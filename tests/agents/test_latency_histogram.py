@@ -62,7 +62,7 @@ def test_a_late_turn_keeps_nothing_longer() -> None:
 
 
 def test_reading_changes_nothing() -> None:
-    """Third reader, low 8: two threads that read at the end of a half window lost up to 10 s of samples."""
+    """Two threads that read at the end of a half window lost up to 10 s of samples."""
     histogram = LatencyHistogram()
     histogram.add(1.0, 0.0)
     for late_s in (0.0, 1.0, 4.9, 5.0, 9.9, 10.0, 50.0):

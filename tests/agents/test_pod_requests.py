@@ -27,7 +27,7 @@ def test_a_visit_is_counted_once_however_often_it_ends() -> None:
 
 
 def test_a_visit_that_is_never_left_is_left_by_the_next_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """Third reader, low 10: a middleware that drops a streaming response leaked a request for ever."""
+    """A middleware that drops a streaming response leaked a request for ever."""
     bench = Bench()
     for answered in (True, False):
         visit = bench.pod.enter("GET /", FREE, "acme")
@@ -53,7 +53,7 @@ def test_a_visit_that_is_never_left_is_left_by_the_next_tick(caplog: pytest.LogC
 
 
 def test_an_answer_after_the_end_counts_nothing() -> None:
-    """Third reader, M1: it was subtracted twice from the requests without an answer, for ever."""
+    """Such a request was subtracted twice from the requests without an answer, for ever."""
     bench = Bench()
     for _ in range(3):
         visit = bench.pod.enter("GET /", FREE, "acme")

@@ -1,4 +1,4 @@
-"""How long a refusal lasts that a pod remembers (issue 11, finding 13 b)."""
+"""How long a refusal lasts that a pod remembers."""
 
 import asyncio
 import struct

@@ -129,7 +129,7 @@ def test_the_window_slides(store: Store):
 BY_CALLS = replace(POLICY, window_s=600, minimum_calls=10, window_calls=20)
 
 
-def test_c10_a_quiet_dependency_is_judged_by_its_last_calls(limits: redis.Redis):
+def test_a_quiet_dependency_is_judged_by_its_last_calls(limits: redis.Redis):
     """An hour of traffic in ten seconds, and then one call in ten seconds: half of the last 20 fail."""
 
     def last_of(policy: BreakerPolicy) -> list[str]:
@@ -154,7 +154,7 @@ def test_c10_a_quiet_dependency_is_judged_by_its_last_calls(limits: redis.Redis)
     assert last_of(BY_CALLS) == ["none"] * 19 + ["tripped"]
 
 
-def test_c10_a_busy_dependency_is_judged_by_its_newest_second(limits: redis.Redis):
+def test_a_busy_dependency_is_judged_by_its_newest_second(limits: redis.Redis):
     store = Store(limits, policy=BY_CALLS, guarded=True)
     generation = store.admit().generation
     store.report(generation, ok=90, failure=10, tail=0, server="a")
@@ -169,7 +169,7 @@ def test_c10_a_busy_dependency_is_judged_by_its_newest_second(limits: redis.Redi
     assert (answer.change, answer.calls, answer.failures) == ("tripped", 20, 10)
 
 
-def test_c10_calls_before_the_window_of_seconds_are_forgotten(limits: redis.Redis):
+def test_calls_before_the_window_of_seconds_are_forgotten(limits: redis.Redis):
     store = Store(limits, policy=replace(BY_CALLS, window_s=10), guarded=True)
     generation = store.admit().generation
     store.report(generation, failure=4, tail=0, server="a")
@@ -178,7 +178,7 @@ def test_c10_calls_before_the_window_of_seconds_are_forgotten(limits: redis.Redi
     assert (answer.change, answer.calls) == ("none", 4)
 
 
-def test_c10_slow_calls_are_judged_by_the_last_calls_too(limits: redis.Redis):
+def test_slow_calls_are_judged_by_the_last_calls_too(limits: redis.Redis):
     store = Store(limits, policy=BY_CALLS, guarded=True)
     generation = store.admit().generation
     store.report(generation, ok=500, server="a")
@@ -188,7 +188,7 @@ def test_c10_slow_calls_are_judged_by_the_last_calls_too(limits: redis.Redis):
     assert store.breaker().cause == "slow"
 
 
-def test_c10_agents_of_both_versions_count_in_the_same_ring(limits: redis.Redis):
+def test_agents_of_both_versions_count_in_the_same_ring(limits: redis.Redis):
     """A pod without the field judges by all calls of the window, and disturbs no other."""
     older = Store(limits, policy=replace(BY_CALLS, window_calls=0), guarded=True)
     newer = Store(limits, policy=BY_CALLS, guarded=True)
@@ -202,7 +202,7 @@ def test_c10_agents_of_both_versions_count_in_the_same_ring(limits: redis.Redis)
     assert (answer.change, answer.calls, answer.failures) == ("tripped", 20, 11)
 
 
-def test_c10_probes_are_reported_beside_a_window_of_calls(limits: redis.Redis):
+def test_probes_are_reported_beside_a_window_of_calls(limits: redis.Redis):
     store = Store(limits, policy=BY_CALLS, guarded=True)
     generation = open_again(store)
     assert store.report(generation, probes=(("b2.1", 1), ("b2.2", 1))).change == "closed"

@@ -31,7 +31,7 @@ from tests.agents.retry_world import DOWN, RETRY, World, now, play
         (True, None, 0.0, None, 3),
     ],
 )
-def test_t10_the_table_of_the_budget(closed, mean_wait_s, saturation, error_rate, retries):
+def test_the_table_of_the_budget(closed, mean_wait_s, saturation, error_rate, retries):
     assert retries == allowance(
         closed=closed, mean_wait_s=mean_wait_s, saturation=saturation, error_rate=error_rate
     )

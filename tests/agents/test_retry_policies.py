@@ -39,7 +39,7 @@ def test_a_call_may_be_repeated_otherwise_than_the_policy_says():
     play(main())
 
 
-def test_m7_a_refused_call_allows_no_retry():
+def test_a_refused_call_allows_no_retry():
     """A breaker that was open for 10 s at 1,000 calls per second allowed 1,000 retries."""
     refused = Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN, rule="api"))
 
@@ -55,7 +55,7 @@ def test_m7_a_refused_call_allows_no_retry():
     play(main())
 
 
-def test_l1_a_spent_budget_is_logged_once_a_second(caplog):
+def test_a_spent_budget_is_logged_once_a_second(caplog):
     async def main() -> None:
         retry = Retry(idempotent=True, floor_milli=0, budget_percent=0)
         world = World(*[DOWN] * 40, retry=retry, clock=now, warm=0)
@@ -76,7 +76,7 @@ def test_l1_a_spent_budget_is_logged_once_a_second(caplog):
     ("error", "neutral"),
     [(Refused(Decision(allowed=False, reason=Reason.SHED)), ()), (HttpError(503), (HttpError,))],
 )
-def test_l6_what_says_nothing_about_the_dependency_counts_neither_way(error, neutral):
+def test_what_says_nothing_about_the_dependency_counts_neither_way(error, neutral):
     async def main() -> None:
         world = World(DOWN, error, retry=Retry(attempts=1, idempotent=True), clock=now)
         for expected in (DOWN, error):
@@ -89,7 +89,7 @@ def test_l6_what_says_nothing_about_the_dependency_counts_neither_way(error, neu
     play(main())
 
 
-def test_l9_an_error_is_freed_with_the_call():
+def test_an_error_is_freed_with_the_call():
     """It referred to the frame that referred to the call, and the call to it."""
 
     class Lost(ConnectionRefusedError):

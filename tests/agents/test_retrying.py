@@ -25,7 +25,7 @@ def notes(error: BaseException) -> str:
 # T20
 
 
-def test_t20_sustained_failures_deplete_the_budget_within_cap_and_deadline(caplog):
+def test_sustained_failures_deplete_the_budget_within_cap_and_deadline(caplog):
     async def main() -> tuple[World, list[float]]:
         world = World(*[DOWN] * 500, retry=RETRY, clock=now, warm=0)
         took = []
@@ -244,7 +244,7 @@ def test_an_attempt_ends_at_the_deadline():
 @pytest.mark.parametrize(
     ("error", "arguments", "retry", "attempts"),
     [
-        # H1: the last request was not received, but others of the block may have been.
+        # The last request was not received, but others of the block may have been.
         (DOWN, {}, Retry(), 1),
         (DOWN, {"idempotent": True}, Retry(), 2),
         (TimeoutError("late"), {}, Retry(), 1),

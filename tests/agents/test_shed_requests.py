@@ -66,7 +66,7 @@ async def statuses(app: Any, *tenants: str | None) -> list[int]:
 ALL = ("free", "pro", "premium")
 
 
-async def test_t11_at_the_middleware(agent: Agent):
+async def test_at_the_middleware(agent: Agent):
     app = FuseboardMiddleware(hello, agent, tenant_of)
     assert await statuses(app, *ALL) == [200, 200, 200]
     press(agent, SOME)

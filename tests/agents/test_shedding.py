@@ -50,7 +50,7 @@ def admitted(shedding: Shedder, *priorities: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_t3_at_200_percent_half_is_refused_and_priority_decides_who(seed: int) -> None:
+def test_at_200_percent_half_is_refused_and_priority_decides_who(seed: int) -> None:
     result = simulate(shedder(seed=seed), rate=lambda now: 2 * CAPACITY, who=anyone, seconds=60, seed=seed)
     assert result.drop_rate(5) == pytest.approx(0.5, abs=0.03)
     parts = [result.part(level) for level in LEVELS]
@@ -71,7 +71,7 @@ def test_without_shedding_the_same_load_has_no_answer_in_time() -> None:
 # T5
 
 
-def test_t5_throughput_is_flat_above_capacity_and_latency_stays() -> None:
+def test_throughput_is_flat_above_capacity_and_latency_stays() -> None:
     dropped = []
     for load in (0.5, 0.9, 1.25, 1.5, 2.0):
         result = simulate(shedder(), rate=lambda now, load=load: load * CAPACITY, who=anyone, seconds=40)
@@ -89,7 +89,7 @@ def test_t5_throughput_is_flat_above_capacity_and_latency_stays() -> None:
     ("pressure", "expected"),
     [(0.65, [FREE, PRO, PREMIUM]), (0.75, [PRO, PREMIUM]), (0.95, [PREMIUM])],
 )
-def test_t11_pressure_refuses_the_lowest_tier_then_all_but_the_highest(
+def test_pressure_refuses_the_lowest_tier_then_all_but_the_highest(
     pressure: float, expected: list[int]
 ) -> None:
     shedding = shedder((FREE, PRO, PREMIUM))
@@ -132,7 +132,7 @@ def test_pressure_of_a_pod_with_one_tier_thins_it_out() -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_t23_twice_the_load_and_back_switches_twice(seed: int) -> None:
+def test_twice_the_load_and_back_switches_twice(seed: int) -> None:
     result = simulate(
         shedder(seed=seed),
         rate=lambda now: CAPACITY * (2 if 20 <= now < 40 else 0.7),

@@ -120,7 +120,7 @@ async def test_a_deadline_passes_by_the_clock(fuseboard_agent: FakeAgent):
 
 
 async def test_a_deadline_that_has_passed_refuses_the_call(fuseboard_agent: FakeAgent):
-    """M4: a test of what happens then was green, and production refused."""
+    """A test of what happens then was green, and production refused."""
     for wrong in (-1, 0.0, "x"):
         with pytest.raises(fuseboard.Misconfigured, match="deadline_s"):
             await fuseboard_agent.admit_call("api", deadline_s=wrong)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ async def test_a_deadline_that_has_passed_refuses_the_call(fuseboard_agent: Fake
 
 
 async def test_each_outcome_is_reported_as_the_test_says(fuseboard_agent: FakeAgent):
-    """M5: both were ok."""
+    """Both outcomes were ok."""
     for outcome in (Outcome.SLOW, Outcome.NEUTRAL):
         fuseboard_agent.next("api", outcome)
         assert await ask(fuseboard_agent) == "answer"
@@ -148,7 +148,7 @@ async def test_each_outcome_is_reported_as_the_test_says(fuseboard_agent: FakeAg
 
 
 async def test_functions_in_threads_are_guarded_and_retried(fuseboard_agent: FakeAgent):
-    """M6: there was no running loop."""
+    """The threads had no running loop."""
 
     @fuseboard_agent.guard("api")
     def guarded() -> str:

@@ -1,4 +1,4 @@
-"""One WARN line per change of a breaker, with the figures (issue 11, item 12)."""
+"""One WARN line per change of a breaker, with the figures."""
 
 import logging
 import re

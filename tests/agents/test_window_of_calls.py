@@ -1,4 +1,4 @@
-"""A pod's own breaker with a window of calls (issue 11, item C10)."""
+"""A pod's own breaker with a window of calls."""
 
 import pytest
 from msgspec.structs import replace
@@ -48,14 +48,14 @@ def calls_until_open(clock: Clock, policy: BreakerPolicy, bad: Outcome) -> int:
 
 
 @pytest.mark.parametrize("bad", [Outcome.FAILURE, Outcome.SLOW])
-def test_c10_a_quiet_dependency_is_judged_by_its_last_calls(clock: Clock, bad: Outcome):
+def test_a_quiet_dependency_is_judged_by_its_last_calls(clock: Clock, bad: Outcome):
     # 20 bad calls are the newest seconds with 20 calls. Before, the good ones are among them.
     assert calls_until_open(clock, BY_CALLS, bad) == 20
     # Only when the window of seconds has forgotten the good calls, after 10 minutes.
     assert calls_until_open(clock, replace(BY_CALLS, window_calls=0), bad) == 60
 
 
-def test_c10_whole_seconds_are_judged(clock: Clock):
+def test_whole_seconds_are_judged(clock: Clock):
     breaker = LocalBreaker()
     for _ in range(30):
         breaker.record(Outcome.OK, BY_CALLS)
@@ -67,7 +67,7 @@ def test_c10_whole_seconds_are_judged(clock: Clock):
     assert breaker.figures == (60, 30, 0, 30)
 
 
-def test_c10_fewer_calls_than_the_window_wants_are_judged_all(clock: Clock):
+def test_fewer_calls_than_the_window_wants_are_judged_all(clock: Clock):
     breaker = LocalBreaker()
     for _ in range(9):
         clock.now += 1

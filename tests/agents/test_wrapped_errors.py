@@ -39,7 +39,7 @@ def test_a_certificate_that_does_not_match_is_a_mistake_also_inside():
     assert flags(error) == "TA"
 
 
-def test_m6_a_good_answer_inside_an_error_is_no_success():
+def test_a_good_answer_inside_an_error_is_no_success():
     """It closed a half-open breaker."""
 
     class Unreadable(Exception):
@@ -51,7 +51,7 @@ def test_m6_a_good_answer_inside_an_error_is_no_success():
     assert flags(caused(ValueError("broken off"), of_anthropic(200, "overloaded_error"))) == "RT"
 
 
-def test_h3_a_refusal_is_found_whatever_wraps_it():
+def test_a_refusal_is_found_whatever_wraps_it():
     refused = Refused(Decision(allowed=False, reason=Reason.BREAKER_OPEN))
     assert refusal_of(refused) is refused
     assert refusal_of(caused(anthropic.APIConnectionError(request=SENT), refused)) is refused
@@ -59,7 +59,7 @@ def test_h3_a_refusal_is_found_whatever_wraps_it():
     assert refusal_of(openai.APIConnectionError(request=SENT)) is None
 
 
-async def test_h3_fallbacks_answer_when_a_vendors_client_is_refused(vendor: Vendor, settings: AgentSettings):
+async def test_fallbacks_answer_when_a_vendors_client_is_refused(vendor: Vendor, settings: AgentSettings):
     """They answered while the vendor failed, and no longer when its breaker opened."""
     async with Agent(settings=settings) as agent:
         transport = for_httpx2.GuardedTransport(agent, dependency="api")
@@ -91,7 +91,7 @@ async def test_h3_fallbacks_answer_when_a_vendors_client_is_refused(vendor: Vend
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=lambda library: library.__name__)
-async def test_m4_a_full_pool_and_an_account_without_money_have_a_fallback(
+async def test_a_full_pool_and_an_account_without_money_have_a_fallback(
     settings: AgentSettings, library: Any
 ):
     request = httpx2.Request("POST", "https://vendor.example.com/v1/messages")
@@ -140,7 +140,7 @@ def not_connected() -> httpx.Response:
 
 
 @pytest.mark.parametrize("get", [unavailable, lost, not_connected])
-def test_h1_a_payment_is_not_made_again_when_its_receipt_fails(
+def test_a_payment_is_not_made_again_when_its_receipt_fails(
     settings: AgentSettings, get: Callable[[], httpx.Response]
 ):
     """An error of a block is that of its last request. The request before may have done its work."""
@@ -165,7 +165,7 @@ def test_h1_a_payment_is_not_made_again_when_its_receipt_fails(
     assert "pass idempotent=True" in caught.value.__notes__[0]
 
 
-def test_h4_a_vendor_that_drops_tls_connections_fails() -> None:
+def test_a_vendor_that_drops_tls_connections_fails() -> None:
     """For requests it was neutral, so the breaker never opened."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
 
@@ -187,7 +187,7 @@ def test_h4_a_vendor_that_drops_tls_connections_fails() -> None:
             assert (classify(caught.value).trips, classify(caught.value).retryable) == (True, True)
 
 
-def test_h4_a_certificate_without_trust_is_a_mistake() -> None:
+def test_a_certificate_without_trust_is_a_mistake() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:

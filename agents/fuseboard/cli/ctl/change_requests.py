@@ -13,7 +13,7 @@ from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, table
 
 #: How many changes are listed. The dashboard shows all of them.
-_MOST = 50
+_MAX_CHANGES = 50
 
 
 class Row(Struct, frozen=True):
@@ -139,15 +139,15 @@ def _show(found: Detail) -> None:
     say(clean(f"{found.action} {found.target} by {found.author}: {found.reason}"))
     if found.due_at is not None:
         say(f"to be applied at {moment(found.due_at)}")
-    for change in found.changes[:_MOST]:
+    for change in found.changes[:_MAX_CHANGES]:
         sign = "+" if change.before is None else "-" if change.after is None else "~"
         say(clean(f"{sign} {change.kind} {change.name}"))
         before, after = change.before or {}, change.after or {}
         for field in sorted(before.keys() | after.keys()) if change.after is not None else ():
             if before.get(field) != after.get(field):
                 say(clean(f"    {field}: {_word(before, field)} -> {_word(after, field)}"))
-    if found.changed > _MOST:
-        say(f"... and {found.changed - _MOST:,} more")
+    if found.changed > _MAX_CHANGES:
+        say(f"... and {found.changed - _MAX_CHANGES:,} more")
 
 
 def _word(fields: dict[str, Any], field: str) -> str:

@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 TIMEOUT_S = 60.0
 UPLOAD_TIMEOUT_S = 600.0
 #: The largest answer that is read.
-_MOST = 256 * 1_048_576
+_MAX_BYTES = 256 * 1_048_576
 #: Pauses before a request without an answer is sent again.
 _PAUSES_S = (0.2, 0.6, 1.8)
 
@@ -128,7 +128,7 @@ class Client:
     def _once(self, request: Request, timeout_s: float) -> bytes:
         try:
             with self._opener.open(request, timeout=timeout_s) as answer:
-                found: bytes = answer.read(_MOST)
+                found: bytes = answer.read(_MAX_BYTES)
                 if answer.status == 202:
                     raise ApprovalNeeded(found)
                 return found
@@ -196,7 +196,7 @@ def _read(content: bytes, kind: type[Answer]) -> Answer:
 
 
 def _failure(error: HTTPError) -> Exception:
-    body = error.read(_MOST)
+    body = error.read(_MAX_BYTES)
     try:
         found = msgspec.json.decode(body, type=Problem)
     except msgspec.DecodeError:

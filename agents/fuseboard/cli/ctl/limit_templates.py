@@ -12,7 +12,7 @@ from fuseboard.cli.ctl.limit_options import given_values
 from fuseboard.cli.ctl.output import clean, say, say_json, table
 
 #: The limits of a template that are listed. There may be a hundred thousand.
-_MOST = 100
+_MAX_FOLLOWERS = 100
 
 
 class Followers(Struct, frozen=True):
@@ -61,7 +61,7 @@ def listing(client: Client, given: argparse.Namespace) -> None:
 def show(client: Client, given: argparse.Namespace) -> None:
     path = f"templates/{part(given.template)}"
     template = client.get(path, Template)
-    found = client.get(f"{path}/followers", list[Follower], limit=_MOST)
+    found = client.get(f"{path}/followers", list[Follower], limit=_MAX_FOLLOWERS)
     if given.json:
         say_json({"template": template, "followers": found})
         return
