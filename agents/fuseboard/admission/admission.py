@@ -231,7 +231,7 @@ class Admission:
             except Refused as refused:
                 if wait_s <= 0 or not await _waited(refused.decision, last):
                     raise
-                # Once: a call that holds no slot and is refused again is not before those that wait.
+                # Skip the queue once. A second refusal goes to its end.
                 first, lane = refused.had_slot and not returned, None
                 returned = returned or first
 

@@ -139,7 +139,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
                 self.leases.note(supply)
             answer: RedisAnswer | None = None
             if self.health.mode is SHARED or self._asks_in_a_ramp():
-                # Not in a coroutine of its own, which is a tenth of the cost of a batched request.
+                # Inlined: a separate coroutine would add 10 % to a batched request.
                 caller = self.batcher.ask(lane.domain, demand)
                 try:
                     answer = await caller

@@ -63,7 +63,7 @@ class RuleBook:
         self.numbers: list[int] = []
 
     def number(self, limit: Limit) -> int:
-        # By identity: a tier's limit is one object for all its tenants, and hashing it costs more.
+        # Found by identity: a tier's limit is one object for all its tenants, and hashing it costs more.
         number = self._known.get(id(limit))
         if number is None:
             number = self._known[id(limit)] = len(self._known) + 1

@@ -66,7 +66,7 @@ class Lease:
         self.supply = supply
         self.answer = answer
         self.granted = self.tokens = answer.calls
-        #: The caller that spends this one starts the renewal.
+        #: The caller that takes token number ``renew_at`` starts the renewal.
         self.renew_at = max(1, int(answer.calls * RENEW_BELOW))
         self.begun = begun
         self.until = begun + length_s

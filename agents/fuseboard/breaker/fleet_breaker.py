@@ -133,9 +133,9 @@ class FleetBreaker:
         self._settlements = settlements
         self.refusals = settlements.refusals
         self._leases = leases
-        #: By costs, and by tenant when its quotas apply; with the rules each was made from.
+        #: Demands by costs, and by tenant when its quotas apply; with the rules each was made from.
         self._demands: OrderedDict[object, tuple[StandingDemand, TenantRules | None]] = OrderedDict()
-        #: Their counters, by tenant and measures.
+        #: Counters of demands, by tenant and measures.
         self._refs: dict[object, tuple[list[LimitRef], TenantRules | None]] = {}
         self.adopt(dependency)
 

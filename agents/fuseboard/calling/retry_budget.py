@@ -60,7 +60,7 @@ class Withdrawal(Struct, frozen=True):
     """One retry that was allowed."""
 
     at: float
-    #: By the calls of the last 10 s, and counted in this slot; ``None`` for the floor.
+    #: The slot that counts it, by the calls of the last 10 s; ``None`` for the floor.
     slot: int | None
     #: When the retry before it was allowed.
     before_s: float | None

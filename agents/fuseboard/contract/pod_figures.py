@@ -127,7 +127,7 @@ REDIS_SECONDS = _now("fuseboard.redis.request", "s", "Response time of Redis, wi
 LOCK_WAIT = _now("fuseboard.lock.wait", "s", "How long processes waited for a lock, also in vain.")
 LOCK_HOLD = _now("fuseboard.lock.hold", "s", "How long blocks with a lock took.")
 REDIS_EDGES_S = tuple(edge / 1_000_000 for edge in LATENCY_EDGES_US)
-#: In OpenTelemetry, it is measured when a call is reported.
+#: OpenTelemetry measures it when a call is reported.
 CALL_SECONDS = _now(
     "fuseboard.call.duration", "s", "How long calls took, where callers measure it.", DEPENDENCY
 )

@@ -48,7 +48,7 @@ def is_subject(text: str) -> bool:
 class Algorithm(StrEnum):
     """How a limit counts."""
 
-    #: Never more than ``limit`` in *any* window. A ring of sub-buckets, the oldest counted in full.
+    #: No window ever has more than ``limit``. A ring of sub-buckets, the oldest counted in full.
     SLIDING_WINDOW = "sliding_window"
     #: GCRA in whole microseconds; ``burst`` calls at once, ``limit`` per window on average.
     TOKEN_BUCKET = "token_bucket"  # noqa: S105 - a word, not a secret
@@ -206,11 +206,11 @@ class Jitter(StrEnum):
 
     #: Always ``d``; for tests.
     NONE = "none"
-    #: From 0 to ``d``.
+    #: A wait from 0 to ``d``.
     FULL = "full"
-    #: From ``d / 2`` to ``d``.
+    #: A wait from ``d / 2`` to ``d``.
     EQUAL = "equal"
-    #: From the base to three times the wait before.
+    #: A wait from the base to three times the wait before.
     DECORRELATED = "decorrelated"
 
 

@@ -111,7 +111,7 @@ class GuardedTask(Task):  # type: ignore[type-arg] # the parameters of each task
             again.apply_async()
         except Exception as error:
             if self.acks_late:
-                # The broker cannot take it: it keeps the message that it has.
+                # The broker refused the new copy and still has the original.
                 return Reject(str(error), requeue=True)
             # Acknowledged before it ran, so nothing keeps it: its failure is stored, and its errbacks run.
             logger.error("celery.not_published task=%s id=%s: %s", self.name, request.id, error)

@@ -58,7 +58,7 @@ class FuseboardMiddleware(Middleware):
 
     def __init__(self, agent: blocking.Agent | None = None) -> None:
         self._agent = agent if agent is not None else blocking.from_env()
-        #: By the delivery that runs, not by the id of its message: two copies of a message can run at once.
+        #: Permits by delivery, not by the id of its message: two copies of a message can run at once.
         self._permits: dict[int, tuple[Permit, float]] = {}
 
     @property

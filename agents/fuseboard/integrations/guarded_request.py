@@ -34,7 +34,7 @@ STREAM_KIND = "error_event"
 class Beginning(Protocol):
     """The beginning of a body, which was read before its caller reads it."""
 
-    #: That is all of it.
+    #: Whether the part is the whole body.
     whole: bool
     #: The body broke off.
     error: Exception | None

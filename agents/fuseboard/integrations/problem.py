@@ -25,7 +25,7 @@ Headers = list[tuple[str, str]]
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
-#: Not a registered type, so it is one of Fuseboard's own.
+#: A type of Fuseboard: no registered one fits.
 SUSPENDED = "urn:fuseboard:problem:suspended"
 
 #: The caller has used up its quota. With any other reason, the service itself lacks capacity.

@@ -45,7 +45,7 @@ class SeveralLocks(Generic[L]):
         if not 1 <= len(self.names) <= MAX_LOCKS:
             raise Misconfigured(f"lock_all() takes 1 to {MAX_LOCKS} names, not {len(self.names)}")
         self._make, self._ttl_s, self._wait_s = make, ttl_s, wait_s
-        #: By name; empty outside the block.
+        #: Locks by name; empty outside the block.
         self.locks: dict[str, L] = {}
 
     @property

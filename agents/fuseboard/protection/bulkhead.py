@@ -157,7 +157,7 @@ class Bulkhead:
     # Settings
 
     def resize(self, settings: Settings, *, expected_s: float = 1.0) -> None:
-        """Use these settings from now on. Calls that have a slot or wait keep it, also if there are fewer."""
+        """Use these settings from now on. Calls that run or wait keep their place above the new size."""
         self.settings = settings
         self.expected_s = expected_s
         self._steps = PressureSteps(slots_of(settings))
@@ -232,7 +232,7 @@ class Bulkhead:
                     tier.seats = (CLOSED,)
             elif self.settings.borrow and not together:
                 tier.seats = seats[at:]
-                # Its tier first. Then the others, from the highest.
+                # Own tier first, then the others from highest to lowest.
                 pool.seats = (seats[at], *(row[at] for row in self._seats[:at]))
             pool.limit = pool.share
             if tier.adaptive is not None:

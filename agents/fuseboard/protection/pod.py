@@ -34,7 +34,7 @@ LONGEST_CAUSE = 200
 #: Signals that limit the rate of what a pod admits. If they refused tiers too, a pod whose p95 is a little
 #: over its limit would refuse all but the highest.
 STEERED = ("queue", "latency")
-#: Without settings, for the score of the queue.
+#: Used to score the queue when shedding is not configured.
 _DEFAULTS = Shedding()
 
 
@@ -93,7 +93,7 @@ class Pod:
         self._latency: tuple[RouteLatency | None, float] = None, 0.0
         self._level_since = clock()
         self._gauge = PressureGauge()
-        #: Without what the shedder steers by itself.
+        #: The gauge of tiers leaves out what the shedder steers.
         self._tier_gauge = PressureGauge()
         self._observing = False
         #: Calls that bulkheads refused: in all, since the last tick, and per second.

@@ -35,10 +35,10 @@ SCALES = {
 
 class Signal(NamedTuple):
     name: str
-    #: In seconds or as a part of 1; ``None`` for unknown, which is no pressure.
+    #: The value in seconds or as a part of 1; ``None`` for unknown, which is no pressure.
     measured: float | None
     score: float
-    #: In words: ``94 calls wait (limit 100)``.
+    #: The signal in words: ``94 calls wait (limit 100)``.
     text: str
 
 

@@ -17,7 +17,7 @@ HIGH, LOW = 0.9, 0.6
 
 class Ready(NamedTuple):
     ready: bool
-    #: In words, for the body of the probe.
+    #: The reason in words, for the body of the probe.
     why: str
 
 

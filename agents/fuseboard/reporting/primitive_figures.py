@@ -98,7 +98,7 @@ class OnceFigures:
         self.begun = 0
         #: Done before.
         self.replayed = 0
-        #: In progress elsewhere.
+        #: Requests in progress elsewhere.
         self.running = 0
         #: The key belongs to another request.
         self.mismatched = 0

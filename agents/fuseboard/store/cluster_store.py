@@ -96,7 +96,7 @@ class ClusterStore:
         lacking = (
             n.unreached for n in self._map.nodes.values() if isinstance(n.unreached, FunctionMissingError)
         )
-        # It says what to do, and nothing else ends it.
+        # A missing function goes first: its error says what to do, and waiting does not end it.
         return next(lacking, None) or ConnectionRefusedError(self._trouble)
 
     async def drop(self) -> None:

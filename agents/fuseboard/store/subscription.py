@@ -98,7 +98,7 @@ class Subscription:
             case [b"pong", *_]:
                 pass
             case hiredis.ReplyError() if self._all_confirmed.is_set():
-                # To PING, which this user may not use, or to a channel that was added. The server is there.
+                # A reply to a PING that this user may not use, or to an added channel. The server is there.
                 log.debug("subscription.refused: %s", reply)
             case hiredis.ReplyError():
                 self._fail(reply)

@@ -14,7 +14,7 @@ from fuseboard.contract.pod_figures import CALL_SECONDS, EDGES, LOCK_HOLD, LOCK_
 from fuseboard.telemetry.figures import Series, Source, read
 from fuseboard.telemetry.words import attribute
 
-#: From a decision in memory to a call that waits for a slot.
+#: Edges from a decision in memory to a call that waits for a slot.
 DURATION_EDGES_S = (0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0)
 
 

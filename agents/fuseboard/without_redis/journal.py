@@ -55,7 +55,7 @@ class Journal:
         #: The size of one file, by the fleet's tuning.
         self.most_bytes = MAX_FILE_BYTES
         self.failures = 0
-        #: Files that were deleted because they were too old, so that nobody counts what they say.
+        #: Expired journal files. Their counts are lost.
         self.expired = 0
 
     # On the loop

@@ -10,7 +10,7 @@ from fuseboard.cli.ctl.documents import ExplainedRefusal, RefusalCounts, Refusal
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, table
 
 FILTERS = ("tenant", "rule", "endpoint", "pod", "reason", "dependency", "tier")
-#: By what lines are printed, and how many of each.
+#: The dimensions of printed lines, and how many of each.
 _DIMENSIONS, _LINES = ("tenant", "rule", "endpoint", "pod", "reason", "dependency"), 5
 
 
