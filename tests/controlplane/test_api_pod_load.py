@@ -1,4 +1,4 @@
-"""The API shows the load of pods and what protects them (issue 12, part 7)."""
+"""The API shows the load of pods and what protects them."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Login through the identity provider of a company, with a real provider (issue 11, item 7)."""
+"""Login through the identity provider of a company, with a real provider."""
 
 import time
 from collections.abc import Iterator

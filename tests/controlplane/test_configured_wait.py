@@ -1,4 +1,4 @@
-"""The wait of dependencies and tiers (issue 11, finding C.11): from an edit to the document of pods."""
+"""The wait of dependencies and tiers: from an edit to the document of pods."""
 
 from typing import Any
 

@@ -344,7 +344,7 @@ def test_wrong_values_name_their_field_and_write_nothing(pro: str, ada: Any) -> 
     assert head() == number
 
 
-def test_l8_a_tier_that_another_person_changed_since_is_not_removed(pro: str, ada: Any) -> None:
+def test_a_tier_that_another_person_changed_since_is_not_removed(pro: str, ada: Any) -> None:
     made = save(tier_edit({"priority": 1}, name="gold", base=None), ada)
     save(tier_edit({"priority": 2}, name="gold"), BOB)
     remove: dict[str, Any] = {"environment": pro, "kind": "tier", "name": "gold", "actor": ada, **WHY}

@@ -1,4 +1,4 @@
-"""What gateways keep of failed calls, and what pages read of them (issue 13, part 4)."""
+"""What gateways keep of failed calls, and what pages read of them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""README.md and docs/integration.md, followed literally in an empty environment (issue 11, finding 13 g).
+"""README.md and docs/integration.md, followed literally in an empty environment.
 
 The commands and the files are those of the page. Only the placeholders are replaced: addresses of examples,
 the token, and the port.

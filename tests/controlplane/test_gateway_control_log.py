@@ -1,4 +1,4 @@
-"""Each change of a control decision is logged once with its inputs, and counted (issue 12, part 7)."""
+"""Each change of a control decision is logged once with its inputs, and counted."""
 
 from typing import Any
 

@@ -179,7 +179,7 @@ edits.create_dependency(
 
 
 def test_two_gateways_divide_one_cap_of_retries_among_the_pods_of_both(variables, pair, postgres):
-    """Issue 12, part 5: four pods call 3 times a second each, four others are idle and hear another gateway.
+    """Four pods call 3 times a second each, four others are idle and hear another gateway.
 
     Half of the load factor is 1.2 retries per second. A gateway that knew only its own pods would allow 0.3
     to each of the busy ones, and none to the idle ones.

@@ -1,4 +1,4 @@
-"""What a gateway does for pods that protect themselves: caps of retries, leases to be unready (issue 12)."""
+"""What a gateway does for pods that protect themselves: caps of retries, leases to be unready."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_pods_get_the_cap_of_what_they_call_and_it_follows_the_calls(fleet: Flee
     assert part(fleet, asking) == {}
 
 
-def test_h1_floors_that_an_admin_raised_are_capped_too(fleet: Fleet, clock: TurnedClock) -> None:
+def test_floors_that_an_admin_raised_are_capped_too(fleet: Fleet, clock: TurnedClock) -> None:
     """With 1,000 retries per second allowed, the floors of 200 pods doubled the load of a dead vendor."""
     assert cap_milli(120.0, 200, 120, 1_000) == 60
     assert cap_milli(105.0, 50, 120, 100) == 210
@@ -151,7 +151,7 @@ def test_h1_floors_that_an_admin_raised_are_capped_too(fleet: Fleet, clock: Turn
     assert part(fleet, asking, retries_per_s=100) == {"retry_caps": {"llm": 10_000}}
 
 
-def test_l2_another_process_of_the_same_name_gets_caps_but_no_lease(fleet: Fleet, clock: TurnedClock):
+def test_another_process_of_the_same_name_gets_caps_but_no_lease(fleet: Fleet, clock: TurnedClock):
     clock.turn(30.0)
     for pod in range(8):
         hear(fleet, beat(f"pod-{pod}", protection=calling(5), load=ASKS))
@@ -349,7 +349,7 @@ async def test_what_parts_would_refuse_that_only_observe_is_counted(clock: Turne
     assert 'fuseboard_fleet_protection_observes{environment="production",part="shedding"} 0.0' in text
 
 
-def test_m1_a_gateway_that_restarts_reports_no_errors_of_the_past(fleet: Fleet, clock: TurnedClock) -> None:
+def test_a_gateway_that_restarts_reports_no_errors_of_the_past(fleet: Fleet, clock: TurnedClock) -> None:
     """A row has no totals, so all errors of a pod's life were errors of the first ten seconds."""
     fleet.absorb(beat(load=PodLoad(errors=100_000, observed=7_000)))
     stored = row_of(fleet.servers["pod-1"]).load
@@ -370,7 +370,7 @@ def test_m1_a_gateway_that_restarts_reports_no_errors_of_the_past(fleet: Fleet, 
         assert (load["errors_per_s"], load["observed_per_s"]) == (expected, expected)
 
 
-def test_l3_invented_names_push_no_dependency_out_of_the_figures(fleet: Fleet, clock: TurnedClock) -> None:
+def test_invented_names_push_no_dependency_out_of_the_figures(fleet: Fleet, clock: TurnedClock) -> None:
     invented = [
         tuple(CallLoad(dependency=f"invented-{group}-{number}") for number in range(100))
         for group in range(6)
@@ -385,7 +385,7 @@ def test_l3_invented_names_push_no_dependency_out_of_the_figures(fleet: Fleet, c
     assert figures_of(fleet)["protection"].keys() == {"llm"}
 
 
-def test_l13_a_load_that_a_newer_gateway_wrote_stops_no_older_one() -> None:
+def test_a_load_that_a_newer_gateway_wrote_stops_no_older_one() -> None:
     assert _load_of({"pressure": 5, "level": "calmer"}) is None
     assert _load_of({}) is None
     assert _load_of({"pressure": 5, "level": "shed", "slots": 3}) == PodLoad(pressure=5, level=LoadLevel.SHED)

@@ -1,4 +1,4 @@
-"""Which pods a gateway lets be unready because of pressure (issue 12, part 2)."""
+"""Which pods a gateway lets be unready because of pressure."""
 
 import itertools
 from typing import Any
@@ -164,7 +164,7 @@ def test_no_sequence_of_heartbeats_makes_too_many_unready(
             assert fleet.protection.unready.held("checkout", now) <= online * percent // 100
 
 
-def test_m3_a_heartbeat_does_not_look_at_every_pod_that_asks(fleet: Fleet, clock: TurnedClock) -> None:
+def test_a_heartbeat_does_not_look_at_every_pod_that_asks(fleet: Fleet, clock: TurnedClock) -> None:
     """With 10,000 pods that ask, each heartbeat took 6 ms: more than a gateway has."""
     pods(fleet, clock, 400)
     for number in range(400):
@@ -189,7 +189,7 @@ def test_m3_a_heartbeat_does_not_look_at_every_pod_that_asks(fleet: Fleet, clock
     assert fleet.protection.unready.held("checkout", clock.now) == 100
 
 
-def test_m3_a_free_place_goes_to_the_pod_that_asked_for_longest(fleet: Fleet, clock: TurnedClock) -> None:
+def test_a_free_place_goes_to_the_pod_that_asked_for_longest(fleet: Fleet, clock: TurnedClock) -> None:
     pods(fleet, clock, 4)
     assert lease(fleet, "pod-0")
     clock.turn(1.0)
@@ -206,7 +206,7 @@ def test_m3_a_free_place_goes_to_the_pod_that_asked_for_longest(fleet: Fleet, cl
     assert fleet.protection.unready.held("checkout", clock.now) == 1
 
 
-def test_l6_a_lease_lasts_for_three_heartbeats(fleet: Fleet, clock: TurnedClock) -> None:
+def test_a_lease_lasts_for_three_heartbeats(fleet: Fleet, clock: TurnedClock) -> None:
     """In a very large fleet, heartbeats are far apart, and each lease ended before it was renewed."""
     pods(fleet, clock, 4)
     fleet.next_ms = 25_000
@@ -218,7 +218,7 @@ def test_l6_a_lease_lasts_for_three_heartbeats(fleet: Fleet, clock: TurnedClock)
     assert lease(fleet, "pod-0", UNREADY) == 600_000
 
 
-def test_l7_nothing_is_kept_of_pods_that_asked_and_fell_silent(fleet: Fleet, clock: TurnedClock) -> None:
+def test_nothing_is_kept_of_pods_that_asked_and_fell_silent(fleet: Fleet, clock: TurnedClock) -> None:
     pods(fleet, clock, 8)
     for number in range(8):
         lease(fleet, f"pod-{number}")

@@ -1,4 +1,4 @@
-"""Two admins change what protects every pod: the second one gets a conflict (issue 12, part 7)."""
+"""Two admins change what protects every pod: the second one gets a conflict."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_the_preview_writes_nothing(production: str, ada: Any) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a\x07", "GET /\n", " GET /", "GET / ", "GET \u202e/"])
-def test_l4_a_pattern_that_no_form_can_display_is_refused(
+def test_a_pattern_that_no_form_can_display_is_refused(
     production: str, ada: Any, call: Any, pattern: str
 ) -> None:
     """The form could not save a pattern with a line break again, and changed one with blanks at its ends."""
@@ -112,13 +112,13 @@ def test_l4_a_pattern_that_no_form_can_display_is_refused(
         change(ada, body["protection"])
 
 
-def test_l5_what_is_off_cannot_observe(production: str, ada: Any) -> None:
+def test_what_is_off_cannot_observe(production: str, ada: Any) -> None:
     with pytest.raises(InvalidEdit) as error:
         change(ada, "off", observe_for_s={"shedding": 60})
     assert list(error.value.errors) == ["observe_for_s"]
 
 
-def test_m2_a_budget_above_the_load_factor_stays_where_it_is_stored(production: str, ada: Any) -> None:
+def test_a_budget_above_the_load_factor_stays_where_it_is_stored(production: str, ada: Any) -> None:
     """A row from before this check can be edited, and only the contradiction cannot be made again."""
     row = Dependency.objects.get(name="openai")
     row.protection["retry"] |= {"budget_percent": 50}

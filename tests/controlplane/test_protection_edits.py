@@ -1,4 +1,4 @@
-"""Protection of pods: from an edit, a file or the API to the document of pods (issue 12, part 7)."""
+"""Protection of pods: from an edit, a file or the API to the document of pods."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The audit names the request that made a change, and its trace (issue 11, item 12)."""
+"""The audit names the request that made a change, and its trace."""
 
 import csv
 import json

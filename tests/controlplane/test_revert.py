@@ -337,7 +337,7 @@ def _end_in_the_past(number: int) -> None:
 
 
 @pytest.mark.parametrize("lasting", [None, 40])
-def test_m13_a_removed_tenant_returns_without_the_temporary_quota_that_is_over(
+def test_a_removed_tenant_returns_without_the_temporary_quota_that_is_over(
     production: str, ada: Any, lasting: int | None
 ) -> None:
     if lasting:
@@ -351,7 +351,7 @@ def test_m13_a_removed_tenant_returns_without_the_temporary_quota_that_is_over(
     assert Tenant.objects.filter(key="acme", deleted=False).exists()
 
 
-def test_m15_a_limit_that_follows_its_template_is_kept_and_not_reported_as_reverted(
+def test_a_limit_that_follows_its_template_is_kept_and_not_reported_as_reverted(
     production: str, ada: Any
 ) -> None:
     values = {"window_s": 60, "burst": 10, "expected_version": None, "actor": ada}
@@ -368,7 +368,7 @@ def test_m15_a_limit_that_follows_its_template_is_kept_and_not_reported_as_rever
     assert head() == number
 
 
-def test_l7_a_quota_that_waits_for_its_end_does_not_keep_others_from_being_reverted(
+def test_a_quota_that_waits_for_its_end_does_not_keep_others_from_being_reverted(
     production: str, ada: Any
 ) -> None:
     quota(ada, 250, expires_at=timezone.now() + timedelta(hours=1))
@@ -378,7 +378,7 @@ def test_l7_a_quota_that_waits_for_its_end_does_not_keep_others_from_being_rever
     assert not acme()["suspended"]
 
 
-def test_m10_who_changed_it_is_looked_up_for_a_bounded_number_of_units(
+def test_who_changed_it_is_looked_up_for_a_bounded_number_of_units(
     production: str, ada: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edits.create_tenant(tenant="globex", tier="free", actor=ada, **WHY)

@@ -348,7 +348,7 @@ def test_times_of_a_scheduled_change_are_checked_against_its_own_time(production
 
 
 @pytest.mark.parametrize("needs", [Needs.NEW, Needs.PRESENT])
-def test_h4_what_another_person_created_or_removed_before_it_is_due_stays(
+def test_what_another_person_created_or_removed_before_it_is_due_stays(
     production: str, ada: Any, hour: datetime, needs: Needs
 ) -> None:
     gold: dict[str, Any] = {"environment": "production", "tier": "gold", "title": "Theirs", "actor": ada}

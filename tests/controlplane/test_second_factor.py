@@ -173,7 +173,7 @@ def test_finding_2_people_who_must_add_a_second_factor_are_listed(ada: User, set
     assert "required at the next password login" in browser.get("/people/vera").content.decode()
 
 
-# Guesses of codes (issue 11, item 7)
+# Guesses of codes
 
 
 @pytest.fixture

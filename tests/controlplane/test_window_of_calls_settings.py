@@ -1,4 +1,4 @@
-"""A breaker's window of calls (issue 11, item C10): from an edit to the document of pods."""
+"""A breaker's window of calls: from an edit to the document of pods."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def apply(admin: Any, document: str) -> None:
     admin("POST", f"apply?expected_revision={revision}&reason=for+a+test", document)
 
 
-def test_c10_the_api_sets_a_window_of_calls(admin: Any, call: Any) -> None:
+def test_the_api_sets_a_window_of_calls(admin: Any, call: Any) -> None:
     admin("POST", "dependencies", {"name": "llm", "kind": "llm", "breaker": {"window_calls": 50}, **WHY})
     assert windows() == PRESET | {"llm": 50}
     assert admin("GET", "dependencies/llm").json()["breaker"]["window_calls"] == 50
@@ -58,7 +58,7 @@ def test_c10_the_api_sets_a_window_of_calls(admin: Any, call: Any) -> None:
     assert "minimum_calls" in str(problem(call("admin", "POST", f"{API}/dependencies", wrong), 422)["errors"])
 
 
-def test_c10_a_file_sets_it_and_the_export_and_a_rollback_know_it(admin: Any, call: Any) -> None:
+def test_a_file_sets_it_and_the_export_and_a_rollback_know_it(admin: Any, call: Any) -> None:
     before = admin("GET", "configuration").json()["revision"]
     assert "window_calls: 100" not in admin("GET", "export").content.decode()
     apply(admin, "dependencies: {openai: {breaker: {window_calls: 100, window_s: 600}}}\n")
@@ -77,13 +77,13 @@ def test_c10_a_file_sets_it_and_the_export_and_a_rollback_know_it(admin: Any, ca
 
 
 @pytest.mark.django_db
-def test_c10_postgres_refuses_a_window_that_never_opens(admin: Any) -> None:
+def test_postgres_refuses_a_window_that_never_opens(admin: Any) -> None:
     for calls in (-1, 9):
         with pytest.raises(IntegrityError), transaction.atomic():
             Dependency.objects.filter(name="openai").update(window_calls=calls)
 
 
-def test_c10_the_page_of_a_breaker_says_what_it_is_judged_by(admin: Any, production: str) -> None:
+def test_the_page_of_a_breaker_says_what_it_is_judged_by(admin: Any, production: str) -> None:
     apply(admin, "dependencies: {openai: {breaker: {window_calls: 100, window_s: 600}}}\n")
     dependencies = {each.name: each for each in read_facts(production).dependencies}
     openai = dependencies["openai"]

@@ -1,4 +1,4 @@
-"""The page of a breaker: how calls failed, and what each pod sees (issue 13, part 4)."""
+"""The page of a breaker: how calls failed, and what each pod sees."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page of costs and budgets: what is spent of calendar quotas, in their unit (issue 13, part 4)."""
+"""The page of costs and budgets: what is spent of calendar quotas, in their unit."""
 
 import asyncio
 import re

@@ -178,7 +178,7 @@ def test_a_limit_that_is_exceeded_is_not_called_near(log_in: Any, production: st
 
 
 @pytest.mark.usefixtures("fleet")
-def test_l4_the_rate_of_now_is_not_displayed_as_the_use_of_a_day(log_in: Any) -> None:
+def test_the_rate_of_now_is_not_displayed_as_the_use_of_a_day(log_in: Any) -> None:
     edits.set_tenant_quota(
         environment="production",
         tenant="acme-retail",

@@ -1,4 +1,4 @@
-"""The page of changes: what could explain an incident, from every source (issue 13, part 4)."""
+"""The page of changes: what could explain an incident, from every source."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The form of a dependency's settings (issue 11, C10 and C11; issue 12, part 7)."""
+"""The form of a dependency's settings."""
 
 from datetime import UTC, datetime, timedelta
 from html import unescape

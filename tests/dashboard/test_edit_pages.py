@@ -338,7 +338,7 @@ def test_only_admins_edit(log_in: Any, production: str) -> None:
     assert client.get("/edit/tier?key=none").status_code == 404
 
 
-def test_l11_taking_every_value_of_the_other_person_saves_nothing_and_says_so(ada: Any) -> None:
+def test_taking_every_value_of_the_other_person_saves_nothing_and_says_so(ada: Any) -> None:
     base = head()
     quota(700)
     answer = ada.post(
@@ -349,13 +349,13 @@ def test_l11_taking_every_value_of_the_other_person_saves_nothing_and_says_so(ad
     assert requests_of_pro().limit == 700
 
 
-def test_n2_taking_the_value_of_a_setting_leaves_a_limit_of_that_name_removed() -> None:
+def test_taking_the_value_of_a_setting_leaves_a_limit_of_that_name_removed() -> None:
     typed = Typed(fields={"tuning": {"ramp_ms": 9}}, removed=["ramp_ms"])
     typed.drop(["tuning.ramp_ms"])
     assert typed.removed == ["ramp_ms"]
 
 
-def test_l5_limits_with_dots_and_dashes_have_inputs_of_their_own() -> None:
+def test_limits_with_dots_and_dashes_have_inputs_of_their_own() -> None:
     names = ("limit.a.b.limit", "limit.a-b.limit", "keep.a.b", "keep.a-b", "own.tuning.ramp_ms")
     ids = [Control(name=name, label="", value="").id for name in names]
     assert ids == [
@@ -367,7 +367,7 @@ def test_l5_limits_with_dots_and_dashes_have_inputs_of_their_own() -> None:
     ]
 
 
-def test_n4_a_unit_lists_only_its_changed_values() -> None:
+def test_a_unit_lists_only_its_changed_values() -> None:
     before = {"limit": 10, "window_s": 60, "burst": 1}
     lines = change_words(Changed("template", "standard", before, {**before, "limit": 20}))
     assert [(line.before, line.after) for line in lines] == [("10 per min, burst 1", "20 per min, burst 1")]

@@ -20,7 +20,7 @@ def ada(log_in: Any, production: str) -> Any:
     return log_in("ada")
 
 
-def test_n3_one_replay_of_a_person_runs_at_a_time(ada: Any) -> None:
+def test_one_replay_of_a_person_runs_at_a_time(ada: Any) -> None:
     typed = {"base": head(), "limit.requests.limit": "900"}
     preview = page(ada.post("/edit/tier/preview?key=pro", typed))
     assert 'hx-post="/edit/tier/replay?key=pro"' in preview

@@ -1,4 +1,4 @@
-"""The page of hot keys: who asks most, and how pods serve it (issue 13, part 4)."""
+"""The page of hot keys: who asks most, and how pods serve it."""
 
 import time
 from datetime import timedelta

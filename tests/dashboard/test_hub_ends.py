@@ -1,4 +1,4 @@
-"""No task of the web process depends on one cancellation being heard (issue 11, finding 13 f)."""
+"""No task of the web process depends on one cancellation being heard."""
 
 import asyncio
 import time

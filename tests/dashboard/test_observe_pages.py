@@ -1,4 +1,4 @@
-"""Pages show which part of the protection only observes, and what spares a pod (issue 12, parts 7 and 8)."""
+"""Pages show which part of the protection only observes, and what spares a pod."""
 
 from dataclasses import replace
 from typing import Any

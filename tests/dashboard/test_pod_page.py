@@ -1,4 +1,4 @@
-"""The page of a pod: who it is, and breakers and shares as it sees them (issue 13, part 4)."""
+"""The page of a pod: who it is, and breakers and shares as it sees them."""
 
 import re
 from datetime import UTC, datetime, timedelta

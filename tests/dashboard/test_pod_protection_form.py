@@ -1,4 +1,4 @@
-"""The form of what protects every pod (issue 12, part 7)."""
+"""The form of what protects every pod."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What pages display of pods that protect themselves (issue 12, parts 3, 5, 6 and 7)."""
+"""What pages display of pods that protect themselves."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ def test_the_page_of_a_dependency_shows_each_tier_retries_and_fallbacks() -> Non
 
 @pytest.mark.django_db
 def test_it_suggests_sizes_from_the_present_latency() -> None:
-    """T9: 50 slots, calls of 30 s, margin 0.8: 80 per minute."""
+    """50 slots, calls of 30 s, margin 0.8: 80 per minute."""
     assert suggested_rate(50, 30_000) == 80
     assert suggested_rate(0, 30_000) == suggested_rate(50, 0) == 0
     assert slots_needed(2.0, 30_000) == 60

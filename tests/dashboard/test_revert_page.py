@@ -170,7 +170,7 @@ def test_only_admins_revert(log_in: Any, moved: int) -> None:
         assert "/revert" not in page(client.get("/tenant?key=acme-retail"))
 
 
-def test_m10_a_large_revision_is_not_previewed_and_one_revert_runs_at_a_time(
+def test_a_large_revision_is_not_previewed_and_one_revert_runs_at_a_time(
     log_in: Any, moved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(revert_views, "_PREVIEWED", 0)

@@ -42,7 +42,7 @@ def acme_requests() -> TenantQuota:
     return TenantQuota.objects.get(tenant__key="acme-retail", name="requests")
 
 
-def test_n1_a_quota_of_the_tier_becomes_one_of_the_tenant_by_typing_in_it(ada: Any) -> None:
+def test_a_quota_of_the_tier_becomes_one_of_the_tenant_by_typing_in_it(ada: Any) -> None:
     quota(600, failure_policy="fail_closed", warn_percent=80)
     shown = page(ada.get(ACME))
     assert "of tier pro; a value that you type makes it a quota of this tenant" in shown
@@ -84,7 +84,7 @@ def test_a_calendar_quota_of_the_tier_becomes_a_bucket_of_the_tenant(ada: Any) -
     assert (row.algorithm, row.period, row.limit, row.window_s) == ("token_bucket", "", 600, 60)
 
 
-def test_m12_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any) -> None:
+def test_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any) -> None:
     acme_quota(5)
     ends = (timezone.now() + timedelta(days=1)).replace(second=7)
     acme_quota(50, expires_at=ends)
@@ -99,7 +99,7 @@ def test_m12_a_temporary_quota_says_when_it_ends_and_what_applies_then(ada: Any)
     assert (row.limit, row.expires_at, (row.returns_to or {}).get("limit")) == (60, ends, 5)
 
 
-def test_m12_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> None:
+def test_a_quota_becomes_temporary_and_permanent_in_the_editor(ada: Any) -> None:
     acme_quota(5)
     ends = (timezone.now() + timedelta(days=1)).replace(second=0, microsecond=0)
     named = "limit.requests.expires_at"

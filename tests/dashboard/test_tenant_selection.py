@@ -1,4 +1,4 @@
-"""Tenants that are selected in the list are edited together, as one revision (issue 13, part 1)."""
+"""Tenants that are selected in the list are edited together, as one revision."""
 
 from typing import Any
 

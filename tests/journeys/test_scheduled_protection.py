@@ -1,4 +1,4 @@
-"""A scheduled change of the protection, followed to a pod in a process of its own (issue 12, part 7)."""
+"""A scheduled change of the protection, followed to a pod in a process of its own."""
 
 import json
 import os

@@ -135,6 +135,13 @@ def test_comments_of_scripts_in_redis_have_a_subject() -> None:
             above = text
 
 
+def test_tests_have_no_codes_of_tickets() -> None:
+    """A name such as ``test_m4_...`` or a docstring with "issue 12" means nothing to a later reader."""
+    code = re.compile(r"def test_(?!p\d\d_)[a-z]\d{1,2}_\w+|\(issue \d+[^)]*\)|(?:\"\"\"|# )[A-Z]\d{1,2}: .*")
+    found = [f"{path.name}: {text}" for path in sources("tests") for text in code.findall(path.read_text())]
+    assert found == []
+
+
 def test_wrong_names_are_found() -> None:
     source = "class ToldEverything:\n    def hear_rival(self): pass\nasync def gate(): pass\n"
     found = [name.partition(":")[0] for name in wrong_names("edit_thing", ast.parse(source))]
