@@ -26,31 +26,27 @@ from controlplane.policies.models import (
 )
 from controlplane.policies.protection import call_protection, pod_protection
 from fuseboard.contract import policy as contract
-from fuseboard.contract.limit_fields import FIELDS, QUOTAS, Choice, Choices, LimitField, Patterns
+from fuseboard.contract.limit_fields import FIELDS, QUOTAS, Choice, Choices, Patterns
 from fuseboard.contract.words import OverrideMode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+#: The fields whose values have another type in the document than in the row.
+_TYPED = tuple(field for field in FIELDS if isinstance(field, Choice | Choices | Patterns))
+
+
 def limit_of(row: LimitColumns) -> contract.Limit:
-    values = {
-        field.name: _on_the_wire(field, getattr(row, field.name))
-        for field in FIELDS
-        if field.only in ("", row.whose)
-    }
+    values: dict[str, Any] = {name: getattr(row, name) for name in columns_for(row.whose)}
+    for field in _TYPED:
+        if field.name not in values:
+            continue
+        value = values[field.name]
+        if isinstance(field, Choice):
+            values[field.name] = field.words(value) if value else None
+        else:
+            values[field.name] = tuple(map(field.words, value) if isinstance(field, Choices) else value)
     return contract.Limit(name=row.name, window_ms=values.pop("window_s") * 1000, **values)
-
-
-def _on_the_wire(field: LimitField, value: Any) -> Any:
-    match field:
-        case Choice():
-            return field.words(value) if value else None
-        case Choices():
-            return tuple(field.words(word) for word in value)
-        case Patterns():
-            return tuple(value)
-        case _:
-            return value
 
 
 def policy_of(environment: Environment) -> contract.Policy:

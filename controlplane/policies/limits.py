@@ -1,6 +1,7 @@
 """The columns of every limit: of a tier, a tenant, a vendor, a template or callers without a tenant."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -178,6 +179,7 @@ ALONE: dict[str, Any] = {"template": "", "own": []}
 VALUES = tuple(field.name for field in FIELDS if not field.only)
 
 
+@lru_cache
 def columns_for(whose: str) -> tuple[str, ...]:
     """Return the columns of the limits of ``whose``, as in ``limit_fields``."""
     return tuple([field.name for field in fields_of(whose)])

@@ -84,7 +84,13 @@ def units(states: Iterable[Fields]) -> dict[str, list[str]]:
     The units of any other limit are ``quotas.requests:rate`` and its other columns.
     """
     states = [state for state in states if state]
-    named = {name: _limit_of(name) for state in states for name in state if name != "version"}
+    #: Field -> ``quotas.requests`` for ``quotas.requests.burst``; empty for a field of no limit.
+    named = {
+        name: name.rpartition(".")[0] if name.partition(".")[0] in _LIMITS else ""
+        for state in states
+        for name in state
+        if name != "version"
+    }
     limits = {limit for limit in named.values() if limit}
     apart = {
         limit
@@ -104,11 +110,6 @@ def units(states: Iterable[Fields]) -> dict[str, list[str]]:
             unit = f"{limit}:{'rate' if column in RATE else column}"
         found.setdefault(unit, []).append(name)
     return dict(sorted(found.items()))
-
-
-def _limit_of(name: str) -> str:
-    """``quotas.requests`` for ``quotas.requests.burst``; empty for a field of no limit."""
-    return name.rpartition(".")[0] if name.partition(".")[0] in _LIMITS else ""
 
 
 def _setting(name: str) -> str:

@@ -1,6 +1,6 @@
 """The present configuration as flat fields, from which plans, rollbacks and bulk edits start."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from django.db.models import QuerySet
@@ -28,6 +28,13 @@ _COLUMNS = ("name", *columns_for(QUOTAS), *ALONE, "expires_at", "returns_to")
 #: With more names than this, all tenants are read, which is cheaper than a long list of names.
 _FEW = 5_000
 
+#: Kind -> its model and its fields, for the kinds whose names are slugs.
+_NAMED: dict[str, tuple[type[Any], Callable[[Any], Fields]]] = {
+    "template": (Template, template_fields),
+    "tier": (Tier, tier_fields),
+    "dependency": (Dependency, dependency_fields),
+}
+
 
 def read_state(environment: str, *, tenants: Collection[str] | None = None) -> State:
     """Return everything but the tenants, and the named tenants; all of them with ``None``.
@@ -44,6 +51,35 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
         state["dependency", dependency.name] = _plain(dependency_fields(dependency))
     if tenants is None or tenants:
         state |= read_tenants(environment, tenants)
+    return state
+
+
+def read_thing(environment: str, kind: str, name: str) -> Fields | None:
+    """Return one thing; ``None`` if it does not exist."""
+    if kind == "environment":
+        return environment_fields(environment_of(environment))
+    if kind == "tenant":
+        return read_tenants(environment, {name}).get((kind, name))
+    model, fields_of = _NAMED[kind]
+    row = model._default_manager.filter(environment_id=environment, name=name).first()
+    return None if row is None else _plain(fields_of(row))
+
+
+def read_referable(environment: str, *, tiers: Collection[str]) -> State:
+    """Return what an edit of one thing can refer to: templates and these tiers with their fields.
+
+    Other tiers, and dependencies, have no fields, because an edit refers to them by name only.
+    """
+    state: State = {}
+    for kind, (model, fields_of) in _NAMED.items():
+        rows = model._default_manager.filter(environment_id=environment)
+        if kind == "template":
+            state |= {(kind, row.name): _plain(fields_of(row)) for row in rows}
+        else:
+            state |= {(kind, name): {} for name in rows.values_list("name", flat=True)}
+    for tier in tiers:
+        if (fields := read_thing(environment, "tier", tier)) is not None:
+            state["tier", tier] = fields
     return state
 
 

@@ -36,9 +36,11 @@ from controlplane.editing.edits.idle_slots import share_idle_slots
 from controlplane.editing.edits.limit_templates import preview_template, remove_template, set_template
 from controlplane.editing.edits.pod_protection import set_pod_protection
 from controlplane.editing.edits.quotas import (
+    remove_subject_limit,
     remove_tenant_quota,
     remove_tier_quota,
     remove_vendor_limit,
+    set_subject_limit,
     set_tenant_quota,
     set_tier_quota,
     set_vendor_limit,
@@ -52,7 +54,6 @@ from controlplane.editing.edits.runbooks import (
     save_runbook,
     use_shipped_runbook,
 )
-from controlplane.editing.edits.subjects import remove_subject_limit, set_subject_limit
 from controlplane.editing.edits.tenants import (
     change_tier,
     create_tenant,

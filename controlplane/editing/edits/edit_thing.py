@@ -1,11 +1,14 @@
-"""Saves what a person typed about one thing: a tier, a tenant, a dependency or the environment.
+"""Edits one thing: a tier, a tenant, a dependency or the environment. Pages and the API save through this.
 
-The page shows the thing as of a revision. Only what was typed changes, so two people can edit different
+A page shows the thing as of a revision. Only what was typed changes, so two people can edit different
 values of one thing at the same time. They conflict unit by unit, see ``controlplane.policies.merge``.
+
+A call of the API names the version of the row that it has read. It conflicts with any later change.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from dataclasses import field as with_default
 from dataclasses import replace as replace_fields
 from datetime import datetime
 from typing import Any
@@ -22,12 +25,13 @@ from controlplane.editing.plans.schema import SECTIONS
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.conflicts import check_version
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import Change, Dependency, Tenant, TenantQuota, Tier
-from controlplane.policies.state import State, Thing, read_state
+from controlplane.policies.state import State, Thing, read_referable, read_state, read_thing
 from controlplane.validation import Problems
 
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
@@ -36,6 +40,8 @@ _ROWS: dict[str, tuple[type[Any], str]] = {
     "tier": (Tier, "name"),
     "dependency": (Dependency, "name"),
 }
+#: The base of an edit that was not made on a page.
+NEWEST = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +51,14 @@ class ThingEdit:
     kind: str
     name: str
     #: The typed fields, in the form of a plan: ``{"priority": 20, "quotas": {"requests": {"limit": 9}}}``.
-    typed: Mapping[str, Any]
+    typed: Mapping[str, Any] = with_default(default_factory=dict)
     #: Names of limits to remove.
     removed: tuple[str, ...] = ()
-    #: The revision that the page showed; ``None`` for a new thing.
-    base: int | None
+    #: The revision that the page showed; ``None`` for a new thing. An edit of the ``NEWEST`` state becomes a
+    #: revision also if it changes nothing, and its errors name fields, not places in a plan.
+    base: int | None = NEWEST
+    #: The version of the row that the caller has read. ``None`` skips the check, for commands and seeds.
+    version: int | None = None
 
     @property
     def document(self) -> dict[str, Any]:
@@ -57,6 +66,11 @@ class ThingEdit:
         if self.kind == "environment":
             return dict(self.typed)
         return {_SECTION_OF[self.kind]: {self.name: dict(self.typed)}}
+
+    @property
+    def shown_at(self) -> int | None:
+        """The revision at which a page showed the thing; ``None`` if no page did."""
+        return None if self.base == NEWEST else self.base
 
 
 @dataclass(frozen=True)
@@ -109,27 +123,24 @@ def preview_edit(edit: ThingEdit, *, head: int | None = None) -> Preview:
         raise InvalidEdit({"form": [text]})
     plan = plan_from_document(edit.document)
     thing: Thing = (edit.kind, edit.name)
-    tenants = {edit.name} if edit.kind == "tenant" else set()
-    state = read_state(edit.environment, tenants=tenants)
-    present = state.get(thing)
+    present = read_thing(edit.environment, *thing)
     _check_exists(edit, present)
-    later = [] if edit.base is None else changes_since(edit.environment, edit.base, *thing)
+    _check_version(edit, present)
+    later = [] if edit.shown_at is None else changes_since(edit.environment, edit.shown_at, *thing)
     as_of: Fields = (later[0].before or {}) if later else present or {}
-    start: State = dict(state)
+    tiers = {fields.get("tier") for fields in (present or {}, as_of, edit.typed)}
+    state = read_referable(edit.environment, tiers={tier for tier in tiers if isinstance(tier, str)})
     planned = (edit.kind, "" if edit.kind == "environment" else edit.name)
     if present is not None:
-        start[thing] = _without(edit, _as_shown(plan.things.get(planned, {}), present, as_of), as_of)
+        shown = _as_shown(plan.things.get(planned, {}), present, as_of) if later else present
+        state[thing] = _without(edit, shown, as_of)
         if edit.removed and not plan.things:
             plan.things[planned] = {}
-    wanted = resolve(edit.environment, plan, start, prune=False)
-    changes = [
-        Changed(kind, name, state.get((kind, name)), fields)
-        for (kind, name), fields in sorted(wanted.items())
-        if state.get((kind, name)) != fields
-    ]
-    after = wanted.get(thing, present)
+    after = resolve(edit.environment, plan, state, prune=False).get(thing, present)
+    is_recorded = after != present or edit.base == NEWEST
+    changes = [Changed(*thing, present, after)] if is_recorded else []
     _check_ends(edit, after or {}, present or {})
-    theirs = _theirs(later, as_of, present or {}, after or {})
+    theirs = _theirs(later, as_of, present or {}, after or {}) if later else []
     theirs += _theirs_of_the_tier(edit, as_of, present or {}, after or {}, state)
     theirs.sort(key=lambda each: -each.revision)
     return Preview(Difference(edit.environment, head, changes), present, after, theirs)
@@ -162,27 +173,46 @@ def save_edit(
     replace: Collection[str] = (),
     seen: int | None = None,
     action: str = "",
+    audited: Callable[[Fields], Fields] = dict,
 ) -> int:
-    """Save the edit as one revision and return it. If nothing changes, nothing is written.
+    """Save the edit as one revision and return it. If nothing changes on a page, nothing is written.
 
-    Raises ``UnitConflict`` when another person changed a unit that this edit changes too, unless the unit
-    is in ``replace`` and has not changed after revision ``seen``, at which the person decided to replace
-    it; and ``InvalidEdit`` when a value is wrong.
+    ``action`` names it in the audit, and ``audited`` picks the fields that the audit stores.
+
+    Raises ``EditConflict`` when the row has another version; ``UnitConflict`` when another person changed a
+    unit that this edit changes too, unless the unit is in ``replace`` and has not changed after revision
+    ``seen``, at which the person decided to replace it; and ``InvalidEdit`` when a value is wrong.
     """
     problems = Problems()
     problems.reason(reason)
     problems.settle()
-    found = preview_edit(edit)
+    found = _previewed(edit)
     _check_conflicts(found, replace, seen)
     if not found.difference:
         return found.difference.revision
     with revise(environment=edit.environment, actor=actor, reason=reason) as revision:
         if found.difference.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
-            found = preview_edit(edit, head=revision.number - 1)
+            found = _previewed(edit, head=revision.number - 1)
             _check_conflicts(found, replace, seen)
-        _write(revision, edit, found, action or _action(edit, found))
+        _write(revision, edit, found, action or _action(edit, found), audited)
     return revision.number
+
+
+def _previewed(edit: ThingEdit, *, head: int | None = None) -> Preview:
+    """Preview the edit. Problems of one that was not made on a page are named by their field."""
+    try:
+        return preview_edit(edit, head=head)
+    except PlanErrors as errors:
+        if edit.base != NEWEST:
+            raise
+        section = f"{_SECTION_OF[edit.kind]}.{edit.name}." if edit.kind in _SECTION_OF else ""
+        problems = Problems()
+        for error in errors.found:
+            field = error.where.removeprefix(section)
+            in_group = field.partition(".")[0] in (PREFIX[edit.kind], "breaker")
+            problems.add(field.rpartition(".")[2] if in_group else field, error.message)
+        raise InvalidEdit(problems.errors) from errors
 
 
 def remove_thing(
@@ -255,6 +285,17 @@ def _check_exists(edit: ThingEdit, present: Fields | None) -> None:
         raise NotFound(edit.kind, edit.name)
 
 
+def _check_version(edit: ThingEdit, present: Fields | None) -> None:
+    if edit.version is not None and present is not None:
+        check_version(
+            environment=edit.environment,
+            target_kind=edit.kind,
+            target_name=edit.name,
+            expected=edit.version,
+            now={**present, "version": _version_of(edit)},
+        )
+
+
 def _as_shown(typed: Fields, present: Fields, as_of: Fields) -> Fields:
     """Return the thing now, but each unit that was typed in as the page showed it.
 
@@ -287,6 +328,8 @@ def _without(edit: ThingEdit, present: Fields, as_of: Fields) -> Fields:
     prefix = PREFIX[edit.kind]
     unknown = set(edit.removed) - limits_in(prefix, present | as_of).keys()
     if unknown:
+        if edit.base == NEWEST:
+            raise NotFound("quota", min(unknown))
         raise InvalidEdit({"removed": [f"There is no limit {min(unknown)!r}."]})
     gone = {f"{prefix}.{name}" for name in edit.removed}
     return {field: value for field, value in present.items() if field.rpartition(".")[0] not in gone}
@@ -314,11 +357,11 @@ def _theirs_of_the_tier(
     edit: ThingEdit, as_of: Fields, now: Fields, after: Fields, state: State
 ) -> list[Theirs]:
     """Return what changed in quotas of its tier that become quotas of the tenant with this edit."""
-    if edit.kind != "tenant" or edit.base is None:
+    if edit.kind != "tenant" or edit.shown_at is None:
         return []
     had, has, gets = (limits_in("quotas", fields).keys() for fields in (as_of, now, after))
     tiers = (as_of["tier"], as_of["tier"] if "tier" in edit.typed else now["tier"])
-    moved = moved_quotas(edit.environment, edit.base, edit.name, tiers, gets - had - has, state)
+    moved = moved_quotas(edit.environment, edit.shown_at, edit.name, tiers, gets - had - has, state)
     return [
         Theirs(f"quotas.{each.name}", each.fields, True, row.number, row.actor, row.at, row.reason)
         for each in moved
@@ -333,15 +376,17 @@ def _check_conflicts(found: Preview, replace: Collection[str], seen: int | None)
             raise UnitConflict(found)
 
 
-def _write(revision: Revision, edit: ThingEdit, found: Preview, action: str) -> None:
+def _write(
+    revision: Revision, edit: ThingEdit, found: Preview, action: str, audited: Callable[[Fields], Fields]
+) -> None:
     version = _version_of(edit)
     write_changes(revision, found.difference.changes)
     revision.audit(
         action,
         target_kind=edit.kind,
         target_name=edit.name,
-        before=None if found.before is None else {**found.before, "version": version},
-        after=None if found.after is None else {**found.after, "version": _version_of(edit)},
+        before=None if found.before is None else audited({**found.before, "version": version}),
+        after=None if found.after is None else audited({**found.after, "version": _version_of(edit)}),
     )
 
 

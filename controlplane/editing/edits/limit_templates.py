@@ -7,8 +7,7 @@ from controlplane.editing.plans.difference import Difference, difference
 from controlplane.editing.plans.plan import Plan, PlanErrors
 from controlplane.editing.plans.resolving import PREFIX, Wanted, fit
 from controlplane.editing.revise import revise
-from controlplane.editing.rows.limit_checks import check_new_limit
-from controlplane.editing.rows.limit_rows import given_columns
+from controlplane.editing.rows.limit_checks import check_new_limit, given_columns
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_version
@@ -157,10 +156,7 @@ def _given(template: str, title: str | None, values: LimitValues, reason: str) -
         problems.text("title", title, 200)
         problems.settle()
         given["title"] = title
-    return {
-        name: [str(part) for part in value] if isinstance(value, list | tuple | set) else value
-        for name, value in given.items()
-    }
+    return given
 
 
 def _plan(template: str, given: Fields) -> Plan:

@@ -1,19 +1,13 @@
-"""Quotas of tenants and tiers, and limits of vendors."""
+"""Quotas of tenants and tiers, limits of vendors, and limits of callers without a tenant."""
 
 from datetime import datetime
-from typing import Any, Unpack
-
-from django.utils import timezone
+from typing import Unpack
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.revise import revise
-from controlplane.editing.rows.limit_checks import check_new_limit, wrong_end
-from controlplane.editing.rows.limit_rows import given_columns, put_limit, remove_limit
-from controlplane.editing.rows.versioned_rows import DependencyEdit, TenantEdit, TierEdit
-from controlplane.policies.limit_fields import LimitOptions, QuotaOptions
-from controlplane.policies.limits import VENDOR_DEFAULTS, columns_of
-from controlplane.policies.models import TenantQuota, TierQuota
-from controlplane.validation import Problems
+from controlplane.editing.edits.edit_thing import ThingEdit, save_edit
+from controlplane.editing.rows.limit_checks import check_new_limit, given_columns
+from controlplane.policies.fields import Fields
+from controlplane.policies.limit_fields import LimitOptions, QuotaOptions, SubjectLimitOptions
 
 
 def set_tenant_quota(
@@ -34,28 +28,23 @@ def set_tenant_quota(
     the tier's, applies again.
     """
     given = given_columns(options)
-    _check_expiry(expires_at)
     check_new_limit(quota, given, reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TenantEdit(revision, tenant, expected_version)
-        like = TierQuota.objects.filter(tier_id=edit.row.tier_id, name=quota).first()
-        ending = _ending(edit.row.quotas.filter(name=quota).first(), expires_at)
-        like_tier = columns_of(like) if like is not None else None
-        put_limit(edit.row.quotas, quota, given | ending, environment=environment, like=like_tier)
-        edit.finish("tenant_quota.set")
-    return revision.number
+    given["expires_at"] = "" if expires_at is None else expires_at.isoformat()
+    typed = {"quotas": {quota: given}}
+    edit = ThingEdit(
+        environment=environment, kind="tenant", name=tenant, typed=typed, version=expected_version
+    )
+    return save_edit(edit, reason=reason, actor=actor, action="tenant_quota.set")
 
 
 def remove_tenant_quota(
     *, environment: str, tenant: str, quota: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
     """Remove a tenant's own quota. The tier's quota with this name applies again."""
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TenantEdit(revision, tenant, expected_version)
-        remove_limit(edit.row.quotas, quota)
-        edit.finish("tenant_quota.removed")
-    return revision.number
+    edit = ThingEdit(
+        environment=environment, kind="tenant", name=tenant, removed=(quota,), version=expected_version
+    )
+    return save_edit(edit, reason=reason, actor=actor, action="tenant_quota.removed")
 
 
 def set_tier_quota(
@@ -71,22 +60,18 @@ def set_tier_quota(
     """Set a quota for every tenant of the tier that does not override it. This is one write."""
     given = given_columns(options)
     check_new_limit(quota, given, reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TierEdit(revision, tier, expected_version)
-        put_limit(edit.row.quotas, quota, given, environment=environment)
-        edit.finish("tier_quota.set")
-    return revision.number
+    typed = {"quotas": {quota: given}}
+    edit = ThingEdit(environment=environment, kind="tier", name=tier, typed=typed, version=expected_version)
+    return save_edit(edit, reason=reason, actor=actor, action="tier_quota.set")
 
 
 def remove_tier_quota(
     *, environment: str, tier: str, quota: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TierEdit(revision, tier, expected_version)
-        remove_limit(edit.row.quotas, quota)
-        edit.finish("tier_quota.removed")
-    return revision.number
+    edit = ThingEdit(
+        environment=environment, kind="tier", name=tier, removed=(quota,), version=expected_version
+    )
+    return save_edit(edit, reason=reason, actor=actor, action="tier_quota.removed")
 
 
 def set_vendor_limit(
@@ -102,42 +87,50 @@ def set_vendor_limit(
     """Set a limit of the vendor for the whole fleet. By default it is a strict, reserved one."""
     given = given_columns(options)
     check_new_limit(name, given, reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = DependencyEdit(revision, dependency, expected_version)
-        put_limit(edit.row.vendor_limits, name, given, environment=environment, like=VENDOR_DEFAULTS)
-        edit.finish("vendor_limit.set")
-    return revision.number
+    typed = {"vendor_limits": {name: given}}
+    edit = ThingEdit(
+        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
+    )
+    return save_edit(edit, reason=reason, actor=actor, action="vendor_limit.set")
 
 
 def remove_vendor_limit(
     *, environment: str, dependency: str, name: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = DependencyEdit(revision, dependency, expected_version)
-        remove_limit(edit.row.vendor_limits, name)
-        edit.finish("vendor_limit.removed")
-    return revision.number
+    edit = ThingEdit(
+        environment=environment,
+        kind="dependency",
+        name=dependency,
+        removed=(name,),
+        version=expected_version,
+    )
+    return save_edit(edit, reason=reason, actor=actor, action="vendor_limit.removed")
 
 
-def _ending(now: TenantQuota | None, expires_at: datetime | None) -> dict[str, Any]:
-    """Return the columns for the end of a tenant's quota, and for the quota that applies afterwards."""
-    ending: dict[str, Any] = {"expires_at": expires_at, "returns_to": None, "announced_at": None}
-    if expires_at is not None and now is not None:
-        ending["returns_to"] = columns_of(now) if now.expires_at is None else now.returns_to
-    return ending
+def set_subject_limit(
+    *,
+    environment: str,
+    name: str,
+    reason: str,
+    actor: Actor,
+    **options: Unpack[SubjectLimitOptions],
+) -> int:
+    """Limit requests without a tenant by ``per``, or all requests to a ``service`` together. By default
+    each pod applies its local share while Redis is down.
+    """
+    given = given_columns(options)
+    check_new_limit(name, given, reason)
+    typed = {"subject_limits": {name: given}}
+    edit = ThingEdit(environment=environment, kind="environment", name=environment, typed=typed)
+    return save_edit(edit, reason=reason, actor=actor, action="subject_limit.set", audited=_subject_limits)
 
 
-def _check_expiry(expires_at: datetime | None) -> None:
-    problems = Problems()
-    if expires_at is not None and timezone.is_naive(expires_at):
-        problems.add("expires_at", "Give the time zone.")
-    elif expires_at is not None and (wrong := wrong_end(expires_at, timezone.now())):
-        problems.add("expires_at", wrong)
-    problems.settle()
+def remove_subject_limit(*, environment: str, name: str, reason: str, actor: Actor) -> int:
+    edit = ThingEdit(environment=environment, kind="environment", name=environment, removed=(name,))
+    return save_edit(
+        edit, reason=reason, actor=actor, action="subject_limit.removed", audited=_subject_limits
+    )
 
 
-def _check_reason(reason: object) -> None:
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+def _subject_limits(fields: Fields) -> Fields:
+    return {field: value for field, value in fields.items() if field.startswith("subject_limits.")}

@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.limits import ALONE
 from controlplane.policies.models import Change, Revision
-from controlplane.policies.state import State, read_state
+from controlplane.policies.state import State, read_thing
 
 
 def thing_as_of(environment: str, number: int, kind: str, name: str) -> Fields | None:
@@ -16,7 +16,7 @@ def thing_as_of(environment: str, number: int, kind: str, name: str) -> Fields |
     if change is not None:
         before: Fields | None = change.before
         return before
-    return read_state(environment, tenants={name} if kind == "tenant" else ()).get((kind, name))
+    return read_thing(environment, kind, name)
 
 
 def changes_since(environment: str, number: int, kind: str, name: str) -> list[Change]:

@@ -198,6 +198,8 @@ class _Resolving:
         self, kind: str, name: str, base: Fields, patch: Any, shape: Shape, *, complete: bool
     ) -> Fields:
         """Return the flat protection. If the file is complete, what it leaves out is off."""
+        if patch == {} and not complete:
+            return {field: value for field, value in base.items() if field.startswith(f"{PROTECTION}.")}
         problems = Problems()
         had = protection_in(base)
         now_us = int(self.now.timestamp() * 1_000_000)
@@ -266,10 +268,11 @@ class _Resolving:
             if template is None:
                 self._error(kind, name, f"{where}template", f"There is no template {follows!r}.")
                 return columns
-        for needed in ("limit", "window_s") if template is None else ():
-            if needed not in columns:
-                self._error(kind, name, f"{where}{needed}", "A new limit needs this.")
-                return columns
+        missing = [needed for needed in ("limit", "window_s") if template is None and needed not in columns]
+        for needed in missing:
+            self._error(kind, name, f"{where}{needed}", "A new limit needs this.")
+        if missing:
+            return columns
         if given.get("algorithm") not in (None, Algorithm.FIXED_WINDOW):
             given = {"period": "", **given}
             columns = {**columns, "period": given["period"]}

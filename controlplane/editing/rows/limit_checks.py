@@ -1,12 +1,12 @@
 """Checks of one limit: its values one by one, and all of them together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from controlplane.policies.limits import MAX_BUCKET, LimitColumns, QuotaColumns, columns_for
-from controlplane.policies.models import Dependency, SubjectLimit
+from controlplane.policies.limit_fields import LimitValues
+from controlplane.policies.limits import MAX_BUCKET, columns_for
 from controlplane.validation import Problems
 from fuseboard.contract.limit_fields import (
     FIELDS,
@@ -26,10 +26,24 @@ from fuseboard.contract.words import Algorithm, Dimension, Period
 _LONGEST = timedelta(days=400)
 
 
+def given_columns(options: LimitValues) -> dict[str, Any]:
+    """Return the columns that an edit gives, with lists as rows have them: words in a fixed order."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for field in FIELDS:
+        value = given.get(field.name)
+        if isinstance(field, Choices) and isinstance(value, Collection) and set(value) <= set(field.words):
+            given[field.name] = [word.value for word in field.words if word in value]
+        elif isinstance(field, Choices | Patterns) and isinstance(value, Collection):
+            given[field.name] = [str(part) for part in value]
+    return given
+
+
 def check_new_limit(name: object, given: Mapping[str, Any], reason: object) -> None:
     """Raise ``InvalidEdit`` for everything that is wrong without looking at the database."""
     problems = Problems()
     problems.slug("quota", name)
+    if not given:
+        problems.add("limit", "Give a value of the limit.")
     _check_values(problems, given)
     problems.reason(reason)
     problems.settle()
@@ -71,18 +85,6 @@ def wrong_end(ends: datetime, now: datetime) -> str:
     if ends <= now:
         return "Choose a time in the future."
     return f"Choose a time in the next {_LONGEST.days} days." if ends - now > _LONGEST else ""
-
-
-def check_row(row: LimitColumns, environment: str) -> None:
-    """Raise ``InvalidEdit`` when columns contradict each other or name a dependency that does not exist."""
-    problems = Problems()
-    columns = {name: getattr(row, name) for name in columns_for(row.whose)}
-    check_together(problems, columns, subject=isinstance(row, SubjectLimit))
-    if isinstance(row, QuotaColumns) and row.dependency:
-        known = Dependency.objects.filter(environment_id=environment, name=row.dependency)
-        if not known.exists():
-            problems.add("dependency", f"There is no dependency {row.dependency!r}.")
-    problems.settle()
 
 
 def _check_values(problems: Problems, given: Mapping[str, Any]) -> None:
