@@ -1,9 +1,9 @@
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from controlplane.audit.actor import Actor
+from controlplane.editing.edits.edit_thing import ThingEdit, save_call
 from controlplane.editing.revise import revise
-from controlplane.editing.rows.versioned_rows import DependencyEdit
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import (
@@ -18,7 +18,7 @@ from controlplane.policies.models import (
     Runbook,
     breaker_preset,
 )
-from controlplane.policies.protection import CALL, changed
+from controlplane.policies.protection import CALL, PROTECTION, changed
 from controlplane.policies.protection_presets import (
     RETRY_WAITS_MS,
     merged_changes,
@@ -27,6 +27,15 @@ from controlplane.policies.protection_presets import (
 from controlplane.policies.runbook_texts import runbook_row
 from controlplane.validation import Problems
 from fuseboard.contract.policy import MAX_WAIT_MS
+
+
+class Times(TypedDict, total=False):
+    """Times of the calls to a dependency, in ms. One that is left out, or is ``None``, stays."""
+
+    timeout_ms: int | None
+    wait_ms: int | None
+    first_part_ms: int | None
+    between_parts_ms: int | None
 
 
 def create_dependency(
@@ -61,9 +70,12 @@ def create_dependency(
     problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
     problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
     columns = breaker_preset(kind, breaker or ()) | dict(breaker or {})
-    check_breaker(problems, columns)
+    _check_breaker(problems, columns)
     parts = {"first_part_ms": first_part_ms, "between_parts_ms": between_parts_ms}
-    columns |= STREAM_PRESETS.get(kind, {}) | _checked_parts(problems, parts)
+    given = {column: value for column, value in parts.items() if value is not None}
+    for column, value in given.items():
+        problems.whole(column, value, 0, MAX_PART_MS)
+    columns |= STREAM_PRESETS.get(kind, {}) | given
     problems.reason(reason)
     problems.settle()
     protected = changed(problems, {}, protection, CALL)
@@ -84,7 +96,7 @@ def create_dependency(
             runbook=_runbook(runbook),
             **columns,
         )
-        check_breaker_row(row)
+        _check_breaker_row(row)
         row.save()
         after = dependency_fields(row)
         revision.audit(
@@ -102,41 +114,15 @@ def set_breaker_policy(
     expected_version: int | None,
     reason: str,
     actor: Actor,
-    timeout_ms: int | None = None,
-    wait_ms: int | None = None,
-    first_part_ms: int | None = None,
-    between_parts_ms: int | None = None,
+    **times: Unpack[Times],
 ) -> int:
     """Change the given values of the breaker's policy. The others stay."""
-    problems = Problems()
-    check_breaker(problems, breaker)
-    if timeout_ms is not None:
-        problems.whole("timeout_ms", timeout_ms, 1, MAX_MS)
-    if wait_ms is not None:
-        problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
-    parts = {"first_part_ms": first_part_ms, "between_parts_ms": between_parts_ms}
-    columns = {**breaker, **_checked_parts(problems, parts)}
-    problems.reason(reason)
-    problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = DependencyEdit(revision, dependency, expected_version)
-        for column, value in columns.items():
-            setattr(edit.row, column, value)
-        if timeout_ms is not None:
-            edit.row.timeout_ms = timeout_ms
-        if wait_ms is not None:
-            edit.row.wait_ms = wait_ms
-        check_breaker_row(edit.row)
-        edit.finish("breaker_policy.set")
-    return revision.number
-
-
-def _checked_parts(problems: Problems, parts: Mapping[str, int | None]) -> dict[str, int]:
-    """Return the given times of a stream. Zero is none."""
-    given = {column: value for column, value in parts.items() if value is not None}
-    for column, value in given.items():
-        problems.whole(column, value, 0, MAX_PART_MS)
-    return given
+    given = {column: value for column, value in times.items() if value is not None}
+    typed = {"breaker": dict(breaker)} | given if breaker else given
+    edit = ThingEdit(
+        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
+    )
+    return save_call(edit, reason=reason, actor=actor, action="breaker_policy.set")
 
 
 def set_protection(
@@ -156,16 +142,15 @@ def set_protection(
     retries also sets how long calls wait for a limit of the vendor.
     """
     problems = Problems()
-    patch = merged_changes(preset_change(problems, preset or {}), protection)
-    problems.reason(reason)
+    preset = preset or {}
+    typed: dict[str, Any] = {PROTECTION: merged_changes(preset_change(problems, preset), protection)}
     problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = DependencyEdit(revision, dependency, expected_version)
-        edit.row.protection = changed(problems, edit.row.protection, patch, CALL)
-        problems.settle()
-        edit.row.wait_ms = RETRY_WAITS_MS.get((preset or {}).get("retry", ""), edit.row.wait_ms)
-        edit.finish("protection.set")
-    return revision.number
+    if (waits := RETRY_WAITS_MS.get(preset.get("retry", ""))) is not None:
+        typed["wait_ms"] = waits
+    edit = ThingEdit(
+        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
+    )
+    return save_call(edit, reason=reason, actor=actor, action="protection.set")
 
 
 def describe_dependency(
@@ -181,21 +166,16 @@ def describe_dependency(
     actor: Actor,
 ) -> int:
     """Change the texts about a dependency."""
-    problems = Problems()
-    problems.text("title", title, 200)
-    problems.text("owner", owner, 200)
-    problems.text("fallback_note", fallback_note, 500, lines=True)
-    problems.reason(reason)
-    problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = DependencyEdit(revision, dependency, expected_version)
-        edit.row.title, edit.row.owner, edit.row.fallback_note = title, owner, fallback_note
-        edit.row.runbook = _runbook(runbook)
-        edit.finish("dependency.described")
-    return revision.number
+    typed = {"title": title, "owner": owner, "fallback_note": fallback_note, "runbook": runbook or ""}
+    edit = ThingEdit(
+        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
+    )
+    return save_call(
+        edit, reason=reason, actor=actor, action="dependency.described", refers={"runbook": runbook or ""}
+    )
 
 
-def check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
+def _check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
     for column, value in columns.items():
         if column in BREAKER_RANGES:
             problems.whole(column, value, *BREAKER_RANGES[column])
@@ -203,7 +183,7 @@ def check_breaker(problems: Problems, columns: Mapping[str, object]) -> None:
             problems.add(column, "A breaker has no such setting.")
 
 
-def check_breaker_row(row: Dependency) -> None:
+def _check_breaker_row(row: Dependency) -> None:
     if row.open_max_ms < row.open_ms:
         raise InvalidEdit({"open_max_ms": [OPEN_TOO_SHORT]})
     if 0 < row.window_calls < row.minimum_calls:

@@ -6,7 +6,8 @@ values of one thing at the same time. They conflict unit by unit, see ``controlp
 A call of the API names the version of the row that it has read. It conflicts with any later change.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as with_default
 from dataclasses import replace as replace_fields
@@ -55,7 +56,7 @@ class ThingEdit:
     #: Names of limits to remove.
     removed: tuple[str, ...] = ()
     #: The revision that the page showed; ``None`` for a new thing. An edit of the ``NEWEST`` state becomes a
-    #: revision also if it changes nothing, and its errors name fields, not places in a plan.
+    #: revision also if it changes nothing.
     base: int | None = NEWEST
     #: The version of the row that the caller has read. ``None`` skips the check, for commands and seeds.
     version: int | None = None
@@ -186,32 +187,53 @@ def save_edit(
     problems = Problems()
     problems.reason(reason)
     problems.settle()
-    found = _previewed(edit)
-    _check_conflicts(found, replace, seen)
-    if not found.difference:
-        return found.difference.revision
+    found = None
+    if edit.base != NEWEST:
+        found = preview_edit(edit)
+        _check_conflicts(found, replace, seen)
+        if not found.difference:
+            return found.difference.revision
     with revise(environment=edit.environment, actor=actor, reason=reason) as revision:
-        if found.difference.revision != revision.number - 1:
-            # Another edit was faster. Nothing else can change while this revision is being made.
-            found = _previewed(edit, head=revision.number - 1)
+        if found is None or found.difference.revision != revision.number - 1:
+            # Another edit may have been faster. Nothing else can change while this revision is being made.
+            found = preview_edit(edit, head=revision.number - 1)
             _check_conflicts(found, replace, seen)
         _write(revision, edit, found, action or _action(edit, found), audited)
     return revision.number
 
 
-def _previewed(edit: ThingEdit, *, head: int | None = None) -> Preview:
-    """Preview the edit. Problems of one that was not made on a page are named by their field."""
+def save_call(
+    edit: ThingEdit,
+    *,
+    reason: str,
+    actor: Actor,
+    action: str,
+    audited: Callable[[Fields], Fields] = dict,
+    refers: Mapping[str, str] | None = None,
+) -> int:
+    """Save an edit of the ``NEWEST`` state. ``refers`` is as in ``problems_by_field``."""
+    with problems_by_field(edit, refers):
+        return save_edit(edit, reason=reason, actor=actor, action=action, audited=audited)
+
+
+@contextmanager
+def problems_by_field(edit: ThingEdit, refers: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Name problems by their field, not by a place in a plan.
+
+    ``refers`` has the fields that name another thing: ``NotFound`` is raised if it does not exist.
+    """
     try:
-        return preview_edit(edit, head=head)
+        yield
     except PlanErrors as errors:
-        if edit.base != NEWEST:
-            raise
         section = f"{_SECTION_OF[edit.kind]}.{edit.name}." if edit.kind in _SECTION_OF else ""
         problems = Problems()
         for error in errors.found:
             field = error.where.removeprefix(section)
             in_group = field.partition(".")[0] in (PREFIX[edit.kind], "breaker")
             problems.add(field.rpartition(".")[2] if in_group else field, error.message)
+        for kind, name in (refers or {}).items():
+            if kind in problems.errors:
+                raise NotFound(kind, name) from errors
         raise InvalidEdit(problems.errors) from errors
 
 

@@ -3,9 +3,12 @@
 from datetime import datetime
 from typing import Unpack
 
+from django.utils import timezone
+
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_thing import ThingEdit, save_edit
+from controlplane.editing.edits.edit_thing import ThingEdit, save_call
 from controlplane.editing.rows.limit_checks import check_new_limit, given_columns
+from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
 from controlplane.policies.limit_fields import LimitOptions, QuotaOptions, SubjectLimitOptions
 
@@ -27,6 +30,8 @@ def set_tenant_quota(
     the numbers. A quota with ``expires_at`` is temporary: after it the tenant's previous quota, or
     the tier's, applies again.
     """
+    if expires_at is not None and timezone.is_naive(expires_at):
+        raise InvalidEdit({"expires_at": ["Give the time zone."]})
     given = given_columns(options)
     check_new_limit(quota, given, reason)
     given["expires_at"] = "" if expires_at is None else expires_at.isoformat()
@@ -34,7 +39,7 @@ def set_tenant_quota(
     edit = ThingEdit(
         environment=environment, kind="tenant", name=tenant, typed=typed, version=expected_version
     )
-    return save_edit(edit, reason=reason, actor=actor, action="tenant_quota.set")
+    return save_call(edit, reason=reason, actor=actor, action="tenant_quota.set")
 
 
 def remove_tenant_quota(
@@ -44,7 +49,7 @@ def remove_tenant_quota(
     edit = ThingEdit(
         environment=environment, kind="tenant", name=tenant, removed=(quota,), version=expected_version
     )
-    return save_edit(edit, reason=reason, actor=actor, action="tenant_quota.removed")
+    return save_call(edit, reason=reason, actor=actor, action="tenant_quota.removed")
 
 
 def set_tier_quota(
@@ -62,7 +67,7 @@ def set_tier_quota(
     check_new_limit(quota, given, reason)
     typed = {"quotas": {quota: given}}
     edit = ThingEdit(environment=environment, kind="tier", name=tier, typed=typed, version=expected_version)
-    return save_edit(edit, reason=reason, actor=actor, action="tier_quota.set")
+    return save_call(edit, reason=reason, actor=actor, action="tier_quota.set")
 
 
 def remove_tier_quota(
@@ -71,7 +76,7 @@ def remove_tier_quota(
     edit = ThingEdit(
         environment=environment, kind="tier", name=tier, removed=(quota,), version=expected_version
     )
-    return save_edit(edit, reason=reason, actor=actor, action="tier_quota.removed")
+    return save_call(edit, reason=reason, actor=actor, action="tier_quota.removed")
 
 
 def set_vendor_limit(
@@ -91,7 +96,7 @@ def set_vendor_limit(
     edit = ThingEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
     )
-    return save_edit(edit, reason=reason, actor=actor, action="vendor_limit.set")
+    return save_call(edit, reason=reason, actor=actor, action="vendor_limit.set")
 
 
 def remove_vendor_limit(
@@ -104,7 +109,7 @@ def remove_vendor_limit(
         removed=(name,),
         version=expected_version,
     )
-    return save_edit(edit, reason=reason, actor=actor, action="vendor_limit.removed")
+    return save_call(edit, reason=reason, actor=actor, action="vendor_limit.removed")
 
 
 def set_subject_limit(
@@ -122,12 +127,12 @@ def set_subject_limit(
     check_new_limit(name, given, reason)
     typed = {"subject_limits": {name: given}}
     edit = ThingEdit(environment=environment, kind="environment", name=environment, typed=typed)
-    return save_edit(edit, reason=reason, actor=actor, action="subject_limit.set", audited=_subject_limits)
+    return save_call(edit, reason=reason, actor=actor, action="subject_limit.set", audited=_subject_limits)
 
 
 def remove_subject_limit(*, environment: str, name: str, reason: str, actor: Actor) -> int:
     edit = ThingEdit(environment=environment, kind="environment", name=environment, removed=(name,))
-    return save_edit(
+    return save_call(
         edit, reason=reason, actor=actor, action="subject_limit.removed", audited=_subject_limits
     )
 

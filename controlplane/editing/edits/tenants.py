@@ -1,12 +1,14 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from controlplane.audit.actor import Actor
+from controlplane.editing.edits.edit_thing import ThingEdit, save_call
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.tenant_parents import keep_parents
-from controlplane.editing.rows.versioned_rows import TenantEdit, find_tier
-from controlplane.errors import InvalidEdit
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.policies.conflicts import check_version
 from controlplane.policies.fields import tenant_fields
-from controlplane.policies.models import Tenant
+from controlplane.policies.models import Tenant, Tier
 from controlplane.validation import Problems
 
 
@@ -41,7 +43,7 @@ def create_tenants(
         problems.text("title", title, 200)
     problems.settle()
     with revise(environment=environment, actor=actor, reason=reason) as revision:
-        tiers = {name: find_tier(environment, name) for name in {tier for _, tier, _ in tenants}}
+        tiers = {name: _tier(environment, name) for name in {tier for _, tier, _ in tenants}}
         known = {
             row.key: row
             for row in Tenant.objects.filter(
@@ -75,49 +77,31 @@ def _save_new(revision: Revision, row: Tenant) -> None:
 def change_tier(
     *, environment: str, tenant: str, tier: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TenantEdit(revision, tenant, expected_version)
-        edit.row.tier = find_tier(environment, tier)
-        edit.finish("tenant.tier_changed")
-    return revision.number
+    edit = ThingEdit(
+        environment=environment, kind="tenant", name=tenant, typed={"tier": tier}, version=expected_version
+    )
+    return save_call(edit, reason=reason, actor=actor, action="tenant.tier_changed", refers={"tier": tier})
 
 
 def suspend_tenant(
     *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
 ) -> int:
     """Refuse every request of the tenant until it is resumed."""
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TenantEdit(revision, tenant, expected_version)
-        edit.row.suspended = True
-        edit.finish("tenant.suspended")
-    return revision.number
+    typed = {"suspended": True}
+    edit = ThingEdit(
+        environment=environment, kind="tenant", name=tenant, typed=typed, version=expected_version
+    )
+    return save_call(edit, reason=reason, actor=actor, action="tenant.suspended")
 
 
 def resume_tenant(
     *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
 ) -> int:
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TenantEdit(revision, tenant, expected_version)
-        edit.row.suspended = False
-        edit.finish("tenant.resumed")
-    return revision.number
-
-
-def remove_tenant(
-    *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
-) -> int:
-    """Remove the tenant. It falls back to the default tier, like any unregistered tenant."""
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TenantEdit(revision, tenant, expected_version)
-        edit.row.quotas.all().delete()
-        edit.row.deleted = True
-        edit.finish("tenant.removed")
-        keep_parents(revision, {tenant})
-    return revision.number
+    typed = {"suspended": False}
+    edit = ThingEdit(
+        environment=environment, kind="tenant", name=tenant, typed=typed, version=expected_version
+    )
+    return save_call(edit, reason=reason, actor=actor, action="tenant.resumed")
 
 
 def move_tenant(
@@ -127,16 +111,61 @@ def move_tenant(
 
     If its topmost parent changes, its counters start from zero: they belong to the topmost domain.
     """
-    _check_reason(reason)
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        edit = TenantEdit(revision, tenant, expected_version)
-        edit.row.parent = parent
-        edit.finish("tenant.moved")
-        keep_parents(revision, {tenant})
-    return revision.number
+
+    def moved(row: Tenant) -> None:
+        row.parent = parent
+
+    edit = _Edit(environment, tenant, expected_version, "tenant.moved")
+    return _save_and_check_parents(edit, moved, reason=reason, actor=actor)
 
 
-def _check_reason(reason: object) -> None:
+def remove_tenant(
+    *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
+) -> int:
+    """Remove the tenant. It falls back to the default tier, like any unregistered tenant."""
+
+    def removed(row: Tenant) -> None:
+        row.quotas.all().delete()
+        row.deleted = True
+
+    edit = _Edit(environment, tenant, expected_version, "tenant.removed")
+    return _save_and_check_parents(edit, removed, reason=reason, actor=actor)
+
+
+class _Edit(NamedTuple):
+    environment: str
+    tenant: str
+    expected_version: int | None
+    action: str
+
+
+def _save_and_check_parents(
+    edit: _Edit, change: Callable[[Tenant], None], *, reason: str, actor: Actor
+) -> int:
+    """Write one tenant, and check the parents of all: those below it may have none then, or too many."""
     problems = Problems()
     problems.reason(reason)
     problems.settle()
+    with revise(environment=edit.environment, actor=actor, reason=reason) as revision:
+        rows = Tenant.objects.select_related("tier").filter(environment_id=edit.environment, deleted=False)
+        row = rows.filter(key=edit.tenant).first()
+        if row is None:
+            raise NotFound("tenant", edit.tenant)
+        before = tenant_fields(row)
+        named = {"target_kind": "tenant", "target_name": edit.tenant}
+        check_version(environment=edit.environment, **named, expected=edit.expected_version, now=before)
+        change(row)
+        row.changed_revision, row.version = revision.number, row.version + 1
+        row.save()
+        after = tenant_fields(row)
+        revision.audit(edit.action, **named, before=before, after=after)
+        revision.change("tenant", edit.tenant, before=before, after=None if row.deleted else after)
+        keep_parents(revision, {edit.tenant})
+    return revision.number
+
+
+def _tier(environment: str, name: str) -> Tier:
+    row = Tier.objects.filter(environment_id=environment, name=name).first()
+    if row is None:
+        raise NotFound("tier", name)
+    return row

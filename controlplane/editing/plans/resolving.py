@@ -1,16 +1,16 @@
 """What each thing in a plan becomes: values that the plan leaves out stay, or are the defaults."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from django.utils import timezone
 
-from controlplane.editing.plans.parents import wrong_parents
 from controlplane.editing.plans.plan import Errors, Plan
 from controlplane.editing.rows.limit_checks import check_together, wrong_end
+from controlplane.editing.rows.tenant_parents import TOO_DEEP, levels_above
 from controlplane.policies.fields import Fields, breaker_fields, limits_in
 from controlplane.policies.limits import (
     ALONE,
@@ -44,8 +44,9 @@ from controlplane.policies.protection import (
     without_protection,
 )
 from controlplane.policies.runbook_texts import is_runbook
-from controlplane.policies.state import State, Thing, names_of
+from controlplane.policies.state import State, Thing, names_of, parents_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
+from fuseboard.contract.policy import MAX_PARENTS
 from fuseboard.contract.words import Algorithm
 
 #: Thing -> its fields; ``None`` when it is removed.
@@ -123,7 +124,7 @@ class _Resolving:
         if changed and not self.errors.found:
             self._follow(changed)
         self.wanted |= removed or {}
-        for name, message in wrong_parents(self.environment, self.state, self.wanted, self.moved):
+        for name, message in _wrong_parents(self.environment, self.state, self.wanted, self.moved):
             self._error("tenant", name, "parent", message)
         if self.prune or removed:
             self._check_left()
@@ -323,6 +324,35 @@ class _Resolving:
         plural = {"environment": "", "dependency": "dependencies"}.get(kind, f"{kind}s")
         where = ".".join(part for part in (plural, name, field) if part)
         self.errors.add(self.plan.lines.get((kind, name), 0), where, message)
+
+
+def _wrong_parents(
+    environment: str, state: State, wanted: Mapping[Thing, Fields | None], moved: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield tenant and message for each wrong parent in ``moved`` (tenant -> parent; empty for none).
+
+    Tenants below them that are not in the plan are checked when it is applied.
+    """
+    if not any(moved.values()):
+        return
+    after = {**state, **wanted}
+    parents = {
+        name: fields.get("parent", "")
+        for (kind, name), fields in after.items()
+        if kind == "tenant" and fields
+    }
+    removed = {name for (kind, name), fields in after.items() if kind == "tenant" and not fields}
+    unknown = set(moved.values())
+    for _ in range(MAX_PARENTS + 1):
+        unknown -= parents.keys() | removed | {""}
+        found = parents_of(environment, unknown)
+        parents |= found
+        unknown = set(found.values())
+    for name, parent in moved.items():
+        if parent and parent not in parents:
+            yield name, f"There is no tenant {parent!r}."
+        elif levels_above(name, parents) > MAX_PARENTS:
+            yield name, TOO_DEEP
 
 
 def _without_limits(kind: str, fields: Fields) -> Fields:

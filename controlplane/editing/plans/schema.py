@@ -218,15 +218,17 @@ def _in_utc(moment: Any) -> Any:
 
 
 def _frozen(columns: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...]:
-    # With its type, because True and 1 are equal and only one of them is a number.
-    return tuple((column, type(value).__name__, _hashable(value)) for column, value in columns.items())
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(str, value))
-    # A mapping in place of a word is wrong, whatever is in it.
-    return value if isinstance(value, str | int) else repr(value)
+    """Return columns as the key of a cache, each with its type: True equals 1, and only 1 is a number."""
+    found = []
+    for column, value in columns.items():
+        key: Any = value
+        if isinstance(value, list):
+            key = tuple(map(str, value))
+        elif not isinstance(value, str | int):
+            # A mapping in place of a word is wrong, whatever is in it.
+            key = repr(value)
+        found.append((column, type(value).__name__, key))
+    return tuple(found)
 
 
 @lru_cache(maxsize=4_096)
