@@ -13,7 +13,7 @@ from fuseboard.reporting.counters import Counters
 from tools.bench.side_by_side import ours
 from tools.bench.side_by_side.shared_only import DecidedLocallyError, check_shared, shared_only
 
-SIDE_BY_SIDE = Path(__file__).resolve().parents[1] / "bench" / "side_by_side"
+SIDE_BY_SIDE = Path(__file__).resolve().parents[2] / "tools" / "bench" / "side_by_side"
 
 
 async def decide_one_without_redis(valkey: Valkey, **options: bool) -> None:
