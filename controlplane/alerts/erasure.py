@@ -10,9 +10,8 @@ from django.db.models import Q, QuerySet
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Delivery, Incident
-from controlplane.alerts.rules.rule import OF_TENANT
+from controlplane.alerts.rules.rule import OF_TENANT, rule_of
 from controlplane.alerts.rules.texts import most_are_from
-from controlplane.alerts.rules.timings import rule_of
 
 #: The alert about the requests of all tenants, which names the one with most refusals.
 _OF_ALL = "429"

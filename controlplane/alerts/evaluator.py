@@ -12,9 +12,9 @@ from controlplane.alerts.incidents.follow import follow
 from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, ResolvedWhy, advance
 from controlplane.alerts.models import EVALUATION_LOCK, Alert, Evaluation
 from controlplane.alerts.notify import escalate, notify
-from controlplane.alerts.rules.rule import OF_TENANT, Finding
+from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.rule import OF_TENANT, Finding, rule_of
 from controlplane.alerts.rules.settings import settings_of
-from controlplane.alerts.rules.timings import NOT_ALERTS, rule_of
 from controlplane.alerts.state import lag_repair
 from controlplane.alerts.state.evaluate import evaluate, firing_severities, idle_keys, is_blind
 from controlplane.alerts.state.flapping import timing_while, with_change
@@ -26,6 +26,9 @@ from controlplane.status.measured import measured
 from controlplane.status.read_facts import read_facts
 from controlplane.status.read_watched import MOST_SPENT, knows, read_first
 from controlplane.status.status import Status, status_of
+
+#: Rules whose findings are news to people.
+_ALERTS = tuple(rule for rule in RULES if rule.alerts)
 
 log = structlog.get_logger(__name__)
 
@@ -152,7 +155,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
             # The instance that this evaluation may resolve, not a copy of how it was.
             one.cause = by_id[one.cause_id]
     firing = firing_severities(rows.values())
-    found = {one.key: one for one in evaluate(status, firing=firing) if rule_of(one.key) not in NOT_ALERTS}
+    found = {one.key: one for one in evaluate(status, _ALERTS, firing)}
     if "lag" in found:
         found["lag"] = replace(found["lag"], detail=found["lag"].detail + lag_repair.done_about(done))
     idle = idle_keys(status)

@@ -12,8 +12,7 @@ nor ends because of either. A share of very few requests says nothing, too: an a
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from controlplane.alerts.rules.rule import Finding, Severity
-from controlplane.alerts.rules.timings import Timing
+from controlplane.alerts.rules.rule import Finding, Severity, Timing
 
 #: Between two evaluations.
 INTERVAL_S = 5.0
@@ -93,7 +92,7 @@ def advance(
         if idle:
             return _idle(known, now)
         return replace(known, state=AlertState.RECOVERING, clear_since=now, idle_since=None), None
-    if now - known.clear_since >= timing.keep_s:
+    if now - known.clear_since >= timing.resolves_after_s:
         return replace(known, state=AlertState.RESOLVED), News.RESOLVED
     return known, None
 
@@ -117,7 +116,7 @@ def _continued(known: Known, found: Finding, timing: Timing, now: float) -> tupl
     news = None
     if known.state is not AlertState.PENDING:
         state, news = AlertState.FIRING, News.WORSENED if worse else None
-    elif now - since >= max(timing.for_s, found.lasting_s):
+    elif now - since >= max(timing.fires_after_s, found.lasting_s):
         state, news = AlertState.FIRING, News.FIRED
     else:
         state = AlertState.PENDING

@@ -13,7 +13,8 @@ from controlplane.alerts.emergency.plan import LEVEL
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Alert, Mute
 from controlplane.alerts.people.routing import AddressBook, read_address_book
-from controlplane.alerts.rules.timings import FOR_AWARENESS, rule_of
+from controlplane.alerts.rules.every import RULE_OF_KEY
+from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.causes import cause_of, waits
 from controlplane.alerts.state.flapping import flaps, is_stable, recall, with_change
 from controlplane.alerts.state.mutes import mute_of, not_ended
@@ -89,7 +90,8 @@ def _send(row: Alert, news: News, book: AddressBook, now: float) -> None:
     enqueue(row, news, book, datetime.fromtimestamp(now, UTC))
     if news is not News.RESOLVED:
         row.notified = row.severity
-    if rule_of(row.key) in FOR_AWARENESS:
+    rule = RULE_OF_KEY.get(rule_of(row.key))
+    if rule is not None and not rule.escalates:
         row.escalations = []
     row.save(update_fields=["notified", "escalations", "cause", "flapping_since", "changes"])
 

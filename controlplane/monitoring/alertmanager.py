@@ -5,7 +5,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from controlplane.alerts.rules.timings import OF_DEPENDENCY
+from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES
 from controlplane.monitoring.yaml_text import yaml_text
@@ -92,7 +92,7 @@ def _same(cause: str, effect: str) -> list[str]:
     """Labels that must be equal: those that both have. A server, or a process, is one of all environments."""
     if not (has_environment(cause) and has_environment(effect)):
         return []
-    return ["environment", "dependency"] if cause in OF_DEPENDENCY else ["environment"]
+    return ["environment", "dependency"] if RULE_OF_KEY[cause].of_dependency else ["environment"]
 
 
 def has_environment(rule: str) -> bool:

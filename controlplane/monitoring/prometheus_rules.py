@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules.every import RULES
-from controlplane.alerts.rules.rule import Severity
-from controlplane.alerts.rules.settings import THRESHOLDS
+from controlplane.alerts.rules.every import RULE_OF_KEY, timing_of
+from controlplane.alerts.rules.rule import SEVERITIES, Timing
 from controlplane.alerts.rules.thresholds import (
     LEAST_CHECKS_PER_S,
     LEAST_REFUSED_PER_S,
     LOCAL_SHARE,
     NOT_EVALUATED_S,
 )
-from controlplane.alerts.rules.timings import Timing, timing_of
 from controlplane.monitoring.yaml_text import yaml_text
 from controlplane.status.locks import LEAST_ATTEMPTS
 from controlplane.status.watched import MOST_MEMORY_SHARE, MOST_OPS_SHARE, MOST_REPLICATION_LAG_S
@@ -28,7 +26,6 @@ from fuseboard.contract.policy import Tuning
 EXAMPLE_URL = "https://fuseboard.example.com"
 _DAY_S = 86_400
 
-_RUNBOOKS = {rule.key: rule.runbook for rule in RULES}
 _DEADLINE_S = Tuning().store_deadline_us / 1_000_000
 
 
@@ -60,9 +57,8 @@ def _share(of: str, among: str) -> str:
 
 def _levels(rule: str, promql: str, text: str, *, times: float = 1) -> Iterator[PrometheusRule]:
     """The rule at each of its thresholds; ``promql`` ends before the threshold, which is multiplied."""
-    threshold = THRESHOLDS[rule]
-    severities: tuple[Severity, ...] = ("critical", "warning")
-    for severity in severities:
+    threshold = RULE_OF_KEY[rule].threshold
+    for severity in SEVERITIES:
         if (most := threshold.of(severity)) is not None:
             yield PrometheusRule(
                 rule=rule, severity=severity, promql=f"{promql} {most * times:.10g}", text=text
@@ -114,6 +110,8 @@ _CALLS_REFUSED = f'{_CALLS}{{outcome="refused"}})'
 _CALLS_ASKED = f'{_CALLS}{{outcome=~"done|refused"}})'
 _BREAKER_REFUSES = "max by (environment, dependency) (fuseboard_breaker_state) > 0"
 
+_LOCAL_PODS = RULE_OF_KEY["local"].threshold.critical
+
 PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
     *_levels(
         "429",
@@ -156,7 +154,7 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
     PrometheusRule(
         rule="local",
         severity="critical",
-        promql=f"{_LOCAL} > {THRESHOLDS['local'].critical:g} or {_LOCAL} > {LOCAL_SHARE:g} * {_ALIVE}",
+        promql=f"{_LOCAL} > {_LOCAL_PODS:g} or {_LOCAL} > {LOCAL_SHARE:g} * {_ALIVE}",
         text="{{ $value }} pods decide without Redis " + _IN,
     ),
     PrometheusRule(
@@ -321,7 +319,7 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         severity="critical",
         promql="absent(fuseboard_postgres_up)",
         text="No web process answers",
-        timing=Timing(level=2, for_s=60, keep_s=60),
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=60),
         runbook="web-away",
     ),
     PrometheusRule(
@@ -344,7 +342,7 @@ PROMETHEUS_RULES: tuple[PrometheusRule, ...] = (
         f" > {NOT_EVALUATED_S:g}",
         text="A worker answers, but has not checked the alert rules for {{ $value | humanizeDuration }}:"
         " beat is down",
-        timing=Timing(level=2, for_s=15, keep_s=30),
+        timing=Timing(level=2, fires_after_s=15, resolves_after_s=30),
         runbook="worker-away",
     ),
     *_levels(
@@ -391,10 +389,10 @@ def prometheus_rules() -> str:
 def _rule(rule: PrometheusRule) -> dict[str, Any]:
     times = rule.times
     made: dict[str, Any] = {"alert": rule.alert, "expr": rule.promql}
-    if times.for_s:
-        made["for"] = f"{times.for_s:g}s"
-    if times.keep_s:
-        made["keep_firing_for"] = f"{times.keep_s:g}s"
+    if times.fires_after_s:
+        made["for"] = f"{times.fires_after_s:g}s"
+    if times.resolves_after_s:
+        made["keep_firing_for"] = f"{times.resolves_after_s:g}s"
     return made | {
         "labels": {"severity": rule.severity, "level": str(times.level), "rule": rule.rule},
         "annotations": {"summary": rule.text, "runbook_url": f"{EXAMPLE_URL}/runbooks/{runbook_of(rule)}"},
@@ -402,4 +400,4 @@ def _rule(rule: PrometheusRule) -> dict[str, Any]:
 
 
 def runbook_of(rule: PrometheusRule) -> str:
-    return rule.runbook or _RUNBOOKS[rule.rule]
+    return rule.runbook or RULE_OF_KEY[rule.rule].runbook

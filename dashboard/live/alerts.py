@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from controlplane.alerts.rules.rule import Finding, Said, Subject
+from controlplane.alerts.rules.rule import Finding, Headline, Subject
 from controlplane.alerts.state.stored_alerts import StoredAlert
 
 
@@ -19,8 +19,10 @@ class Alert:
     #: Where to look.
     link: str
     since: float | None
-    #: In the headline; ``None`` for what it leaves out.
-    said: Said | None
+    #: ``None`` for what the headline leaves out.
+    headline: Headline | None
+    weight: int = 0
+    dates_incident: int = 0
     #: Its number in Postgres; ``None`` until the worker has evaluated it.
     number: int | None = None
     acknowledged_by: str = ""
@@ -47,7 +49,9 @@ def alert_of(finding: Finding, stored: StoredAlert | None = None) -> Alert:
         runbook=finding.runbook,
         link=link_of(finding.subject),
         since=finding.since,
-        said=finding.said,
+        headline=finding.headline,
+        weight=finding.weight,
+        dates_incident=finding.dates_incident,
         number=stored.id if stored is not None else None,
         acknowledged_by=stored.acknowledged_by if stored is not None else "",
         dependency=finding.subject.name if finding.subject.kind == "breaker" else "",

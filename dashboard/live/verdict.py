@@ -20,71 +20,22 @@ _SHOWN = 3
 #: Up to this many breakers in one state are named one by one.
 _NAMED = 2
 
-#: Every condition, the worst first. Breakers have the name of their state.
-WEIGHTS = (
-    "postgres",
-    "gateways",
-    "unlimited",
-    "ahead",
-    "open",
-    "redis-down",
-    "all-local",
-    "all-refused",
-    "rejected",
-    "unknown-revision",
-    "half_open",
-    "forced_open",
-    "frozen",
-    "silent",
-    "local",
-    "p99",
-    "check-failures",
-    "check-errors",
-    "lua-error",
-    "locally",
-    "lag",
-    "429",
-    "refused-caller",
-    "pressure",
-    "shed",
-    "vendor-auth",
-    "vendor-429",
-    "bulkhead",
-    "bulkhead-queue",
-    "backlog-full",
-    "backlog-untaken",
-    "lock-lost",
-    "lock-failures",
-    "retry-budget",
-    "unhealthy",
-    "forced_closed",
-    "metrics_only",
-    "disabled",
-    "observing",
-    "drill",
-    "ramping",
-    "schedules",
-    "overdue",
-    "runaway-tenant",
-    "quota",
-    "backlog-dead",
-    "lock-held",
-    "hot-key",
-    "new-pods",
-    "writes-refused",
-    "duplicated",
-    "p99_high",
-    "near",
-    "blind",
-    "uncounted",
-)
-#: What dates an incident: the oldest condition of the first group that has one. Drills, planned changes
-#: and overrides are made on purpose, so they date nothing; a Redis within its deadline delays no decision.
-_INCIDENTS = (
-    ("postgres", "gateways", "ahead", "open", "half_open", "redis-down", "all-local", "rejected"),
-    ("frozen", "silent", "local", "p99", "check-failures", "locally", "lag"),
-    ("429",),
-)
+#: The places of what is no alert among the weights of rules (``controlplane.alerts.rules.rule.Rule.weight``).
+#: Breakers have the name of their state.
+WEIGHTS = {
+    "postgres": 10,
+    "gateways": 20,
+    "open": 50,
+    "half_open": 110,
+    "forced_open": 120,
+    "locally": 200,
+    "forced_closed": 360,
+    "metrics_only": 370,
+    "disabled": 380,
+    "ramping": 410,
+}
+#: As ``Rule.dates_incident``. Overrides are made on purpose, so they date nothing.
+_DATES_INCIDENT = {"postgres": 1, "gateways": 1, "open": 1, "half_open": 1, "locally": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +49,16 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    key: str
+    weight: int
     sentence: Sentence
     since: float | None = None
+    dates_incident: int = 0
 
-    @property
-    def weight(self) -> int:
-        return WEIGHTS.index(self.key) if self.key in WEIGHTS else len(WEIGHTS)
+
+def _condition(key: str, sentence: Sentence, since: float | None = None) -> Condition:
+    """What is no alert."""
+    dates = _DATES_INCIDENT.get(key, 0)
+    return Condition(weight=WEIGHTS[key], sentence=sentence, since=since, dates_incident=dates)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +106,8 @@ def verdict_of(
 
 def _stores(facts: Facts, fleet: Fleet) -> Iterator[Condition]:
     if facts.stale:
-        yield Condition(
-            key="postgres",
+        yield _condition(
+            "postgres",
             sentence=Sentence(
                 subject="Postgres",
                 verb="unavailable",
@@ -164,8 +118,8 @@ def _stores(facts: Facts, fleet: Fleet) -> Iterator[Condition]:
         )
     elif fleet.total and not facts.heard:
         # Their rows stay as they were: no process notices that a pod is silent.
-        yield Condition(
-            key="gateways",
+        yield _condition(
+            "gateways",
             sentence=Sentence(subject="No gateway", verb="reporting", css="st-open", link=reverse("servers")),
             since=facts.heard_until,
         )
@@ -183,7 +137,7 @@ def _breakers(breakers: tuple[Breaker, ...], *, heard: bool) -> Iterator[Conditi
             sentence = Sentence(
                 subject=f"{number_of} breakers", join=join, verb=face.verb, css=face.css, link=link
             )
-            yield Condition(key=state, sentence=sentence, since=since)
+            yield _condition(state, sentence, since)
             continue
         for breaker in own:
             sentence = Sentence(
@@ -194,37 +148,36 @@ def _breakers(breakers: tuple[Breaker, ...], *, heard: bool) -> Iterator[Conditi
                 css=face.css,
                 link=reverse("breaker", args=[breaker.name]),
             )
-            yield Condition(key=state, sentence=sentence, since=breaker.since)
+            yield _condition(state, sentence, breaker.since)
 
 
 def _alerts(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
     for alert in alerts:
-        if alert.said is None:
+        said = alert.headline
+        if said is None:
             continue
-        key = alert.key.partition(":")[0]
-        if key == "local" and len(fleet.local) == fleet.live:
+        if alert.key == "local" and len(fleet.local) == fleet.live:
             continue  # all-local says it
-        if key in ("silent", "uncounted") and not fleet.heard:
+        if alert.key in ("silent", "uncounted") and not fleet.heard:
             continue  # No gateway hears them, as another sentence says.
-        if key == "p99" and not _over_deadline(alert):
-            key = "p99_high"
-        said = alert.said
         sentence = Sentence(
             subject=said.subject, join=said.join, verb=said.verb, css=alert.css, link=alert.link
         )
-        yield Condition(key=key, sentence=sentence, since=alert.since)
+        yield Condition(
+            weight=alert.weight, sentence=sentence, since=alert.since, dates_incident=alert.dates_incident
+        )
 
 
 def _figures(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
     if fleet.ramping:
         who, verb = name_or_count(fleet.ramping), "ramping up after an outage of Redis"
         sentence = Sentence(subject=who, join=_is(fleet.ramping), verb=verb, link=reverse("servers"))
-        yield Condition(key="ramping", sentence=sentence)
+        yield _condition("ramping", sentence)
     explained = fleet.local or fleet.drill or fleet.ramping or any(map(_over_deadline, alerts))
     if fleet.decided_locally_per_s and not explained:
         subject, verb = f"{number(fleet.decided_locally_per_s)} decisions/s", "made without Redis"
         sentence = Sentence(subject=subject, join="are", verb=verb, link=reverse("servers"))
-        yield Condition(key="locally", sentence=sentence)
+        yield _condition("locally", sentence)
 
 
 def _over_deadline(alert: Alert) -> bool:
@@ -232,11 +185,8 @@ def _over_deadline(alert: Alert) -> bool:
 
 
 def _since(active: list[Condition]) -> float | None:
-    for keys in _INCIDENTS:
-        begun = [one.since for one in active if one.key in keys and one.since is not None]
-        if begun:
-            return min(begun)
-    return None
+    found = ((one.dates_incident, one.since) for one in active if one.since is not None)
+    return min((pair for pair in found if pair[0]), default=(0, None))[1]
 
 
 def _calm(breakers: tuple[Breaker, ...], fleet: Fleet) -> str:

@@ -14,8 +14,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.alerts.rules.rule import Subject
-from controlplane.alerts.rules.timings import rule_of
+from controlplane.alerts.rules.rule import Subject, rule_of
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.phrases import listed, number

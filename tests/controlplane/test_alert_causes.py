@@ -14,8 +14,8 @@ from controlplane.alerts.notify import notify
 from controlplane.alerts.people.mute_edits import MuteValues, add_mute
 from controlplane.alerts.people.route_edits import RouteValues, put_route
 from controlplane.alerts.people.routing import DEFAULT
-from controlplane.alerts.rules.every import RULES
-from controlplane.alerts.rules.timings import rule_of, timing_of
+from controlplane.alerts.rules.every import RULES, timing_of
+from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, cause_of
 from controlplane.alerts.state.flapping import MOST_CHANGES, QUIET_S
 from controlplane.alerts.state.stored_alerts import stored_alerts

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,8 +28,8 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Evaluation, Incident, IncidentLine
 from controlplane.alerts.notify import notify
 from controlplane.alerts.people.mute_edits import MuteValues, add_mute
-from controlplane.alerts.rules import timings
-from controlplane.alerts.rules.timings import Timing
+from controlplane.alerts.rules import every
+from controlplane.alerts.rules.rule import Timing
 from controlplane.alerts.state.causes import WAIT_S
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
@@ -44,7 +45,13 @@ WHY = "the same outage of the vendor"
 @pytest.fixture(autouse=True)
 def level_2(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule that is easiest to drive is for people on call here, and does not wait."""
-    monkeypatch.setitem(timings._OF_RULE, "429", Timing(level=2, for_s=0, keep_s=0))
+    timed(monkeypatch, level=2)
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, *, level: int) -> None:
+    """The rule about refused requests fires and ends at once."""
+    rule = replace(every.RULE_OF_KEY["429"], timing=Timing(level=level, fires_after_s=0, resolves_after_s=0))
+    monkeypatch.setattr(every, "RULE_OF_KEY", {**every.RULE_OF_KEY, "429": rule})
 
 
 def evaluate(refused_per_s: float) -> None:
@@ -144,7 +151,7 @@ def test_a_muted_alert_opens_none_until_the_mute_ends(production: str) -> None:
 
 
 def test_an_alert_of_level_1_opens_none(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(timings._OF_RULE, "429", Timing(level=1, for_s=0, keep_s=0))
+    timed(monkeypatch, level=1)
     evaluate(5.0)
     assert Alert.objects.get().state == AlertState.FIRING
     assert not Incident.objects.exists()

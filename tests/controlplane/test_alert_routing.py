@@ -19,7 +19,6 @@ from controlplane.alerts.rules.backlogs import EACH_BACKLOG
 from controlplane.alerts.rules.every import RULES
 from controlplane.alerts.rules.fleet import EACH_BREAKER
 from controlplane.alerts.rules.protection import EACH_DEPENDENCY
-from controlplane.alerts.rules.timings import OF_DEPENDENCY
 from controlplane.alerts.rules.traffic import EACH_REFUSED, EACH_VENDOR
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
@@ -95,7 +94,7 @@ def test_holes_are_found_at_every_hour() -> None:
 def test_the_rules_about_a_dependency_are_known() -> None:
     scopes = (EACH_BACKLOG, EACH_BREAKER, EACH_DEPENDENCY, EACH_REFUSED, EACH_VENDOR)
     about = {rule.key for rule in RULES if rule.scope in scopes}
-    assert about == OF_DEPENDENCY
+    assert about == {rule.key for rule in RULES if rule.of_dependency}
 
 
 @needs_postgres

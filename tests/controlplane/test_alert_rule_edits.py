@@ -12,7 +12,8 @@ from controlplane.alerts.models import Alert, Delivery
 from controlplane.alerts.people.routing import warnings
 from controlplane.alerts.people.rule_edits import RuleValues, preview_rule, rules_in_force, set_rule
 from controlplane.alerts.rules.every import RULES
-from controlplane.alerts.rules.settings import THRESHOLDS, Threshold, settings_of
+from controlplane.alerts.rules.rule import SEVERITIES, Threshold
+from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state.evaluate import evaluate as find
 from controlplane.audit.models import Entry
 from controlplane.errors import InvalidEdit, NotFound
@@ -40,17 +41,10 @@ def stored() -> dict[str, Any]:
 
 
 def test_a_threshold_belongs_to_a_rule_that_compares_a_figure() -> None:
-    compared = {(rule.key, rule.severity) for rule in RULES if rule.value is not None}
-    having = {
-        (key, severity)
-        for key, threshold in THRESHOLDS.items()
-        for severity in ("warning", "critical")
-        if threshold.of(severity) is not None
-    }
-    assert compared == having
-    for threshold in THRESHOLDS.values():
-        limits = [one for one in (threshold.warning, threshold.critical) if one is not None]
-        assert all(threshold.least <= one <= threshold.most for one in limits)
+    for rule in RULES:
+        limits = [one for one in map(rule.threshold.of, SEVERITIES) if one is not None]
+        assert bool(limits) == (rule.value is not None), rule.key
+        assert all(rule.threshold.least <= one <= rule.threshold.most for one in limits), rule.key
 
 
 @pytest.mark.parametrize(
@@ -87,13 +81,13 @@ def test_an_alert_below_its_threshold_says_where_it_ends() -> None:
     refused, slow = sorted(find(status, firing=firing), key=lambda one: one.key)
     words = "More than 0.5 % is a warning, more than 2 % is critical."
     assert refused.detail.endswith(f"{words} Ends at 90 % of that.")
-    assert slow.said is not None
-    assert (slow.severity, slow.said.verb) == ("critical", "4.6 ms, near its deadline")
+    assert slow.headline is not None
+    assert (slow.severity, slow.headline.verb) == ("critical", "4.6 ms, near its deadline")
     over = status_of(figures(requests_per_s=1_000, refused_per_s=5.1, store=StoreFigures(p99_us=5_100)))
     refused, slow = sorted(find(over, firing=firing), key=lambda one: one.key)
     assert refused.detail.endswith(words)
-    assert slow.said is not None
-    assert slow.said.verb == "5.1 ms, over its deadline"
+    assert slow.headline is not None
+    assert slow.headline.verb == "5.1 ms, over its deadline"
 
 
 @needs_postgres
@@ -156,7 +150,7 @@ def test_only_differences_are_stored_and_each_change_is_an_entry_of_the_audit(pr
     entry = Entry.objects.get(action="alert_rule.set")
     assert (entry.target_name, entry.reason, entry.actor, entry.before) == ("429", WHY, ADA.name, {})
     assert entry.after == stored()["429"]
-    assert settings_of(stored(), "429").timing.for_s == 120
+    assert settings_of(stored(), "429").timing.fires_after_s == 120
     others = [one for one in rules_in_force("production") if one.key != "429"]
     assert others
     assert not any(one.changed for one in others)

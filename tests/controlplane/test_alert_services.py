@@ -15,12 +15,11 @@ from msgspec import json
 from controlplane.alerts.delivery.apprise.jobs import MOST_BYTES, Kind
 from controlplane.alerts.delivery.attempt import Message, job_of
 from controlplane.alerts.delivery.claim import send_waiting
-from controlplane.alerts.delivery.message import _AUTOMATIC, handled, links_of, text_of
+from controlplane.alerts.delivery.message import handled, links_of, text_of
 from controlplane.alerts.delivery.queue import enqueue, enqueue_test
 from controlplane.alerts.delivery.receivers import add_receiver, change_secret
 from controlplane.alerts.lifecycle import AlertState, News
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
-from controlplane.alerts.rules.every import RULES
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.errors import InvalidEdit
@@ -182,10 +181,6 @@ def test_a_message_says_that_nothing_is_done(key: str, level: int, lines: list[s
     text = text_of(row, News.FIRED.value, handled(row), ([], 0))
     assert all(line in text for line in lines), text
     assert "Nothing is done" not in text_of(row, News.RESOLVED.value, handled(row), ([], 0))
-
-
-def test_what_is_done_automatically_is_said_of_rules_that_exist() -> None:
-    assert _AUTOMATIC.keys() <= {rule.key for rule in RULES}
 
 
 @pytest.mark.parametrize(

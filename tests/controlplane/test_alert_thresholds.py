@@ -12,7 +12,7 @@ import pytest
 from controlplane.alerts import evaluator
 from controlplane.alerts.evaluator import evaluate_environment
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation
-from controlplane.alerts.rules.timings import timing_of
+from controlplane.alerts.rules.every import timing_of
 from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures, StoreFigures
 from controlplane.status.facts import Dependency, Facts, Transition
@@ -297,18 +297,18 @@ def test_a_signal_over_its_threshold_and_back_is_each_message_once(
     if signal.nearly is not None:
         assert played.see(signal.nearly).pass_s(20).state is None
     played.see(first)
-    if timing.for_s and not signal.dated:
-        assert played.pass_s(timing.for_s - 1).state == ("pending", severity)
+    if timing.fires_after_s and not signal.dated:
+        assert played.pass_s(timing.fires_after_s - 1).state == ("pending", severity)
         # It begins again: what lasted before does not count.
         assert played.see(signal.healthy).state is None
-        assert played.see(first).pass_s(timing.for_s - 1).state == ("pending", severity)
+        assert played.see(first).pass_s(timing.fires_after_s - 1).state == ("pending", severity)
         assert played.messages == []
         played.pass_s(1)
     assert played.state == ("firing", severity)
     # An alert that another one may explain waits for that.
     assert played.pass_s(20).messages == ["fired"]
     # Below the threshold for too short a time: the same alert, and no news.
-    assert played.see(signal.healthy).pass_s(timing.keep_s - 1).state == ("recovering", severity)
+    assert played.see(signal.healthy).pass_s(timing.resolves_after_s - 1).state == ("recovering", severity)
     assert played.see(first).state == ("firing", severity)
     expected = ["fired"]
     if severity == WARNING and signal.critical is not None:
@@ -318,8 +318,8 @@ def test_a_signal_over_its_threshold_and_back_is_each_message_once(
     assert played.messages == expected
     if signal.nearly is not None:
         # Below the threshold, but not below what ends the alert.
-        assert played.see(signal.nearly).pass_s(2 * timing.keep_s).state == ("firing", severity)
-    played.see(signal.healthy).pass_s(timing.keep_s - 1)
+        assert played.see(signal.nearly).pass_s(2 * timing.resolves_after_s).state == ("firing", severity)
+    played.see(signal.healthy).pass_s(timing.resolves_after_s - 1)
     assert played.messages == expected
     assert played.pass_s(1).state is None
     assert played.pass_s(20).messages == [*expected, "resolved"]

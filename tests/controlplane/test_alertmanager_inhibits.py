@@ -8,7 +8,7 @@ import httpx
 import pytest
 import yaml
 
-from controlplane.alerts.rules.timings import OF_DEPENDENCY
+from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.embedded.children import free_port, spawn, stop
 from controlplane.monitoring.alertmanager import HOOKS, has_environment
@@ -39,7 +39,7 @@ def one(rule: str, environment: str, severity: str = "", **labels: str) -> dict[
     of_rule = LABELS[rule]
     found = of_rule[severity or ("critical" if "critical" in of_rule else "warning")]
     where = {} if rule in GLOBAL else {"environment": environment}
-    of = {"dependency": "llm"} if rule in OF_DEPENDENCY and rule not in GLOBAL else {}
+    of = {"dependency": "llm"} if RULE_OF_KEY[rule].of_dependency and rule not in GLOBAL else {}
     return {**found, **where, **of, **labels}
 
 

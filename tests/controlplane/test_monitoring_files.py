@@ -86,7 +86,7 @@ def check_query(text: str) -> None:
 
 
 def test_each_rule_has_a_runbook_and_those_of_the_product_have_its_severity() -> None:
-    product = {(rule.key, rule.severity) for rule in RULES}
+    product = {(rule.key, severity) for rule in RULES for severity in rule.severities}
     keys = {rule.key for rule in RULES}
     for rule in PROMETHEUS_RULES:
         assert (ROOT / "docs" / "runbooks" / f"{runbook_of(rule)}.md").exists(), rule.rule

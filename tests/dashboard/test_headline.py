@@ -202,8 +202,11 @@ def test_every_alert_is_a_condition():
     # load of a Redis server is on the page Servers, and what expires on the page Tokens.
     own = {"postgres-down", "gateway-away", "worker-away", "redis-ops", "outbox", "certificate", "token"}
     own |= {"audit-export", "open-share", "redis-node", "redis-nodes"}
-    assert {rule.key for rule in RULES if rule.said is None} == {"open", "soon", "override"} | own
-    assert {rule.key for rule in RULES if rule.said is not None} <= set(WEIGHTS)
+    assert {rule.key for rule in RULES if rule.headline is None} >= {"open", "soon", "override"} | own
+    weights = [*WEIGHTS.values(), *(rule.weight for rule in RULES if rule.headline is not None)]
+    weights += [rule.warning.weight for rule in RULES if rule.warning is not None]
+    assert min(weights) > 0
+    assert len(set(weights)) == len(weights), "two conditions have one place"
 
 
 def test_the_worst_comes_first_and_the_rest_is_counted():

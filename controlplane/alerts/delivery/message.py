@@ -11,49 +11,12 @@ from django.conf import settings
 
 from controlplane.alerts.lifecycle import ResolvedWhy
 from controlplane.alerts.models import Alert
-from controlplane.alerts.rules.timings import rule_of
+from controlplane.alerts.rules.every import RULE_OF_KEY
+from controlplane.alerts.rules.rule import rule_of
 from controlplane.breakers.models import Override
 from controlplane.page_addresses import home_of
 from fuseboard.contract.words import OverrideMode
 
-#: Rule -> what the product does about it without a person.
-_AUTOMATIC = {
-    "429": "Requests over a limit are refused with the time until they can be sent again.",
-    "ahead": "Pods keep the last configuration that they applied.",
-    "all-local": "Every pod decides with local limits, and returns to Redis automatically.",
-    "all-refused": "Calls are refused, or get the fallback if there is one. Each call asks the limits again.",
-    "audit-export": "The worker tries again at least each 5 minutes. No entry is left out.",
-    "backlog-dead": "Dead jobs are kept for 7 days, at most 1,000 of a dependency.",
-    "backlog-full": "A full backlog refuses further jobs. Those in it are handed out as limits admit them.",
-    "backlog-untaken": "Jobs stay in the backlog until a worker asks.",
-    "blind": "Alerts that need these figures keep their state.",
-    "bulkhead": "Calls over the size of the bulkhead are refused, or get the fallback if there is one.",
-    "check-errors": "Pods whose question fails decide that call with local limits.",
-    "check-failures": "Pods whose question fails decide that call with local limits.",
-    "frozen": "No pod is marked offline until gateways hear pods again.",
-    "gateway-away": "Pods keep their configuration, and read changes from Redis.",
-    "hot-key": "Pods lease parts of the quota, so that they ask Redis less often.",
-    "lag": "The answer to each heartbeat names the newest revision, so that pods fetch it.",
-    "local": "These pods decide with local limits. They return to Redis automatically.",
-    "lock-failures": "Work that needs a lock is not done. A pod never gives itself one.",
-    "lock-held": "The agent renews the lock as long as its process lives. It ends after that.",
-    "lua-error": "Pods whose question fails decide that call with local limits.",
-    "near": "The breaker opens automatically at its threshold.",
-    "open": "Calls are refused, or get the fallback if there is one. The breaker tests the dependency.",
-    "outbox": "The worker tries again each second. Pods keep the configuration before it.",
-    "overdue": "Web makes the change if no worker does.",
-    "p99": "A call whose answer is late is decided with local limits.",
-    "postgres-down": "Pods and gateways keep the last configuration. Edits are refused.",
-    "pressure": "Pods with shedding refuse the calls of the lowest priority first.",
-    "quota": "What is spent refuses further calls until its period ends, unless it is a shadow.",
-    "redis-down": "Pods without Redis decide with local limits. They return to Redis automatically.",
-    "refused-caller": "Requests over the limit are refused, and cost no call to a vendor.",
-    "rejected": "Pods that rejected it keep the configuration before it.",
-    "retry-budget": "Further retries are not made, so that they do not add load.",
-    "runaway-tenant": "Requests over the quotas of the tenant are refused.",
-    "shed": "Pods shed the calls of the lowest priority first.",
-    "worker-away": "Gateways send alerts of level 3. Web makes scheduled changes.",
-}
 _LEVELS = {1: "handled automatically", 2: "for people on call", 3: "needs a person at once"}
 #: Level 1 without anything that handles it.
 _NOT_ON_CALL = "not for people on call"
@@ -97,7 +60,8 @@ def _page_of(alert: Alert) -> str:
 
 def handled(alert: Alert, *, stored: bool = True) -> list[str]:
     """What is already being done. Without ``stored``, only what needs no Postgres."""
-    found = [_AUTOMATIC[rule_of(alert.key)]] if rule_of(alert.key) in _AUTOMATIC else []
+    rule = RULE_OF_KEY.get(rule_of(alert.key))
+    found = [rule.handled] if rule is not None and rule.handled else []
     if stored and alert.subject_kind == "breaker" and alert.subject_name:
         found += [_override(row) for row in _overrides(alert)]
     if alert.acknowledged_at is not None:

@@ -11,7 +11,7 @@ from controlplane.alerts.delivery.message import handled, links_of, test_text, t
 from controlplane.alerts.lifecycle import News
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.alerts.people.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
-from controlplane.alerts.rules.timings import rule_of
+from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.postgres import postgres_now
 

@@ -19,6 +19,7 @@ from controlplane.accounts.permissions import may
 from controlplane.alerts.incidents.report import Report
 from controlplane.alerts.incidents.timeline import Line
 from controlplane.alerts.models import Incident
+from controlplane.alerts.rules.every import RULES
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.errors import NotFound
@@ -27,12 +28,7 @@ from controlplane.validation import Problems
 PATH = "/incidents/shared/"
 MOST_DAYS = 7
 _SALT = "fuseboard.incident.report"
-#: Rules whose texts name a dependency at most. The texts of others name pods, tenants or servers.
-_OPEN_TEXTS = frozenset(
-    {"429", "ahead", "all-local", "check-errors", "check-failures", "frozen", "gateway-away", "near"}
-    | {"new-pods", "open", "override", "p99", "postgres-down", "schedules", "uncounted", "unlimited"}
-    | {"worker-away"}
-)
+_OPEN_TEXTS = frozenset(rule.key for rule in RULES if rule.shareable)
 #: Lines that name no customer, pod or receiver. Edits can, so they are left out. Who did it is left out too.
 _SHARED = ("alert", "breaker", "override", "marker", "step", "note")
 

@@ -9,7 +9,6 @@ from django.db import transaction
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Mute
 from controlplane.alerts.rules.every import RULES
-from controlplane.alerts.rules.timings import NOT_ALERTS
 from controlplane.alerts.state.mutes import active_until, matches, not_ended, words_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
@@ -28,7 +27,7 @@ FURTHEST_START = timedelta(days=90)
 MOST_MUTES = 100
 #: A shorter prefix would match nearly every pod.
 SHORTEST_PREFIX = 3
-MUTABLE_RULES = tuple(sorted({rule.key for rule in RULES} - NOT_ALERTS))
+MUTABLE_RULES = tuple(sorted(rule.key for rule in RULES if rule.alerts))
 #: The days of resolved alerts that a preview counts, and the most that it reads.
 PREVIEW_DAYS = 30
 MOST_READ = 5_000

@@ -20,8 +20,8 @@ from controlplane.alerts.people.routing import (
     route_of,
     routes_of,
 )
+from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.settings import settings_of
-from controlplane.alerts.rules.timings import OF_DEPENDENCY
 from controlplane.alerts.state.mutes import mute_of, not_ended
 from controlplane.audit.actor import Actor
 from controlplane.errors import NotFound
@@ -155,7 +155,8 @@ def plan_of(
     problems = Problems()
     if rule not in MUTABLE_RULES:
         problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
-    if dependency and rule not in OF_DEPENDENCY:
+    known = RULE_OF_KEY.get(rule)
+    if dependency and (known is None or not known.of_dependency):
         problems.add("dependency", f"Alerts of the rule {rule} are not about a dependency: leave it out.")
     if severity not in SEVERITIES:
         problems.add("severity", "Choose warning or critical.")

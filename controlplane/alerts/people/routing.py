@@ -14,7 +14,6 @@ from controlplane.alerts.models import Alert, Receiver, Route
 from controlplane.alerts.people.untested_receivers import untested_receivers
 from controlplane.alerts.rules.every import RULES
 from controlplane.alerts.rules.settings import Changes, settings_of
-from controlplane.alerts.rules.timings import NOT_ALERTS, OF_DEPENDENCY
 from controlplane.policies.models import Dependency, Environment
 
 DEFAULT = "default"
@@ -200,10 +199,11 @@ def _possible(owners: Iterable[str], rules: Changes) -> list[Facts]:
     for rule in RULES:
         settings = settings_of(rules, rule.key)
         level = settings.timing.level
-        if rule.key in NOT_ALERTS or not settings.enabled or level < LEAST_LEVEL_OF_PEOPLE:
+        if not rule.alerts or not settings.enabled or level < LEAST_LEVEL_OF_PEOPLE:
             continue
-        for owner in every if rule.key in OF_DEPENDENCY else ("",):
-            found[Facts(level=level, severity=rule.severity, owner=owner)] = None
+        for owner in every if rule.of_dependency else ("",):
+            for severity in rule.severities:
+                found[Facts(level=level, severity=severity, owner=owner)] = None
     return list(found)
 
 

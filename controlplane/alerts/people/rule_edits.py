@@ -13,11 +13,9 @@ from django.utils import timezone
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 from controlplane.alerts.people.mute_edits import MUTABLE_RULES
-from controlplane.alerts.rules.conditions import CONDITIONS
-from controlplane.alerts.rules.every import RULES
-from controlplane.alerts.rules.rule import Finding, Severity
-from controlplane.alerts.rules.settings import RuleSettings, default_of, settings_of
-from controlplane.alerts.rules.timings import rule_of
+from controlplane.alerts.rules.every import RULE_OF_KEY
+from controlplane.alerts.rules.rule import Finding, Severity, rule_of
+from controlplane.alerts.rules.settings import TIMING_FIELDS, RuleSettings, default_of, settings_of
 from controlplane.alerts.state.evaluate import evaluate, firing_severities
 from controlplane.alerts.state.history import HISTORY_H, times_fired
 from controlplane.audit.actor import Actor
@@ -173,7 +171,7 @@ def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePrev
     changed = _checked(rule, values, Problems())
     facts = read_facts(slug)
     changes = {**facts.alert_rules, rule: changed}
-    rules = tuple(one for one in RULES if one.key == rule)
+    rules = (RULE_OF_KEY[rule],)
     own = Alert.objects.filter(environment=slug)
     rows = list(own.exclude(state=AlertState.RESOLVED).order_by("true_since"))
     firing = firing_severities(rows)
@@ -192,11 +190,11 @@ def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePrev
 
 
 def _in_force(key: str, changes: Mapping[str, Any]) -> RuleInForce:
-    severities = {rule.severity for rule in RULES if rule.key == key}
+    rule = RULE_OF_KEY[key]
     return RuleInForce(
         key=key,
-        condition=CONDITIONS[key],
-        severities=tuple(one for one in _SEVERITIES if one in severities),
+        condition=rule.describes,
+        severities=tuple(sorted(rule.severities, key=_SEVERITIES.index)),
         settings=settings_of(changes, key),
         default=default_of(key),
         version=_version(changes.get(key, {})),
@@ -216,9 +214,9 @@ def _checked(rule: str, values: RuleValues, problems: Problems) -> dict[str, Any
     if values.level is not None and values.level not in (1, 2) and values.level != default.timing.level:
         problems.add("level", "Choose level 1 or 2. Rules of level 3 are applied by gateways as well.")
     changed: dict[str, Any] = {"enabled": False} if not values.enabled else {}
-    for name in ("level", "for_s", "keep_s"):
+    for name, field in TIMING_FIELDS.items():
         chosen = getattr(values, name)
-        if chosen is not None and chosen != getattr(default.timing, name):
+        if chosen is not None and chosen != getattr(default.timing, field):
             changed[name] = chosen
     changed |= _checked_thresholds(default, values, problems)
     if default.timing.level >= 3 and changed:

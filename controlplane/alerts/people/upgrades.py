@@ -9,14 +9,15 @@ from django.db import transaction
 
 from controlplane.alerts.models import Mute
 from controlplane.alerts.people.mute_edits import MuteValues, add_mute, end_mute
+from controlplane.alerts.rules.every import RULES
 from controlplane.alerts.state.mutes import LONGEST_OF_LEVEL_3
 from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Environment
 from controlplane.postgres import postgres_now
 
-#: These rules fire because workers and gateways are replaced. Postgres, Redis and pods keep their alerts.
-RULES = ("gateway-away", "outbox", "worker-away")
+#: Postgres, Redis and pods keep their alerts.
+MUTED_RULES = tuple(sorted(rule.key for rule in RULES if rule.during_upgrades))
 MOST_MINUTES = int(LONGEST_OF_LEVEL_3.total_seconds()) // 60
 ACTOR = Actor(name="begin_upgrade", role="admin", origin="command")
 
@@ -25,7 +26,7 @@ ACTOR = Actor(name="begin_upgrade", role="admin", origin="command")
 def begin_upgrade(*, minutes: int, reason: str) -> datetime:
     """Mute from now on, in place of an earlier upgrade; returns the end. Raises ``InvalidEdit``."""
     end_upgrade(reason=reason)
-    values = [MuteValues(rule=rule, minutes=minutes) for rule in RULES]
+    values = [MuteValues(rule=rule, minutes=minutes) for rule in MUTED_RULES]
     made = [
         _mute(environment, one, reason)
         for environment in Environment.objects.order_by("slug").values_list("slug", flat=True)

@@ -3,7 +3,8 @@
 from typing import Any
 
 from controlplane.alerts.rules import headlines
-from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
+from controlplane.alerts.rules.rule import Rule, Scope, Subject, Threshold, Timing, jumping, seconds
+from controlplane.alerts.rules.thresholds import BACKLOG_SHARE
 from controlplane.phrases import count, is_or_are, size
 from controlplane.status.backlogs import BacklogStatus
 
@@ -11,6 +12,8 @@ EACH_BACKLOG = Scope[BacklogStatus](
     each=lambda status: status.backlogs,
     key=lambda backlog: backlog.name,
     subject=lambda backlog: Subject(kind="breaker", name=backlog.name),
+    about="dependency",
+    unseen=lambda status: [one.name for one in status.backlogs if not one.fresh],
 )
 
 
@@ -26,11 +29,13 @@ def _why_full(backlog: BacklogStatus) -> str:
 BACKLOG_RULES: tuple[Rule[Any], ...] = (
     Rule[BacklogStatus](
         key="backlog-dead",
-        severity="warning",
-        said=headlines.dead_jobs,
-        runbook="backlog-dead-jobs",
-        scope=EACH_BACKLOG,
+        describes="a backlog has dead jobs",
+        threshold=Threshold(warning=0, unit="jobs", scale=1.0, most=1_000, whole=True),
         value=lambda backlog: backlog.seen.figures.dead,
+        timing=Timing(level=2, fires_after_s=30, resolves_after_s=60),
+        needs_gateway=False,
+        escalates=False,
+        scope=EACH_BACKLOG,
         text=lambda backlog: (
             f"{count(backlog.seen.figures.dead, 'job')} of the backlog of {backlog.name}"
             f" {is_or_are(backlog.seen.figures.dead)} dead"
@@ -38,32 +43,45 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         detail=lambda _: (
             "No worker gets a dead job until an operator returns it to the queue. It is kept for 7 days."
         ),
+        headline=headlines.dead_jobs,
+        weight=460,
+        handled="Dead jobs are kept for 7 days, at most 1,000 of a dependency.",
+        runbook="backlog-dead-jobs",
     ),
-    *(
-        Rule[BacklogStatus](
-            key="backlog-full",
-            severity=severity,
-            said=headlines.backlog_full,
-            runbook="backlog-full",
-            scope=EACH_BACKLOG,
-            value=lambda backlog: backlog.share,
-            names_thresholds=True,
-            text=lambda backlog: f"The backlog of {backlog.name} is {int(backlog.share * 100)} % full",
-            detail=_why_full,
-        )
-        for severity in BOTH
+    Rule[BacklogStatus](
+        key="backlog-full",
+        describes="a backlog is nearly full",
+        threshold=jumping(warning=BACKLOG_SHARE, critical=0.99),
+        value=lambda backlog: backlog.share,
+        names_thresholds=True,
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=120),
+        needs_gateway=False,
+        scope=EACH_BACKLOG,
+        text=lambda backlog: f"The backlog of {backlog.name} is {int(backlog.share * 100)} % full",
+        detail=_why_full,
+        headline=headlines.backlog_full,
+        weight=300,
+        handled="A full backlog refuses further jobs. Those in it are handed out as limits admit them.",
+        runbook="backlog-full",
     ),
     Rule[BacklogStatus](
         key="backlog-untaken",
-        severity="warning",
-        said=headlines.untaken,
-        runbook="backlog-untaken",
-        scope=EACH_BACKLOG,
+        describes="a backlog has jobs, and no worker takes them",
+        # For how long a job is ready while no worker asks: an idle worker asks about once per
+        # second.
+        threshold=seconds(warning=60.0, least=10.0),
         value=lambda backlog: backlog.untaken_s,
+        timing=Timing(level=2, fires_after_s=10, resolves_after_s=60),
+        scope=EACH_BACKLOG,
         text=lambda backlog: f"No worker takes jobs of {backlog.name}",
         detail=lambda backlog: (
             f"{count(backlog.seen.figures.takeable, 'job')} could be taken, no worker has a job, and"
             f" none has asked for {backlog.untaken_s:.0f} s."
         ),
+        headline=headlines.untaken,
+        weight=310,
+        handled="Jobs stay in the backlog until a worker asks.",
+        explains=("backlog-full",),
+        runbook="backlog-untaken",
     ),
 )

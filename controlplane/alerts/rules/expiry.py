@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
+from controlplane.alerts.rules.rule import Rule, Scope, Subject, Timing, days
 from controlplane.phrases import count, moment
 from controlplane.status.status import Status
 from controlplane.status.watched import Expiry
@@ -49,33 +49,37 @@ def _when(expiring: Expiring) -> str:
 
 
 EXPIRY_RULES: tuple[Rule[Any], ...] = (
-    *(
-        Rule[Expiring](
-            key="certificate",
-            severity=severity,
-            runbook="token-or-certificate-expires",
-            scope=_CERTIFICATES,
-            value=lambda expiring: expiring.days,
-            text=_when,
-            detail=lambda expiring: (
-                f"At {moment(expiring.one.at)}. After that, browsers and pods refuse the connection."
-            ),
-        )
-        for severity in BOTH
+    Rule[Expiring](
+        key="certificate",
+        describes="the TLS certificate of a web process expires",
+        # Days until a token or a certificate expires.
+        threshold=days(warning=21.0, critical=5.0),
+        value=lambda expiring: expiring.days,
+        timing=Timing(level=1, fires_after_s=0, resolves_after_s=10),
+        needs="tokens",
+        needs_gateway=False,
+        scope=_CERTIFICATES,
+        text=_when,
+        detail=lambda expiring: (
+            f"At {moment(expiring.one.at)}. After that, browsers and pods refuse the connection."
+        ),
+        runbook="token-or-certificate-expires",
     ),
-    *(
-        Rule[Expiring](
-            key="token",
-            severity=severity,
-            runbook="token-or-certificate-expires",
-            scope=_TOKENS,
-            value=lambda expiring: expiring.days,
-            text=_when,
-            detail=lambda expiring: (
-                f"At {moment(expiring.one.at)}. After that, what uses it is refused."
-                " It is the next one of its kind."
-            ),
-        )
-        for severity in BOTH
+    Rule[Expiring](
+        key="token",
+        describes="a token expires",
+        # Days until a token or a certificate expires.
+        threshold=days(warning=21.0, critical=5.0),
+        value=lambda expiring: expiring.days,
+        timing=Timing(level=1, fires_after_s=0, resolves_after_s=10),
+        needs="tokens",
+        needs_gateway=False,
+        scope=_TOKENS,
+        text=_when,
+        detail=lambda expiring: (
+            f"At {moment(expiring.one.at)}. After that, what uses it is refused."
+            " It is the next one of its kind."
+        ),
+        runbook="token-or-certificate-expires",
     ),
 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from controlplane.alerts.rules.rule import Said
+from controlplane.alerts.rules.rule import Headline
 from controlplane.alerts.rules.texts import p99_part, slow_redis_ms
 from controlplane.fleet.live import RuleFigures
 from controlplane.phrases import count, is_or_are, name_or_count, percent, they
@@ -44,172 +44,174 @@ SOURCES: Mapping[Source, str] = MappingProxyType(
         "tokens": "When tokens and certificates expire",
     }
 )
-AHEAD = Said(subject="Edits", join="are", verb="not published")
-FROZEN = Said(subject="Many pods", join="went", verb="silent at once")
-NEW_PODS = Said(subject="New pods", join="are", verb="refused")
-NOTHING_LIMITED = Said(subject="No limit", join="refuses", verb="anything")
-REDIS_DOWN = Said(subject="Redis", join="is", verb="down")
-SHED = Said(subject="Pods", join="shed", verb="requests")
-UNCOUNTED = Said(subject="The figures", join="are", verb="incomplete")
-WRITES_REFUSED = Said(subject="Postgres", join="refuses", verb="what a gateway writes")
+AHEAD = Headline(subject="Edits", join="are", verb="not published")
+FROZEN = Headline(subject="Many pods", join="went", verb="silent at once")
+NEW_PODS = Headline(subject="New pods", join="are", verb="refused")
+NOTHING_LIMITED = Headline(subject="No limit", join="refuses", verb="anything")
+REDIS_DOWN = Headline(subject="Redis", join="is", verb="down")
+SHED = Headline(subject="Pods", join="shed", verb="requests")
+UNCOUNTED = Headline(subject="The figures", join="are", verb="incomplete")
+WRITES_REFUSED = Headline(subject="Postgres", join="refuses", verb="what a gateway writes")
 
 
-def refused(status: Status) -> Said:
+def refused(status: Status) -> Headline:
     share = percent(status.figures.refused_share)
-    return Said(subject=f"{share} of requests", join="are", verb="refused")
+    return Headline(subject=f"{share} of requests", join="are", verb="refused")
 
 
-def drill(status: Status) -> Said:
+def drill(status: Status) -> Headline:
     return _pods(status.fleet.drill, "is", "are", "in a drill")
 
 
-def duplicated(status: Status) -> Said:
+def duplicated(status: Status) -> Headline:
     who = name_or_count(status.facts.duplicated)
-    return Said(subject="Two processes", join="report", verb=f"as {who}")
+    return Headline(subject="Two processes", join="report", verb=f"as {who}")
 
 
-def lag(status: Status) -> Said:
+def lag(status: Status) -> Headline:
     return _pods(status.fleet.lagging, "has", "have", "old configuration")
 
 
-def local(status: Status) -> Said:
+def local(status: Status) -> Headline:
     pods = status.fleet.local
     # One that is silent may do anything.
     if len(pods) == status.fleet.total:
-        return Said(subject="Every pod", join="uses", verb="local limits")
-    return Said(subject=count(len(pods), "pod"), join=they(pods, "uses", "use"), verb="local limits")
+        return Headline(subject="Every pod", join="uses", verb="local limits")
+    return Headline(subject=count(len(pods), "pod"), join=they(pods, "uses", "use"), verb="local limits")
 
 
-def all_refused(one: SaysWhy) -> Said:
+def all_refused(one: SaysWhy) -> Headline:
     if one.part:
-        return Said(subject=f"{one.part} of calls to {one.dependency}", join="are", verb=f"refused{one.why}")
-    return Said(subject=f"No call to {one.dependency}", join="is", verb=f"allowed{one.why}")
+        return Headline(
+            subject=f"{one.part} of calls to {one.dependency}", join="are", verb=f"refused{one.why}"
+        )
+    return Headline(subject=f"No call to {one.dependency}", join="is", verb=f"allowed{one.why}")
 
 
-def near(breaker: BreakerStatus) -> Said:
-    return Said(subject=breaker.name, join="is", verb="near its threshold")
+def near(breaker: BreakerStatus) -> Headline:
+    return Headline(subject=breaker.name, join="is", verb="near its threshold")
 
 
-def overdue(change: ScheduledChange) -> Said:
+def overdue(change: ScheduledChange) -> Headline:
     title = f"The end of quota {change.quota} of {change.tenant}" if change.tenant else change.title
-    return Said(subject=title, join="is", verb="overdue")
+    return Headline(subject=title, join="is", verb="overdue")
 
 
-def redis_at_deadline(status: Status) -> Said:
+def redis_at_deadline(status: Status) -> Headline:
     # An alert that fires on, or the threshold of an admin, can be below the deadline.
     where = "over" if p99_part(status) > 1 else "near"
-    return Said(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, {where} its deadline")
+    return Headline(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, {where} its deadline")
 
 
-def redis_slower_than_usual(status: Status) -> Said:
-    return Said(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, higher than usual")
+def redis_slower_than_usual(status: Status) -> Headline:
+    return Headline(subject="Redis p99", join="is", verb=f"{slow_redis_ms(status)}, higher than usual")
 
 
-def pressed(status: Status) -> Said:
+def pressed(status: Status) -> Headline:
     return _pods(status.fleet.pressed, "is", "are", "under pressure")
 
 
-def unhealthy(status: Status) -> Said:
+def unhealthy(status: Status) -> Headline:
     return _pods(status.fleet.unhealthy, "is", "are", "unhealthy")
 
 
-def observing(one: Observing) -> Said:
+def observing(one: Observing) -> Headline:
     subject, _, verb = observed_head(one).rpartition(" only ")
-    return Said(subject=subject, join="only", verb=verb)
+    return Headline(subject=subject, join="only", verb=verb)
 
 
-def bulkhead_full(breaker: BreakerStatus) -> Said:
-    return Said(subject=f"The bulkhead of {breaker.name}", join="is", verb="full")
+def bulkhead_full(breaker: BreakerStatus) -> Headline:
+    return Headline(subject=f"The bulkhead of {breaker.name}", join="is", verb="full")
 
 
-def no_retry_budget(breaker: BreakerStatus) -> Said:
-    return Said(subject=f"The retry budget of {breaker.name}", join="is", verb="spent")
+def no_retry_budget(breaker: BreakerStatus) -> Headline:
+    return Headline(subject=f"The retry budget of {breaker.name}", join="is", verb="spent")
 
 
-def rejected(status: Status) -> Said:
+def rejected(status: Status) -> Headline:
     return _pods(status.fleet.rejected, "rejected", "rejected", "the configuration")
 
 
-def failed_checks(status: Status) -> Said:
+def failed_checks(status: Status) -> Headline:
     share = percent(status.figures.store.failed_share)
-    return Said(subject=f"{share} of checks", join="", verb="fail")
+    return Headline(subject=f"{share} of checks", join="", verb="fail")
 
 
-def schedules(status: Status) -> Said:
-    return Said(subject=count(status.facts.schedules_failed, "scheduled change"), join="", verb="failed")
+def schedules(status: Status) -> Headline:
+    return Headline(subject=count(status.facts.schedules_failed, "scheduled change"), join="", verb="failed")
 
 
-def silent(status: Status) -> Said:
+def silent(status: Status) -> Headline:
     return _pods(status.fleet.silent, "is", "are", "silent")
 
 
-def unknown_revision(status: Status) -> Said:
+def unknown_revision(status: Status) -> Headline:
     pods = tuple(one.server for one in status.facts.unknown_revisions)
     return _pods(pods, "reports", "report", "an unknown revision")
 
 
-def lock_held(_: Status) -> Said:
-    return Said(subject="A lock", join="is", verb="in use for long")
+def lock_held(_: Status) -> Headline:
+    return Headline(subject="A lock", join="is", verb="in use for long")
 
 
-def lock_lost(status: Status) -> Said:
+def lock_lost(status: Status) -> Headline:
     lost = status.locks.lost
-    return Said(subject=count(lost, "lock"), join=is_or_are(lost), verb="lost")
+    return Headline(subject=count(lost, "lock"), join=is_or_are(lost), verb="lost")
 
 
-def lock_failures(status: Status) -> Said:
-    return Said(subject=f"{percent(status.locks.failed_share)} of locks", join="", verb="fail")
+def lock_failures(status: Status) -> Headline:
+    return Headline(subject=f"{percent(status.locks.failed_share)} of locks", join="", verb="fail")
 
 
-def hot_key(rule: RuleFigures) -> Said:
-    return Said(subject=f"{rule.rule} of {rule.tenant}", join="is", verb="a hot key")
+def hot_key(rule: RuleFigures) -> Headline:
+    return Headline(subject=f"{rule.rule} of {rule.tenant}", join="is", verb="a hot key")
 
 
-def runaway(one: NamesTenant) -> Said:
-    return Said(subject=one.tenant, join="sends", verb="many times its usual requests")
+def runaway(one: NamesTenant) -> Headline:
+    return Headline(subject=one.tenant, join="sends", verb="many times its usual requests")
 
 
-def refused_caller(one: RefusedCaller) -> Said:
-    return Said(subject=f"One {one.kind}", join="is", verb="refused again and again")
+def refused_caller(one: RefusedCaller) -> Headline:
+    return Headline(subject=f"One {one.kind}", join="is", verb="refused again and again")
 
 
-def vendor_429(vendor: NamesDependency) -> Said:
-    return Said(subject=vendor.dependency, join="answers", verb="429")
+def vendor_429(vendor: NamesDependency) -> Headline:
+    return Headline(subject=vendor.dependency, join="answers", verb="429")
 
 
-def vendor_auth(vendor: NamesDependency) -> Said:
-    return Said(subject=vendor.dependency, join="refuses", verb="our credentials")
+def vendor_auth(vendor: NamesDependency) -> Headline:
+    return Headline(subject=vendor.dependency, join="refuses", verb="our credentials")
 
 
-def spent(one: Spent) -> Said:
+def spent(one: Spent) -> Headline:
     whose = one.tenant or one.dependency
-    return Said(subject=f"{int(one.share * 100)} % of {one.name} of {whose}", join="is", verb="spent")
+    return Headline(subject=f"{int(one.share * 100)} % of {one.name} of {whose}", join="is", verb="spent")
 
 
-def backlog_full(backlog: BacklogStatus) -> Said:
-    return Said(subject=f"The backlog of {backlog.name}", join="is", verb="nearly full")
+def backlog_full(backlog: BacklogStatus) -> Headline:
+    return Headline(subject=f"The backlog of {backlog.name}", join="is", verb="nearly full")
 
 
-def dead_jobs(backlog: BacklogStatus) -> Said:
+def dead_jobs(backlog: BacklogStatus) -> Headline:
     number = backlog.seen.figures.dead
-    return Said(subject=f"{count(number, 'job')} of {backlog.name}", join=is_or_are(number), verb="dead")
+    return Headline(subject=f"{count(number, 'job')} of {backlog.name}", join=is_or_are(number), verb="dead")
 
 
-def untaken(backlog: BacklogStatus) -> Said:
-    return Said(subject="No worker", join="takes", verb=f"jobs of {backlog.name}")
+def untaken(backlog: BacklogStatus) -> Headline:
+    return Headline(subject="No worker", join="takes", verb=f"jobs of {backlog.name}")
 
 
-def queue_full(breaker: BreakerStatus) -> Said:
-    return Said(subject=f"The queue of {breaker.name}", join="is", verb="nearly full")
+def queue_full(breaker: BreakerStatus) -> Headline:
+    return Headline(subject=f"The queue of {breaker.name}", join="is", verb="nearly full")
 
 
-def blind(one: Blind) -> Said:
-    return Said(subject=SOURCES[one.source], join="cannot", verb="be read")
+def blind(one: Blind) -> Headline:
+    return Headline(subject=SOURCES[one.source], join="cannot", verb="be read")
 
 
-def script_fails(_: Status) -> Said:
-    return Said(subject="A script", join="fails", verb="in Redis")
+def script_fails(_: Status) -> Headline:
+    return Headline(subject="A script", join="fails", verb="in Redis")
 
 
-def _pods(names: tuple[str, ...], one: str, several: str, verb: str) -> Said:
-    return Said(subject=name_or_count(names), join=they(names, one, several), verb=verb)
+def _pods(names: tuple[str, ...], one: str, several: str, verb: str) -> Headline:
+    return Headline(subject=name_or_count(names), join=they(names, one, several), verb=verb)

@@ -3,7 +3,8 @@
 from typing import Any
 
 from controlplane.alerts.rules import headlines
-from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Subject
+from controlplane.alerts.rules.rule import FLEET, Rule, Subject, Threshold, Timing, jumping, seconds
+from controlplane.alerts.rules.thresholds import LOCK_HELD_S
 from controlplane.phrases import count, is_or_are, name_or_count, percent, span
 from controlplane.status.locks import WINDOW_S
 from controlplane.status.status import Status
@@ -33,53 +34,62 @@ def _lost(status: Status) -> str:
 LOCK_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="lock-held",
-        severity="warning",
-        said=headlines.lock_held,
-        runbook="locks",
-        scope=FLEET,
-        subject=_subject,
-        pods=_holders,
+        describes="a lock is in use for long",
+        threshold=seconds(warning=LOCK_HELD_S, least=10.0, most=86_400.0),
         value=lambda status: status.locks.longest_s,
+        timing=Timing(level=1, fires_after_s=0, resolves_after_s=60),
+        scope=FLEET,
+        pods=_holders,
+        subject=_subject,
         text=lambda _: "A lock is in use for long",
         detail=lambda status: (
             f"{status.locks.longest_pod} has it for {span(status.locks.longest_s)}. Other processes"
             " that want it wait, or give up."
         ),
+        headline=headlines.lock_held,
+        weight=470,
+        handled="The agent renews the lock as long as its process lives. It ends after that.",
+        runbook="locks",
     ),
     Rule[Status](
         key="lock-lost",
-        severity="warning",
-        said=headlines.lock_lost,
-        runbook="locks",
-        scope=FLEET,
-        subject=_subject,
-        pods=lambda status: status.locks.losing,
+        describes="a lock ended before its block did",
+        threshold=Threshold(warning=0, unit="locks", scale=1.0, most=1_000_000, whole=True),
         value=lambda status: status.locks.lost,
+        timing=Timing(level=2, fires_after_s=0, resolves_after_s=60),
+        scope=FLEET,
+        pods=lambda status: status.locks.losing,
+        subject=_subject,
         text=_lost,
         detail=lambda status: (
             f"In {_MINUTES}, at {name_or_count(status.locks.losing)}. Two processes may have done the"
             " same work: check what the blocks have written."
         ),
+        headline=headlines.lock_lost,
+        weight=320,
+        runbook="locks",
     ),
-    *(
-        Rule[Status](
-            key="lock-failures",
-            severity=severity,
-            said=headlines.lock_failures,
-            runbook="locks",
-            scope=FLEET,
-            subject=_subject,
-            pods=lambda status: status.locks.failing,
-            value=lambda status: status.locks.failed_share,
-            names_thresholds=True,
-            text=lambda status: (
-                f"{percent(status.locks.failed_share)} of locks and claims fail: pods cannot ask Redis"
-            ),
-            detail=lambda status: (
-                f"{status.locks.unavailable:,} of {status.locks.attempts:,} in {_MINUTES}."
-                " This work is not done."
-            ),
-        )
-        for severity in BOTH
+    Rule[Status](
+        key="lock-failures",
+        describes="pods get no locks, because they cannot ask Redis",
+        # Share of locks, and of claims of work that must not be done twice, that fail because Redis
+        # cannot be asked.
+        threshold=jumping(warning=0.01, critical=0.1),
+        value=lambda status: status.locks.failed_share,
+        names_thresholds=True,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
+        scope=FLEET,
+        pods=lambda status: status.locks.failing,
+        subject=_subject,
+        text=lambda status: (
+            f"{percent(status.locks.failed_share)} of locks and claims fail: pods cannot ask Redis"
+        ),
+        detail=lambda status: (
+            f"{status.locks.unavailable:,} of {status.locks.attempts:,} in {_MINUTES}. This work is not done."
+        ),
+        headline=headlines.lock_failures,
+        weight=330,
+        handled="Work that needs a lock is not done. A pod never gives itself one.",
+        runbook="locks",
     ),
 )

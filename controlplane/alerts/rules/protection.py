@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts.rules import headlines, texts
-from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Scope, Subject
+from controlplane.alerts.rules.rule import FLEET, Rule, Scope, Subject, Timing, jumping
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.phrases import count, name_or_count, percent
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing
 from controlplane.status.observed import observed_head, observed_rate, observed_until
-from controlplane.status.servers import ServerStatus, spared_how, worst_part
+from controlplane.status.servers import UNHEALTHY_AT, ServerStatus, spared_how, worst_part
 from controlplane.status.status import Status
 from fuseboard.contract.protection import Bulkhead
 from fuseboard.contract.words import WhenFull
@@ -36,6 +36,7 @@ EACH_DEPENDENCY = Scope[BreakerStatus](
     each=lambda status: status.breakers,
     key=lambda breaker: breaker.name,
     subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
+    about="dependency",
 )
 
 
@@ -131,95 +132,107 @@ def _why_full(breaker: BreakerStatus) -> str:
 PROTECTION_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="pressure",
-        severity="critical",
-        said=headlines.pressed,
-        runbook="pod-under-pressure",
+        describes="pods are under pressure",
+        # Share of the live pods under pressure above which it is more than a few bad pods.
+        threshold=jumping(warning=0.0, critical=0.5),
+        value=_pressed_share,
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=120),
         scope=FLEET,
         pods=lambda status: status.fleet.pressed,
-        value=_pressed_share,
         text=_pressed,
         detail=_why_pressed,
+        headline=headlines.pressed,
+        weight=240,
+        handled="Pods with shedding refuse the calls of the lowest priority first.",
+        explains=("shed", "unhealthy"),
+        runbook="pod-under-pressure",
     ),
     Rule[Status](
-        key="pressure",
-        severity="warning",
-        said=headlines.pressed,
-        runbook="pod-under-pressure",
+        key="shed",
+        describes="pods shed requests",
+        # Share of the requests that pods shed.
+        threshold=jumping(warning=0.01, critical=0.1),
+        value=_shed_share,
+        names_thresholds=True,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
         scope=FLEET,
-        pods=lambda status: status.fleet.pressed,
-        value=_pressed_share,
-        text=_pressed,
-        detail=_why_pressed,
-    ),
-    *(
-        Rule[Status](
-            key="shed",
-            severity=severity,
-            said=lambda _: headlines.SHED,
-            runbook="shedding",
-            scope=FLEET,
-            value=_shed_share,
-            idle=texts.few_requests,
-            names_thresholds=True,
-            text=lambda status: f"Pods shed {percent(_shed_share(status))} of requests",
-            detail=lambda status: (
-                f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
-            ),
-        )
-        for severity in BOTH
+        idle=texts.few_requests,
+        text=lambda status: f"Pods shed {percent(_shed_share(status))} of requests",
+        detail=lambda status: (
+            f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
+        ),
+        headline=lambda _: headlines.SHED,
+        weight=250,
+        handled="Pods shed the calls of the lowest priority first.",
+        runbook="shedding",
     ),
     Rule[Status](
         key="unhealthy",
-        severity="warning",
-        said=headlines.unhealthy,
-        runbook="pod-under-pressure",
+        describes="pods are unhealthy",
+        threshold=jumping(warning=UNHEALTHY_AT, unit="% of the most of a healthy pod", least=0.1, most=100.0),
+        value=_worst,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
         scope=FLEET,
         pods=_unhealthy,
         subject=lambda status: Subject(kind="server", name=_unhealthy(status)[0]),
-        value=_worst,
         text=lambda status: f"{name_or_count(_unhealthy(status))} unhealthy",
         detail=_why_unhealthy,
+        headline=headlines.unhealthy,
+        weight=350,
+        runbook="pod-under-pressure",
     ),
     Rule[ObservedPart](
         key="observing",
+        describes="a part of the protection only observes",
         severity="warning",
-        said=lambda part: headlines.observing(part.one),
-        runbook="protection-observes",
+        timing=Timing(level=1, fires_after_s=0, resolves_after_s=10),
+        needs_gateway=False,
         scope=_EACH_OBSERVED,
         test=lambda _: True,
+        since=lambda part: part.one.since,
         text=lambda part: observed_head(part.one),
         detail=_why_observes,
-        since=lambda part: part.one.since,
+        headline=lambda part: headlines.observing(part.one),
+        weight=390,
+        runbook="protection-observes",
     ),
     Rule[BreakerStatus](
         key="bulkhead",
+        describes="a bulkhead refuses calls",
         severity="warning",
-        said=headlines.bulkhead_full,
-        runbook="bulkhead-full",
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
         scope=EACH_DEPENDENCY,
         test=lambda breaker: bool(_full(breaker)),
         text=lambda breaker: f"The bulkhead of {breaker.name} is full",
         detail=_why_full,
+        headline=headlines.bulkhead_full,
+        weight=280,
+        handled="Calls over the size of the bulkhead are refused, or get the fallback if there is one.",
+        runbook="bulkhead-full",
     ),
     Rule[BreakerStatus](
         key="bulkhead-queue",
-        severity="warning",
-        said=headlines.queue_full,
-        runbook="bulkhead-full",
-        scope=EACH_DEPENDENCY,
+        describes="the queues of a bulkhead are nearly full",
+        # Share of the places of a bulkhead's queue in which calls wait.
+        threshold=jumping(warning=0.8),
         value=_queue_share,
         names_thresholds=True,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
+        scope=EACH_DEPENDENCY,
         text=lambda breaker: f"The queue of {breaker.name} is {_queue_share(breaker) * 100:.0f} % full",
         detail=lambda breaker: (
             f"{count(_calls(breaker).queued, 'call')} wait for a slot. When no place is left, further"
             " calls are refused."
         ),
+        headline=headlines.queue_full,
+        weight=290,
+        runbook="bulkhead-full",
     ),
     Rule[BreakerStatus](
         key="retry-budget",
+        describes="a retry budget is spent",
         severity="warning",
-        said=headlines.no_retry_budget,
-        runbook="retry-budget-spent",
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
         scope=EACH_DEPENDENCY,
         test=lambda breaker: _calls(breaker).no_budget_per_s > 0,
         text=lambda breaker: f"The retry budget of {breaker.name} is spent",
@@ -228,5 +241,9 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
             f" {_calls(breaker).retries_per_s:.1f} retries/s are made for"
             f" {_calls(breaker).first_calls_per_s:.1f} calls/s."
         ),
+        headline=headlines.no_retry_budget,
+        weight=340,
+        handled="Further retries are not made, so that they do not add load.",
+        runbook="retry-budget-spent",
     ),
 )

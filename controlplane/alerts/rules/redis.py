@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from controlplane.alerts.rules import headlines, texts
-from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Scope, Subject
+from controlplane.alerts.rules.rule import FLEET, Rule, Scope, Subject, Threshold, Timing, jumping, seconds
 from controlplane.alerts.rules.thresholds import (
     LEAST_CHECKS_PER_S,
     NOT_EVALUATED_S,
@@ -21,6 +21,8 @@ _EACH_REDIS_SERVER = Scope[RedisServer](
     each=lambda status: [one for one in status.facts.redis_servers if one.answers],
     key=lambda server: server.address,
     subject=lambda _: Subject(kind="servers"),
+    # The load of a server is not known while it does not answer.
+    unseen=lambda status: [one.address for one in status.facts.redis_servers if not one.answers],
 )
 
 
@@ -98,54 +100,70 @@ def _which_script(status: Status) -> str:
 STORE_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="all-local",
+        describes="every pod decides without Redis",
         severity="critical",
-        said=headlines.local,
-        runbook="all-pods-local",
+        timing=Timing(level=3, fires_after_s=10, resolves_after_s=30),
         scope=FLEET,
-        pods=lambda status: status.fleet.local,
         test=_all_local,
+        pods=lambda status: status.fleet.local,
         text=lambda _: "Every pod decides without Redis",
-        # Without ``since``: "every" can become true long after each of the pods became local.
         detail=texts.approximate_limits,
+        headline=headlines.local,
+        weight=70,
+        dates_incident=1,
+        handled="Every pod decides with local limits, and returns to Redis automatically.",
+        explains=(
+            *("blind:budgets", "blind:redis", "check-errors", "check-failures", "local", "lock-failures"),
+            "p99",
+        ),
+        shareable=True,
+        runbook="all-pods-local",
     ),
     Rule[Status](
         key="check-errors",
-        severity="critical",
-        said=headlines.failed_checks,
-        runbook="redis-unreachable",
-        scope=FLEET,
+        describes="questions of pods to Redis fail",
+        # Share of the questions to Redis that fail: above the first it is more than noise, above
+        # the second the fleet notices, and above the third a person on call must know. Below the
+        # rate, a single one would count.
+        threshold=jumping(warning=0.0001, critical=0.001),
         value=_failed_share,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
+        scope=FLEET,
         idle=_few_checks,
         text=_failed_checks,
         detail=_why_checks_fail,
-    ),
-    Rule[Status](
-        key="check-errors",
-        severity="warning",
-        said=headlines.failed_checks,
+        headline=headlines.failed_checks,
+        weight=180,
+        handled="Pods whose question fails decide that call with local limits.",
+        shareable=True,
         runbook="redis-unreachable",
-        scope=FLEET,
-        value=_failed_share,
-        idle=_few_checks,
-        text=_failed_checks,
-        detail=_why_checks_fail,
     ),
     Rule[Status](
         key="check-failures",
-        severity="critical",
-        said=headlines.failed_checks,
-        runbook="redis-unreachable",
-        scope=FLEET,
+        describes="so many questions of pods to Redis fail that people must know",
+        threshold=jumping(critical=0.01),
         value=_failed_share,
-        idle=_few_checks,
         names_thresholds=True,
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=120),
+        scope=FLEET,
+        idle=_few_checks,
         text=_failed_checks,
         detail=_why_checks_fail,
+        headline=headlines.failed_checks,
+        weight=170,
+        dates_incident=2,
+        handled="Pods whose question fails decide that call with local limits.",
+        explains=("check-errors",),
+        shareable=True,
+        runbook="redis-unreachable",
     ),
     Rule[Status](
         key="gateway-away",
+        describes="no gateway reports, and there are pods",
         severity="critical",
-        runbook="gateway-away",
+        timing=Timing(level=2, fires_after_s=30, resolves_after_s=30),
+        needs_gateway=False,
+        during_upgrades=True,
         scope=FLEET,
         test=lambda status: not status.figures.gateways and status.fleet.live > 0 and not status.facts.stale,
         text=lambda _: "No gateway reports",
@@ -153,95 +171,138 @@ STORE_RULES: tuple[Rule[Any], ...] = (
             "Pods decide as before. They get no edits, no process notices a silent pod, and alerts about pods"
             " keep their state."
         ),
+        handled="Pods keep their configuration, and read changes from Redis.",
+        explains=("silent", "uncounted"),
+        shareable=True,
+        runbook="gateway-away",
     ),
     Rule[Status](
         key="lua-error",
+        describes="Redis answers pods, but a script fails or does not end",
         severity="critical",
-        said=headlines.script_fails,
-        runbook="lua-error",
+        timing=Timing(level=2, fires_after_s=0, resolves_after_s=60),
         scope=FLEET,
-        pods=_failing_scripts,
         test=lambda status: bool(_failing_scripts(status)),
+        pods=_failing_scripts,
         text=lambda status: f"A script fails in Redis, for {name_or_count(_failing_scripts(status))}",
         detail=_which_script,
+        headline=headlines.script_fails,
+        weight=190,
+        handled="Pods whose question fails decide that call with local limits.",
+        explains=("check-errors", "check-failures", "local"),
+        runbook="lua-error",
     ),
-    *(
-        Rule[Status](
-            key="outbox",
-            severity=severity,
-            runbook="configuration-lag",
-            scope=FLEET,
-            subject=lambda _: Subject(kind="configuration"),
-            value=lambda status: status.facts.outbox_oldest_s,
-            text=lambda status: f"An edit waits for {status.facts.outbox_oldest_s:.0f} s",
-            detail=lambda _: (
-                "It is not in Redis yet. Pods get it from a gateway with their next heartbeat, but one that"
-                " starts reads older limits."
-            ),
-        )
-        for severity in BOTH
+    Rule[Status](
+        key="outbox",
+        describes="an edit is not in Redis",
+        # The oldest edit that is not published.
+        threshold=seconds(warning=10.0, critical=60.0, least=5.0),
+        value=lambda status: status.facts.outbox_oldest_s,
+        timing=Timing(level=2, fires_after_s=10, resolves_after_s=30),
+        needs_gateway=False,
+        during_upgrades=True,
+        scope=FLEET,
+        subject=lambda _: Subject(kind="configuration"),
+        text=lambda status: f"An edit waits for {status.facts.outbox_oldest_s:.0f} s",
+        detail=lambda _: (
+            "It is not in Redis yet. Pods get it from a gateway with their next heartbeat, but one that"
+            " starts reads older limits."
+        ),
+        handled="The worker tries again each second. Pods keep the configuration before it.",
+        explains=("lag",),
+        runbook="configuration-lag",
     ),
     Rule[Status](
         key="postgres-down",
+        describes="Postgres does not answer",
         severity="critical",
-        runbook="postgres-away",
+        timing=Timing(level=3, fires_after_s=10, resolves_after_s=30),
+        needs_gateway=False,
         scope=FLEET,
         test=lambda status: status.facts.stale,
+        since=lambda status: status.facts.as_of,
         text=lambda _: "Postgres is unavailable",
         detail=lambda _: (
             "Pods decide as before. Edits are refused, and only alerts of level 3 are evaluated and sent."
         ),
-        since=lambda status: status.facts.as_of,
+        handled="Pods and gateways keep the last configuration. Edits are refused.",
+        explains=("worker-away",),
+        shareable=True,
+        runbook="postgres-away",
     ),
     Rule[Status](
         key="redis-down",
+        describes="a primary of Redis does not answer, and pods decide without it",
         severity="critical",
-        said=lambda _: headlines.REDIS_DOWN,
-        runbook="redis-unreachable",
+        timing=Timing(level=3, fires_after_s=5, resolves_after_s=30),
         scope=FLEET,
         test=_redis_is_down,
         text=_what_is_down,
         detail=_who_confirms,
+        headline=lambda _: headlines.REDIS_DOWN,
+        weight=60,
+        dates_incident=1,
+        handled="Pods without Redis decide with local limits. They return to Redis automatically.",
+        # Redis that is down explains a slow one, never the reverse.
+        explains=(
+            *("all-local", "blind:budgets", "blind:redis", "check-errors", "check-failures", "local"),
+            *("lock-failures", "lua-error", "outbox", "p99", "redis-node", "redis-nodes"),
+        ),
+        runbook="redis-unreachable",
     ),
-    *(
-        Rule[RedisServer](
-            key="redis-ops",
-            severity=severity,
-            runbook="redis-busy",
-            scope=_EACH_REDIS_SERVER,
-            value=lambda server: server.used,
-            text=lambda server: f"Redis {server.address} is at {server.used * 100:.0f} % of its capacity",
-            detail=lambda server: (
-                f"{server.ops_per_s:,.0f} of {server.capacity_ops:,} commands/s. Near its capacity, answers"
-                " become slow, and pods decide calls locally."
-            ),
-        )
-        for severity in BOTH
+    Rule[RedisServer](
+        key="redis-ops",
+        describes="a server of Redis is near its capacity",
+        # Share of the capacity of a server of Redis: above it, answers become slow.
+        threshold=Threshold(clear_percent=95, warning=0.8, critical=0.9),
+        value=lambda server: server.used,
+        timing=Timing(level=2, fires_after_s=120, resolves_after_s=120),
+        needs="redis",
+        needs_gateway=False,
+        scope=_EACH_REDIS_SERVER,
+        text=lambda server: f"Redis {server.address} is at {server.used * 100:.0f} % of its capacity",
+        detail=lambda server: (
+            f"{server.ops_per_s:,.0f} of {server.capacity_ops:,} commands/s. Near its capacity, answers"
+            " become slow, and pods decide calls locally."
+        ),
+        explains=("p99",),
+        runbook="redis-busy",
     ),
     Rule[Status](
         key="unlimited",
+        describes="every quota, and every limit of callers, is a shadow: nothing is refused",
         severity="critical",
-        said=lambda _: headlines.NOTHING_LIMITED,
-        runbook="nothing-limited",
+        timing=Timing(level=3, fires_after_s=0, resolves_after_s=10),
+        needs_gateway=False,
         scope=FLEET,
-        subject=lambda _: Subject(kind="configuration"),
         test=lambda status: status.facts.unlimited,
+        subject=lambda _: Subject(kind="configuration"),
         text=lambda _: "No limit refuses anything",
         detail=lambda _: (
             "Every quota of tiers and tenants, and every limit of callers, only counts (shadow)."
         ),
+        headline=lambda _: headlines.NOTHING_LIMITED,
+        weight=30,
+        shareable=True,
+        runbook="nothing-limited",
     ),
     Rule[Status](
         key="worker-away",
+        describes="no worker evaluates alerts",
         severity="critical",
-        runbook="worker-away",
+        timing=Timing(level=3, fires_after_s=0, resolves_after_s=30),
+        needs_gateway=False,
+        during_upgrades=True,
         scope=FLEET,
         test=lambda status: _not_evaluated_s(status) > NOT_EVALUATED_S and not status.facts.stale,
+        since=lambda status: status.facts.evaluated_at,
         text=lambda _: "No worker evaluates alerts",
         detail=lambda status: (
             f"None was evaluated for {_not_evaluated_s(status):.0f} s: the worker, beat, or their broker is"
             " down. Only alerts of level 3 are sent, and edits reach pods later."
         ),
-        since=lambda status: status.facts.evaluated_at,
+        handled="Gateways send alerts of level 3. Web makes scheduled changes.",
+        shareable=True,
+        runbook="worker-away",
     ),
 )

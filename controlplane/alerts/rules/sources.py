@@ -1,11 +1,10 @@
 """Alert rules about servers of Redis as the worker sees them, figures that are missing, and the export."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from controlplane.alerts.rules import headlines
-from controlplane.alerts.rules.rule import BOTH, FLEET, Rule, Scope, Severity, Subject
-from controlplane.alerts.rules.timings import NEEDED_BY, timing_of
+from controlplane.alerts.rules.rule import FLEET, Rule, Scope, Subject, Threshold, Timing, seconds
 from controlplane.audit_export.waiting import WaitingExport
 from controlplane.phrases import count
 from controlplane.status.status import Status
@@ -39,19 +38,11 @@ def _which_degraded(status: Status) -> str:
     return f"{of}{'; '.join(named)}{f'; and {more} more' if more else ''}."
 
 
-def _hides_on_call(blind: Blind) -> bool:
-    """Missing figures count as failing: as bad as the worst alert that is not seen because of them."""
-    return any(timing_of(rule).level > 1 for rule in NEEDED_BY[blind.source])
-
-
-def _hides_reports(blind: Blind) -> bool:
-    return not _hides_on_call(blind)
-
-
-def _what_is_hidden(blind: Blind) -> str:
+def _what_is_hidden(blind: Blind, rules: Iterable[Rule[Any]]) -> str:
     because = f"{blind.because[:1].upper()}{blind.because[1:]}."
     if not blind.only:
-        return f"{because} Alerts of these rules keep their state: {', '.join(NEEDED_BY[blind.source])}."
+        keys = ", ".join(sorted(rule.key for rule in rules))
+        return f"{because} Alerts of these rules keep their state: {keys}."
     named = ", ".join(sorted(blind.only)[:3])
     more = len(blind.only) - 3
     return f"{because} Alerts about them keep their state: {named}{f', and {more} more' if more > 0 else ''}."
@@ -68,63 +59,88 @@ def _why_stuck(found: tuple[WaitingExport, float]) -> str:
     return f"{wait} {count(one.failures, 'attempt')} in a row failed; the last one: {one.problem}."
 
 
-_BLIND: tuple[tuple[Severity, Callable[[Blind], bool]], ...] = (
-    ("critical", _hides_on_call),
-    ("warning", _hides_reports),
+AUDIT_EXPORT = Rule[tuple[WaitingExport, float]](
+    key="audit-export",
+    describes="a target of the audit export lacks an old entry",
+    # The oldest audit entry that a target of the export lacks. Between two attempts are at most
+    # 5 minutes.
+    threshold=seconds(
+        warning=600.0,
+        critical=3600.0,
+        least=60.0,
+        most=86_400.0,
+    ),
+    value=lambda found: found[1],
+    timing=Timing(level=2, fires_after_s=60, resolves_after_s=60),
+    needs_gateway=False,
+    scope=_EACH_EXPORT,
+    since=lambda found: found[0].at,
+    text=lambda found: f"The export of the audit is stuck: {found[0].target}",
+    detail=_why_stuck,
+    handled="The worker tries again at least each 5 minutes. No entry is left out.",
+    runbook="audit-export-stuck",
 )
 
+
+def blind_rule(rules: Iterable[Rule[Any]]) -> Rule[Blind]:
+    """Missing figures count as failing: as bad as the worst alert that is not seen because of them."""
+
+    def needing(blind: Blind) -> list[Rule[Any]]:
+        return [rule for rule in rules if rule.needs == blind.source]
+
+    return Rule[Blind](
+        key="blind",
+        describes="figures cannot be read",
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=60),
+        needs_gateway=False,
+        scope=_EACH_BLIND,
+        is_critical=lambda blind: any(rule.timing.level > 1 for rule in needing(blind)),
+        since=lambda blind: blind.since,
+        text=lambda blind: f"{headlines.SOURCES[blind.source]} cannot be read",
+        detail=lambda blind: _what_is_hidden(blind, needing(blind)),
+        headline=headlines.blind,
+        weight=540,
+        handled="Alerts that need these figures keep their state.",
+        one_explains={"redis": ("blind:budgets",)},
+        runbook="figures-missing",
+    )
+
+
 SOURCE_RULES: tuple[Rule[Any], ...] = (
-    *(
-        Rule[tuple[WaitingExport, float]](
-            key="audit-export",
-            severity=severity,
-            runbook="audit-export-stuck",
-            scope=_EACH_EXPORT,
-            value=lambda found: found[1],
-            text=lambda found: f"The export of the audit is stuck: {found[0].target}",
-            detail=_why_stuck,
-            since=lambda found: found[0].at,
-        )
-        for severity in BOTH
-    ),
-    *(
-        Rule[Blind](
-            key="blind",
-            severity=severity,
-            said=headlines.blind,
-            runbook="figures-missing",
-            scope=_EACH_BLIND,
-            test=test,
-            text=lambda blind: f"{headlines.SOURCES[blind.source]} cannot be read",
-            detail=_what_is_hidden,
-            since=lambda blind: blind.since,
-        )
-        for severity, test in _BLIND
-    ),
     Rule[RedisServer](
         key="redis-node",
+        describes="a server of Redis is silent, far behind its primary, or nearly full",
         severity="warning",
-        runbook="redis-nodes-degraded",
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
+        needs="redis",
+        needs_gateway=False,
         scope=_EACH_REDIS_SERVER,
         test=lambda server: bool(server.ill_because),
         text=lambda server: f"Redis {server.address} {' and '.join(server.ill_because)}",
         detail=lambda server: f"It is a {server.role}.",
+        runbook="redis-nodes-degraded",
     ),
     Rule[Status](
         key="redis-nodes",
-        severity="critical",
-        runbook="redis-nodes-degraded",
-        scope=FLEET,
+        describes="more than 3 servers of Redis are degraded",
+        # Servers of Redis that are degraded: more than this number is critical.
+        threshold=Threshold(critical=3, unit="servers", scale=1.0, most=200, whole=True),
         value=lambda status: len(_degraded(status)),
         names_thresholds=True,
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=120),
+        needs="redis",
+        needs_gateway=False,
+        scope=FLEET,
         text=lambda status: f"{count(len(_degraded(status)), 'server')} of Redis are degraded",
         detail=_which_degraded,
+        explains=("redis-node",),
+        runbook="redis-nodes-degraded",
     ),
     Rule[Status](
         key="writes-refused",
+        describes="Postgres refuses values that a gateway writes",
         severity="warning",
-        said=lambda _: headlines.WRITES_REFUSED,
-        runbook="writes-refused",
+        timing=Timing(level=2, fires_after_s=0, resolves_after_s=60),
         scope=FLEET,
         test=lambda status: bool(status.figures.writes_refused),
         text=lambda status: (
@@ -134,5 +150,8 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
             f"{count(sum(status.figures.writes_refused.values()), 'value')} within ten minutes. The"
             " gateway dropped them: figures or rows of pods can be missing or old."
         ),
+        headline=lambda _: headlines.WRITES_REFUSED,
+        weight=500,
+        runbook="writes-refused",
     ),
 )

@@ -5,20 +5,22 @@ from typing import Any
 
 from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.protection import EACH_DEPENDENCY
-from controlplane.alerts.rules.rule import BOTH, Rule, Scope, Subject
-from controlplane.alerts.rules.thresholds import (
-    LEAST_CALLER_SAMPLES,
-    LEAST_REFUSED_PER_S,
-    LEAST_RUNAWAY_PER_S,
-    LEAST_VENDOR_ANSWERS,
-)
+from controlplane.alerts.rules.rule import Rule, Scope, Subject, Threshold, Timing, jumping
+from controlplane.alerts.rules.thresholds import LEAST_REFUSED_PER_S
 from controlplane.fleet.live import DependencyFigures, RuleFigures
 from controlplane.phrases import moment, number, percent
 from controlplane.refusals.callers import RefusedCaller
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
 from controlplane.status.watched import Spent, VendorAnswers
+from controlplane.usage.budgets import WARN_PERCENT
 
+#: A few answers with 429, or with 401, 402 or 403, are noise.
+LEAST_VENDOR_ANSWERS = 5
+#: The rate below which no tenant runs away.
+LEAST_RUNAWAY_PER_S = 5.0
+#: The samples below which a number of refusals is a guess.
+LEAST_CALLER_SAMPLES = 5
 _NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
 #: States in which a breaker refuses calls itself.
 _REFUSING = ("open", "half_open", "forced_open")
@@ -112,6 +114,7 @@ _EACH_BUSY_TENANT = Scope[BusyTenant](
     each=_busy_tenants,
     key=lambda one: one.tenant,
     subject=lambda one: Subject(kind="tenant", name=one.tenant),
+    about="tenant",
 )
 _EACH_CALLER = Scope[RefusedCaller](
     each=lambda status: [one for one in status.facts.watched.callers if one.samples >= LEAST_CALLER_SAMPLES],
@@ -130,11 +133,13 @@ EACH_VENDOR = Scope[Vendor](
     ],
     key=lambda vendor: vendor.dependency,
     subject=lambda vendor: Subject(kind="breaker", name=vendor.dependency),
+    about="dependency",
 )
 EACH_REFUSED = Scope[RefusedDependency](
     each=_refused_dependencies,
     key=lambda one: one.dependency,
     subject=lambda one: Subject(kind="breaker", name=one.dependency),
+    about="dependency",
 )
 _EACH_BUDGET = Scope[Spent](
     # Of a shadow, nothing is refused: it is on the page of budgets only.
@@ -159,118 +164,166 @@ def _budget(spent: Spent) -> str:
 TRAFFIC_RULES: tuple[Rule[Any], ...] = (
     Rule[RefusedDependency](
         key="all-refused",
-        severity="critical",
-        said=headlines.all_refused,
-        runbook="calls-all-refused",
-        scope=EACH_REFUSED,
+        describes="nearly every call to a dependency is refused, and not by its breaker",
+        # Share of the calls to a dependency that pods refuse: above it, nearly none is allowed.
+        # Below the rate, one refusal would count.
+        threshold=jumping(critical=0.99),
         value=lambda one: one.share,
+        timing=Timing(level=2, fires_after_s=30, resolves_after_s=60),
+        scope=EACH_REFUSED,
         text=lambda one: headlines.all_refused(one).text,
         detail=lambda one: (
             f"Pods refuse {number(one.figures.refused_per_s)} calls/s, {percent(one.share)} of all."
             " Its breaker is not the cause."
         ),
+        headline=headlines.all_refused,
+        weight=80,
+        handled="Calls are refused, or get the fallback if there is one. Each call asks the limits again.",
+        runbook="calls-all-refused",
     ),
     Rule[RuleFigures](
         key="hot-key",
+        describes="a quota is so busy that pods lease parts of it",
         severity="warning",
-        said=headlines.hot_key,
-        runbook="hot-key",
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=60),
+        escalates=False,
         scope=_EACH_HOT_KEY,
+        since=lambda rule: rule.leased_since,
         text=lambda rule: f"{rule.rule} of {rule.tenant} is a hot key",
         detail=lambda rule: (
             f"{rule.asked_per_s:.0f} calls/s, {rule.leased_per_s:.0f}/s of them from leases of pods, which"
             " spares its server of Redis. Nothing is refused because of it."
         ),
-        since=lambda rule: rule.leased_since,
+        headline=headlines.hot_key,
+        weight=480,
+        handled="Pods lease parts of the quota, so that they ask Redis less often.",
+        runbook="hot-key",
     ),
     Rule[BusyTenant](
         key="runaway-tenant",
-        severity="warning",
-        said=headlines.runaway,
-        runbook="runaway-tenant",
-        scope=_EACH_BUSY_TENANT,
+        describes="a tenant sends many times its usual requests",
+        # Times its usual hour that a tenant sends, and the rate below which no tenant runs away.
+        threshold=jumping(warning=10.0, unit="times its usual hour", scale=1.0, least=2.0, most=10_000.0),
         value=lambda one: one.times,
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=60),
+        needs="series",
+        escalates=False,
+        scope=_EACH_BUSY_TENANT,
         text=lambda one: f"{one.tenant} sends {one.times:.0f} times its usual requests",
         detail=lambda one: (
             f"{one.requests_per_s:.0f}/s now, {one.usual_per_s:.1f}/s in the median hour of the last 7 days."
         ),
+        headline=headlines.runaway,
+        weight=440,
+        handled="Requests over the quotas of the tenant are refused.",
+        explains=("429", "hot-key", "quota"),
+        runbook="runaway-tenant",
     ),
     Rule[RefusedCaller](
         key="refused-caller",
-        severity="warning",
-        said=headlines.refused_caller,
-        runbook="refused-caller",
-        scope=_EACH_CALLER,
+        describes="one address, login or API key is refused again and again",
+        # Refusals of one caller in 10 minutes, estimated from samples, and the samples below which
+        # that is a guess.
+        threshold=jumping(
+            warning=600.0,
+            unit="refusals in 10 minutes",
+            scale=1.0,
+            least=10.0,
+            most=1_000_000.0,
+        ),
         value=lambda one: one.refused,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=300),
+        needs="series",
+        scope=_EACH_CALLER,
         text=lambda one: f"One {one.kind} is refused again and again",
         detail=lambda one: (
             f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples. Its"
             f" digest is {one.digest}."
         ),
+        headline=headlines.refused_caller,
+        weight=230,
+        handled="Requests over the limit are refused, and cost no call to a vendor.",
+        runbook="refused-caller",
     ),
-    *(
-        Rule[BreakerStatus](
-            key="open-share",
-            severity=severity,
-            runbook="breaker-open",
-            own_runbook=lambda breaker: breaker.dependency.runbook,
-            scope=EACH_DEPENDENCY,
-            value=lambda breaker: breaker.open_share,
-            names_thresholds=True,
-            text=lambda breaker: (
-                f"{breaker.name} was open for {breaker.open_share * 100:.0f} % of the last hour"
-            ),
-            detail=lambda _: "Either it opens again and again, or it stays open.",
-        )
-        for severity in BOTH
+    Rule[BreakerStatus](
+        key="open-share",
+        describes="a breaker was open for a large part of the last hour",
+        # Share of the last hour in which a breaker was open: it opens again and again, or for long.
+        threshold=jumping(warning=0.1, critical=0.5),
+        value=lambda breaker: breaker.open_share,
+        names_thresholds=True,
+        timing=Timing(level=2, fires_after_s=0, resolves_after_s=60),
+        needs_gateway=False,
+        scope=EACH_DEPENDENCY,
+        text=lambda breaker: f"{breaker.name} was open for {breaker.open_share * 100:.0f} % of the last hour",
+        detail=lambda _: "Either it opens again and again, or it stays open.",
+        runbook="breaker-open",
+        own_runbook=lambda breaker: breaker.dependency.runbook,
     ),
-    *(
-        Rule[Vendor](
-            key="vendor-429",
-            severity=severity,
-            said=headlines.vendor_429,
-            runbook="vendor-429",
-            scope=EACH_VENDOR,
-            value=lambda vendor: vendor.too_many,
-            idle=lambda vendor: vendor.idle,
-            names_thresholds=True,
-            text=lambda vendor: f"{vendor.dependency} answers 429",
-            detail=lambda vendor: _answered(vendor, vendor.answers.too_many, "429"),
-        )
-        for severity in BOTH
+    Rule[Vendor](
+        key="vendor-429",
+        describes="a dependency answers calls with 429",
+        # Share of the calls that a vendor answers with 429, or with 401, 402 or 403. A few are
+        # noise.
+        threshold=jumping(warning=0.01, critical=0.1),
+        value=lambda vendor: vendor.too_many,
+        names_thresholds=True,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
+        needs="series",
+        scope=EACH_VENDOR,
+        idle=lambda vendor: vendor.idle,
+        text=lambda vendor: f"{vendor.dependency} answers 429",
+        detail=lambda vendor: _answered(vendor, vendor.answers.too_many, "429"),
+        headline=headlines.vendor_429,
+        weight=270,
+        explains=("backlog-full", "bulkhead", "bulkhead-queue", "near", "retry-budget"),
+        runbook="vendor-429",
     ),
-    *(
-        Rule[Vendor](
-            key="vendor-auth",
-            severity=severity,
-            said=headlines.vendor_auth,
-            runbook="vendor-401-403",
-            scope=EACH_VENDOR,
-            value=lambda vendor: vendor.refused_account,
-            idle=lambda vendor: vendor.idle,
-            names_thresholds=True,
-            text=lambda vendor: f"{vendor.dependency} refuses our credentials",
-            detail=lambda vendor: (
-                f"{_answered(vendor, vendor.answers.refused_account, '401, 402, or 403')}"
-                " Retries do not help: a person must act."
-            ),
-        )
-        for severity in BOTH
+    Rule[Vendor](
+        key="vendor-auth",
+        describes="a dependency answers calls with 401, 402, or 403",
+        # Share of the calls that a vendor answers with 429, or with 401, 402 or 403. A few are
+        # noise.
+        threshold=jumping(warning=0.01, critical=0.1),
+        value=lambda vendor: vendor.refused_account,
+        names_thresholds=True,
+        timing=Timing(level=2, fires_after_s=60, resolves_after_s=120),
+        needs="series",
+        scope=EACH_VENDOR,
+        idle=lambda vendor: vendor.idle,
+        text=lambda vendor: f"{vendor.dependency} refuses our credentials",
+        detail=lambda vendor: (
+            f"{_answered(vendor, vendor.answers.refused_account, '401, 402, or 403')}"
+            " Retries do not help: a person must act."
+        ),
+        headline=headlines.vendor_auth,
+        weight=260,
+        explains=("near", "retry-budget"),
+        runbook="vendor-401-403",
     ),
-    *(
-        Rule[Spent](
-            key="quota",
-            severity=severity,
-            said=headlines.spent,
-            runbook="too-many-429s",
-            scope=_EACH_BUDGET,
-            value=lambda spent: spent.share,
-            names_thresholds=True,
-            text=_budget,
-            detail=lambda spent: (
-                f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {moment(spent.ends)}."
-            ),
-        )
-        for severity in BOTH
+    Rule[Spent](
+        key="quota",
+        describes="a quota or a budget with a calendar period is nearly spent, or spent",
+        # Share of a quota, or of a budget, that is spent.
+        threshold=Threshold(
+            warning=WARN_PERCENT / 100,
+            critical=1.0,
+            compare="at least",
+            least=0.01,
+            most=10.0,
+        ),
+        value=lambda spent: spent.share,
+        names_thresholds=True,
+        timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
+        needs="budgets",
+        scope=_EACH_BUDGET,
+        text=_budget,
+        detail=lambda spent: (
+            f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {moment(spent.ends)}."
+        ),
+        headline=headlines.spent,
+        weight=450,
+        handled="What is spent refuses further calls until its period ends, unless it is a shadow.",
+        runbook="too-many-429s",
     ),
 )

@@ -2,7 +2,7 @@
 
 An edge holds only for the same environment and, where both are about a dependency or a tenant, for the same.
 Where both are about pods, the cause is about every pod of what it explains.
-An alert never hides one of a higher level or severity, because other people may get that one.
+A cause hides only alerts of the same or a lower level and severity: others may be routed elsewhere.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,42 +11,15 @@ from types import MappingProxyType
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 from controlplane.alerts.rules.every import RULES
-from controlplane.alerts.rules.timings import OF_DEPENDENCY, rule_of
+from controlplane.alerts.rules.rule import rule_of
 
-#: Rule, or key of an alert, -> the rules, or the keys of alerts, that it explains. Redis that is down
-#: explains a slow one, never the reverse.
+#: Rule, or key of an alert, -> the rules, or the keys of alerts, that it explains.
 EXPLAINS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "ahead": ("lag", "outbox", "unknown-revision"),
-        "frozen": ("lag", "silent", "uncounted"),
-        "all-local": (
-            *("blind:budgets", "blind:redis", "check-errors", "check-failures", "local", "lock-failures"),
-            "p99",
-        ),
-        "backlog-untaken": ("backlog-full",),
-        "blind:redis": ("blind:budgets",),
-        "check-failures": ("check-errors",),
-        "gateway-away": ("silent", "uncounted"),
-        "local": ("check-errors", "lock-failures", "p99"),
-        "lua-error": ("check-errors", "check-failures", "local"),
-        "open": ("backlog-full", "bulkhead", "bulkhead-queue", "near", "open-share", "retry-budget"),
-        "outbox": ("lag",),
-        "pressure": ("shed", "unhealthy"),
-        "postgres-down": ("worker-away",),
-        "redis-down": (
-            *("all-local", "blind:budgets", "blind:redis", "check-errors", "check-failures", "local"),
-            *("lock-failures", "lua-error", "outbox", "p99", "redis-node", "redis-nodes"),
-        ),
-        "redis-nodes": ("redis-node",),
-        "redis-ops": ("p99",),
-        "rejected": ("lag",),
-        "runaway-tenant": ("429", "hot-key", "quota"),
-        "vendor-429": ("backlog-full", "bulkhead", "bulkhead-queue", "near", "retry-budget"),
-        "vendor-auth": ("near", "retry-budget"),
-    }
+    {rule.key: rule.explains for rule in RULES if rule.explains}
+    | {f"{rule.key}:{one}": explained for rule in RULES for one, explained in rule.one_explains.items()}
 )
 #: Causes about one dependency or one tenant: they explain alerts about the same one.
-_OF_ONE = OF_DEPENDENCY | {"runaway-tenant"}
+_OF_ONE = frozenset(rule.key for rule in RULES if rule.scope.about != "anything")
 #: Rules that only such a cause explains: an alert about all tenants does not wait for it.
 _BY_ONE_ONLY = frozenset(rule for cause in _OF_ONE for rule in EXPLAINS.get(cause, ())) - frozenset(
     rule for cause, rules in EXPLAINS.items() if cause not in _OF_ONE for rule in rules

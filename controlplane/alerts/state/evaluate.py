@@ -7,10 +7,9 @@ from typing import Any
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
-from controlplane.alerts.rules.every import RULES
-from controlplane.alerts.rules.rule import Finding, Rule, Severity, bounded_key
+from controlplane.alerts.rules.every import RULE_OF_KEY, RULES
+from controlplane.alerts.rules.rule import Finding, Rule, Severity, bounded_key, rule_of
 from controlplane.alerts.rules.settings import settings_of
-from controlplane.alerts.rules.timings import NEEDED_BY, NEEDS_NO_GATEWAY, rule_of
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.status.status import Status
 
@@ -28,15 +27,18 @@ def evaluate(
     found: dict[str, Finding] = {}
     for rule in rules:
         settings = settings_of(status.facts.alert_rules, rule.key)
-        fired = [
-            rule.finding(one, settings.words_of(rule, one))
-            for one in rule.scope.each(status)
-            if settings.fires(rule, one, firing.get(rule.key_of(one)) if firing else None)
-        ]
-        for finding in sorted(fired, key=lambda finding: finding.key):
-            # A key that is taken was found at a higher severity.
+        fired = []
+        for one in rule.scope.each(status):
+            severity = settings.severity(rule, one, firing.get(rule.key_of(one)) if firing else None)
+            if severity is not None:
+                fired.append(rule.finding(one, severity, settings.words_of(rule, one, severity)))
+        for finding in sorted(fired, key=lambda finding: (_mild(finding), finding.key)):
             found.setdefault(finding.key, finding)
-    return sorted(found.values(), key=lambda finding: finding.severity != "critical")
+    return sorted(found.values(), key=_mild)
+
+
+def _mild(finding: Finding) -> bool:
+    return finding.severity != "critical"
 
 
 def firing_severities(alerts: Iterable[Alert | StoredAlert]) -> dict[str, Severity]:
@@ -61,20 +63,17 @@ def idle_keys(status: Status, rules: Iterable[Rule[Any]] = RULES) -> frozenset[s
 
 def is_blind(status: Status, key: str) -> bool:
     """Whether the figures behind an alert are missing, so that nothing is concluded about it."""
-    rule = rule_of(key)
-    if not status.figures.gateways and rule not in NEEDS_NO_GATEWAY:
+    rule = RULE_OF_KEY.get(rule_of(key))
+    if rule is None:
+        return not status.figures.gateways
+    if not status.figures.gateways and rule.needs_gateway:
         return True
-    needed = [one for one in status.facts.blind if rule in NEEDED_BY[one.source]]
+    needed = [one for one in status.facts.blind if one.source == rule.needs]
     if any(not one.only for one in needed):
         return True
-    # Of budgets, those that one primary of a Cluster counts. The load of a server is not known while it
-    # does not answer, nor is a backlog that was not read lately.
-    unseen = [name for one in needed for name in one.only]
-    if rule == "redis-ops":
-        unseen += [one.address for one in status.facts.redis_servers if not one.answers]
-    elif rule.startswith("backlog-"):
-        unseen += [one.name for one in status.backlogs if not one.fresh]
-    return any(key == bounded_key(f"{rule}:{name}") for name in unseen)
+    # A primary of a Cluster counts only some of the budgets.
+    unseen = [*(name for one in needed for name in one.only), *rule.scope.unseen(status)]
+    return any(key == bounded_key(f"{rule.key}:{name}") for name in unseen)
 
 
 class FirstSeen:
@@ -99,7 +98,7 @@ class FirstSeen:
     def peek(
         self, findings: Iterable[Finding], now: float, stored: Mapping[str, StoredAlert] = _NOTHING
     ) -> tuple[Finding, ...]:
-        """The same without remembering anything."""
+        """As ``dated``, but read-only."""
         found = []
         for one in findings:
             known = stored.get(one.key)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
-from controlplane.alerts.rules.timings import Timing
+from controlplane.alerts.rules.rule import Timing
 
 #: Messages of one alert within an hour after which the next one says that it flaps.
 MOST_CHANGES = 4
@@ -20,7 +20,7 @@ def timing_while(row: Alert | None, timing: Timing) -> Timing:
     """An alert that flaps is resolved when it was quiet, so that its next turn is no news."""
     if row is None or row.flapping_since is None:
         return timing
-    return replace(timing, keep_s=max(timing.keep_s, QUIET_S))
+    return replace(timing, resolves_after_s=max(timing.resolves_after_s, QUIET_S))
 
 
 def with_change(row: Alert, now: float) -> list[float]:

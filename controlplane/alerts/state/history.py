@@ -7,8 +7,8 @@ from datetime import timedelta
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState, Known, News, advance
-from controlplane.alerts.rules.rule import Finding, Severity, Subject
-from controlplane.alerts.rules.settings import RuleSettings, holds
+from controlplane.alerts.rules.rule import Finding, Subject
+from controlplane.alerts.rules.settings import RuleSettings
 from controlplane.alerts.rules.thresholds import LEAST_CHECKS_PER_S
 from controlplane.series.kinds import FLEET, LATENCY_FIELDS
 from controlplane.series.percentiles import percentile
@@ -17,7 +17,6 @@ from fuseboard.contract.sync import LATENCY_EDGES_US
 
 #: Minutes of this time are read.
 HISTORY_H = 24
-_LEVELS: tuple[Severity, ...] = ("critical", "warning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +90,7 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
 
 def _found(settings: RuleSettings, value: float, known: Known | None) -> Finding | None:
     firing = known.severity if known is not None and known.state is AlertState.FIRING else None
-    threshold = settings.threshold
-    severity = next((one for one in _LEVELS if threshold.passed(one, value, firing=holds(firing, one))), None)
+    severity = settings.passed(value, firing)
     if severity is None:
         return None
     subject = Subject(kind="servers")

@@ -11,7 +11,7 @@ from typing import Protocol
 from django.db.models import Q, QuerySet
 
 from controlplane.alerts.models import Mute, Muted
-from controlplane.alerts.rules.timings import rule_of
+from controlplane.alerts.rules.rule import rule_of
 
 WEEK = timedelta(days=7)
 #: An alert of level 3 needs a person at once: longer mutes do not apply to it.

@@ -25,9 +25,8 @@ from controlplane.alerts.emergency.plan import LEVEL, Plan, Reading, is_muted, r
 from controlplane.alerts.emergency.plan_files import forget_plan, read_plan_files, write_plan
 from controlplane.alerts.lifecycle import AlertState, Known, advance
 from controlplane.alerts.models import Alert
-from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import Finding
-from controlplane.alerts.rules.timings import timing_of
 from controlplane.alerts.state.causes import cause_of
 from controlplane.alerts.state.evaluate import evaluate
 from controlplane.gateway.clock import Clock
@@ -39,7 +38,7 @@ from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.status.status import status_of
 
-RULES_OF_LEVEL = tuple(rule for rule in RULES if timing_of(rule.key).level >= LEVEL)
+RULES_OF_LEVEL = tuple(rule for rule in RULES if rule.timing.level >= LEVEL)
 READ_S = 5.0
 LOOK_S = 1.0
 #: A worker that starts together with this gateway may need four times as long as one that runs.

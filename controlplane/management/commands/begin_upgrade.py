@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.alerts.people.upgrades import MOST_MINUTES, RULES, begin_upgrade, end_upgrade
+from controlplane.alerts.people.upgrades import MOST_MINUTES, MUTED_RULES, begin_upgrade, end_upgrade
 from controlplane.errors import EditError
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([smh])", re.ASCII)
@@ -15,8 +15,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 class Command(BaseCommand):
     help = (
-        f"Mutes the alerts {', '.join(RULES)} in every environment while you replace processes. It ends by"
-        " itself, is on the page of the mutes, and in the audit."
+        f"Mutes the alerts {', '.join(MUTED_RULES)} in every environment while you replace processes."
+        " It ends by itself, is on the page of the mutes, and in the audit."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
