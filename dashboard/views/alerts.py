@@ -2,26 +2,22 @@
 
 from typing import Any
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.accounts.permissions import check, environment_in, require
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.people.mute_edits import end_mute
 from controlplane.alerts.people.routing import warnings
 from controlplane.alerts.state.stored_alerts import past_alerts, stored
-from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import whole
-from dashboard.hub import hub
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import TextField, WholeField, whole
 from dashboard.list_filters import PERIODS, given_filters, having, in_period
-from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn
 from dashboard.views.mutes import ended_text
-from dashboard.views.page import bounded_text, context_of, text_parameter
+from dashboard.views.page import context_of, text_parameter
 
 _ROWS = 50
 _SEVERITIES = ("critical", "warning")
@@ -29,58 +25,57 @@ _SEVERITIES = ("critical", "warning")
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 
 
+class AcknowledgeForm(EditForm):
+    acknowledge = TextField()
+    note = TextField(500)
+    reason = None
+
+    def save(self) -> str:
+        number, _, seen = self.cleaned_data["acknowledge"].partition(" ")
+        note = self.cleaned_data["note"]
+        row = acknowledge_alert(number=whole(number, "alert"), seen=seen, note=note, **self.common)
+        return f"Acknowledged: {row.text}."
+
+
+class ReleaseForm(EditForm):
+    release = WholeField()
+    note = TextField(500)
+    reason = None
+
+    def save(self) -> str:
+        number, note = self.cleaned_data["release"], self.cleaned_data["note"]
+        return f"Acknowledgement withdrawn: {release_alert(number=number, note=note, **self.common).text}."
+
+
+class EndMuteForm(EditForm):
+    end_mute = TextField()
+    end_period = TextField()
+    reason = None
+
+    def save(self) -> str:
+        check(self.request.user, "mute_alerts", environment_in(self.request), service="")
+        only_period = "end_period" in self.data
+        row = end_mute(
+            number=whole(self.cleaned_data["end_period" if only_period else "end_mute"], "mute"),
+            only_period=only_period,
+            reason="Ended on the Alerts page",
+            **self.common,
+        )
+        return ended_text(row)
+
+
+#: Name of a button -> its form.
+_BUTTONS = {"end_mute": EndMuteForm, "end_period": EndMuteForm, "release": ReleaseForm}
+
+
 @require_http_methods(["GET", "POST"])
 @require("view")
 def alerts(request: HttpRequest) -> HttpResponse:
-    return _act(request) if request.method == "POST" else _page(request)
-
-
-def _act(request: HttpRequest) -> HttpResponse:
-    if not may(request.user, "acknowledge_alert", environment_in(request)):
-        raise PermissionDenied("This needs the role operator.")
-    if "end_mute" in request.POST or "end_period" in request.POST:
-        return _end_mute(request)
-    common: dict[str, Any] = {
-        "environment": environment_in(request),
-        "note": bounded_text(request.POST, "note", most=500),
-        "actor": actor_of(request),
-    }
-    try:
-        if "release" in request.POST:
-            row = release_alert(number=whole(request.POST["release"], "alert"), **common)
-        else:
-            number, _, seen = request.POST.get("acknowledge", "").partition(" ")
-            row = acknowledge_alert(number=whole(number, "alert"), seen=seen, **common)
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, typed=request.POST, status=422)
-    except NotFound as missing:
-        return _page(request, errors={"alert": [str(missing)]}, typed=request.POST, status=404)
-    hub.nudge()
-    done = "Acknowledged" if row.acknowledged_by else "Acknowledgement withdrawn"
-    messages.success(request, f"{done}: {row.text}.")
+    if request.method != "POST":
+        return _page(request)
+    form = next((_BUTTONS[name] for name in _BUTTONS if name in request.POST), AcknowledgeForm)(request)
     # The filter stays.
-    return redirect(request.get_full_path())
-
-
-def _end_mute(request: HttpRequest) -> HttpResponse:
-    if not may(request.user, "mute_alerts", environment_in(request)):
-        raise PermissionDenied("This needs the role operator.")
-    only_period = "end_period" in request.POST
-    try:
-        row = end_mute(
-            environment=environment_in(request),
-            number=whole(request.POST["end_period" if only_period else "end_mute"], "mute"),
-            reason="Ended on the Alerts page",
-            actor=actor_of(request),
-            only_period=only_period,
-        )
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, typed=request.POST, status=422)
-    except NotFound as missing:
-        return _page(request, errors={"mute": [str(missing)]}, typed=request.POST, status=404)
-    hub.nudge()
-    messages.success(request, ended_text(row))
-    return redirect(request.get_full_path())
+    return run_edit(form, page=_page, then=request.get_full_path(), needs="acknowledge_alert")
 
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:

@@ -1,13 +1,13 @@
 """The report of an incident: as a page, as Markdown, and by a link for people without an account."""
 
+from functools import partial
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.incidents.markdown import as_markdown
 from controlplane.alerts.incidents.reading import find_incident
 from controlplane.alerts.incidents.report import report_of
@@ -19,34 +19,47 @@ from controlplane.alerts.incidents.share import (
     shared_title,
     without_names,
 )
-from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import whole
-from dashboard.reader import actor_of
+from controlplane.errors import NotFound
+from dashboard.edit_form import EditForm, chosen_form, run_edit
+from dashboard.forms import WholeField
 from dashboard.views.page import context_of, not_found
 
 _DAYS = (("1", "1 day"), ("3", "3 days"), (str(MOST_DAYS), f"{MOST_DAYS} days"))
 
 
+class ShareForm(EditForm):
+    days = WholeField()
+    reason = None
+
+    def save(self) -> HttpResponse:
+        link = self.request.build_absolute_uri(make_link(**self.given))
+        return _page(self.request, self.known["number"], link=link)
+
+
+class EndLinksForm(EditForm):
+    reason = None
+
+    def save(self) -> HttpResponse:
+        end_links(**self.common)
+        return _page(self.request, self.known["number"], ended=True)
+
+
 @require_http_methods(["GET", "POST"])
 @require("view")
 def incident_report(request: HttpRequest, number: int) -> HttpResponse:
-    said: dict[str, Any] = {}
-    status = 200
-    if request.method == "POST":
-        if not may(request.user, "edit_incident", environment_in(request)):
-            raise PermissionDenied("This needs the role operator.")
-        try:
-            said = _share(request, number)
-        except InvalidEdit as error:
-            said, status = {"errors": error.errors}, 422
-        except NotFound:
-            return _missing(request)
+    if request.method != "POST":
+        return _page(request, number)
+    form = chosen_form(request, {"share": ShareForm, "unshare": EndLinksForm}, number=number)
+    return run_edit(form, page=partial(_page, number=number), needs="edit_incident")
+
+
+def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any) -> HttpResponse:
     try:
         report = report_of(find_incident(environment_in(request), number))
     except NotFound:
         return _missing(request)
     context = context_of(
-        request, "incidents", report=report, markdown=as_markdown(report), days=_DAYS, **said
+        request, "incidents", report=report, markdown=as_markdown(report), days=_DAYS, **extra
     )
     return render(request, "dashboard/incident_report.html", context, status=status)
 
@@ -79,23 +92,6 @@ def _outside(request: HttpRequest, context: dict[str, Any], status: int) -> Http
     response["X-Robots-Tag"] = "noindex"
     response["Referrer-Policy"] = "no-referrer"
     return response
-
-
-def _share(request: HttpRequest, number: int) -> dict[str, Any]:
-    common: dict[str, Any] = {
-        "environment": environment_in(request),
-        "number": number,
-        "actor": actor_of(request),
-    }
-    match request.POST.get("act", ""):
-        case "share":
-            path = make_link(days=whole(request.POST.get("days", ""), "days"), **common)
-            return {"link": request.build_absolute_uri(path)}
-        case "unshare":
-            end_links(**common)
-            return {"ended": True}
-        case _:
-            raise InvalidEdit({"act": ["Choose an action."]})
 
 
 def _missing(request: HttpRequest) -> HttpResponse:

@@ -1,16 +1,15 @@
 """Incidents: what is open, what was, and one of them with its timeline and what people can do."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.accounts.permissions import check, environment_in, may, require
 from controlplane.alerts.incidents.edits import (
     LONGEST_NOTE,
     add_note,
@@ -24,13 +23,12 @@ from controlplane.alerts.incidents.timeline import MOST, timeline
 from controlplane.alerts.models import Incident
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.state.stored_alerts import stored
-from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import whole
-from dashboard.hub import hub
+from controlplane.errors import NotFound
+from dashboard.edit_form import EditForm, UnknownAct, run_edit
+from dashboard.forms import TextField, WholeField, whole
 from dashboard.list_filters import PERIODS, given_filters, having, in_period
-from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn
-from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
+from dashboard.views.page import context_of, not_found, text_parameter
 
 _ROWS = 50
 _LINES = 60
@@ -64,23 +62,89 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/incidents.html", context)
 
 
+class NoteForm(EditForm):
+    note = TextField(LONGEST_NOTE)
+    reason = None
+
+    def save(self) -> str:
+        add_note(text=self.cleaned_data["note"], **self.common)
+        return "Note added."
+
+
+class AlertForm(EditForm):
+    """``acknowledge:81``: one button for each alert."""
+
+    reason = None
+
+    def save(self) -> str:
+        act, _, number = self.act.partition(":")
+        given = self.common | {"number": whole(number, "alert"), "note": ""}
+        if act == "acknowledge":
+            return f"Acknowledged: {acknowledge_alert(**given).text}."
+        return f"Acknowledgement withdrawn: {release_alert(**given).text}."
+
+
+class StepForm(EditForm):
+    runbook = TextField(100)
+    step = WholeField()
+    text = TextField(LONGEST_NOTE)
+    done = TextField()
+    reason = None
+
+    def save(self) -> str:
+        line = tick_step(**self.given | {"done": self.cleaned_data["done"] == "1"})
+        return f"Step {line.step} {'done' if line.done else 'undone'}."
+
+
+class CloseForm(EditForm):
+    def save(self) -> str:
+        close_incident(**self.given)
+        return "Incident closed."
+
+
+class MergeForm(EditForm):
+    into = WholeField()
+
+    def save(self) -> str:
+        self.then = reverse("incident", args=[merge_incident(**self.given).pk])
+        return f"Incident {self.known['number']} was merged into this one."
+
+
+class SplitForm(EditForm):
+    alert = WholeField()
+
+    def save(self) -> str:
+        self.then = reverse("incident", args=[split_alert(**self.given).pk])
+        return f"This incident was split off incident {self.known['number']}."
+
+
+_ACTS: dict[str, type[EditForm]] = {
+    "note": NoteForm,
+    "step": StepForm,
+    "close": CloseForm,
+    "merge": MergeForm,
+    "split": SplitForm,
+    "acknowledge": AlertForm,
+    "release": AlertForm,
+}
+
+
 @require_http_methods(["GET", "POST"])
 @require("view")
 def incident(request: HttpRequest, number: int) -> HttpResponse:
+    asked = _ACTS.get(request.POST.get("act", "").partition(":")[0], UnknownAct)
     if request.method == "POST":
-        _check(request)
+        # Before anything is looked up.
+        needs = "acknowledge_alert" if asked is AlertForm else "edit_incident"
+        check(request.user, needs, environment_in(request), service="")
     try:
         row = find_incident(environment_in(request), number)
     except NotFound:
         return not_found(request, "No such incident", "Closed incidents are kept for 90 days.")
     if request.method != "POST":
         return _page(request, row)
-    try:
-        return _act(request, row)
-    except InvalidEdit as error:
-        return _page(request, row, errors=error.errors, typed=request.POST, status=422)
-    except NotFound as missing:
-        return _page(request, row, errors={"act": [str(missing)]}, typed=request.POST, status=404)
+    form = asked(request, number=row.pk)
+    return run_edit(form, page=partial(_page, row=row), then=reverse("incident", args=[number]))
 
 
 @require_GET
@@ -94,92 +158,6 @@ def incident_now(request: HttpRequest, number: int) -> HttpResponse:
     operates = may(request.user, "edit_incident", environment_in(request))
     context = {"operates": operates, **_now(request, row)}
     return render(request, "dashboard/incident.html#now", context)
-
-
-def _act(request: HttpRequest, row: Incident) -> HttpResponse:
-    action, _ = _asked(request)
-    if action is None:
-        raise InvalidEdit({"act": ["Choose an action."]})
-    number, said = action(request, row)
-    hub.nudge()
-    messages.success(request, said)
-    return redirect("incident", number)
-
-
-def _check(request: HttpRequest) -> None:
-    """Raise ``PermissionDenied`` before anything is looked up."""
-    _, right = _asked(request)
-    if not may(request.user, right, environment_in(request)):
-        raise PermissionDenied("This needs the role operator.")
-
-
-def _asked(request: HttpRequest) -> "tuple[_Action | None, str]":
-    return _ACTS.get(request.POST.get("act", "").partition(":")[0], (None, "edit_incident"))
-
-
-def _note(request: HttpRequest, row: Incident) -> tuple[int, str]:
-    add_note(text=bounded_text(request.POST, "note", most=LONGEST_NOTE), **_common(request, row))
-    return row.pk, "Note added."
-
-
-def _acknowledge(request: HttpRequest, row: Incident) -> tuple[int, str]:
-    alert = acknowledge_alert(note="", **_common(request, row) | {"number": _chosen(request)})
-    return row.pk, f"Acknowledged: {alert.text}."
-
-
-def _release(request: HttpRequest, row: Incident) -> tuple[int, str]:
-    alert = release_alert(note="", **_common(request, row) | {"number": _chosen(request)})
-    return row.pk, f"Acknowledgement withdrawn: {alert.text}."
-
-
-def _step(request: HttpRequest, row: Incident) -> tuple[int, str]:
-    line = tick_step(
-        runbook=bounded_text(request.POST, "runbook", most=100),
-        step=whole(request.POST.get("step", ""), "step"),
-        text=bounded_text(request.POST, "text", most=LONGEST_NOTE),
-        done=request.POST.get("done") == "1",
-        **_common(request, row),
-    )
-    return row.pk, f"Step {line.step} {'done' if line.done else 'undone'}."
-
-
-def _close(request: HttpRequest, row: Incident) -> tuple[int, str]:
-    close_incident(reason=request.POST.get("reason", ""), **_common(request, row))
-    return row.pk, "Incident closed."
-
-
-def _merge(request: HttpRequest, row: Incident) -> tuple[int, str]:
-    into = whole(request.POST.get("into", ""), "into")
-    target = merge_incident(into=into, reason=request.POST.get("reason", ""), **_common(request, row))
-    return target.pk, f"Incident {row.pk} was merged into this one."
-
-
-def _split(request: HttpRequest, row: Incident) -> tuple[int, str]:
-    alert = whole(request.POST.get("alert", ""), "alert")
-    new = split_alert(alert=alert, reason=request.POST.get("reason", ""), **_common(request, row))
-    return new.pk, f"This incident was split off incident {row.pk}."
-
-
-def _common(request: HttpRequest, row: Incident) -> dict[str, Any]:
-    return {"environment": row.environment, "number": row.pk, "actor": actor_of(request)}
-
-
-def _chosen(request: HttpRequest) -> int:
-    """``acknowledge:81``: one button for each alert."""
-    return whole(request.POST.get("act", "").partition(":")[2], "alert")
-
-
-_Action = Callable[[HttpRequest, Incident], tuple[int, str]]
-#: Action -> what does it, and the right that it needs.
-_ACTS: dict[str, tuple[_Action, str]] = {
-    "note": (_note, "edit_incident"),
-    "step": (_step, "edit_incident"),
-    "close": (_close, "edit_incident"),
-    "merge": (_merge, "edit_incident"),
-    "split": (_split, "edit_incident"),
-    "acknowledge": (_acknowledge, "acknowledge_alert"),
-    "release": (_release, "acknowledge_alert"),
-}
 
 
 def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: Any) -> HttpResponse:

@@ -1,28 +1,29 @@
 """Runbooks beside what they are for: with live values, and steps that an incident keeps."""
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import environment_in, may, require
+from controlplane.accounts.permissions import check, environment_in, may, require
 from controlplane.alerts.incidents.edits import steps_done, tick_step
 from controlplane.alerts.incidents.reading import incidents, state_of
 from controlplane.alerts.models import Incident
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit
 from controlplane.policies.models import RunbookRevision
 from controlplane.policies.runbook_texts import Origin
-from dashboard.hub import hub
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import TextField
 from dashboard.live.overview import Live
 from dashboard.reader import actor_of
 from dashboard.runbook_html import Drawing, Tick, draw_runbook
 from dashboard.runbooks import Page, Unreadable, every_runbook, find_runbook, permits, scene_of
-from dashboard.views.page import bounded_text, context_of, not_found, recent_live, show, text_parameter
+from dashboard.views.page import context_of, not_found, recent_live, show, text_parameter
 
 #: Open incidents, and dependencies, that can be chosen.
 _MOST_INCIDENTS = 20
@@ -42,11 +43,40 @@ def runbooks(request: HttpRequest) -> HttpResponse:
     )
 
 
+class TickForm(EditForm):
+    """A box beside a step: ``incident:step:done``."""
+
+    tick = TextField(200)
+    reason = None
+
+    def save(self) -> str:
+        number, _, rest = self.cleaned_data["tick"].partition(":")
+        key, _, done = rest.partition(":")
+        found: Page = self.known["found"]
+        step = next((step for step in found.document.steps if step.key == key), None)
+        if step is None or not number.isdecimal():
+            raise InvalidEdit({"step": [_CHANGED]})
+        tick_step(
+            environment=environment_in(self.request),
+            number=int(number[:9]),
+            runbook=found.slug,
+            step=step.number,
+            text=step.text,
+            done=done == "1",
+            actor=actor_of(self.request),
+        )
+        asked = {"incident": number}
+        if of := text_parameter(self.request, "of"):
+            asked["of"] = of
+        self.then = f"{reverse('runbook', args=[found.slug])}?{urlencode(asked)}#step-{key}"
+        return ""
+
+
 @require_http_methods(["GET", "POST"])
 @require("view")
 def runbook(request: HttpRequest, slug: str) -> HttpResponse:
-    if request.method == "POST" and not may(request.user, "edit_incident", environment_in(request)):
-        raise PermissionDenied("This needs the role operator.")
+    if request.method == "POST":
+        check(request.user, "edit_incident", environment_in(request), service="")
     try:
         found = find_runbook(slug)
     except Unreadable:
@@ -57,12 +87,7 @@ def runbook(request: HttpRequest, slug: str) -> HttpResponse:
         return not_found(request, "No such runbook", "The list of runbooks has every one of them.")
     if request.method != "POST":
         return _page(request, found)
-    try:
-        return _tick(request, found)
-    except InvalidEdit as error:
-        return _page(request, found, errors=error.errors, status=422)
-    except NotFound as missing:
-        return _page(request, found, errors={"incident": [str(missing)]}, status=404)
+    return run_edit(TickForm(request, found=found), page=partial(_page, found=found))
 
 
 @require_GET
@@ -77,26 +102,6 @@ def runbook_now(request: HttpRequest, slug: str) -> HttpResponse:
         return HttpResponse(status=404)
     live = recent_live(environment_in(request))
     return render(request, "dashboard/runbook.html#now", _now(request, found, live))
-
-
-def _tick(request: HttpRequest, found: Page) -> HttpResponse:
-    number, _, rest = bounded_text(request.POST, "tick").partition(":")
-    key, _, done = rest.partition(":")
-    step = next((step for step in found.document.steps if step.key == key), None)
-    if step is None or not number.isdecimal():
-        raise InvalidEdit({"step": [_CHANGED]})
-    tick_step(
-        environment=environment_in(request),
-        number=int(number[:9]),
-        runbook=found.slug,
-        step=step.number,
-        text=step.text,
-        done=done == "1",
-        actor=actor_of(request),
-    )
-    hub.nudge()
-    asked = {"incident": number} | ({"of": of} if (of := text_parameter(request, "of")) else {})
-    return redirect(f"{reverse('runbook', args=[found.slug])}?{urlencode(asked)}#step-{key}")
 
 
 def _page(request: HttpRequest, found: Page, *, status: int = 200, **extra: Any) -> HttpResponse:
