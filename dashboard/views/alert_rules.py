@@ -1,12 +1,12 @@
 """Alert rules: what is in force, and a form that changes one, with what the change would mean."""
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, QueryDict
-from django.shortcuts import redirect, render
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
@@ -19,15 +19,74 @@ from controlplane.alerts.people.rule_edits import (
     rules_in_force,
     set_rule,
 )
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from dashboard.forms import whole
-from dashboard.reader import actor_of
-from dashboard.views.page import bounded_text, context_of
+from controlplane.errors import EditConflict
+from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
+from dashboard.forms import TextField, WholeField
+from dashboard.views.page import context_of
 
 _LEVELS = (("1", "1: handled automatically"), ("2", "2: people on call"))
 _CONFLICT = "{by} changed this rule meanwhile. The list has the new values. Save again to replace them."
-_WHOLE = ("clear_percent", "for_s", "keep_s", "level")
-_FIELDS = ("warning", "critical", *_WHOLE)
+_NO_NUMBER = "Enter a number, such as 2 or 0.5, or leave it empty for the default."
+_FIELDS = ("warning", "critical", "clear_percent", "for_s", "keep_s", "level")
+
+
+class NumberField(forms.Field):
+    """A finite number, or ``None`` for the default."""
+
+    def to_python(self, value: str | None) -> float | None:
+        if not (text := (value or "")[:20].strip()):
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not isfinite(number):
+            raise forms.ValidationError(_NO_NUMBER)
+        return number
+
+
+class RuleForm(EditForm):
+    rule = TextField(64)
+    warning = NumberField(required=False)
+    critical = NumberField(required=False)
+    clear_percent = WholeField(required=False)
+    for_s = WholeField(required=False)
+    keep_s = WholeField(required=False)
+    level = WholeField(required=False)
+    enabled = forms.BooleanField(required=False)
+    note = TextField(LONGEST_NOTE + 1)
+    version = WholeField(required=False)
+
+    @property
+    def values(self) -> RuleValues:
+        return RuleValues(**{name: self.cleaned_data[name] for name in (*_FIELDS, "enabled", "note")})
+
+
+class PreviewForm(RuleForm):
+    def save(self) -> HttpResponse:
+        environment, rule = environment_in(self.request), self.cleaned_data["rule"]
+        preview = preview_rule(environment=environment, rule=rule, values=self.values)
+        return _page(self.request, typed=self.data, preview=preview)
+
+
+class SaveForm(RuleForm):
+    def save(self) -> str:
+        rule, version = self.cleaned_data["rule"], self.cleaned_data["version"]
+        set_rule(rule=rule, values=self.values, expected_version=version, **self.common)
+        return f"Rule {rule} was changed. The next evaluation applies it."
+
+
+class ResetForm(EditForm):
+    rule = TextField(64)
+    version = WholeField(required=False)
+
+    def save(self) -> str:
+        rule, version = self.cleaned_data["rule"], self.cleaned_data["version"]
+        set_rule(rule=rule, values=RuleValues(), expected_version=version, **self.common)
+        return f"Rule {rule} follows its defaults again. The next evaluation applies it."
+
+
+_ACTS = {"preview": PreviewForm, "save": SaveForm, "reset": ResetForm}
 
 
 @require_http_methods(["GET", "POST"])
@@ -35,71 +94,15 @@ _FIELDS = ("warning", "critical", *_WHOLE)
 def alert_rules(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return _page(request)
-    if not may(request.user, "change_alert_rules", environment_in(request)):
-        raise PermissionDenied("This needs the role admin.")
-    try:
-        return _act(request)
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=422)
-    except EditConflict as conflict:
-        return _page(request, conflict=conflict, status=409)
-    except NotFound as missing:
-        return _page(request, errors={"rule": [str(missing)]}, status=404)
-
-
-def _act(request: HttpRequest) -> HttpResponse:
-    typed = request.POST
-    environment, rule = environment_in(request), bounded_text(typed, "rule", most=64)
-    reset = typed.get("act") == "reset"
-    values = RuleValues() if reset else _values(typed)
-    match typed.get("act", ""):
-        case "preview":
-            preview = preview_rule(environment=environment, rule=rule, values=values)
-            return _page(request, preview=preview)
-        case "save" | "reset":
-            set_rule(
-                environment=environment,
-                rule=rule,
-                values=values,
-                reason=typed.get("reason", ""),
-                actor=actor_of(request),
-                expected_version=whole(typed["version"], "version") if "version" in typed else None,
-            )
-            done = "follows its defaults again" if reset else "was changed"
-            messages.success(request, f"Rule {rule} {done}. The next evaluation applies it.")
-        case _:
-            raise InvalidEdit({"act": ["Choose an action."]})
-    return redirect("alert_rules")
-
-
-def _values(typed: QueryDict) -> RuleValues:
-    texts = {name: bounded_text(typed, name, most=20).strip() for name in _FIELDS}
-    return RuleValues(
-        warning=_number(texts["warning"], "warning"),
-        critical=_number(texts["critical"], "critical"),
-        **{name: whole(texts[name], name) if texts[name] else None for name in _WHOLE},
-        enabled=typed.get("enabled") == "on",
-        note=bounded_text(typed, "note", most=LONGEST_NOTE + 1),
-    )
-
-
-def _number(text: str, field: str) -> float | None:
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not isfinite(number):
-        raise InvalidEdit({field: ["Enter a number, such as 2 or 0.5, or leave it empty for the default."]})
-    return number
+    return run_edit(chosen_form(request, _ACTS), page=_page, then="alert_rules", needs="change_alert_rules")
 
 
 def _page(
     request: HttpRequest,
     *,
+    typed: Mapping[str, str] | None = None,
     preview: Any = None,
-    errors: dict[str, list[str]] | None = None,
+    errors: Errors | None = None,
     conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
@@ -108,14 +111,14 @@ def _page(
     if conflict is not None:
         errors = {"version": [_CONFLICT.format(by=conflict.by or "Another person")]}
     context = context_of(request, "alert_rules", errors=errors)
-    chosen = request.POST.get("rule") or request.GET.get("edit")
+    chosen = typed.get("rule") if typed else request.GET.get("edit")
     row = next((row for row in rows if row.key == chosen), None)
     context |= {
         "rows": rows,
         "row": row,
-        "form": _form(request, row) if row is not None else None,
+        "form": _form(typed, row) if row is not None else None,
         # After a conflict, the person has seen what is in force.
-        "version": None if row is None or conflict is not None else request.POST.get("version"),
+        "version": typed.get("version") if typed and conflict is None else None,
         "preview": preview,
         "past_days": PAST_DAYS,
         "levels": _LEVELS,
@@ -124,7 +127,7 @@ def _page(
     return render(request, "dashboard/alert_rules.html", context, status=status)
 
 
-def _form(request: HttpRequest, row: RuleInForce) -> dict[str, Any]:
+def _form(typed: Mapping[str, str] | None, row: RuleInForce) -> dict[str, Any]:
     """What was typed, or what is in force. The default is the hint of each field."""
     timing, threshold = row.settings.timing, row.settings.threshold
     default = row.default
@@ -144,7 +147,7 @@ def _form(request: HttpRequest, row: RuleInForce) -> dict[str, Any]:
         "usual_warning": f"Default: {default.threshold.shown('warning')}",
         "usual_critical": f"Default: {default.threshold.shown('critical')}",
     }
-    if request.method == "POST":
-        form |= {name: request.POST.get(name, "") for name in (*_FIELDS, "note", "reason")}
-        form["enabled"] = request.POST.get("enabled") == "on"
+    if typed:
+        form |= {name: typed.get(name, "") for name in (*_FIELDS, "note", "reason")}
+        form["enabled"] = typed.get("enabled") == "on"
     return form

@@ -1,25 +1,25 @@
 """Changes that wait for approval: what each would change, who approved it, and the buttons."""
 
+from functools import partial
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
-from django.shortcuts import redirect, render
+from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.approvals import gate, rules
 from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import MOST_NEEDED, PENDING, Approval, ChangeRequest
 from controlplane.audit.action_words import proposal_words
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.errors import EditError, InvalidEdit
 from dashboard.change_words import ChangeWords
 from dashboard.changed_items import ChangedItem, TiersAsOf, TiersWith, changed_items
-from dashboard.hub import hub
-from dashboard.reader import actor_of
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import SentNumberField
 from dashboard.table_files import rows_drawn, rows_listed
 from dashboard.views.page import context_of, not_found
 
@@ -35,92 +35,71 @@ _ACTS = {
     "rebase": "edit_quota",
     "apply": "edit_quota",
 }
-_DONE = {
-    "approve": "You approved the request.",
-    "reject": "The request is rejected.",
-    "withdraw": "The request is withdrawn.",
-    "rebase": "The request is rebased on the current configuration. Its approvals are reset.",
-}
+
+
+class ApprovalsForm(EditForm):
+    needed = SentNumberField()
+
+    def save(self) -> str:
+        needed = rules.set_approvals(**self.given)
+        environment = environment_in(self.request)
+        return f"Every edit of {environment} needs {needed} approval{'s' * (needed != 1)} from now on."
+
+
+class DecisionForm(EditForm):
+    """A button of a request. ``reason`` is the comment beside it."""
+
+    version = SentNumberField(0)
+
+    def save(self) -> str:
+        about = {name: value for name, value in self.common.items() if name != "reason"}
+        match self.act:
+            case "approve":
+                version, note = self.cleaned_data["version"], self.cleaned_data["reason"]
+                decide.approve(expected_version=version, note=note, **about)
+                return "You approved the request."
+            case "reject":
+                decide.reject(**self.common)
+                return "The request is rejected."
+            case "withdraw":
+                decide.withdraw(**self.common)
+                return "The request is withdrawn."
+            case "rebase":
+                rebase(**about)
+                return "The request is rebased on the current configuration. Its approvals are reset."
+            case _:
+                return self._applied(decide.apply(**about))
+
+    def _applied(self, row: ChangeRequest) -> str:
+        if row.revision is not None:
+            self.then = reverse("revision", args=[row.revision])
+            return f"Request {row.pk} was applied as revision {row.revision}."
+        became = "is scheduled; see Schedules" if row.schedule is not None else "is in effect"
+        return f"Request {row.pk} {became}."
+
+    def refuse(self, error: EditError) -> int:
+        if isinstance(error, decide.NotYours):
+            super().refuse(InvalidEdit({"": [str(error)]}))
+            return 403
+        return super().refuse(error)
 
 
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def list_requests(request: HttpRequest) -> HttpResponseBase:
+def list_requests(request: HttpRequest) -> HttpResponse:
     """Pending requests, past ones, and how many approvals are needed."""
-    if request.method == "POST":
-        return require("set_approvals")(_set_rule)(request)
-    return _list(request)
+    if request.method != "POST":
+        return _list(request)
+    return run_edit(ApprovalsForm(request), page=_list, then="requests", needs="set_approvals")
 
 
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def change_request(request: HttpRequest, number: int) -> HttpResponseBase:
-    act = request.POST.get("act", "")
-    if request.method == "POST" and act in _ACTS:
-        return require(_ACTS[act])(_act)(request, number, act)
-    return _page(request, number)
-
-
-def _set_rule(request: HttpRequest) -> HttpResponse:
-    typed = request.POST.get("needed", "")
-    try:
-        needed = rules.set_approvals(
-            environment=environment_in(request),
-            needed=int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 3 else -1,
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-        )
-    except InvalidEdit as error:
-        return _list(request, errors=error.errors, status=422)
-    hub.nudge()
-    messages.success(
-        request,
-        f"Every edit of {environment_in(request)} needs {needed} approval{'s' * (needed != 1)} from now on.",
-    )
-    return redirect("requests")
-
-
-def _act(request: HttpRequest, number: int, act: str) -> HttpResponse:
-    typed = request.POST
-    given: dict[str, Any] = {
-        "environment": environment_in(request),
-        "request": number,
-        "actor": actor_of(request),
-    }
-    version = typed.get("version", "")
-    try:
-        if act == "approve":
-            seen = int(version) if version.isascii() and version.isdigit() and len(version) < 10 else 0
-            decide.approve(expected_version=seen, note=typed.get("reason", ""), **given)
-        elif act == "rebase":
-            rebase(**given)
-        elif act == "apply":
-            row = decide.apply(**given)
-            return _applied(request, row)
-        else:
-            end = decide.reject if act == "reject" else decide.withdraw
-            end(reason=typed.get("reason", ""), **given)
-    except NotFound:
-        return _page(request, number)
-    except InvalidEdit as error:
-        return _page(request, number, errors=error.errors, status=422)
-    except decide.NotYours as error:
-        return _page(request, number, errors={"": [str(error)]}, status=403)
-    except EditConflict as conflict:
-        return _page(request, number, conflict=conflict, status=409)
-    hub.nudge()
-    messages.success(request, _DONE[act])
-    return redirect("request", number=number)
-
-
-def _applied(request: HttpRequest, row: ChangeRequest) -> HttpResponse:
-    hub.nudge()
-    if row.revision is not None:
-        messages.success(request, f"Request {row.pk} was applied as revision {row.revision}.")
-        return redirect("revision", number=row.revision)
-    became = "is scheduled; see Schedules" if row.schedule is not None else "is in effect"
-    messages.success(request, f"Request {row.pk} {became}.")
-    return redirect("request", number=row.pk)
+def change_request(request: HttpRequest, number: int) -> HttpResponse:
+    page, form = partial(_page, number=number), DecisionForm(request, request=number)
+    if request.method != "POST" or form.act not in _ACTS:
+        return page(request)
+    return run_edit(form, page=page, then=reverse("request", args=[number]), needs=_ACTS[form.act])
 
 
 def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
@@ -135,7 +114,6 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         needed=gate.needed_in(environment_in(request)),
         choices=range(MOST_NEEDED + 1),
         approvers=rules.approvers(environment_in(request)),
-        typed=request.POST,
         **extra,
     )
     return render(request, "dashboard/requests.html", context, status=status)
@@ -183,7 +161,6 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         may_withdraw=mine or not row.persons,
         lost=why_not_theirs(row) if row.pending else "",
         changed_since=list(conflicts.changed_since(row)[:5]) if row.pending else [],
-        reason=request.POST.get("reason", ""),
         **extra,
     )
     return render(request, "dashboard/request.html", context, status=status)

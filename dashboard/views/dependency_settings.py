@@ -1,12 +1,13 @@
 """The settings of one dependency: a plain form, with advice while it is typed."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require_role
@@ -25,9 +26,9 @@ from controlplane.policies.protection_advice import queue_max_after
 from controlplane.policies.protection_presets import SIZE, size_words
 from dashboard.change_words import change_words
 from dashboard.dependency_form import groups, suggests, typed_settings, values_of
-from dashboard.forms import whole
-from dashboard.hub import hub
-from dashboard.reader import actor_of, check_owner
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import TextField, WholeField
+from dashboard.reader import check_owner
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import wrong_lines
 from dashboard.views.edit_request import decides
@@ -36,6 +37,32 @@ from dashboard.views.schedule_form import schedule_form
 
 #: Differences that the preview lists.
 _MOST = 30
+
+
+class DependencyForm(EditForm):
+    """The settings have their own controls."""
+
+    missing_status = 409
+
+    version = WholeField()
+    starts = TextField(200)
+
+    def save(self) -> str | HttpResponse:
+        name, version = self.known["dependency"], self.cleaned_data["version"]
+        if starts := self.cleaned_data["starts"]:
+            if not decides(self.request, "dependency"):
+                # Not for the admin of one service: see ADR 0029.
+                raise PermissionDenied
+            given = {
+                "environment": environment_in(self.request),
+                "dependency": name,
+                "settings": typed_settings(self.data),
+                "expected_version": version,
+            }
+            return schedule_form(self.request, starts, lambda due_at: scheduled_settings(**given), what=name)
+        settings = typed_settings(self.data)
+        revision = set_dependency(settings=settings, expected_version=version, **self.common)
+        return f"{name} is saved as revision {revision}."
 
 
 @require_http_methods(["GET", "POST"])
@@ -48,46 +75,9 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
         chosen = {part: request.GET.get(part, "") for part in ("bulkhead", "sla", "retry")}
         suggested = not any(chosen.values()) and suggests(row)
         words = size_words(SIZE, timeout_ms=row.timeout_ms) if suggested else ""
-        return _page(request, row, values=values_of(row, chosen), suggested=words)
-    try:
-        if starts := request.POST.get("starts", "").strip():
-            return _schedule(request, name, starts)
-        revision = set_dependency(
-            environment=environment_in(request),
-            dependency=name,
-            settings=typed_settings(request.POST),
-            expected_version=whole(request.POST.get("version", ""), "version"),
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-        )
-    except InvalidEdit as error:
-        return _page(request, row, errors=error.errors, status=422)
-    except EditConflict as conflict:
-        row.refresh_from_db()
-        return _page(request, row, conflict=conflict, version=row.version, status=409)
-    except NotFound as missing:
-        return _page(request, row, errors={"dependency": [str(missing)]}, status=409)
-    hub.nudge()
-    messages.success(request, f"{name} is saved as revision {revision}.")
-    return redirect("breaker", name)
-
-
-def _schedule(request: HttpRequest, name: str, starts: str) -> HttpResponse:
-    if not decides(request, "dependency"):
-        # Not for the admin of one service: see ADR 0029.
-        raise PermissionDenied
-    settings = typed_settings(request.POST)
-    return schedule_form(
-        request,
-        starts,
-        lambda due_at: scheduled_settings(
-            environment=environment_in(request),
-            dependency=name,
-            settings=settings,
-            expected_version=whole(request.POST.get("version", ""), "version"),
-        ),
-        what=name,
-    )
+        return _page(request, row, typed=values_of(row, chosen), suggested=words)
+    form = DependencyForm(request, dependency=name)
+    return run_edit(form, page=partial(_page, row=row), then=reverse("breaker", args=[name]))
 
 
 @require_POST
@@ -127,16 +117,15 @@ def _page(
     request: HttpRequest,
     row: Dependency,
     *,
-    values: Mapping[str, str] | None = None,
+    typed: Mapping[str, str],
     errors: Mapping[str, Sequence[str]] | None = None,
     conflict: EditConflict | None = None,
     suggested: str = "",
-    version: int | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    typed, errors = request.POST if values is None else values, errors or {}
-    found = groups(typed, errors)
-    based_on = request.POST.get("version") if request.method == "POST" and version is None else version
+    found, errors = groups(typed, errors or {}), errors or {}
+    if conflict is not None:
+        row.refresh_from_db()
     context = context_of(
         request,
         "dependency",
@@ -147,9 +136,10 @@ def _page(
         unplaced=unplaced(errors, found, beside=("starts", "reason")),
         conflict=conflict,
         suggested=suggested,
-        version=based_on or row.version,
-        reason=request.POST.get("reason", ""),
-        starts=request.POST.get("starts", ""),
+        # The version that the form was drawn at. After a conflict, the present one.
+        version=(typed.get("version") if errors else "") or row.version,
+        reason=typed.get("reason", ""),
+        starts=typed.get("starts", ""),
         schedulable=decides(request, "dependency"),
         **_preview(environment_in(request), row.name, typed),
     )

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require
@@ -20,10 +19,9 @@ from controlplane.policies.document import environment_of
 from controlplane.policies.history import Changed
 from controlplane.policies.protection_advice import queue_max_after
 from dashboard.change_words import change_words
-from dashboard.forms import whole
-from dashboard.hub import hub
-from dashboard.pod_protection_form import PodSettings, groups, typed_settings, values_of
-from dashboard.reader import actor_of
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import TextField, WholeField
+from dashboard.pod_protection_form import groups, typed_settings, values_of
 from dashboard.setting_controls import unplaced
 from dashboard.setting_lines import wrong_lines
 from dashboard.views.page import context_of
@@ -33,47 +31,44 @@ from dashboard.views.schedule_form import schedule_form
 _MOST = 30
 
 
+class PodProtectionForm(EditForm):
+    """The settings have their own controls."""
+
+    base = WholeField()
+    starts = TextField(200)
+
+    def save(self) -> str | HttpResponse:
+        settings, base = typed_settings(self.data), self.cleaned_data["base"]
+        environment = environment_in(self.request)
+        if starts := self.cleaned_data["starts"]:
+            return schedule_form(
+                self.request,
+                starts,
+                lambda due_at: scheduled_pod_protection(
+                    environment=environment,
+                    protection=settings.protection,
+                    observe_for_s=settings.observe_for_s,
+                    expected_revision=base,
+                    due_at=due_at,
+                ),
+                what="The protection of pods",
+            )
+        revision = set_pod_protection(
+            protection=settings.protection,
+            observe_for_s=settings.observe_for_s,
+            expected_revision=base,
+            **self.common,
+        )
+        return f"The protection of pods is saved as revision {revision}."
+
+
 @require_http_methods(["GET", "POST"])
 @require("edit_breaker_policy")
 def pod_protection(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         row = environment_of(environment_in(request))
         return _page(request, typed=values_of(row, request.GET.get("preset", "")))
-    try:
-        settings = typed_settings(request.POST)
-        if starts := request.POST.get("starts", "").strip():
-            return _schedule(request, settings, starts)
-        revision = set_pod_protection(
-            environment=environment_in(request),
-            protection=settings.protection,
-            observe_for_s=settings.observe_for_s,
-            expected_revision=whole(request.POST.get("base", ""), "base"),
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-        )
-    except InvalidEdit as error:
-        base = request.POST.get("base", "")
-        return _page(request, typed=request.POST, base=base, errors=error.errors, status=422)
-    except EditConflict as conflict:
-        return _page(request, typed=request.POST, conflict=conflict, status=409)
-    hub.nudge()
-    messages.success(request, f"The protection of pods is saved as revision {revision}.")
-    return redirect("servers")
-
-
-def _schedule(request: HttpRequest, settings: PodSettings, starts: str) -> HttpResponse:
-    return schedule_form(
-        request,
-        starts,
-        lambda due_at: scheduled_pod_protection(
-            environment=environment_in(request),
-            protection=settings.protection,
-            observe_for_s=settings.observe_for_s,
-            expected_revision=whole(request.POST.get("base", ""), "base"),
-            due_at=due_at,
-        ),
-        what="The protection of pods",
-    )
+    return run_edit(PodProtectionForm(request), page=_page, then="servers")
 
 
 @require_POST
@@ -104,12 +99,10 @@ def _page(
     request: HttpRequest,
     *,
     typed: Mapping[str, str],
-    base: str = "",
     errors: Mapping[str, Sequence[str]] | None = None,
     conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """``base`` is the revision that the form was drawn at. After a conflict it is the present one."""
     row, errors = environment_of(environment_in(request)), errors or {}
     found = groups(row, typed, errors, datetime.now(UTC))
     context = context_of(
@@ -120,9 +113,10 @@ def _page(
         errors=errors,
         unplaced=unplaced(errors, found, beside=("starts", "reason")),
         conflict=conflict,
-        base=base or row.revision,
-        reason=request.POST.get("reason", ""),
-        starts=request.POST.get("starts", ""),
+        # The revision that the form was drawn at. After a conflict, the present one.
+        base=typed.get("base", "") if errors else row.revision,
+        reason=typed.get("reason", ""),
+        starts=typed.get("starts", ""),
         **_preview(environment_in(request), typed),
     )
     return render(request, "dashboard/pod_protection.html", context, status=status)

@@ -1,11 +1,13 @@
 """Reverts what one revision changed, after a preview that names what stays."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
@@ -20,8 +22,9 @@ from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Revision
 from dashboard.changed_items import items_to_come
-from dashboard.hub import hub
-from dashboard.reader import actor_of, check_reverts, one_at_a_time_as
+from dashboard.edit_form import EditForm, Errors, run_edit
+from dashboard.forms import SentNumberField, TextsField
+from dashboard.reader import check_reverts, one_at_a_time_as
 from dashboard.views.page import context_of, not_found, text_parameter
 
 #: Of a revert of very many things, the page lists the first.
@@ -43,56 +46,53 @@ class _Preview:
     own: tuple[str, ...] = ()
 
 
+class RevertForm(EditForm):
+    missing_status = 409
+
+    seen = SentNumberField()
+    #: Units that another edit has changed since, and that go back nevertheless.
+    anyway = TextsField()
+
+    def save(self) -> str | HttpResponse:
+        number, chosen = self.known["number"], _chosen(self.request)
+        anyway = self.cleaned_data["anyway"] if chosen else ()
+        with alone(one_at_a_time_as(self.request)):
+            if chosen and anyway:
+                chosen = _with(environment_in(self.request), number, chosen, anyway)
+            made = edits.revert(
+                things=chosen,
+                on_conflict="overwrite" if anyway else "keep",
+                expected_revision=self.cleaned_data["seen"],
+                **self.common,
+            )
+        if not made.changes:
+            messages.info(self.request, f"Nothing to do: revision {number} is already undone.")
+            return redirect("revision", number=number)
+        self.then = _back_to(chosen) or reverse("revision", args=[made.revision])
+        return f"Revision {number} was reverted as revision {made.revision}."
+
+
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def revert(request: HttpRequest, number: int) -> HttpResponseBase:
+def revert(request: HttpRequest, number: int) -> HttpResponse:
     """Preview the revert of a revision, or of one thing that it changed; with POST, make it."""
     check = check_reverts(request, number)
     row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return not_found(request, "No such revision", "There is no revision with this number.")
-    if request.method == "POST":
-        return _revert(request, row, check)
-    return _page(request, row, check)
-
-
-def _revert(request: HttpRequest, row: Revision, check: Check) -> HttpResponse:
-    seen = request.POST.get("seen", "")
-    chosen = _chosen(request)
-    anyway = request.POST.getlist("anyway") if chosen else []
+    page = partial(_page, row=row, check=check)
+    if request.method != "POST":
+        return page(request)
+    form = RevertForm(request, number=number, check=check)
     try:
-        with alone(one_at_a_time_as(request)):
-            if chosen and anyway:
-                chosen = _with(environment_in(request), row.number, chosen, anyway)
-            made = edits.revert(
-                environment=environment_in(request),
-                number=row.number,
-                things=chosen,
-                on_conflict="overwrite" if anyway else "keep",
-                reason=request.POST.get("reason", ""),
-                actor=actor_of(request),
-                expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
-                check=check,
-            )
+        return run_edit(form, page=page)
     except StillRunning:
-        return _page(request, row, check, errors={"revision": [_RUNNING]}, status=429)
-    except InvalidEdit as error:
-        return _page(request, row, check, errors=error.errors, status=422)
-    except NotFound as missing:
-        return _page(request, row, check, errors={"revision": [str(missing)]}, status=409)
-    except EditConflict as conflict:
-        return _page(request, row, check, conflict=conflict, status=409)
+        return page(request, typed=form.data, errors={"revision": [_RUNNING]}, status=429)
     except PermissionDenied:
-        return _page(request, row, check, status=403)
-    hub.nudge()
-    if not made.changes:
-        messages.info(request, f"Nothing to do: revision {row.number} is already undone.")
-        return redirect("revision", number=row.number)
-    messages.success(request, f"Revision {row.number} was reverted as revision {made.revision}.")
-    return redirect(_back_to(chosen) or reverse("revision", args=[made.revision]))
+        return page(request, typed=form.data, status=403)
 
 
-def _with(environment: str, number: int, chosen: Chosen, anyway: list[str]) -> Chosen:
+def _with(environment: str, number: int, chosen: Chosen, anyway: Sequence[str]) -> Chosen:
     """Add units that another edit has changed to those that the revert restores by itself."""
     found = edits.preview_revert(environment=environment, number=number, things=chosen)
     thing = next(iter(chosen))
@@ -137,7 +137,8 @@ def _page(
     row: Revision,
     check: Check,
     *,
-    errors: dict[str, list[str]] | None = None,
+    typed: Any = None,
+    errors: Errors | None = None,
     conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
@@ -156,7 +157,7 @@ def _page(
         more=max(0, len(found.changes) - _SHOWN) if found else 0,
         errors=errors or preview.errors,
         conflict=conflict,
-        reason=request.POST.get("reason", ""),
-        anyway=request.POST.getlist("anyway"),
+        reason=typed.get("reason", "") if typed else "",
+        anyway=typed.getlist("anyway") if typed else [],
     )
     return render(request, "dashboard/revert.html", context, status=403 if preview.own else status)

@@ -1,28 +1,27 @@
 """What each revision changed, and how to restore it."""
 
+from functools import partial
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
-from django.shortcuts import redirect, render
+from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.action_words import action_words
 from controlplane.editing import edits
 from controlplane.editing.edits.revert_rights import own_dependencies
 from controlplane.editing.edits.rollback import changes_back
 from controlplane.editing.plans.difference import Difference, summary
-from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision
 from controlplane.policies.undone import undone
 from dashboard.changed_items import ChangedItem, TiersAsOf, changed_items
-from dashboard.hub import hub
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import SentNumberField
 from dashboard.list_filters import PERIODS, as_query, given_filters, having, in_period
-from dashboard.reader import actor_of
 from dashboard.table_files import rows_drawn
 from dashboard.views.page import context_of, not_found
 
@@ -70,35 +69,26 @@ def revisions(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/revisions.html", context)
 
 
+class RollbackForm(EditForm):
+    seen = SentNumberField()
+
+    def save(self) -> str:
+        made = edits.rollback(expected_revision=self.cleaned_data["seen"], **self.common)
+        self.then = reverse("revision", args=[made])
+        return f"Revision {self.known['to_revision']} was restored as revision {made}."
+
+
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def revision(request: HttpRequest, number: int) -> HttpResponseBase:
+def revision(request: HttpRequest, number: int) -> HttpResponse:
     """The difference that one revision made; with ``back``, what a rollback to it would change."""
     row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return not_found(request, "No such revision", "There is no revision with this number.")
-    if request.method == "POST":
-        return require("edit_quota")(_roll_back)(request, row)
-    return _page(request, row)
-
-
-def _roll_back(request: HttpRequest, row: Revision) -> HttpResponse:
-    seen = request.POST.get("seen", "")
-    try:
-        made = edits.rollback(
-            environment=environment_in(request),
-            to_revision=row.number,
-            reason=request.POST.get("reason", ""),
-            actor=actor_of(request),
-            expected_revision=int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
-        )
-    except InvalidEdit as error:
-        return _page(request, row, errors=error.errors, status=422)
-    except EditConflict as conflict:
-        return _page(request, row, conflict=conflict, status=409)
-    hub.nudge()
-    messages.success(request, f"Revision {row.number} was restored as revision {made}.")
-    return redirect("revision", number=made)
+    if request.method != "POST":
+        return _page(request, row)
+    form = RollbackForm(request, to_revision=row.number)
+    return run_edit(form, page=partial(_page, row=row), needs="edit_quota")
 
 
 def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: Any) -> HttpResponse:
@@ -134,7 +124,6 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         own=own_dependencies(request.user, environment_in(request), row.number),
         back_summary=summary(back.counts) if back else "",
         back_things=_items_back(back, row) if back else [],
-        reason=request.POST.get("reason", ""),
         **extra,
     )
     return render(request, "dashboard/revision.html", context, status=status)

@@ -1,29 +1,25 @@
 """Scheduled changes, temporary quotas, and those that failed."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require, require_role
+from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.approvals.models import ChangeRequest
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.editing.plans.schema import SECTIONS
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit
 from controlplane.phrases import count
 from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.schedules.authors import author_of, why_not_theirs_now
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
-from dashboard.hub import hub
+from dashboard.edit_form import EditForm, run_edit
+from dashboard.forms import MomentField, SentNumberField, TextField
 from dashboard.labels import planned_words
-from dashboard.moments import WRONG, moment_of
-from dashboard.reader import actor_of
 from dashboard.table_files import rows_listed
 from dashboard.views.page import context_of
 
@@ -69,56 +65,44 @@ def _values(fields: dict[str, Any]) -> str:
     return ", ".join(words[:_VALUES_SHOWN] + more)
 
 
+class NewForm(EditForm):
+    due_at = MomentField()
+    plan = TextField()
+
+    def save(self) -> str:
+        try:
+            document = _document(self.cleaned_data["plan"])
+            made = schedule_change(due_at=self.cleaned_data["due_at"], document=document, **self.common)
+        except PlanErrors as errors:
+            raise InvalidEdit({"plan": [str(error) for error in errors.found]}) from errors
+        return f"{made.title} is scheduled for {made.due_at:%-d %B %H:%M} UTC."
+
+
+class ScheduleForm(EditForm):
+    """A button in the row of a schedule."""
+
+    schedule = SentNumberField()
+
+    def save(self) -> str:
+        if self.cleaned_data["schedule"] < 0:
+            raise InvalidEdit({"schedule": ["Choose a change from the list."]})
+        if self.act == "cancel":
+            return f"{cancel_schedule(**self.given).title} is cancelled."
+        return f"Acknowledged: {acknowledge_failure(**self.given).title}."
+
+
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
-def schedules(request: HttpRequest) -> HttpResponseBase:
-    if request.method == "POST":
-        return require("edit_quota")(_act)(request)
-    return _page(request)
+def schedules(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return _page(request)
+    form = NewForm(request) if request.POST.get("act") == "new" else ScheduleForm(request)
+    return run_edit(form, page=_page, then="schedules", needs="edit_quota")
 
 
-def _act(request: HttpRequest) -> HttpResponse:
-    typed = request.POST
-    number = typed.get("schedule", "")
-    common: dict[str, Any] = {
-        "environment": environment_in(request),
-        "reason": typed.get("reason", ""),
-        "actor": actor_of(request),
-    }
-    try:
-        if typed.get("act") == "new":
-            made = schedule_change(
-                due_at=moment(typed.get("due_at", "")), document=_document(typed), **common
-            )
-            said = f"{made.title} is scheduled for {made.due_at:%-d %B %H:%M} UTC."
-        elif not (number.isascii() and number.isdigit() and len(number) < 19):
-            raise InvalidEdit({"schedule": ["Choose a change from the list."]})
-        elif typed.get("act") == "cancel":
-            said = f"{cancel_schedule(schedule=int(number), **common).title} is cancelled."
-        else:
-            said = f"Acknowledged: {acknowledge_failure(schedule=int(number), **common).title}."
-    except PlanErrors as errors:
-        return _page(request, errors={"plan": [str(error) for error in errors.found]}, status=422)
-    except InvalidEdit as error:
-        return _page(request, errors=error.errors, status=422)
-    except NotFound as missing:
-        return _page(request, errors={"schedule": [str(missing)]}, status=404)
-    hub.nudge()
-    messages.success(request, said)
-    return redirect("schedules")
-
-
-def moment(text: str) -> datetime:
-    """A typed time. Raises ``InvalidEdit``."""
-    try:
-        return moment_of(text)
-    except ValueError:
-        raise InvalidEdit({"due_at": [WRONG]}) from None
-
-
-def _document(typed: Any) -> dict[str, Any]:
+def _document(text: str) -> dict[str, Any]:
     """The typed plan, as plain data."""
-    plan = read_plan(typed.get("plan", ""))
+    plan = read_plan(text)
     # Written for one environment, it is refused in any other, as in an import.
     document: dict[str, Any] = {"environment": plan.environment} if plan.environment else {}
     names = {kind: section for section, kind in SECTIONS.items()}
@@ -159,7 +143,6 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MOST],
         ending=ending.select_related("tenant__tier").order_by("expires_at")[:most],
         past=rows.exclude(state="waiting").order_by("-ended_at")[: rows_listed(request, 20)],
-        typed=request.POST,
         planned=[text for field in ("plan", "document") for text in extra.get("errors", {}).get(field, ())],
         **extra,
     )
