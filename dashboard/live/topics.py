@@ -190,11 +190,13 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
 #: Pages of which only the frame is live.
 _FRAME_ONLY = (
     "account",
+    "alert_rules",
     "budgets",
     "bulk",
     "changes",
     "dependency",
     "drills",
+    "explain",
     "import",
     "incidents",
     # An address that no page has, or the page of something that was removed.
@@ -203,6 +205,8 @@ _FRAME_ONLY = (
     "people",
     "pod_protection",
     "receivers",
+    "reconciliation",
+    "refusals",
     "requests",
     "revisions",
     "routes",
@@ -214,6 +218,7 @@ _FRAME_ONLY = (
     "tiers",
     "tokens",
     "views",
+    "weekly",
 )
 PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))
 #: Pages whose own content is live, not only the frame around it. Of the audit, only a hint that the table

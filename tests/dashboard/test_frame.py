@@ -113,6 +113,7 @@ def test_only_pages_of_the_fleet_build_it(
             continue  # It takes a form, leads to another page, or is a part of a page.
         page = rendered[-1]["page"]
         shown.add(page)
+        assert page in PAGES, f"the socket of {address} is refused"
         assert built == [] or page in FLEET_PAGES, f"{address} builds the fleet"
     assert PAGES - shown == set(), "add an address of this page"
 
