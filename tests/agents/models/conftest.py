@@ -1,8 +1,18 @@
-"""Prints at the end of a run which mutants of the scripts were noticed, and by which test."""
+"""Models have time, and the end of a run says which mutants of the scripts were noticed, by which test."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
+
+#: A model makes as many examples on a busy machine as on an idle one.
+PATIENCE_S = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
