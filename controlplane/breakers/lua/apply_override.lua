@@ -1,5 +1,6 @@
 #!lua
 -- Override a dependency's breaker, end the override, or reset the breaker.
+-- docs/breakers.md has the table of all states.
 --
 -- Invariant: an older revision never undoes a newer one, and a repetition changes nothing. Whatever
 -- the keys contain before, afterwards they can be read and decide calls.
