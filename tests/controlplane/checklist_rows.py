@@ -147,12 +147,13 @@ def put_rich_rows(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
             },
         },
     )
-    Environment.objects.filter(pk=production).update(
+    edits.set_pod_protection(
         protection={
             "shedding": {},
             "readiness": {},
             "routes": [{"pattern": "POST /reports", "sla_ms": 90_000}],
-        }
+        },
+        **WHY,
     )
     for dependency in ("openai", "small-model"):
         usual: dict[str, Any] = {"dependency": dependency, "window_s": 60, "expected_version": None, **WHY}
