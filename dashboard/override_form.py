@@ -27,7 +27,7 @@ class OverrideForm(forms.Form):
         ("reset", "Reset"),
     )
     LASTS = (("5", "5 min"), ("15", "15 min"), ("60", "1 h"), ("240", "4 h"), ("until", "Until\u2026"))
-    #: What the form offers for a breaker that is forced closed.
+    #: The times that the form offers for a breaker that is forced closed.
     CLOSED_LASTS = tuple(key for key, _ in LASTS if key.isdigit() and int(key) <= CLOSED_MINUTES)
 
     act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})

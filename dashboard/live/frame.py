@@ -40,7 +40,7 @@ class Frame(EnvironmentFacts):
     breakers_css: str = ""
     #: Breakers whose override ends within minutes, the first to end first.
     ending: tuple[Breaker, ...] = ()
-    #: For the tab: what is not normal, and the kind of the icon.
+    #: The title of the tab says what is not normal; ``kind`` is that of the icon.
     title: str = ""
     kind: str = "ok"
 

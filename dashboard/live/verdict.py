@@ -34,7 +34,7 @@ WEIGHTS = {
     "disabled": 380,
     "ramping": 410,
 }
-#: As ``Rule.dates_incident``. Overrides are made on purpose, so they date nothing.
+#: ``Rule.dates_incident`` of what is no alert. Overrides are made on purpose, so they date nothing.
 _DATES_INCIDENT = {"postgres": 1, "gateways": 1, "open": 1, "half_open": 1, "locally": 2}
 
 

@@ -9,7 +9,7 @@ from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of, policy_of, tenant_records
-from controlplane.policies.models import Dependency, SubjectLimit, TierQuota, VendorLimit
+from controlplane.policies.models import Dependency, Environment, SubjectLimit, TierQuota, VendorLimit
 from fuseboard.contract.policy import Limit, decode_policy, encode_policy
 from fuseboard.contract.words import Algorithm, Dimension, Period
 
@@ -99,6 +99,20 @@ def test_a_limit_of_callers_without_a_tenant_is_set_and_removed(common: Any) -> 
     assert published("production").subject_limits == ()
     with pytest.raises(NotFound):
         edits.remove_subject_limit(**common, name="addresses")
+
+
+def test_a_limit_leaves_the_stored_protection_of_pods_and_dependencies_alone(common: Any) -> None:
+    pods, calls = {"shedding": {}, "retries_per_s": 10}, {"sla_ms": 2_000, "retry": {}}
+    Environment.objects.filter(pk=common["environment"]).update(protection=pods)
+    Dependency.objects.filter(environment=common["environment"]).update(protection=calls)
+    edits.set_subject_limit(name="by-ip", per=["ip"], limit=5, window_s=1, **common)
+    row = Dependency.objects.filter(environment=common["environment"]).first()
+    assert row is not None
+    edits.set_vendor_limit(
+        dependency=row.name, name="new-rate", limit=500, window_s=60, expected_version=None, **common
+    )
+    row.refresh_from_db()
+    assert (environment_of(common["environment"]).protection, row.protection) == (pods, calls)
 
 
 def test_a_slow_start_is_published(common: Any) -> None:

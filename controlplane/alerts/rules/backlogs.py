@@ -67,7 +67,7 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
     Rule[BacklogStatus](
         key="backlog-untaken",
         describes="a backlog has jobs, and no worker takes them",
-        # For how long a job is ready while no worker asks: an idle worker asks about once per
+        # A job is ready for longer than this while no worker asks: an idle worker asks about once per
         # second.
         threshold=seconds(warning=60.0, least=10.0),
         value=lambda backlog: backlog.untaken_s,

@@ -35,7 +35,7 @@ class SaysWhy(NamesDependency, Protocol):
     def part(self) -> str: ...
 
 
-#: As ``controlplane.status.watched.Source``.
+#: The words of each ``controlplane.status.watched.Source``.
 SOURCES: Mapping[Source, str] = MappingProxyType(
     {
         "budgets": "What is spent of quotas and budgets",

@@ -36,7 +36,7 @@ SEVERITIES: tuple[Severity, ...] = ("critical", "warning")
 
 S = TypeVar("S")
 
-#: As long as the column of ``Alert.key``. A name of a tenant alone may be this long.
+#: The length of the column of ``Alert.key``. A name of a tenant alone may be this long.
 LONGEST_KEY = 200
 _DIGEST = 16
 
@@ -46,7 +46,7 @@ class Subject:
     """What an alert is about, for a page or a message to link to."""
 
     kind: SubjectKind
-    #: Of a breaker or a pod; of a quota, its tenant.
+    #: The name of a breaker or a pod; the tenant of a quota.
     name: str = ""
     quota: str = ""
 
@@ -69,7 +69,7 @@ class Headline:
 class Finding:
     """One alert that fires now."""
 
-    #: The same for as long as the alert fires, at whatever severity: ``local``, ``open:payments-api``.
+    #: It stays while the alert fires, at whatever severity: ``local``, ``open:payments-api``.
     key: str
     severity: Severity
     text: str
@@ -110,7 +110,7 @@ class Threshold:
 
     warning: float | None = None
     critical: float | None = None
-    #: As people read it: the figure is multiplied by ``scale`` for that.
+    #: People read the figure multiplied by ``scale``, in this unit.
     unit: str = "%"
     scale: float = 100.0
     compare: Compare = "more than"
@@ -214,7 +214,7 @@ class Rule(Generic[S]):
     """Everything about an alert rule. Pages, messages, Prometheus rules and documents are made from it."""
 
     key: str
-    #: What it finds, in words, without numbers.
+    #: Words without numbers that say when the rule fires.
     describes: str
     timing: Timing
     #: A page of docs/runbooks. ``own_runbook`` may name a better one.

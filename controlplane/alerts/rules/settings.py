@@ -25,7 +25,7 @@ class RuleSettings:
     timing: Timing
     threshold: Threshold
     enabled: bool = True
-    #: Of the admin, beside the rule.
+    #: A note of the admin, beside the rule.
     note: str = ""
 
     def severity(self, rule: Rule[Any], of: Any, firing: Severity | None = None) -> Severity | None:

@@ -21,5 +21,5 @@ NOT_EVALUATED_S = 30.0
 LEAST_REFUSED_PER_S = 0.1
 #: Share of the bound of a backlog, in jobs or bytes. A full one refuses jobs.
 BACKLOG_SHARE = 0.8
-#: For how long a lock is held: blocks take seconds, and those of a job some minutes.
+#: A lock is held for longer than this: blocks take seconds, and those of a job some minutes.
 LOCK_HELD_S = 300.0

@@ -25,7 +25,7 @@ from controlplane.policies.models import (
     TierQuota,
     VendorLimit,
 )
-from controlplane.policies.protection import protection_in
+from controlplane.policies.protection import Document, flat_protection, protection_in
 from controlplane.policies.runbook_texts import runbook_row
 
 
@@ -88,7 +88,7 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
         setattr(row, column, fields[column])
     for column in ("wait_ms", *STREAM_COLUMNS):
         setattr(row, column, fields.get(column, 0))
-    row.protection = protection_in(fields)
+    row.protection = _protection(row.protection, fields)
     for column in BREAKER_RANGES:
         if f"breaker.{column}" in fields:
             setattr(row, column, fields[f"breaker.{column}"])
@@ -105,9 +105,15 @@ def _put_environment(revision: Revision, fields: Fields) -> None:
     row.tuning = {
         field.partition(".")[2]: value for field, value in fields.items() if field.startswith("tuning.")
     }
-    row.protection = protection_in(fields)
+    row.protection = _protection(row.protection, fields)
     row.save(update_fields=["default_tier", "tuning", "protection"])
     _replace_limits(SubjectLimit, {"environment": row}, limits_in("subject_limits", fields))
+
+
+def _protection(stored: Document, fields: Fields) -> Document:
+    """The stored document unless the edit changes it: flat fields have no place for a part without values."""
+    after = protection_in(fields)
+    return stored if flat_protection(stored) == flat_protection(after) else after
 
 
 def _replace_limits(model: type[LimitColumns], owner: dict[str, Any], limits: dict[str, Fields]) -> None:
