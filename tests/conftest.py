@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from controlplane import embedded
 from controlplane.embedded.valkey import Valkey
+from tests.waiting import PATIENCE_S
 
 _session = ExitStack()
 
@@ -229,3 +230,13 @@ def no_pause_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
         return apply(self, offer)
 
     monkeypatch.setattr(Configuration, "apply", patiently)
+
+
+@pytest.fixture(autouse=True)
+def agents_start_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the start of an agent in this process wait for the first answer of Redis.
+
+    An agent waits half a second, then decides alone until Redis answers. A busy machine takes longer, and
+    a test that counts in Redis misses the first calls. Where Redis refuses, no agent waits.
+    """
+    monkeypatch.setattr("fuseboard.runtime.CONNECT_S", PATIENCE_S)

@@ -50,7 +50,7 @@ logger = logging.getLogger("fuseboard")
 LOOP_ANSWER_S = 0.25
 #: After an edit, pods acknowledge within this part of their interval, so that they do not all come at once.
 ACKNOWLEDGE_PART = 0.2
-#: How long ``start`` waits for a connection to Redis before the first calls are decided locally.
+#: How long ``start`` waits for the first answer of Redis before the pod decides calls alone.
 CONNECT_S = 0.5
 #: How long the first heartbeat waits for the same.
 FIRST_BEAT_S = 0.1
@@ -79,7 +79,7 @@ class Runtime:
             server=settings.server,
             environment=settings.environment,
             service=settings.service,
-            on_change=self._changed,
+            on_change=self._heartbeat_soon,
             signer=self.refusal_tokens,
         )
         call_shedding = CallShedding(self.configuration, self.admission.guarded)
@@ -124,7 +124,6 @@ class Runtime:
         self._sync: SyncThread | None = None
         self._first_beat = asyncio.Event()
         self._left = asyncio.Event()
-        self._mode_changed = asyncio.Event()
 
     def _observe(self) -> None:
         """Only here, and only if it is on: nothing else imports OpenTelemetry."""
@@ -137,7 +136,7 @@ class Runtime:
     # Start and stop
 
     async def start(self) -> None:
-        """Ready within 2 s when every server is down, and at once when they answer."""
+        """Ready within 2 s when no server answers, and at once when they answer or refuse."""
         settings, began = self._settings, monotonic()
         self.loop, self.thread = asyncio.get_running_loop(), get_ident()
         if settings.off:
@@ -153,7 +152,8 @@ class Runtime:
         self.admission.start()
         self.watch.start()
         # Otherwise the first heartbeat after every restart would report local mode.
-        await self._connected(FIRST_BEAT_S)
+        tried = self.admission.health.tried
+        await wait_for_event(tried, FIRST_BEAT_S)
         self._sync = self._make_sync(LoopPort(self.loop))
         self.configuration.listen(self._acknowledge)
         self._sync.start()
@@ -163,7 +163,7 @@ class Runtime:
             await wait_for_event(self.watch.looked, settings.boot_redis_s - (monotonic() - began))
         if settings.bootstrap_file is not None:
             await apply_bootstrap(self.configuration, settings.bootstrap_file, timeout_s=settings.boot_file_s)
-        await self._connected(began + CONNECT_S - monotonic())
+        await wait_for_event(tried, began + CONNECT_S - monotonic())
         head, source = self.configuration.snapshot.head, self.configuration.snapshot.source
         logger.info("agent.started source=%s revision=%d mode=%s", source, head.revision, self.admission.mode)
         if self.admission.mode is Mode.LOCAL:
@@ -193,13 +193,6 @@ class Runtime:
             if (error := part.exception()) is not None:
                 logger.error("agent.stop: %s", error, exc_info=error)
 
-    async def _connected(self, timeout_s: float) -> None:
-        """Wait until Redis answers, at most ``timeout_s``."""
-        until = monotonic() + timeout_s
-        while self.admission.mode is Mode.LOCAL and (left := until - monotonic()) > 0:
-            self._mode_changed.clear()
-            await wait_for_event(self._mode_changed, left)
-
     def _make_sync(self, port: LoopPort) -> SyncThread:
         gateway = None
         if self._settings.url:
@@ -219,12 +212,8 @@ class Runtime:
 
     # On the loop
 
-    def _changed(self) -> None:
-        """The mode or a breaker has changed: send a heartbeat at once."""
-        self._mode_changed.set()
-        self._heartbeat_soon()
-
     def _heartbeat_soon(self) -> None:
+        """The mode, a breaker or a share has changed: the control plane hears of it at once."""
         if self._sync is not None:
             self._sync.heartbeat_soon()
 

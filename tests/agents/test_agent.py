@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -110,6 +111,26 @@ class TestStart:
             assert agent.configuration.applied.source is ConfigSource.BUILT_IN
             began = time.monotonic()
         assert time.monotonic() - began < gateway.delay_s
+
+    @pytest.mark.timeout(60)
+    async def test_start_waits_for_the_first_answer_of_a_slow_redis(self, valkey: Valkey, tmp_path: Path):
+        assert valkey.process is not None
+        valkey.process.send_signal(signal.SIGSTOP)
+        starting = asyncio.create_task(Agent(settings=settings(valkey.url, tmp_path)).__aenter__())
+        await asyncio.sleep(0)
+        assert not starting.done()
+        valkey.process.send_signal(signal.SIGCONT)
+        agent = await starting
+        assert agent.mode is Mode.SHARED
+        await agent.stop()
+
+    @pytest.mark.timeout(60)
+    async def test_start_does_not_wait_for_a_redis_that_refuses(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("fuseboard.runtime.CONNECT_S", 3600.0)
+        async with agent_at(NOWHERE, tmp_path) as agent:
+            assert agent.mode is Mode.LOCAL
 
     async def test_a_stopped_agent_can_be_started_again(
         self, limits: redis.Redis, redis_url: str, gateway: FakeGateway, tmp_path: Path

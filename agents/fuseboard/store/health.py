@@ -61,6 +61,8 @@ class StoreHealth:
         self._timeouts: deque[float] = deque(maxlen=10_000)
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
+        #: Set once Redis has answered for the first time, or has not.
+        self.tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._connected_at = 0.0
         self._broke_soon = 0
@@ -214,10 +216,12 @@ class StoreHealth:
                 elif first:
                     self._cause = f"never reached: {error}"
                 first = False
+                self.tried.set()
                 await self._pause()
                 continue
             await self._come_back(first)
             first = False
+            self.tried.set()
 
     async def _until_something_broke(self) -> None:
         self._wake.clear()
