@@ -8,7 +8,13 @@ from controlplane.checklist import breaker_lines, limit_lines, model_lines, oper
 from controlplane.checklist.lines import Line, Verdict
 from controlplane.checklist.read_state import State, read_state
 
-_GROUPS = (breaker_lines, protection_lines, model_lines, limit_lines, operation_lines)
+_GROUPS = (
+    breaker_lines.GROUPS
+    | protection_lines.GROUPS
+    | model_lines.GROUPS
+    | limit_lines.GROUPS
+    | operation_lines.GROUPS
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,5 +41,5 @@ def checklist_of(state: State) -> Checklist:
         environment=state.environment.slug,
         revision=state.environment.revision,
         at=state.now,
-        lines=tuple(line for group in _GROUPS for line in group.lines(state)),
+        lines=tuple(item.line(group, state) for group, items in _GROUPS.items() for item in items),
     )

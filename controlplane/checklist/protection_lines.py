@@ -1,8 +1,8 @@
 """Bulkheads and retries: the protection of each dependency, and what bulkheads refused lately."""
 
-from collections.abc import Iterator
+from typing import Any
 
-from controlplane.checklist.lines import Item, Line, Verdict, listed
+from controlplane.checklist.lines import Answer, Item, Verdict, always, each, each_dependency, listed, ok_if
 from controlplane.checklist.read_state import (
     CALL_FIELDS,
     LATELY,
@@ -13,198 +13,210 @@ from controlplane.checklist.read_state import (
 from controlplane.policies.protection_advice import MANY_PERCENT, protection_advice
 from fuseboard.contract.words import CallTier, Jitter
 
-_BULKHEADS, _RETRIES = "Bulkheads", "Retries"
+_NO_RETRIES = "No dependency has retry settings."
 
 
-def lines(state: State) -> Iterator[Line]:
-    yield from _bulkheads(state)
-    yield from _retries(state)
+def _has_bulkhead(one: CheckedDependency) -> bool:
+    return one.part("bulkhead") is not None
 
 
-def _bulkheads(state: State) -> Iterator[Line]:
+def _has_retry(one: CheckedDependency) -> bool:
+    return one.part("retry") is not None
+
+
+def _retry(one: CheckedDependency) -> dict[str, Any]:
+    return one.part("retry") or {}
+
+
+def _advice(state: State) -> Answer:
     every = state.dependencies
-    with_one = {one.name: part for one in every if (part := one.part("bulkhead")) is not None}
-    yield Item(
-        key="bulkhead-each-dependency",
-        group=_BULKHEADS,
-        check="Each dependency has a bulkhead",
-        do="Set the protection of the dependency: its kind suggests sizes.",
-        doc="protection.md#bulkheads",
-    ).each(
-        [one.name for one in every if one.name not in with_one],
-        every,
-        wrong="have no bulkhead",
-        right="All have a bulkhead",
-        worst=Verdict.MISSING,
-    )
-    yield Item(
-        key="protection-advice",
-        group=_BULKHEADS,
-        check="Sizes and times of the protection fit each other",
-        do="Open the dependency's editor: it displays each contradiction.",
-        doc="protection.md#advice",
-    ).each(
-        [f"{one.name} ({advice[0]})" for one in every if (advice := protection_advice(one.fields))],
-        every,
-        wrong="have a contradiction",
-        right="No contradiction",
-    )
-    yield _waits(state)
-    tiers = [str(one.row.protection.get("tier", CallTier.STANDARD)) for one in every]
-    yield Item(
-        key="bulkhead-tiers",
-        group=_BULKHEADS,
-        check="No critical path uses the tier optional",
-        do="Confirm the tier of each dependency, and of the calls whose code names another one.",
-        doc="protection.md#calls-that-matter-differently",
-    ).confirm(", ".join(f"{tiers.count(tier)} {tier.value}" for tier in CallTier) + " by default")
-    yield _full(state)
-    observing = [one.part for one in state.status.facts.observing_now]
-    item = Item(
-        key="protection-observes",
-        group=_BULKHEADS,
-        check="Each part of the protection refuses, and does not only observe",
-        do="End the observation before the deployment, or deploy knowing that the part protects nothing.",
-        doc="protection.md#observe-first",
-    )
-    yield item.attention(f"Only observing: {listed(observing)}") if observing else item.ok("No part observes")
-    yield Item(
-        key="bulkhead-answer",
-        group=_BULKHEADS,
-        check="Callers get 503 with Retry-After when a bulkhead is full",
-        do="Call your service while its bulkhead is full. The middlewares answer like this.",
-        doc="protection.md#test-your-application",
-    ).unchecked("Your services answer their callers, and the control plane does not see these answers.")
+    bad = [f"{one.name} ({advice[0]})" for one in every if (advice := protection_advice(one.fields))]
+    return each(bad, every, "have a contradiction", "No contradiction")
 
 
-def _waits(state: State) -> Line:
-    item = Item(
-        key="bulkhead-queue-timeout",
-        group=_BULKHEADS,
-        check="A call waits for a slot for less time than its timeout",
-        do="Use at most half of timeout_ms as queue_timeout_ms, and less than your callers wait.",
-        doc="protection.md#bulkheads",
-    )
-    with_one = [one for one in state.dependencies if one.part("bulkhead") is not None]
-    long = [
-        one.name
-        for one in with_one
-        if (one.part("bulkhead") or {}).get("queue_timeout_ms", 0) >= one.row.timeout_ms
-    ]
-    return item.each(
-        long,
-        with_one,
-        wrong="wait at least as long as a call can last",
-        right="All wait for less than timeout_ms",
-        none="No dependency has a bulkhead.",
-    )
+def _waits_too_long(one: CheckedDependency) -> bool:
+    return bool((one.part("bulkhead") or {}).get("queue_timeout_ms", 0) >= one.row.timeout_ms)
 
 
-def _full(state: State) -> Line:
-    item = Item(
-        key="bulkhead-full",
-        group=_BULKHEADS,
-        check=f"Bulkheads refused no critical call in {LATELY.days} days",
-        do="Add slots or pods, or move calls that can wait to a lower tier.",
-        doc="protection.md#bulkheads",
-    )
-    known = [one for one in state.dependencies if one.total is not None and one.part("bulkhead") is not None]
+def _tiers(state: State) -> Answer:
+    tiers = [str(one.row.protection.get("tier", CallTier.STANDARD)) for one in state.dependencies]
+    found = ", ".join(f"{tiers.count(tier)} {tier.value}" for tier in CallTier)
+    return Verdict.CONFIRM, f"{found} by default"
+
+
+def _refused_critical(one: CheckedDependency) -> bool:
     first = len(CALL_FIELDS)
-    critical = [first + at for at, name in enumerate(REFUSED_BY_BULKHEADS) if name.startswith("critical")]
-    full = [
-        one.name for one in known if one.total and sum(one.total.values[place] or 0 for place in critical)
-    ]
-    return item.each(
-        full,
-        known,
-        wrong="refused critical calls",
-        right="None refused a critical call",
-        none="No bulkhead has figures in the history.",
+    places = [first + at for at, name in enumerate(REFUSED_BY_BULKHEADS) if name.startswith("critical")]
+    return one.total is not None and sum(one.total.values[place] or 0 for place in places) > 0
+
+
+def _observing(state: State) -> Answer:
+    observing = [one.part for one in state.status.facts.observing_now]
+    return ok_if(not observing, "No part observes", f"Only observing: {listed(observing)}")
+
+
+def _retries(state: State) -> Answer:
+    parts = [_retry(one) for one in state.dependencies if _has_retry(one)]
+    return each(
+        [one.name for one in state.dependencies if not _has_retry(one)],
+        state.dependencies,
+        "have no retry settings: retries of a client library cannot be seen from here",
+        f"At most {max((part['attempts'] for part in parts), default=0)} attempts",
     )
 
 
-def _retries(state: State) -> Iterator[Line]:
-    every = state.dependencies
-    parts = {one.name: part for one in every if (part := one.part("retry")) is not None}
-    item = Item(
-        key="retry-settings",
-        group=_RETRIES,
-        check="Retries are bounded, and set centrally",
-        do="Set retries in the protection of the dependency, and switch off those of client libraries.",
-        doc="protection.md#retries",
-    )
-    yield item.each(
-        [one.name for one in every if one.name not in parts],
-        every,
-        wrong="have no retry settings: retries of a client library cannot be seen from here",
-        right=f"At most {max((part['attempts'] for part in parts.values()), default=0)} attempts",
-    )
-    yield Item(
-        key="retry-jitter",
-        group=_RETRIES,
-        check="Retries wait for a random time",
-        do="Use full as jitter, so that pods do not retry together.",
-        doc="protection.md#retries",
-    ).each(
-        [name for name, part in parts.items() if part.get("jitter") == Jitter.NONE],
-        parts,
-        wrong="wait without jitter",
-        right="All have jitter",
-        none="No dependency has retry settings.",
-    )
-    yield Item(
-        key="retry-budget",
-        group=_RETRIES,
-        check="A budget bounds retries while a dependency fails",
-        do=f"Use a budget_percent of at most {MANY_PERCENT}.",
-        doc="protection.md#the-retry-budget",
-    ).each(
-        [name for name, part in parts.items() if part.get("budget_percent", 0) > MANY_PERCENT],
-        parts,
-        wrong=f"allow more than {MANY_PERCENT} % of retries",
-        right=f"All allow at most {MANY_PERCENT} % of retries",
-        none="No dependency has retry settings.",
-    )
-    yield _retry_times(state)
-    repeated = [name for name, part in parts.items() if part.get("idempotent")]
-    item = Item(
-        key="retry-classification",
-        group=_RETRIES,
-        check="Only errors that can pass are retried, and repeated calls do no harm",
-        do="Confirm how the errors of your services are classified, and that each call marked idempotent is.",
-        doc="protection.md#what-a-failed-call-says",
-    )
-    yield item.confirm(
-        f"idempotent is on for {listed(repeated)}" if repeated else "idempotent is on for none"
-    )
-
-
-def _retry_times(state: State) -> Line:
+def _retry_times(state: State) -> Answer:
     """The longest time of all attempts, compared with how long the slowest route should take."""
-    item = Item(
-        key="retry-time",
-        group=_RETRIES,
-        check="All attempts of a call end while its request may still take",
-        do="Use fewer attempts or a shorter timeout_ms, and give the calls a deadline.",
-        doc="protection.md#deadlines",
-    )
     routes = state.status.facts.pod_protection.get("routes", ())
     if not routes:
-        return item.unchecked("It is not known how long requests may take: no route has an sla_ms.")
+        return Verdict.UNCHECKED, "It is not known how long requests may take: no route has an sla_ms."
     slowest_ms = max(route["sla_ms"] for route in routes)
-    retried = [one for one in state.dependencies if one.part("retry") is not None]
-    return item.each(
+    retried = [one for one in state.dependencies if _has_retry(one)]
+    return each(
         [one.name for one in retried if _longest_ms(one) > slowest_ms],
         retried,
-        wrong=f"can take longer with all attempts than {slowest_ms:,} ms, which the slowest route may take",
-        right=f"All attempts end within {slowest_ms:,} ms",
-        none="No dependency has retry settings.",
+        f"can take longer with all attempts than {slowest_ms:,} ms, which the slowest route may take",
+        f"All attempts end within {slowest_ms:,} ms",
+        none=_NO_RETRIES,
     )
 
 
 def _longest_ms(one: CheckedDependency) -> int:
-    part = one.part("retry") or {}
+    part = _retry(one)
     attempts, base, cap = part["attempts"], part["base_ms"], part["cap_ms"]
     waits = sum(min(cap, base * 2**number) for number in range(attempts - 1))
     timeouts = one.row.protection.get("timeouts_ms", ())
     return int(attempts * max(one.row.timeout_ms, *timeouts, 0) + waits)
+
+
+def _idempotent(state: State) -> Answer:
+    repeated = [one.name for one in state.dependencies if _retry(one).get("idempotent")]
+    return (
+        Verdict.CONFIRM,
+        f"idempotent is on for {listed(repeated)}" if repeated else "idempotent is on for none",
+    )
+
+
+GROUPS = {
+    "Bulkheads": (
+        Item(
+            "bulkhead-each-dependency",
+            "Each dependency has a bulkhead",
+            "Set the protection of the dependency: its kind suggests sizes.",
+            "protection.md#bulkheads",
+            each_dependency(
+                lambda one: not _has_bulkhead(one),
+                "have no bulkhead",
+                "All have a bulkhead",
+                worst=Verdict.MISSING,
+            ),
+        ),
+        Item(
+            "protection-advice",
+            "Sizes and times of the protection fit each other",
+            "Open the dependency's editor: it displays each contradiction.",
+            "protection.md#advice",
+            _advice,
+        ),
+        Item(
+            "bulkhead-queue-timeout",
+            "A call waits for a slot for less time than its timeout",
+            "Use at most half of timeout_ms as queue_timeout_ms, and less than your callers wait.",
+            "protection.md#bulkheads",
+            each_dependency(
+                _waits_too_long,
+                "wait at least as long as a call can last",
+                "All wait for less than timeout_ms",
+                among=_has_bulkhead,
+                none="No dependency has a bulkhead.",
+            ),
+        ),
+        Item(
+            "bulkhead-tiers",
+            "No critical path uses the tier optional",
+            "Confirm the tier of each dependency, and of the calls whose code names another one.",
+            "protection.md#calls-that-matter-differently",
+            _tiers,
+        ),
+        Item(
+            "bulkhead-full",
+            f"Bulkheads refused no critical call in {LATELY.days} days",
+            "Add slots or pods, or move calls that can wait to a lower tier.",
+            "protection.md#bulkheads",
+            each_dependency(
+                _refused_critical,
+                "refused critical calls",
+                "None refused a critical call",
+                among=lambda one: one.total is not None and _has_bulkhead(one),
+                none="No bulkhead has figures in the history.",
+            ),
+        ),
+        Item(
+            "protection-observes",
+            "Each part of the protection refuses, and does not only observe",
+            "End the observation before the deployment, or deploy knowing that the part protects nothing.",
+            "protection.md#observe-first",
+            _observing,
+        ),
+        Item(
+            "bulkhead-answer",
+            "Callers get 503 with Retry-After when a bulkhead is full",
+            "Call your service while its bulkhead is full. The middlewares answer like this.",
+            "protection.md#test-your-application",
+            always(
+                Verdict.UNCHECKED,
+                "Your services answer their callers, and the control plane does not see these answers.",
+            ),
+        ),
+    ),
+    "Retries": (
+        Item(
+            "retry-settings",
+            "Retries are bounded, and set centrally",
+            "Set retries in the protection of the dependency, and switch off those of client libraries.",
+            "protection.md#retries",
+            _retries,
+        ),
+        Item(
+            "retry-jitter",
+            "Retries wait for a random time",
+            "Use full as jitter, so that pods do not retry together.",
+            "protection.md#retries",
+            each_dependency(
+                lambda one: _retry(one).get("jitter") == Jitter.NONE,
+                "wait without jitter",
+                "All have jitter",
+                among=_has_retry,
+                none=_NO_RETRIES,
+            ),
+        ),
+        Item(
+            "retry-budget",
+            "A budget bounds retries while a dependency fails",
+            f"Use a budget_percent of at most {MANY_PERCENT}.",
+            "protection.md#the-retry-budget",
+            each_dependency(
+                lambda one: _retry(one).get("budget_percent", 0) > MANY_PERCENT,
+                f"allow more than {MANY_PERCENT} % of retries",
+                f"All allow at most {MANY_PERCENT} % of retries",
+                among=_has_retry,
+                none=_NO_RETRIES,
+            ),
+        ),
+        Item(
+            "retry-time",
+            "All attempts of a call end while its request may still take",
+            "Use fewer attempts or a shorter timeout_ms, and give the calls a deadline.",
+            "protection.md#deadlines",
+            _retry_times,
+        ),
+        Item(
+            "retry-classification",
+            "Only errors that can pass are retried, and repeated calls do no harm",
+            "Confirm how the errors of your services are classified, and that each call marked "
+            "idempotent is.",
+            "protection.md#what-a-failed-call-says",
+            _idempotent,
+        ),
+    ),
+}
