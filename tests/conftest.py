@@ -86,14 +86,14 @@ def pytest_unconfigure() -> None:
 #: These start many processes and wait for them. One worker runs them, one after the other: two at once starve
 #: each other on a machine with two cores.
 _MANY_PROCESSES = (
-    "tests/controlplane/test_alert_worker",
-    "tests/controlplane/test_alerts_without_stores",
-    "tests/controlplane/test_compat_releases",
-    "tests/controlplane/test_followed_pages",
-    "tests/controlplane/test_gateway_pair",
-    "tests/controlplane/test_pgbouncer",
-    "tests/controlplane/test_real_prometheus",
-    "tests/controlplane/test_upgrades",
+    "tests/controlplane/alerts/delivery/test_alert_worker",
+    "tests/controlplane/alerts/test_alerts_without_stores",
+    "tests/controlplane/api/test_compat_releases",
+    "tests/controlplane/management/test_followed_pages",
+    "tests/controlplane/gateway/test_gateway_pair",
+    "tests/controlplane/processes/test_pgbouncer",
+    "tests/controlplane/monitoring/test_real_prometheus",
+    "tests/controlplane/processes/test_upgrades",
     "tests/demo/",
     "tests/experiments/test_storm_processes",
     "tests/faults/",
@@ -107,8 +107,8 @@ _FIRST = (
     *_MANY_PROCESSES,
     *_EACH_ALONE,
     "tests/dashboard/test_browser",
-    "tests/controlplane/test_api_schema",
-    "tests/controlplane/test_permission_matrix",
+    "tests/controlplane/api/test_api_schema",
+    "tests/controlplane/accounts/test_permission_matrix",
 )
 
 

@@ -1,7 +1,7 @@
 """Count the calls of our code that each request of a test makes.
 
-    .venv/bin/python tools/trace_calls.py tests/controlplane/test_api.py -k set_and_read_back
-    .venv/bin/python tools/trace_calls.py --list PUT tests/controlplane/test_api.py -k set_and_read_back
+    .venv/bin/python tools/trace_calls.py tests/controlplane/api/test_api.py -k set_and_read_back
+    .venv/bin/python tools/trace_calls.py --list PUT tests/controlplane/api/test_api.py -k set_and_read_back
 
 All other options go to pytest. Each request of Django's test client prints one line: its calls, functions
 and files in ``agents/fuseboard``, ``controlplane`` and ``dashboard``, how often the file changes from one

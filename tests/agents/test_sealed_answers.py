@@ -34,7 +34,7 @@ PLANTED = msgspec.msgpack.encode(Kept(201, [], b"evil"))
 BEFORE = "239105b8"
 
 
-#: Most tests of the agent run without the package. tests/controlplane/test_sealed_answers_acl.py needs it.
+#: Most tests of the agent run without the package. test_sealed_answers_acl.py of the control plane needs it.
 HOW = ["signed", *(["encrypted"] if find_spec("cryptography") else [])]
 
 

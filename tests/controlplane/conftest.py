@@ -21,7 +21,7 @@ from tests.contract.compat.processes import serving
 from tests.contract.compat.release import ROOT
 from tests.contract.compat.served import ControlPlane
 from tests.controlplane.calling import agent_token, send, token_of
-from tests.controlplane.gateway import TOKEN
+from tests.controlplane.gateway.manual_gateway import TOKEN
 from tests.controlplane.web_process import database_url
 from tests.people import ADA, SEED
 from tests.waiting import eventually
@@ -93,7 +93,7 @@ def plane(transactional_db: Any, limits: redis.Redis, tmp_path: Path) -> Iterato
 
 @pytest.fixture
 def token(production: str) -> Any:
-    """The token that ``tests.controlplane.gateway`` sends, for this environment."""
+    """The token that ``tests.controlplane.gateway.manual_gateway`` sends, for this environment."""
     from controlplane.accounts.models import AgentToken
 
     return AgentToken.objects.create(

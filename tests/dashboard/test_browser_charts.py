@@ -8,7 +8,7 @@ from browsing import becomes
 from django.utils import timezone
 
 from controlplane.series.kinds import DEPENDENCY, FLEET, SPAN_S
-from tests.controlplane.test_series_sealing import measure, row, thing, writer
+from tests.controlplane.series.test_series_sealing import measure, row, thing, writer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 

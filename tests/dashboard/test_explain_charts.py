@@ -10,7 +10,7 @@ from django.utils import timezone
 from controlplane.refusals.models import RefusalSample
 from controlplane.series.kinds import RULE, SPAN_S
 from dashboard.live.refusal_charts import range_around
-from tests.controlplane.test_series_sealing import measure, row, thing, writer
+from tests.controlplane.series.test_series_sealing import measure, row, thing, writer
 from tests.dashboard.refused_samples import FIRST, put_samples
 
 pytestmark = pytest.mark.django_db(transaction=True)

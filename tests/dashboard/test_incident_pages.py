@@ -10,7 +10,7 @@ from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
 from controlplane.audit.models import Entry
-from tests.controlplane.test_alert_evaluator import ADA
+from tests.controlplane.alerts.test_alert_evaluator import ADA
 from tests.dashboard.test_alerts_page import alert
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -16,8 +16,8 @@ from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
-from tests.controlplane.backlog_alert_cases import NOW_US
-from tests.controlplane.backlog_alert_cases import seen as backlog_seen
+from tests.controlplane.alerts.backlog_alert_cases import NOW_US
+from tests.controlplane.alerts.backlog_alert_cases import seen as backlog_seen
 from tests.dashboard.live_page import LivePage, unpacked
 
 NOW = 1_795_144_367.0

@@ -7,7 +7,7 @@ import pytest
 from controlplane.alerts.models import Route
 from controlplane.alerts.people.mute_edits import MuteValues, add_mute
 from controlplane.audit.actor import Actor
-from tests.controlplane.test_alert_deliveries import receiver
+from tests.controlplane.alerts.delivery.test_alert_deliveries import receiver
 from tests.dashboard.test_alerts_page import alert, text
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,7 +13,7 @@ from controlplane.policies import runbook_texts
 from controlplane.policies.models import Runbook, RunbookRevision
 from controlplane.runbooks.shipped import Text, shipped
 from dashboard.text_difference import MOST_LINES, difference_of
-from tests.controlplane.permission_lists import RUNBOOK
+from tests.controlplane.accounts.permission_lists import RUNBOOK
 from tests.dashboard.test_incident_pages import text
 
 pytestmark = pytest.mark.django_db(transaction=True)

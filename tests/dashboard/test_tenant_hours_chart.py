@@ -9,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.series.kinds import ABOUT_HOUR, tenant_number, tenant_part
-from tests.controlplane.test_series_sealing import writer
+from tests.controlplane.series.test_series_sealing import writer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 

@@ -1,0 +1,281 @@
+"""Cases of the rules about tenants, vendors, budgets, backlogs and expiry, as in ``test_alert_rules``."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.fleet.call_figures import CallFigures, SlotFigures
+from controlplane.fleet.live import DependencyFigures, FleetFigures, RuleFigures, TenantFigures
+from controlplane.refusals.callers import RefusedCaller
+from controlplane.refusals.dependencies import RefusedBy
+from controlplane.status.facts import Dependency, Facts, Server, Transition
+from controlplane.status.watched import Expiry, Spent, VendorAnswers, Watched
+from tests.controlplane.alerts.alert_facts import NOW, OPEN, facts, figures, pod
+from tests.controlplane.alerts.backlog_alert_cases import BACKLOG_CASES
+
+DAY_S = 86_400.0
+VENDOR = "More than 1 % is a warning, more than 10 % is critical."
+
+
+def was_open(minutes: float) -> Facts:
+    """For this part of the last hour; it closed a minute ago."""
+    moved = [(NOW - 60, "open", "closed"), (NOW - 60 - minutes * 60, "closed", "open")]
+    return facts(
+        transitions=tuple(
+            Transition(dependency="payments-api", at=at, before=before, after=after, cause="ratio")
+            for at, before, after in moved
+        )
+    )
+
+
+def answered(**answers: int) -> Facts:
+    return facts(watched=Watched(vendors={"payments-api": VendorAnswers(minutes=7, calls=1000, **answers)}))
+
+
+def refused(times: float, samples: int) -> Facts:
+    one = RefusedCaller(
+        column="ip",
+        kind="address",
+        digest="00ff" * 4,
+        tenant="acme",
+        rule="logins",
+        refused=times,
+        samples=samples,
+        last=datetime.fromtimestamp(NOW, UTC),
+    )
+    return facts(watched=Watched(callers=(one,)))
+
+
+def calls(calls_per_s: float, refused_per_s: float, *pods: Server, **more: Any) -> Facts:
+    """What becomes of the calls to one dependency."""
+    rates = DependencyFigures(calls_per_s=calls_per_s, refused_per_s=refused_per_s)
+    return facts(*pods, figures=FleetFigures(gateways=1, dependencies={"payments-api": rates}), **more)
+
+
+def paused(some: Facts) -> Facts:
+    """A person set a limit of 0."""
+    return replace(some, dependencies=(replace(some.dependencies[0], paused=True),))
+
+
+WITHOUT_REDIS = {"payments-api": RefusedBy(limit="per-day", reason="store_unavailable")}
+REFUSED = "Its breaker is not the cause."
+
+
+def spent(number: int, *, shadow: bool = False, ends: float = NOW + 60) -> Facts:
+    one = Spent(
+        tenant="acme",
+        dependency="",
+        name="cost",
+        spent=number,
+        limit=1000,
+        measure="cents",
+        shadow=shadow,
+        ends=ends,
+    )
+    return facts(watched=Watched(spent=(one,)))
+
+
+def expires(kind: str, days: float) -> Facts:
+    one = Expiry(kind=kind, name="shop", at=NOW + days * DAY_S)  # type: ignore[arg-type]
+    return facts(watched=Watched(expiring=(one,)))
+
+
+def sends(requests_per_s: float, usual_per_s: float) -> Facts:
+    some = figures(tenants=[TenantFigures("acme", requests_per_s, 0)])
+    return facts(figures=some.figures, watched=Watched(usual_per_s={"acme": usual_per_s}))
+
+
+def waiting(queued: int) -> Facts:
+    calls = CallFigures(tiers=(SlotFigures("standard", 17, 17, queued),), callers=2)
+    some = figures(protection={"payments-api": calls})
+    dependency = Dependency(name="payments-api", protection={"bulkhead": {"queues": [2, 3, 5]}})
+    return facts(figures=some.figures, dependencies=(dependency,))
+
+
+TRAFFIC_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
+    (
+        ("all-refused", "critical"),
+        calls(0, 12, refused_by=WITHOUT_REDIS),
+        "No call to payments-api is allowed (limit per-day, without Redis). Pods refuse 12 calls/s, 100 % of"
+        f" all. {REFUSED}",
+        # One of 100 calls is allowed.
+        calls(0.13, 11.87, refused_by=WITHOUT_REDIS),
+    ),
+    (
+        ("all-refused", "critical"),
+        calls(0.1, 19.9),
+        f"99.5 % of calls to payments-api are refused. Pods refuse 19.9 calls/s, 99.5 % of all. {REFUSED}",
+        calls(0.2, 19.8),
+    ),
+    (
+        ("all-refused", "critical"),
+        calls(0, 0.5),
+        f"No call to payments-api is allowed. Pods refuse 0.5 calls/s, 100 % of all. {REFUSED}",
+        # The breaker refuses them, and the headline names it.
+        calls(0, 0.5, pod(view=OPEN)),
+    ),
+    (
+        ("all-refused", "critical"),
+        calls(0, 0.1),
+        f"No call to payments-api is allowed. Pods refuse 0.1 calls/s, 100 % of all. {REFUSED}",
+        # One refusal in a minute says nothing.
+        calls(0, 0.02),
+    ),
+    (
+        ("all-refused", "critical"),
+        calls(0, 2),
+        f"No call to payments-api is allowed. Pods refuse 2 calls/s, 100 % of all. {REFUSED}",
+        paused(calls(0, 2)),
+    ),
+    *BACKLOG_CASES,
+    (
+        ("bulkhead-queue", "warning"),
+        waiting(17),
+        "The queue of payments-api is 85 % full. 17 calls wait for a slot. When no place is left, further"
+        " calls are refused. More than 80 % is a warning.",
+        waiting(16),
+    ),
+    (
+        ("certificate", "critical"),
+        expires("certificate", 4.9),
+        "Certificate shop expires in 4 days. At 00:48 UTC on 25 November. After that, browsers and pods"
+        " refuse the connection.",
+        expires("certificate", 5),
+    ),
+    (
+        ("certificate", "warning"),
+        expires("certificate", 20.9),
+        "Certificate shop expires in 20 days. At 00:48 UTC on 11 December. After that, browsers and pods"
+        " refuse the connection.",
+        expires("certificate", 21),
+    ),
+    (
+        ("hot-key", "warning"),
+        figures(rules=[RuleFigures("acme", "requests", 9000, 0, 0, 8500, NOW - 30)]),
+        "requests of acme is a hot key. 9000 calls/s, 8500/s of them from leases of pods, which spares its"
+        " server of Redis. Nothing is refused because of it.",
+        figures(rules=[RuleFigures("acme", "requests", 9000, 0, 0)]),
+    ),
+    (
+        ("open-share", "critical"),
+        was_open(30.1),
+        "payments-api was open for 50 % of the last hour. Either it opens again and again, or it stays open."
+        " More than 10 % is a warning, more than 50 % is critical.",
+        was_open(29.9),
+    ),
+    (
+        ("open-share", "warning"),
+        was_open(6.1),
+        "payments-api was open for 10 % of the last hour. Either it opens again and again, or it stays open."
+        " More than 10 % is a warning, more than 50 % is critical.",
+        was_open(5.9),
+    ),
+    (
+        ("quota", "critical"),
+        spent(1000),
+        "100 % of cost of acme is spent. 1,000 of 1,000 cents until 03:13 UTC on 20 November. At least 80 %"
+        " is a warning, at least 100 % is critical.",
+        spent(999),
+    ),
+    (
+        ("quota", "warning"),
+        spent(800),
+        "80 % of cost of acme is spent. 800 of 1,000 cents until 03:13 UTC on 20 November. At least 80 %"
+        " is a warning, at least 100 % is critical.",
+        spent(799),
+    ),
+    (
+        ("quota", "warning"),
+        spent(900),
+        "90 % of cost of acme is spent. 900 of 1,000 cents until 03:13 UTC on 20 November. At least 80 %"
+        " is a warning, at least 100 % is critical.",
+        # It refuses nothing.
+        spent(900, shadow=True),
+    ),
+    (
+        ("quota", "warning"),
+        spent(950),
+        "95 % of cost of acme is spent. 950 of 1,000 cents until 03:13 UTC on 20 November. At least 80 %"
+        " is a warning, at least 100 % is critical.",
+        # Its period is over, and nobody has read the next one yet.
+        spent(950, ends=NOW),
+    ),
+    (
+        ("refused-caller", "warning"),
+        refused(601, 5),
+        "One address is refused again and again. About 601 refusals in 10 minutes, estimated from 5 samples."
+        " Its digest is 00ff00ff00ff00ff.",
+        refused(600, 5),
+    ),
+    (
+        ("refused-caller", "warning"),
+        refused(9_000, 9),
+        "One address is refused again and again. About 9,000 refusals in 10 minutes, estimated from 9"
+        " samples. Its digest is 00ff00ff00ff00ff.",
+        # One sample that stands for many refusals is a guess.
+        refused(9_000, 4),
+    ),
+    (
+        ("runaway-tenant", "warning"),
+        sends(101, 10),
+        "acme sends 10 times its usual requests. 101/s now, 10.0/s in the median hour of the last 7 days.",
+        sends(100, 10),
+    ),
+    (
+        ("runaway-tenant", "warning"),
+        sends(5, 0.1),
+        "acme sends 50 times its usual requests. 5/s now, 0.1/s in the median hour of the last 7 days.",
+        # So few requests hurt no other tenant.
+        sends(4.9, 0.1),
+    ),
+    (
+        ("token", "critical"),
+        expires("API token", 4.9),
+        "API token shop expires in 4 days. At 00:48 UTC on 25 November. After that, what uses it is refused."
+        " It is the next one of its kind.",
+        expires("API token", 5),
+    ),
+    (
+        ("token", "critical"),
+        expires("agent token", -0.1),
+        "Agent token shop has expired. At 00:48 UTC on 20 November. After that, what uses it is refused."
+        " It is the next one of its kind.",
+        expires("agent token", 6),
+    ),
+    (
+        ("token", "warning"),
+        expires("agent token", 20.9),
+        "Agent token shop expires in 20 days. At 00:48 UTC on 11 December. After that, what uses it is"
+        " refused. It is the next one of its kind.",
+        expires("agent token", 21),
+    ),
+    (
+        ("vendor-429", "critical"),
+        answered(too_many=101),
+        f"payments-api answers 429. 101 of 1,000 calls in 7 min ended with 429. {VENDOR}",
+        answered(too_many=100),
+    ),
+    (
+        ("vendor-429", "warning"),
+        answered(too_many=11),
+        f"payments-api answers 429. 11 of 1,000 calls in 7 min ended with 429. {VENDOR}",
+        answered(too_many=10),
+    ),
+    (
+        ("vendor-auth", "critical"),
+        answered(refused_account=101),
+        "payments-api refuses our credentials. 101 of 1,000 calls in 7 min ended with 401, 402, or 403."
+        f" Retries do not help: a person must act. {VENDOR}",
+        answered(refused_account=100),
+    ),
+    (
+        ("vendor-auth", "warning"),
+        answered(refused_account=11),
+        "payments-api refuses our credentials. 11 of 1,000 calls in 7 min ended with 401, 402, or 403."
+        f" Retries do not help: a person must act. {VENDOR}",
+        # Four of few calls are noise.
+        facts(
+            watched=Watched(vendors={"payments-api": VendorAnswers(minutes=7, calls=100, refused_account=4)})
+        ),
+    ),
+]
