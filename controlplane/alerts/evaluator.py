@@ -29,6 +29,7 @@ from controlplane.status.status import Status, status_of
 
 #: Rules whose findings are news to people.
 _ALERTS = tuple(rule for rule in RULES if rule.alerts)
+_REFRESH_PODS = frozenset(rule.key for rule in RULES if rule.refreshes_pods)
 
 log = structlog.get_logger(__name__)
 
@@ -156,8 +157,8 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
             one.cause = by_id[one.cause_id]
     firing = firing_severities(rows.values())
     found = {one.key: one for one in evaluate(status, _ALERTS, firing)}
-    if "lag" in found:
-        found["lag"] = replace(found["lag"], detail=found["lag"].detail + lag_repair.done_about(done))
+    for key in found.keys() & _REFRESH_PODS:
+        found[key] = replace(found[key], detail=found[key].detail + lag_repair.done_about(done))
     idle = idle_keys(status)
     changes = []
     seen = []

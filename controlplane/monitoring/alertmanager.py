@@ -69,7 +69,7 @@ def _worse_hides_better() -> dict[str, Any]:
 
 def _causes() -> Iterator[dict[str, Any]]:
     """An alert never hides one of a higher level or severity, as in ``controlplane.alerts.state.causes``."""
-    levels = {rule.rule: rule.times.level for rule in PROMETHEUS_RULES}
+    levels = {rule.rule: rule.timing.level for rule in PROMETHEUS_RULES}
     for cause in sorted(EXPLAINS.keys() & levels.keys()):
         severities = {rule.severity for rule in PROMETHEUS_RULES if rule.rule == cause}
         explained = [rule for rule in EXPLAINS[cause] if rule in levels]

@@ -84,7 +84,7 @@ def verdict_of(
     active = [
         *stores,
         *_breakers(breakers, heard=fleet.heard),
-        *_alerts(alerts, fleet),
+        *_alerts(alerts),
         *_figures(alerts, fleet),
     ]
     active.sort(key=lambda condition: condition.weight)
@@ -151,15 +151,11 @@ def _breakers(breakers: tuple[Breaker, ...], *, heard: bool) -> Iterator[Conditi
             yield _condition(state, sentence, breaker.since)
 
 
-def _alerts(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
+def _alerts(alerts: tuple[Alert, ...]) -> Iterator[Condition]:
     for alert in alerts:
         said = alert.headline
         if said is None:
             continue
-        if alert.key == "local" and len(fleet.local) == fleet.live:
-            continue  # all-local says it
-        if alert.key in ("silent", "uncounted") and not fleet.heard:
-            continue  # No gateway hears them, as another sentence says.
         sentence = Sentence(
             subject=said.subject, join=said.join, verb=said.verb, css=alert.css, link=alert.link
         )

@@ -3,7 +3,17 @@
 from typing import Any
 
 from controlplane.alerts.rules import headlines
-from controlplane.alerts.rules.rule import Rule, Scope, Subject, Threshold, Timing, jumping, seconds
+from controlplane.alerts.rules.promql import NAMES_DEPENDENCY, by_dependency
+from controlplane.alerts.rules.rule import (
+    PrometheusQuery,
+    Rule,
+    Scope,
+    Subject,
+    Threshold,
+    Timing,
+    jumping,
+    seconds,
+)
 from controlplane.alerts.rules.thresholds import BACKLOG_SHARE
 from controlplane.phrases import count, is_or_are, size
 from controlplane.status.backlogs import BacklogStatus
@@ -46,6 +56,11 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.dead_jobs,
         weight=460,
         handled="Dead jobs are kept for 7 days, at most 1,000 of a dependency.",
+        prometheus=PrometheusQuery(
+            place=240,
+            promql=by_dependency('fuseboard_backlog_jobs{state="dead"}') + " >",
+            summary="{{ $value }} jobs of the backlog are dead: " + NAMES_DEPENDENCY,
+        ),
         runbook="backlog-dead-jobs",
     ),
     Rule[BacklogStatus](
@@ -62,6 +77,11 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.backlog_full,
         weight=300,
         handled="A full backlog refuses further jobs. Those in it are handed out as limits admit them.",
+        prometheus=PrometheusQuery(
+            place=250,
+            promql=by_dependency("fuseboard_backlog_used_ratio") + " >",
+            summary="The backlog is {{ $value | humanizePercentage }} full: " + NAMES_DEPENDENCY,
+        ),
         runbook="backlog-full",
     ),
     Rule[BacklogStatus](
@@ -82,6 +102,11 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         weight=310,
         handled="Jobs stay in the backlog until a worker asks.",
         explains=("backlog-full",),
+        prometheus=PrometheusQuery(
+            place=260,
+            promql=by_dependency("fuseboard_backlog_untaken_seconds") + " >",
+            summary="No worker takes jobs for {{ $value | humanizeDuration }}: " + NAMES_DEPENDENCY,
+        ),
         runbook="backlog-untaken",
     ),
 )

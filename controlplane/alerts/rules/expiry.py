@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules.rule import Rule, Scope, Subject, Timing, days
+from controlplane.alerts.rules.promql import IN_ENVIRONMENT
+from controlplane.alerts.rules.rule import PrometheusQuery, Rule, Scope, Subject, Timing, days
 from controlplane.phrases import count, moment
 from controlplane.status.status import Status
 from controlplane.status.watched import Expiry
@@ -63,6 +64,12 @@ EXPIRY_RULES: tuple[Rule[Any], ...] = (
         detail=lambda expiring: (
             f"At {moment(expiring.one.at)}. After that, browsers and pods refuse the connection."
         ),
+        prometheus=PrometheusQuery(
+            place=420,
+            promql="min(fuseboard_certificate_expiry_timestamp_seconds) - time() <",
+            summary="The certificate of web expires in {{ $value | humanizeDuration }}",
+            scale=_DAY_S,
+        ),
         runbook="token-or-certificate-expires",
     ),
     Rule[Expiring](
@@ -79,6 +86,13 @@ EXPIRY_RULES: tuple[Rule[Any], ...] = (
         detail=lambda expiring: (
             f"At {moment(expiring.one.at)}. After that, what uses it is refused."
             " It is the next one of its kind."
+        ),
+        prometheus=PrometheusQuery(
+            place=430,
+            promql="min by (environment, kind) (fuseboard_token_expiry_timestamp_seconds) - time() <",
+            summary="An {{ $labels.kind }} token expires in {{ $value | humanizeDuration }} "
+            + IN_ENVIRONMENT,
+            scale=_DAY_S,
         ),
         runbook="token-or-certificate-expires",
     ),

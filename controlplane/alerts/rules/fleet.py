@@ -3,9 +3,20 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules import headlines, history_figures, texts
+from controlplane.alerts.rules.promql import (
+    IN_ENVIRONMENT,
+    LIVE_PODS,
+    LOCAL_PODS,
+    NAMES_DEPENDENCY,
+    REQUESTS,
+    by_dependency,
+    by_environment,
+    share,
+)
 from controlplane.alerts.rules.rule import (
     FLEET,
+    PrometheusQuery,
     Rule,
     Scope,
     Subject,
@@ -16,6 +27,7 @@ from controlplane.alerts.rules.rule import (
     seconds,
 )
 from controlplane.alerts.rules.thresholds import (
+    LOCAL_SHARE,
     P99_WARN_PART,
     REFUSED_SHARE,
     REFUSED_SHARE_CRITICAL,
@@ -27,9 +39,12 @@ from controlplane.status.breakers import CANNOT_OPEN, NEAR_CALLS, PHRASES, Break
 from controlplane.status.facts import ScheduledChange
 from controlplane.status.servers import LAG_CRITICAL_S, LAG_WARN_S
 from controlplane.status.status import Status
+from fuseboard.contract.policy import Tuning
 
 #: A change this late is applied neither by the worker nor by a web process in its place.
 OVERDUE_S = 30.0
+_DEADLINE_S = Tuning().store_deadline_us / 1_000_000
+_REFUSED = "fuseboard_fleet_refused_per_second"
 #: For dependencies that have no runbook of their own.
 GENERAL_RUNBOOK = FOR_DEPENDENCIES
 
@@ -81,6 +96,12 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         dates_incident=3,
         handled="Requests over a limit are refused with the time until they can be sent again.",
         shareable=True,
+        history=history_figures.REFUSED_SHARE,
+        prometheus=PrometheusQuery(
+            place=10,
+            promql=f"{share(_REFUSED, REQUESTS)} >",
+            summary="{{ $value | humanizePercentage }} of the requests are refused " + IN_ENVIRONMENT,
+        ),
         runbook="too-many-429s",
     ),
     Rule[Status](
@@ -150,6 +171,11 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         handled="No pod is marked offline until gateways hear pods again.",
         explains=("lag", "silent", "uncounted"),
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=60,
+            promql=by_environment("fuseboard_fleet_frozen") + " == 1",
+            summary="Many pods went silent at once " + IN_ENVIRONMENT,
+        ),
         runbook="server-silent",
     ),
     Rule[BreakerStatus](
@@ -164,6 +190,12 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         text=lambda breaker: f"{breaker.name} is {PHRASES[breaker.effective]}",
         detail=lambda _: "It cannot open during the override. Check that the dependency bears the load.",
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=120,
+            promql="max by (environment) (sum without (mode)"
+            ' (fuseboard_breakers_held{mode=~"forced_closed|metrics_only|disabled"})) > 0',
+            summary="{{ $value }} breakers cannot open during their override " + IN_ENVIRONMENT,
+        ),
         runbook="breaker-held-by-hand",
     ),
     Rule[Status](
@@ -183,6 +215,12 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         weight=210,
         dates_incident=2,
         handled="The answer to each heartbeat names the newest revision, so that pods fetch it.",
+        refreshes_pods=True,
+        prometheus=PrometheusQuery(
+            place=70,
+            promql=by_environment("fuseboard_config_lag_seconds") + " >",
+            summary="Pods have not applied an edit since {{ $value | humanizeDuration }} " + IN_ENVIRONMENT,
+        ),
         runbook="configuration-lag",
     ),
     Rule[Status](
@@ -198,11 +236,19 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         since=lambda status: status.fleet.local_since,
         text=texts.local,
         detail=texts.approximate_limits,
-        headline=headlines.local,
+        # The headline of "all-local" says it.
+        headline=lambda status: None if texts.all_local(status) else headlines.local(status),
         weight=150,
         dates_incident=2,
         handled="These pods decide with local limits. They return to Redis automatically.",
         explains=("check-errors", "lock-failures", "p99"),
+        history=history_figures.LOCAL_PODS,
+        prometheus=PrometheusQuery(
+            place=80,
+            promql=f"{LOCAL_PODS} >",
+            summary="{{ $value }} pods decide without Redis " + IN_ENVIRONMENT,
+            or_critical=f"{LOCAL_PODS} > {LOCAL_SHARE:g} * {LIVE_PODS}",
+        ),
         runbook="redis-unreachable",
     ),
     Rule[Status](
@@ -258,6 +304,11 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         handled="Calls are refused, or get the fallback if there is one. The breaker tests the dependency.",
         explains=("backlog-full", "bulkhead", "bulkhead-queue", "near", "open-share", "retry-budget"),
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=90,
+            promql=by_dependency("fuseboard_breaker_state") + " == 1",
+            summary="The breaker is open: " + NAMES_DEPENDENCY,
+        ),
         runbook=GENERAL_RUNBOOK,
         own_runbook=lambda breaker: breaker.dependency.runbook,
     ),
@@ -295,6 +346,13 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         dates_incident=2,
         handled="A call whose answer is late is decided with local limits.",
         shareable=True,
+        history=history_figures.P99_PART,
+        prometheus=PrometheusQuery(
+            place=130,
+            promql=by_environment("fuseboard_fleet_redis_p99_seconds") + " >",
+            summary="Redis p99 is {{ $value | humanizeDuration }} " + IN_ENVIRONMENT,
+            scale=_DEADLINE_S,
+        ),
         runbook="redis-slow",
     ),
     Rule[Status](
@@ -315,6 +373,11 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         dates_incident=1,
         handled="Pods that rejected it keep the configuration before it.",
         explains=("lag",),
+        prometheus=PrometheusQuery(
+            place=180,
+            promql=by_environment("fuseboard_config_rejected_pods") + " > 0",
+            summary="{{ $value }} pods rejected the configuration " + IN_ENVIRONMENT,
+        ),
         runbook="configuration-lag",
     ),
     Rule[Status](
@@ -350,6 +413,12 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.silent,
         weight=140,
         dates_incident=2,
+        prometheus=PrometheusQuery(
+            place=200,
+            promql="max by (environment) (sum without (state, mode)"
+            ' (fuseboard_fleet_servers{state=~"unknown|offline"})) > 0',
+            summary="{{ $value }} pods send no heartbeats " + IN_ENVIRONMENT,
+        ),
         runbook="server-silent",
     ),
     Rule[Status](
@@ -365,6 +434,11 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         detail=texts.how_unknown,
         headline=headlines.unknown_revision,
         weight=100,
+        prometheus=PrometheusQuery(
+            place=220,
+            promql="sum by (environment) (fuseboard_fleet_unknown_revisions) > 0",
+            summary="{{ $value }} pods report a revision that Postgres never made " + IN_ENVIRONMENT,
+        ),
         runbook="unknown-revision",
     ),
     Rule[Due](
@@ -396,7 +470,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
             f" {max(status.figures.uncounted, status.figures.live_servers)} pods are missing from"
             " the rates until their second heartbeat, a few seconds from now."
         ),
-        headline=lambda _: headlines.UNCOUNTED,
+        headline=headlines.uncounted,
         weight=550,
         shareable=True,
         runbook="server-silent",

@@ -50,7 +50,6 @@ NEW_PODS = Headline(subject="New pods", join="are", verb="refused")
 NOTHING_LIMITED = Headline(subject="No limit", join="refuses", verb="anything")
 REDIS_DOWN = Headline(subject="Redis", join="is", verb="down")
 SHED = Headline(subject="Pods", join="shed", verb="requests")
-UNCOUNTED = Headline(subject="The figures", join="are", verb="incomplete")
 WRITES_REFUSED = Headline(subject="Postgres", join="refuses", verb="what a gateway writes")
 
 
@@ -141,8 +140,13 @@ def schedules(status: Status) -> Headline:
     return Headline(subject=count(status.facts.schedules_failed, "scheduled change"), join="", verb="failed")
 
 
-def silent(status: Status) -> Headline:
-    return _pods(status.fleet.silent, "is", "are", "silent")
+def silent(status: Status) -> Headline | None:
+    # Without a gateway, which another sentence names, every pod is silent.
+    return None if not status.facts.heard else _pods(status.fleet.silent, "is", "are", "silent")
+
+
+def uncounted(status: Status) -> Headline | None:
+    return Headline(subject="The figures", join="are", verb="incomplete") if status.facts.heard else None
 
 
 def unknown_revision(status: Status) -> Headline:

@@ -3,10 +3,20 @@
 from typing import Any
 
 from controlplane.alerts.rules import headlines
-from controlplane.alerts.rules.rule import FLEET, Rule, Subject, Threshold, Timing, jumping, seconds
+from controlplane.alerts.rules.promql import IN_ENVIRONMENT, by_environment
+from controlplane.alerts.rules.rule import (
+    FLEET,
+    PrometheusQuery,
+    Rule,
+    Subject,
+    Threshold,
+    Timing,
+    jumping,
+    seconds,
+)
 from controlplane.alerts.rules.thresholds import LOCK_HELD_S
 from controlplane.phrases import count, is_or_are, name_or_count, percent, span
-from controlplane.status.locks import WINDOW_S
+from controlplane.status.locks import LEAST_ATTEMPTS, WINDOW_S
 from controlplane.status.status import Status
 
 _MINUTES = f"the last {WINDOW_S / 60:.0f} minutes"
@@ -31,6 +41,19 @@ def _lost(status: Status) -> str:
     return f"{' and '.join(found)} {is_or_are(status.locks.lost)} lost"
 
 
+def _events(locks: str, once: str) -> str:
+    """Locks, and claims of work that must not be done twice, with these events, in 10 minutes."""
+    return (
+        f'(sum by (environment) (increase(fuseboard_fleet_locks_total{{event=~"{locks}"}}[10m]))'
+        f' + sum by (environment) (increase(fuseboard_fleet_once_total{{event=~"{once}"}}[10m])))'
+    )
+
+
+_FAILED_LOCKS = (
+    f"{_events('unavailable', 'unavailable')}"
+    f" / ({_events('acquired|unavailable', 'begun|unavailable')} >= {LEAST_ATTEMPTS})"
+)
+
 LOCK_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="lock-held",
@@ -49,6 +72,11 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.lock_held,
         weight=470,
         handled="The agent renews the lock as long as its process lives. It ends after that.",
+        prometheus=PrometheusQuery(
+            place=280,
+            promql=by_environment("fuseboard_fleet_locks_longest_seconds") + " >",
+            summary="A lock is in use for {{ $value | humanizeDuration }} " + IN_ENVIRONMENT,
+        ),
         runbook="locks",
     ),
     Rule[Status](
@@ -67,6 +95,11 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
         ),
         headline=headlines.lock_lost,
         weight=320,
+        prometheus=PrometheusQuery(
+            place=290,
+            promql=_events("lost", "lost") + " >",
+            summary="{{ $value }} locks were lost " + IN_ENVIRONMENT,
+        ),
         runbook="locks",
     ),
     Rule[Status](
@@ -90,6 +123,11 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.lock_failures,
         weight=330,
         handled="Work that needs a lock is not done. A pod never gives itself one.",
+        prometheus=PrometheusQuery(
+            place=270,
+            promql=f"{_FAILED_LOCKS} >",
+            summary="{{ $value | humanizePercentage }} of locks fail " + IN_ENVIRONMENT,
+        ),
         runbook="locks",
     ),
 )

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts.rules import headlines, texts
-from controlplane.alerts.rules.rule import FLEET, Rule, Scope, Subject, Timing, jumping
+from controlplane.alerts.rules.promql import IN_ENVIRONMENT, NAMES_DEPENDENCY, REQUESTS, share
+from controlplane.alerts.rules.rule import FLEET, PrometheusQuery, Rule, Scope, Subject, Timing, jumping
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.phrases import count, name_or_count, percent
 from controlplane.status.breakers import BreakerStatus
@@ -17,6 +18,7 @@ from fuseboard.contract.words import WhenFull
 
 #: Places to wait, of a policy that does not name them.
 _QUEUES = Bulkhead().queues
+_SHED = 'fuseboard_fleet_refused_per_second{reason="shed"}'
 #: Unhealthy pods that the alert names.
 _NAMED = 3
 
@@ -145,6 +147,12 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         weight=240,
         handled="Pods with shedding refuse the calls of the lowest priority first.",
         explains=("shed", "unhealthy"),
+        prometheus=PrometheusQuery(
+            place=140,
+            promql='sum by (environment) (fuseboard_fleet_pods_by_pressure{level!="normal"}) >',
+            summary="{{ $value }} pods are under pressure " + IN_ENVIRONMENT,
+            severities=("warning",),
+        ),
         runbook="pod-under-pressure",
     ),
     Rule[Status](
@@ -164,6 +172,11 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         headline=lambda _: headlines.SHED,
         weight=250,
         handled="Pods shed the calls of the lowest priority first.",
+        prometheus=PrometheusQuery(
+            place=190,
+            promql=f"{share(_SHED, REQUESTS)} >",
+            summary="Pods shed {{ $value | humanizePercentage }} of the requests " + IN_ENVIRONMENT,
+        ),
         runbook="shedding",
     ),
     Rule[Status](
@@ -208,6 +221,11 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.bulkhead_full,
         weight=280,
         handled="Calls over the size of the bulkhead are refused, or get the fallback if there is one.",
+        prometheus=PrometheusQuery(
+            place=300,
+            promql="sum by (environment, dependency) (fuseboard_fleet_bulkhead_refused_per_second) > 0",
+            summary="The bulkhead refuses calls: " + NAMES_DEPENDENCY,
+        ),
         runbook="bulkhead-full",
     ),
     Rule[BreakerStatus](
@@ -226,6 +244,14 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         ),
         headline=headlines.queue_full,
         weight=290,
+        prometheus=PrometheusQuery(
+            place=310,
+            promql=(
+                'sum by (environment, dependency) (fuseboard_fleet_bulkhead_slots{kind="queued"})'
+                ' / (sum by (environment, dependency) (fuseboard_fleet_adaptive_queue{kind="places"}) > 0) >'
+            ),
+            summary="The queue is {{ $value | humanizePercentage }} full: " + NAMES_DEPENDENCY,
+        ),
         runbook="bulkhead-full",
     ),
     Rule[BreakerStatus](
@@ -244,6 +270,14 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.no_retry_budget,
         weight=340,
         handled="Further retries are not made, so that they do not add load.",
+        prometheus=PrometheusQuery(
+            place=320,
+            promql=(
+                "sum by (environment, dependency)"
+                ' (fuseboard_fleet_retries_per_second{verdict="no_budget"}) > 0'
+            ),
+            summary="The retry budget is spent: " + NAMES_DEPENDENCY,
+        ),
         runbook="retry-budget-spent",
     ),
 )

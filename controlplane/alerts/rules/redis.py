@@ -7,8 +7,25 @@ Those of level 3 need a person at once. Gateways apply them as well, when nobody
 import re
 from typing import Any
 
-from controlplane.alerts.rules import headlines, texts
-from controlplane.alerts.rules.rule import FLEET, Rule, Scope, Subject, Threshold, Timing, jumping, seconds
+from controlplane.alerts.rules import headlines, history_figures, texts
+from controlplane.alerts.rules.promql import (
+    IN_ENVIRONMENT,
+    LIVE_PODS,
+    LOCAL_PODS,
+    USED_CAPACITY,
+    by_environment,
+)
+from controlplane.alerts.rules.rule import (
+    FLEET,
+    PrometheusQuery,
+    Rule,
+    Scope,
+    Subject,
+    Threshold,
+    Timing,
+    jumping,
+    seconds,
+)
 from controlplane.alerts.rules.thresholds import (
     LEAST_CHECKS_PER_S,
     NOT_EVALUATED_S,
@@ -24,6 +41,15 @@ _EACH_REDIS_SERVER = Scope[RedisServer](
     # The load of a server is not known while it does not answer.
     unseen=lambda status: [one.address for one in status.facts.redis_servers if not one.answers],
 )
+
+
+#: The share of questions to Redis that fail.
+_FAILED_CHECKS = (
+    "sum by (environment) (fuseboard_fleet_redis_failures_per_second)"
+    f" / (sum by (environment) (fuseboard_fleet_redis_asked_per_second) >= {LEAST_CHECKS_PER_S:g})"
+)
+#: Silent pods as well: those that are left must not speak for them.
+_PRESENT_PODS = by_environment('sum without (state, mode) (fuseboard_fleet_servers{state!="gone"})')
 
 
 def _redis_is_down(status: Status) -> bool:
@@ -46,10 +72,6 @@ def _who_confirms(status: Status) -> str:
         f"Gateways get no answer, and {local} of {count(live, 'pod')} decide without Redis."
         f" {texts.approximate_limits(status)}"
     )
-
-
-def _all_local(status: Status) -> bool:
-    return 0 < len(status.fleet.local) == status.fleet.live
 
 
 def _failed_share(status: Status) -> float:
@@ -104,7 +126,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         severity="critical",
         timing=Timing(level=3, fires_after_s=10, resolves_after_s=30),
         scope=FLEET,
-        test=_all_local,
+        test=texts.all_local,
         pods=lambda status: status.fleet.local,
         text=lambda _: "Every pod decides without Redis",
         detail=texts.approximate_limits,
@@ -117,6 +139,11 @@ STORE_RULES: tuple[Rule[Any], ...] = (
             "p99",
         ),
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=20,
+            promql=f"{LOCAL_PODS} == {LIVE_PODS} and {LIVE_PODS} > 0",
+            summary="Every pod decides without Redis " + IN_ENVIRONMENT,
+        ),
         runbook="all-pods-local",
     ),
     Rule[Status](
@@ -136,6 +163,12 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         weight=180,
         handled="Pods whose question fails decide that call with local limits.",
         shareable=True,
+        history=history_figures.FAILED_CHECKS,
+        prometheus=PrometheusQuery(
+            place=40,
+            promql=f"{_FAILED_CHECKS} >",
+            summary="{{ $value | humanizePercentage }} of the questions to Redis fail " + IN_ENVIRONMENT,
+        ),
         runbook="redis-unreachable",
     ),
     Rule[Status](
@@ -155,6 +188,12 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         handled="Pods whose question fails decide that call with local limits.",
         explains=("check-errors",),
         shareable=True,
+        history=history_figures.FAILED_CHECKS,
+        prometheus=PrometheusQuery(
+            place=50,
+            promql=f"{_FAILED_CHECKS} >",
+            summary="{{ $value | humanizePercentage }} of the questions to Redis fail " + IN_ENVIRONMENT,
+        ),
         runbook="redis-unreachable",
     ),
     Rule[Status](
@@ -174,6 +213,11 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         handled="Pods keep their configuration, and read changes from Redis.",
         explains=("silent", "uncounted"),
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=360,
+            promql="absent(fuseboard_gateway_configuration_age_seconds)",
+            summary="No gateway answers",
+        ),
         runbook="gateway-away",
     ),
     Rule[Status](
@@ -210,6 +254,11 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         ),
         handled="The worker tries again each second. Pods keep the configuration before it.",
         explains=("lag",),
+        prometheus=PrometheusQuery(
+            place=390,
+            promql="max(fuseboard_outbox_oldest_seconds) >",
+            summary="An edit waits for its publication since {{ $value | humanizeDuration }}",
+        ),
         runbook="configuration-lag",
     ),
     Rule[Status](
@@ -228,6 +277,11 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         handled="Pods and gateways keep the last configuration. Edits are refused.",
         explains=("worker-away",),
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=340,
+            promql="max(fuseboard_postgres_up) == 0",
+            summary="Postgres does not answer",
+        ),
         runbook="postgres-away",
     ),
     Rule[Status](
@@ -248,6 +302,14 @@ STORE_RULES: tuple[Rule[Any], ...] = (
             *("all-local", "blind:budgets", "blind:redis", "check-errors", "check-failures", "local"),
             *("lock-failures", "lua-error", "outbox", "p99", "redis-node", "redis-nodes"),
         ),
+        prometheus=PrometheusQuery(
+            place=150,
+            promql=(
+                f"{by_environment('fuseboard_fleet_redis_primaries_down')} > 0 and"
+                f" ({LOCAL_PODS} >= 2 or {LOCAL_PODS} == {_PRESENT_PODS} and {LOCAL_PODS} > 0)"
+            ),
+            summary="{{ $value }} primaries of Redis give no answer " + IN_ENVIRONMENT,
+        ),
         runbook="redis-unreachable",
     ),
     Rule[RedisServer](
@@ -266,6 +328,11 @@ STORE_RULES: tuple[Rule[Any], ...] = (
             " become slow, and pods decide calls locally."
         ),
         explains=("p99",),
+        prometheus=PrometheusQuery(
+            place=170,
+            promql=f"{USED_CAPACITY} >",
+            summary="Redis {{ $labels.node }} is at {{ $value | humanizePercentage }} of its capacity",
+        ),
         runbook="redis-busy",
     ),
     Rule[Status](
@@ -284,6 +351,11 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         headline=lambda _: headlines.NOTHING_LIMITED,
         weight=30,
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=210,
+            promql=by_environment("fuseboard_unlimited") + " == 1",
+            summary="No limit refuses anything " + IN_ENVIRONMENT,
+        ),
         runbook="nothing-limited",
     ),
     Rule[Status](
@@ -303,6 +375,13 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         ),
         handled="Gateways send alerts of level 3. Web makes scheduled changes.",
         shareable=True,
+        prometheus=PrometheusQuery(
+            place=370,
+            promql=f"time() - {by_environment('fuseboard_alerts_evaluated_timestamp_seconds')}"
+            f" > {NOT_EVALUATED_S:g}",
+            summary="No worker has checked the alert rules for {{ $value | humanizeDuration }} "
+            + IN_ENVIRONMENT,
+        ),
         runbook="worker-away",
     ),
 )

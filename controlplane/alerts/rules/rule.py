@@ -1,6 +1,6 @@
 """What a rule finds, and the shape of a rule."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Generic, Literal, TypeVar
@@ -210,6 +210,32 @@ class WarningOnly(Generic[S]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HistoryFigure:
+    """The figure of a rule in the stored history of the fleet."""
+
+    fields: tuple[str, ...]
+    #: Its value, from the fields, the seconds that they count, and the deadline of Redis in microseconds.
+    value: Callable[[Sequence[int], int, int], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrometheusQuery:
+    """How a Prometheus of the user finds it. ``controlplane.monitoring.prometheus_rules`` reads this."""
+
+    #: Its place in ``docs/monitoring/rules.yml``.
+    place: int
+    #: The query of a rule with a threshold ends before the threshold.
+    promql: str
+    #: Labels are written as ``{{ $labels.environment }}``.
+    summary: str
+    #: The threshold is multiplied by this, for a metric in another unit.
+    scale: float = 1
+    severities: tuple[Severity, ...] = SEVERITIES
+    #: This is critical too.
+    or_critical: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rule(Generic[S]):
     """Everything about an alert rule. Pages, messages, Prometheus rules and documents are made from it."""
 
@@ -252,8 +278,9 @@ class Rule(Generic[S]):
     pods: Callable[[S], tuple[str, ...]] | None = None
     #: What the product does about it without a person, for messages; empty for nothing.
     handled: str = ""
-    #: ``None`` for the future, and for breakers, whose state the headline names by itself.
-    headline: Callable[[S], Headline] | None = None
+    #: ``None`` for the future, and for breakers, whose state the headline names by itself. While
+    #: another sentence says the same, it returns ``None``.
+    headline: Callable[[S], Headline | None] | None = None
     #: Its place among the sentences of the headline: the lowest is the worst.
     weight: int = 0
     #: The headline counts from the oldest condition of group 1, else of group 2, else of group 3. 0: none of
@@ -266,11 +293,18 @@ class Rule(Generic[S]):
     #: rules name pods, tenants or servers.
     shareable: bool = False
 
+    #: ``None`` for a figure that is not stored.
+    history: HistoryFigure | None = None
+    #: ``None`` for what no metric shows.
+    prometheus: PrometheusQuery | None = None
+
     # What its alerts do.
     #: ``False``: pages show it, but it is no news to a person on call, because it was planned.
     alerts: bool = True
     #: ``False``: people should know, but no person has to take the alert.
     escalates: bool = True
+    #: The worker sends the configuration to pods again while it fires, and appends that to the detail.
+    refreshes_pods: bool = False
     #: It fires because workers and gateways are replaced: an upgrade mutes it.
     during_upgrades: bool = False
     #: Rules, or keys of alerts, that this rule explains.

@@ -4,11 +4,27 @@ from collections.abc import Iterable
 from typing import Any
 
 from controlplane.alerts.rules import headlines
-from controlplane.alerts.rules.rule import FLEET, Rule, Scope, Subject, Threshold, Timing, seconds
+from controlplane.alerts.rules.promql import IN_ENVIRONMENT, USED_CAPACITY
+from controlplane.alerts.rules.rule import (
+    FLEET,
+    PrometheusQuery,
+    Rule,
+    Scope,
+    Subject,
+    Threshold,
+    Timing,
+    seconds,
+)
 from controlplane.audit_export.waiting import WaitingExport
 from controlplane.phrases import count
 from controlplane.status.status import Status
-from controlplane.status.watched import Blind, RedisServer
+from controlplane.status.watched import (
+    MOST_MEMORY_SHARE,
+    MOST_OPS_SHARE,
+    MOST_REPLICATION_LAG_S,
+    Blind,
+    RedisServer,
+)
 
 _EACH_REDIS_SERVER = Scope[RedisServer](
     each=lambda status: status.facts.redis_servers,
@@ -25,6 +41,15 @@ _EACH_EXPORT = Scope[tuple[WaitingExport, float]](
     key=lambda found: found[0].target,
     subject=lambda _: Subject(kind="audit"),
 )
+
+
+_ILL_NODE = (
+    "min by (node) (fuseboard_redis_up) == 0"
+    f" or max by (node) (fuseboard_redis_replication_lag_seconds) > {MOST_REPLICATION_LAG_S:g}"
+    " or max by (node) (fuseboard_redis_memory_bytes / fuseboard_redis_memory_limit_bytes)"
+    f" > {MOST_MEMORY_SHARE:g}"
+)
+_DEGRADED_NODES = f"{_ILL_NODE} or {USED_CAPACITY} > {MOST_OPS_SHARE:g}"
 
 
 def _degraded(status: Status) -> list[RedisServer]:
@@ -78,6 +103,12 @@ AUDIT_EXPORT = Rule[tuple[WaitingExport, float]](
     text=lambda found: f"The export of the audit is stuck: {found[0].target}",
     detail=_why_stuck,
     handled="The worker tries again at least each 5 minutes. No entry is left out.",
+    prometheus=PrometheusQuery(
+        place=400,
+        promql="max by (target) (fuseboard_audit_export_oldest_seconds) >",
+        summary="The export of the audit to the {{ $labels.target }} waits since"
+        " {{ $value | humanizeDuration }}",
+    ),
     runbook="audit-export-stuck",
 )
 
@@ -118,6 +149,12 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
         test=lambda server: bool(server.ill_because),
         text=lambda server: f"Redis {server.address} {' and '.join(server.ill_because)}",
         detail=lambda server: f"It is a {server.role}.",
+        prometheus=PrometheusQuery(
+            place=160,
+            promql=_ILL_NODE,
+            summary="Redis {{ $labels.node }} gives no answer, is far behind its primary,"
+            " or has little memory left",
+        ),
         runbook="redis-nodes-degraded",
     ),
     Rule[Status](
@@ -134,6 +171,11 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
         text=lambda status: f"{count(len(_degraded(status)), 'server')} of Redis are degraded",
         detail=_which_degraded,
         explains=("redis-node",),
+        prometheus=PrometheusQuery(
+            place=410,
+            promql=f"count({_DEGRADED_NODES}) >",
+            summary="{{ $value }} servers of Redis are degraded",
+        ),
         runbook="redis-nodes-degraded",
     ),
     Rule[Status](
@@ -152,6 +194,11 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
         ),
         headline=lambda _: headlines.WRITES_REFUSED,
         weight=500,
+        prometheus=PrometheusQuery(
+            place=230,
+            promql="sum by (environment) (increase(fuseboard_gateway_writes_refused_total[10m])) > 0",
+            summary="Postgres refuses values that a gateway writes " + IN_ENVIRONMENT,
+        ),
         runbook="writes-refused",
     ),
 )

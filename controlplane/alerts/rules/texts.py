@@ -73,6 +73,10 @@ def local(status: Status) -> str:
     return f"{count(pods, 'pod')} on local fallback"
 
 
+def all_local(status: Status) -> bool:
+    return 0 < len(status.fleet.local) == status.fleet.live
+
+
 def local_pods(status: Status) -> float:
     """How many pods are on local fallback; endless if Redis itself is the likely cause."""
     local, live = len(status.fleet.local), status.fleet.live

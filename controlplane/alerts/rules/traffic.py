@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.alerts.rules import headlines
+from controlplane.alerts.rules.promql import IN_ENVIRONMENT, NAMES_DEPENDENCY, by_dependency
 from controlplane.alerts.rules.protection import EACH_DEPENDENCY
-from controlplane.alerts.rules.rule import Rule, Scope, Subject, Threshold, Timing, jumping
+from controlplane.alerts.rules.rule import PrometheusQuery, Rule, Scope, Subject, Threshold, Timing, jumping
 from controlplane.alerts.rules.thresholds import LEAST_REFUSED_PER_S
 from controlplane.fleet.live import DependencyFigures, RuleFigures
 from controlplane.phrases import moment, number, percent
@@ -21,6 +22,9 @@ LEAST_VENDOR_ANSWERS = 5
 LEAST_RUNAWAY_PER_S = 5.0
 #: The samples below which a number of refusals is a guess.
 LEAST_CALLER_SAMPLES = 5
+_CALLS = "sum by (environment, dependency) (fuseboard_fleet_calls_per_second"
+_CALLS_REFUSED = f'{_CALLS}{{outcome="refused"}})'
+_CALLS_ASKED = f'{_CALLS}{{outcome=~"done|refused"}})'
 _NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
 #: States in which a breaker refuses calls itself.
 _REFUSING = ("open", "half_open", "forced_open")
@@ -179,6 +183,15 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.all_refused,
         weight=80,
         handled="Calls are refused, or get the fallback if there is one. Each call asks the limits again.",
+        prometheus=PrometheusQuery(
+            place=30,
+            promql=(
+                f"({_CALLS_REFUSED} / {_CALLS_ASKED} and {_CALLS_REFUSED} >= {LEAST_REFUSED_PER_S:g}"
+                f" unless {by_dependency('fuseboard_breaker_state')} > 0) >"
+            ),
+            summary="Nearly every call to a dependency is refused, and its breaker is not the cause: "
+            + NAMES_DEPENDENCY,
+        ),
         runbook="calls-all-refused",
     ),
     Rule[RuleFigures](
@@ -197,6 +210,11 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.hot_key,
         weight=480,
         handled="Pods lease parts of the quota, so that they ask Redis less often.",
+        prometheus=PrometheusQuery(
+            place=110,
+            promql="sum by (environment) (fuseboard_fleet_hot_keys) > 0",
+            summary="{{ $value }} quotas are hot keys " + IN_ENVIRONMENT,
+        ),
         runbook="hot-key",
     ),
     Rule[BusyTenant](
@@ -257,6 +275,12 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         scope=EACH_DEPENDENCY,
         text=lambda breaker: f"{breaker.name} was open for {breaker.open_share * 100:.0f} % of the last hour",
         detail=lambda _: "Either it opens again and again, or it stays open.",
+        prometheus=PrometheusQuery(
+            place=100,
+            promql=by_dependency("fuseboard_breaker_open_1h_ratio") + " >",
+            summary="The breaker was open for {{ $value | humanizePercentage }} of the last hour: "
+            + NAMES_DEPENDENCY,
+        ),
         runbook="breaker-open",
         own_runbook=lambda breaker: breaker.dependency.runbook,
     ),
@@ -324,6 +348,14 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         headline=headlines.spent,
         weight=450,
         handled="What is spent refuses further calls until its period ends, unless it is a shadow.",
+        prometheus=PrometheusQuery(
+            place=330,
+            promql="max by (environment, tenant, dependency, quota) (fuseboard_quota_used_ratio) >=",
+            summary=(
+                "{{ $value | humanizePercentage }} is spent of {{ $labels.quota }}"
+                " of {{ $labels.tenant }}{{ $labels.dependency }} " + IN_ENVIRONMENT
+            ),
+        ),
         runbook="too-many-429s",
     ),
 )

@@ -1,55 +1,18 @@
 """How often a rule would have fired: stored figures of the fleet, put through the states of an alert."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState, Known, News, advance
+from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import Finding, Subject
 from controlplane.alerts.rules.settings import RuleSettings
-from controlplane.alerts.rules.thresholds import LEAST_CHECKS_PER_S
-from controlplane.series.kinds import FLEET, LATENCY_FIELDS
-from controlplane.series.percentiles import percentile
+from controlplane.series.kinds import FLEET
 from controlplane.series.reading import read
-from fuseboard.contract.sync import LATENCY_EDGES_US
 
 #: Minutes of this time are read.
 HISTORY_H = 24
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Figure:
-    fields: tuple[str, ...]
-    #: From the fields, the seconds that they count, and the deadline of Redis in microseconds.
-    of: Callable[[Sequence[int], int, int], float]
-
-
-def _refused(values: Sequence[int], known_s: int, _: int) -> float:
-    requests, refused = values
-    return refused / requests if requests > known_s else 0.0
-
-
-def _failed(values: Sequence[int], known_s: int, _: int) -> float:
-    asked, timeouts, errors = values
-    return min(1.0, (timeouts + errors) / asked) if asked >= LEAST_CHECKS_PER_S * known_s else 0.0
-
-
-def _p99(values: Sequence[int], _: int, deadline_us: int) -> float:
-    return (percentile(values, LATENCY_EDGES_US, 99) or 0.0) / deadline_us
-
-
-_CHECKS = _Figure(fields=("redis_asked", "redis_timeouts", "redis_errors"), of=_failed)
-#: Rules whose figure the history has.
-_FIGURES = {
-    "429": _Figure(fields=("requests", "refused"), of=_refused),
-    "check-errors": _CHECKS,
-    "check-failures": _CHECKS,
-    # How many pods were live is not stored, so that a share of them does not count here.
-    "local": _Figure(fields=("pods_local",), of=lambda values, *_: float(values[0])),
-    "p99": _Figure(fields=LATENCY_FIELDS, of=_p99),
-}
 
 
 def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us: int) -> int | None:
@@ -57,7 +20,7 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
 
     Minutes without figures count neither for an alert nor against it.
     """
-    figure = _FIGURES.get(rule)
+    figure = RULE_OF_KEY[rule].history
     if figure is None:
         return None
     now = timezone.now()
@@ -72,7 +35,7 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
     for place, known_s in enumerate(answer.known_s):
         values = [column[place] for column in columns]
         blind = not known_s or None in values
-        value = 0.0 if blind else figure.of([value or 0 for value in values], known_s, deadline_us)
+        value = 0.0 if blind else figure.value([value or 0 for value in values], known_s, deadline_us)
         at = float(answer.start + place * answer.step_s)
         known, news = advance(
             known,

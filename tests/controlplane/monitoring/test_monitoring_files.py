@@ -9,12 +9,12 @@ import pytest
 import yaml
 from django.core.management import call_command
 
-from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.rules.every import RULE_OF_KEY, RULES
 from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.metric_catalogue.every import EVERY
 from controlplane.monitoring.files import FILES
 from controlplane.monitoring.grafana import promql_of
-from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES, runbook_of
+from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES
 from tests.controlplane.monitoring.monitoring_tools import run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,14 +89,19 @@ def test_each_rule_has_a_runbook_and_those_of_the_product_have_its_severity() ->
     product = {(rule.key, severity) for rule in RULES for severity in rule.severities}
     keys = {rule.key for rule in RULES}
     for rule in PROMETHEUS_RULES:
-        assert (ROOT / "docs" / "runbooks" / f"{runbook_of(rule)}.md").exists(), rule.rule
-        assert (rule.rule in keys) == (rule.timing is None), "times of the product, or its own"
+        assert (ROOT / "docs" / "runbooks" / f"{rule.runbook}.md").exists(), rule.rule
+        assert rule.rule not in keys or rule.timing == RULE_OF_KEY[rule.rule].timing
         assert rule.rule not in keys or (rule.rule, rule.severity) in product
+
+
+def test_each_rule_has_its_own_place_in_the_file() -> None:
+    places = {rule.rule: rule.place for rule in PROMETHEUS_RULES}
+    assert len(set(places.values())) == len(places)
 
 
 def test_an_alert_inhibits_what_it_explains_and_nothing_worse() -> None:
     rules = yaml.safe_load((FOLDER / "alertmanager.example.yml").read_text())["inhibit_rules"]
-    levels = {rule.rule: rule.times.level for rule in PROMETHEUS_RULES}
+    levels = {rule.rule: rule.timing.level for rule in PROMETHEUS_RULES}
     ours = 'alertname=~"Fuseboard.+"'
     assert all(ours in rules[0][end] for end in ("source_matchers", "target_matchers")), "others' alerts"
     causes = [rule for rule in rules if rule["source_matchers"][0].startswith("rule=")]

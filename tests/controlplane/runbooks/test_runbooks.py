@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.alerts.rules.every import RULES
 from controlplane.alerts.rules.fleet import GENERAL_RUNBOOK
-from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES, runbook_of
+from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES
 from controlplane.runbooks.format import (
     ACTIONS,
     LONGEST_STEP,
@@ -48,7 +48,7 @@ BODY = f"## Symptoms\n\nIt is slow.\n\n## Resolution\n\n{STEPS}"
 
 
 def test_every_alert_rule_names_a_shipped_runbook() -> None:
-    named = {rule.runbook for rule in RULES} | {runbook_of(rule) for rule in PROMETHEUS_RULES}
+    named = {rule.runbook for rule in RULES} | {rule.runbook for rule in PROMETHEUS_RULES}
     assert named <= set(shipped()), named - set(shipped())
 
 
