@@ -24,6 +24,11 @@ def name_or_count(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else count(len(names), "pod")
 
 
+def range_words(least: int, most: int) -> str:
+    """The numbers that are allowed; a bound above a billion only guards the storage."""
+    return f"{least:,} or more" if most >= 1_000_000_000 else f"{least:,} to {most:,}"
+
+
 def listed(names: Sequence[str], most: int = 4, *, joint: str = " and") -> str:
     """The first names, and how many more there are."""
     more = len(names) - most

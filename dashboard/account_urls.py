@@ -8,7 +8,7 @@ from allauth.socialaccount.providers.openid_connect import views as oidc
 from django.urls import path
 from django.views.generic import RedirectView, TemplateView
 
-from dashboard.views import login
+from dashboard.views.people import login
 
 _off = TemplateView.as_view(template_name="account/account_inactive.html")
 _closed = TemplateView.as_view(template_name="account/refused.html")

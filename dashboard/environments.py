@@ -10,7 +10,7 @@ from controlplane.accounts.permissions import environment_in, role_of
 from controlplane.page_addresses import home_of, split_address
 from controlplane.policies.models import Environment
 from dashboard.hub import hub, read_environments
-from dashboard.saved_views import PLACES
+from dashboard.tables.saved_views import PLACES
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 
 

@@ -8,7 +8,7 @@ from django import forms
 
 from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
-from dashboard.moments import WRONG, moment_of
+from dashboard.words.moments import WRONG, moment_of
 
 #: What a browser sends for a date and a time.
 MOMENT = "%Y-%m-%dT%H:%M"

@@ -16,7 +16,7 @@ from controlplane.approvals.gate import Proposed
 from controlplane.page_addresses import home_of, links_into, split_address
 from dashboard.environments import environments_of, is_environment
 from dashboard.hub import hub
-from dashboard.table_files import View, is_file, table_file
+from dashboard.tables.table_files import View, is_file, table_file
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 #: Where a login leads, what answers to refused requests name, and people, who belong to no environment.

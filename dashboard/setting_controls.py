@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.errors import InvalidEdit
+from controlplane.phrases import range_words
 from controlplane.policies.setting_labels import name_and_unit, protection_label
 from dashboard.forms import whole
 from fuseboard.contract.protection_fields import TIERS, Setting
@@ -116,11 +117,6 @@ def setting_controls(setting: Setting, control: Callable[..., Control], *, hint:
     title, unit = name_and_unit(label)
     after = f", {unit}" if unit else ""
     return [control(f"{name}.{tier}", f"{title}, {tier}{after}", choices=choices) for tier in TIERS]
-
-
-def range_words(least: int, most: int) -> str:
-    """The numbers that are allowed; a bound above a billion only guards the storage."""
-    return f"{least:,} or more" if most >= 1_000_000_000 else f"{least:,} to {most:,}"
 
 
 def unplaced(

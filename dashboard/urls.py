@@ -1,53 +1,33 @@
 from django.urls import include, path
 
-from dashboard.views import (
+from dashboard.views import palette
+from dashboard.views.alerts import (
     alert_routes,
     alert_rules,
     alerts,
-    audit,
-    backlogs,
-    breaker_selection,
-    breakers,
-    budgets,
-    bulk,
-    change_requests,
-    changes,
-    counters,
-    defaults,
-    dependency_settings,
-    drills,
-    edit,
-    edit_freeze,
-    edit_preview,
-    erasures,
-    hot_keys,
-    imports,
     incident_reports,
     incidents,
-    limit_templates,
     mutes,
-    overview,
-    palette,
-    people,
-    pod_protection,
     receivers,
-    reconciliation,
-    refusal_log,
-    refusals,
+)
+from dashboard.views.breakers import breaker_selection, breakers, dependency_settings
+from dashboard.views.editor import edit, edit_preview
+from dashboard.views.fleet import backlogs, drills, overview, pod_protection, reconciliation, servers, weekly
+from dashboard.views.history import (
+    audit,
+    change_requests,
+    changes,
+    edit_freeze,
     revert,
     revisions,
-    runbook_edits,
-    runbooks,
-    saved_views,
     schedules,
-    servers,
-    tenant,
-    tenants,
-    tiers,
-    tokens,
     undo,
-    weekly,
 )
+from dashboard.views.limits import budgets, counters, defaults, hot_keys, limit_templates
+from dashboard.views.people import people, saved_views, tokens
+from dashboard.views.refusals import erasures, explain, refusal_log
+from dashboard.views.runbooks import runbook_edits, runbooks
+from dashboard.views.tenants import bulk, imports, tenant, tenants, tiers
 
 #: As in ``controlplane.urls``, for addresses of an environment, which have no pages but these.
 handler404 = "dashboard.views.page.page_not_found"
@@ -132,8 +112,8 @@ urlpatterns = [
     path("import/<uuid:draft>", imports.draft, name="draft"),
     path("tenants/bulk", bulk.bulk, name="bulk"),
     path("tenants/bulk/preview", bulk.bulk_preview, name="bulk_preview"),
-    path("explain", refusals.explain_token, name="explain"),
-    path("explain/<int:number>", refusals.explain_sample, name="explain_sample"),
+    path("explain", explain.explain_token, name="explain"),
+    path("explain/<int:number>", explain.explain_sample, name="explain_sample"),
     path("refusals", refusal_log.refusals, name="refusals"),
     path("limits/clear", counters.clear, name="clear_counter"),
     path("refusals/erase", erasures.erase_caller, name="erase"),

@@ -1,13 +1,56 @@
-"""What only the page of one breaker displays: its past, as a timeline."""
+"""What only the page of one breaker displays: how calls failed, what each pod sees, and its past."""
 
 from dataclasses import dataclass, replace
 
+from django.db import InterfaceError, OperationalError
 from django.utils.safestring import SafeString
 
+from controlplane.fleet.failed_calls import FailuresSeen, recent_failures
 from controlplane.status.facts import Transition
+from dashboard.live.breakers import Breaker, PodView
 from dashboard.live.overview import Live
 from dashboard.live.pod_lines import own_transitions
 from dashboard.live.timeline import RANGES, lanes, segments_of
+
+#: Pods that are listed, however many there are: those that differ first.
+MOST_DIFFERING = 40
+MOST_AGREEING = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """What pods see. In a large fleet only those that differ are named."""
+
+    #: See another state than the fleet, or decide alone.
+    differing: tuple[PodView, ...] = ()
+    more_differing: int = 0
+    agreeing: tuple[PodView, ...] = ()
+    more_agreeing: int = 0
+
+    @property
+    def listed(self) -> tuple[PodView, ...]:
+        return self.differing + self.agreeing
+
+
+def agreement_of(breaker: Breaker | None) -> Agreement:
+    seen = breaker.seen if breaker is not None else ()
+    differing = [view for view in seen if breaker is not None and (view.face != breaker.face or view.local)]
+    agreeing = [view for view in seen if breaker is not None and view.face == breaker.face and not view.local]
+    few = agreeing if len(agreeing) <= MOST_AGREEING else []
+    return Agreement(
+        differing=tuple(differing[:MOST_DIFFERING]),
+        more_differing=max(0, len(differing) - MOST_DIFFERING),
+        agreeing=tuple(few),
+        more_agreeing=len(agreeing) - len(few),
+    )
+
+
+def failures_of(live: Live, name: str) -> FailuresSeen | None:
+    """``None`` while Postgres, which has them, is unavailable: the rest of the page stays."""
+    try:
+        return recent_failures(live.facts.environment, name, live.facts.now)
+    except (OperationalError, InterfaceError):
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

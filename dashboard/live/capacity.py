@@ -8,7 +8,7 @@ from controlplane.fleet.live import RuleFigures
 from controlplane.policies.limits import columns_for
 from controlplane.policies.models import Tenant
 from controlplane.status.facts import Facts
-from dashboard.rate_words import rate_words
+from dashboard.words.rate_words import rate_words
 from fuseboard.contract.limit_fields import QUOTAS
 from fuseboard.contract.policy import HOT_PER_S
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from controlplane.audit.action_words import action_verb, action_words, named_target
 from controlplane.status.facts import Change
-from dashboard.labels import difference
+from dashboard.words.labels import difference
 
 #: Subjects of actions that change the configuration, so that a revert can undo them.
 _CONFIGURATION = frozenset(

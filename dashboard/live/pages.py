@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from controlplane.accounts.permissions import covered
-from dashboard.live.breaker_detail import agreement_of, failures_of
-from dashboard.live.breaker_page import past
+from dashboard.live.breaker_page import agreement_of, failures_of, past
 from dashboard.live.capacity import bulkhead_rows, hot_rows, limit_rows, retry_rows
 from dashboard.live.edited import theirs_of
 from dashboard.live.frame import Frame

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controlplane.status.facts import PodEvent, Transition
-from dashboard.labels import state_verb
-from dashboard.store_errors import mode_cause_words
+from dashboard.words.labels import state_verb
+from dashboard.words.store_errors import mode_cause_words
 
 #: Pods notice a lost Redis one after the other, and report it with their next heartbeat.
 TOGETHER_S = 30.0

@@ -1,4 +1,4 @@
-"""What only the page of one tenant displays: its quotas, and the rollout of its last edit."""
+"""What only the page of one tenant displays: its quotas, its parents, and the rollout of its last edit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from controlplane.status.facts import PodFacts
 from controlplane.status.read_facts import change_of
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS
-from dashboard.labels import policy_words
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.known import rates_known
-from dashboard.rate_words import window_words
+from dashboard.words.labels import policy_words
+from dashboard.words.rate_words import window_words
 from fuseboard.contract.limit_fields import QUOTAS
 
 _ALGORITHMS = {
@@ -187,3 +187,28 @@ def _entry_of(change: Changed) -> Entry:
         reason=made.reason,
         revision=made.number,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    tenant: Tenant
+    quotas: list[QuotaRow]
+
+
+def parents(tenant: Tenant) -> list[Parent]:
+    """The nearest parent first."""
+    found: list[Parent] = []
+    above = _above(tenant)
+    while above is not None and above.key not in {parent.tenant.key for parent in found}:
+        found.append(Parent(tenant=above, quotas=quota_rows(above, {})))
+        above = _above(above)
+    return found
+
+
+def members(tenant: Tenant) -> int:
+    rows = Tenant.objects.filter(environment=tenant.environment_id, parent=tenant.key, deleted=False)
+    return rows.count()
+
+
+def _above(tenant: Tenant) -> Tenant | None:
+    return find_tenant(tenant.environment_id, tenant.parent) if tenant.parent else None

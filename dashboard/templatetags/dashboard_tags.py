@@ -22,9 +22,17 @@ from controlplane.phrases import size as byte_size
 from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words
 from dashboard import plots
-from dashboard.browsers import browser_words
-from dashboard.change_words import ChangeWords, field_words
-from dashboard.labels import (
+from dashboard.links import limit_editor
+from dashboard.live.alerts import Alert, link_of
+from dashboard.live.breaker_looks import FACES
+from dashboard.live.breakers import Breaker
+from dashboard.live.known import NO_DATA, no_data_words
+from dashboard.live.protection import duration
+from dashboard.live.servers import Zone
+from dashboard.replay_plot import replay_plot
+from dashboard.words.browsers import browser_words
+from dashboard.words.change_words import ChangeWords, field_words
+from dashboard.words.labels import (
     cause_words,
     config_source_words,
     drill_words,
@@ -34,16 +42,8 @@ from dashboard.labels import (
     request_words,
     state_verb,
 )
-from dashboard.limit_controls import limit_editor
-from dashboard.live.alerts import Alert, link_of
-from dashboard.live.breaker_looks import FACES
-from dashboard.live.breakers import Breaker
-from dashboard.live.known import NO_DATA, no_data_words
-from dashboard.live.protection import duration
-from dashboard.live.servers import Zone
-from dashboard.moments import time_tag
-from dashboard.replay_plot import replay_plot
-from dashboard.store_errors import mode_cause_words
+from dashboard.words.moments import time_tag
+from dashboard.words.store_errors import mode_cause_words
 
 register = template.Library()
 

@@ -27,7 +27,7 @@ from dashboard.live.overview import Live, build
 from dashboard.live.pages import edits_here, frame_context, page_of
 from dashboard.live.topics import FLEET_PAGES, Topic
 from dashboard.reader import Reader, reader_of
-from dashboard.saved_views import offered_views
+from dashboard.tables.saved_views import offered_views
 from dashboard.undo import just_saved, without_saved
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 

@@ -19,10 +19,10 @@ from controlplane.policies.tenant_search import first_tenants, search_tenants
 from dashboard.environments import environments_of
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
-from dashboard.override_form import OverrideForm
-from dashboard.runbooks import every_runbook
-from dashboard.saved_views import views_of
+from dashboard.tables.saved_views import views_of
+from dashboard.views.breakers.override_form import OverrideForm
 from dashboard.views.page import current_live, text_parameter
+from dashboard.views.runbooks.runbook_texts import every_runbook
 
 #: Tenants per answer. The search of the tenants page finds the rest.
 _TENANTS = 8

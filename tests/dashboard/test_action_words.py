@@ -8,9 +8,9 @@ import pytest
 
 from controlplane.audit.action_words import _ACTIONS, action_verb, action_words, proposal_words
 from controlplane.status.facts import Change
-from dashboard.browsers import browser_words
-from dashboard.labels import difference
 from dashboard.live.change_lines import line_of
+from dashboard.words.browsers import browser_words
+from dashboard.words.labels import difference
 from tests.contract.compat.compare import RECORD
 
 #: Words of version 0.1.0 that the pages no longer use.

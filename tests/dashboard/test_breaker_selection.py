@@ -10,7 +10,7 @@ from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.breakers.overrides import end_override
 from controlplane.errors import InvalidEdit
-from dashboard.views import breaker_selection
+from dashboard.views.breakers import breaker_selection
 from tests.people import OLGA
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,7 +9,7 @@ from fleet_rows import put_figures, put_server
 from controlplane.editing import edits
 from controlplane.status.bulkhead_refusals import BulkheadRefusals, TierRefusals
 from controlplane.status.retries_lately import RetriesLately
-from dashboard.views import overview
+from dashboard.views.fleet import overview
 from tests.dashboard.shown import text_of
 from tests.people import ADA
 

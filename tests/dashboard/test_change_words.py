@@ -7,8 +7,8 @@ import pytest
 from controlplane.policies.history import Changed
 from controlplane.policies.models import BREAKER_RANGES
 from controlplane.policies.setting_labels import BREAKER, LABELS
-from dashboard.change_words import change_words, field_words
-from dashboard.setting_lines import setting_words
+from dashboard.words.change_words import change_words, field_words
+from dashboard.words.setting_lines import setting_words
 from fuseboard.contract.limit_fields import FIELDS
 from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS
 

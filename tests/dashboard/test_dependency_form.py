@@ -14,7 +14,7 @@ from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Dependency
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
-from dashboard.dependency_form import groups, typed_settings, values_of
+from dashboard.views.breakers.dependency_form import groups, typed_settings, values_of
 from fuseboard.contract.protection_fields import CALL_SETTINGS
 from tests.people import ADA
 

@@ -20,15 +20,15 @@ from controlplane.policies.models import (
     TierQuota,
 )
 from controlplane.schedules.models import Schedule
-from dashboard.change_words import change_words
 from dashboard.hub import hub
 from dashboard.live.drawing import SentFragments, draw
 from dashboard.live.edited import edited_key
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic
 from dashboard.setting_controls import Control
-from dashboard.typed_thing import Typed
+from dashboard.views.editor.form_input import Typed
 from dashboard.views.page import current_live
+from dashboard.words.change_words import change_words
 from tests.dashboard.editor_steps import PRO, WHY, base_of, head, page, quota, requests_of_pro
 from tests.dashboard.live_page import LivePage
 from tests.dashboard.shown import text_of

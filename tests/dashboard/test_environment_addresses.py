@@ -235,7 +235,7 @@ def test_links_in_runbooks_and_the_503_page_stay_in_the_environment(
     def unreachable(*_: Any, **__: Any) -> Any:
         raise OperationalError("the connection is lost")
 
-    monkeypatch.setattr("dashboard.views.tiers.context_of", unreachable)
+    monkeypatch.setattr("dashboard.views.tenants.tiers.context_of", unreachable)
     refused = client.get("/env/staging/tiers")
     assert refused.status_code == 503
     assert 'href="/env/staging/"' in refused.content.decode()

@@ -10,8 +10,8 @@ from test_override_form import PATH, TRIP, holds
 
 from controlplane.schedules.models import Schedule
 from dashboard.forms import MomentField
-from dashboard.moments import moment_of
-from dashboard.typed_thing import typed_in
+from dashboard.views.editor.form_input import typed_in
+from dashboard.words.moments import moment_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

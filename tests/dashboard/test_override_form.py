@@ -6,7 +6,7 @@ import pytest
 from fleet_rows import breaker, put_server
 from test_incidents import CLOSED, OPEN, picture
 
-from dashboard.views.breakers import preview
+from dashboard.views.breakers.breakers import preview
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

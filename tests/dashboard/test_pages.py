@@ -269,7 +269,7 @@ def test_an_empty_installation_has_pages_too(client, transactional_db, path):
 
 def test_changes_read_as_sentences():
     from controlplane.audit.action_words import action_verb, action_words, target_words
-    from dashboard.labels import count_words, difference
+    from dashboard.words.labels import count_words, difference
 
     before = {"quotas.requests.limit": 500, "quotas.requests.burst": 5, "version": 1, "tier": "pro"}
     after = before | {"quotas.requests.limit": 600, "version": 2}

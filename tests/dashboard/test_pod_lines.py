@@ -16,7 +16,7 @@ from dashboard.live.overview import build
 from dashboard.live.pages import page_of
 from dashboard.live.pod_lines import own_transitions, pod_lines
 from dashboard.live.topics import Topic, fragments
-from dashboard.store_errors import mode_cause_words
+from dashboard.words.store_errors import mode_cause_words
 
 
 def event(ago, server, detail, kind="mode"):

@@ -12,7 +12,7 @@ from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.document import environment_of, policy_of
 from controlplane.schedules.models import Schedule
-from dashboard.pod_protection_form import groups, typed_settings, values_of
+from dashboard.views.fleet.pod_protection_form import groups, typed_settings, values_of
 from fuseboard.contract.protection import PodProtection, Route
 from fuseboard.contract.protection_fields import OBSERVED_PARTS, POD_SETTINGS
 from tests.people import OLGA

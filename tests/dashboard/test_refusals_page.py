@@ -10,7 +10,7 @@ from fleet_rows import breaker, put_figures, put_server
 from refused_samples import put_samples
 
 from controlplane.usage.models import RuleDemand
-from dashboard.views.refusal_log import FILTERS
+from dashboard.views.refusals.refusal_log import FILTERS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,7 +11,7 @@ from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.one_at_a_time import alone
 from controlplane.policies.models import Change, Environment, Revision, Tenant
 from controlplane.policies.undone import _stayed, undone
-from dashboard.views import revert as revert_views
+from dashboard.views.history import revert as revert_views
 from tests.people import ADA, BOB
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,8 +15,8 @@ from controlplane.editing import edits
 from controlplane.editing.plans import drafting
 from controlplane.policies.drafts import Draft
 from controlplane.policies.models import Environment, Revision, Tenant
-from dashboard.change_words import ChangeWords
-from dashboard.changed_items import ChangedItem
+from dashboard.words.change_words import ChangeWords
+from dashboard.words.changed_items import ChangedItem
 from tests.people import ADA, BOB
 from tools.demo.story.imports import PROGRESS
 

@@ -12,7 +12,7 @@ from controlplane.editing.edits import runbooks
 from controlplane.policies import runbook_texts
 from controlplane.policies.models import Runbook, RunbookRevision
 from controlplane.runbooks.shipped import Text, shipped
-from dashboard.text_difference import MOST_LINES, difference_of
+from dashboard.views.runbooks.text_difference import MOST_LINES, difference_of
 from tests.controlplane.accounts.permission_lists import RUNBOOK
 from tests.dashboard.test_incident_pages import text
 

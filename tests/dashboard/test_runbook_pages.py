@@ -13,7 +13,7 @@ from controlplane.fleet.models import Figures
 from controlplane.runbooks.format import ACTIONS, VALUES, read_runbook, step_key
 from controlplane.runbooks.shipped import shipped
 from dashboard.live.runbook_values import _VALUES
-from dashboard.runbook_html import _FORMS, Drawing, draw_runbook
+from dashboard.views.runbooks.runbook_html import _FORMS, Drawing, draw_runbook
 from tests.dashboard.test_incident_pages import incident, text
 
 pytestmark = pytest.mark.django_db(transaction=True)

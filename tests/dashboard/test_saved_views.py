@@ -7,8 +7,8 @@ import pytest
 from controlplane.accounts import saved_views as edits
 from controlplane.accounts.models import SavedView
 from controlplane.audit.models import Entry
-from dashboard.saved_views import LISTS
-from dashboard.views.refusal_log import FILTERS
+from dashboard.tables.saved_views import LISTS
+from dashboard.views.refusals.refusal_log import FILTERS
 from tests.people import OLGA, VERA
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -199,7 +199,7 @@ def test_a_view_is_saved_from_a_further_page(log_in: Any) -> None:
 
 
 def test_views_that_cannot_be_read_are_not_called_missing(log_in: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dashboard.views.saved_views.views_of", lambda _: None)
+    monkeypatch.setattr("dashboard.views.people.saved_views.views_of", lambda _: None)
     page = log_in("vera").get("/views").content.decode()
     assert "cannot be read while Postgres is unavailable" in page
     assert "None yet" not in page

@@ -16,7 +16,7 @@ from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.fleet.models import Server
 from controlplane.policies.models import Dependency, Revision, Tier
 from controlplane.schedules.models import Schedule
-from dashboard.dependency_form import values_of
+from dashboard.views.breakers.dependency_form import values_of
 from fuseboard.contract.words import OverrideMode
 from tests.people import ADA, OLGA
 

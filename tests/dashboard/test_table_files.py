@@ -8,8 +8,8 @@ import pytest
 from test_browser_pages import PAGES
 
 from controlplane.policies.models import Environment, Tenant, Tier
-from dashboard import table_files
-from dashboard.drawn_table import drawn_table
+from dashboard.tables import table_files
+from dashboard.tables.drawn_table import drawn_table
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -6,8 +6,8 @@ import pytest
 from editor_steps import bulk_shown
 
 from controlplane.policies.models import Revision, Tenant, TenantQuota, TierQuota
-from dashboard.rate_words import window_words
-from dashboard.views.bulk import MOST_SELECTED
+from dashboard.views.tenants.bulk import MOST_SELECTED
+from dashboard.words.rate_words import window_words
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -300,8 +300,8 @@ def test_the_503_page_needs_no_store():
 
 
 def test_moments_and_dotted_names_are_readable():
-    from dashboard.labels import difference
     from dashboard.templatetags.dashboard_tags import breakable, said
+    from dashboard.words.labels import difference
 
     due = {"due_at": "2026-11-21T10:00:00+00:00"}
     assert difference(None, due) == ("", "due 2026-11-21 10:00 UTC")
@@ -334,7 +334,7 @@ def test_an_overdue_change_is_a_critical_alert():
 
 
 def test_a_changed_limit_names_its_window_and_a_plan_its_counts():
-    from dashboard.labels import difference
+    from dashboard.words.labels import difference
 
     before = {"quotas.requests.limit": 500, "quotas.requests.window_s": 60, "quotas.requests.burst": 5}
     after = {"quotas.requests.limit": 60, "quotas.requests.window_s": 1, "quotas.requests.shadow": True}

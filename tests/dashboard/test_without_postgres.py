@@ -172,7 +172,7 @@ def test_gateways_count_which_pods_confirm_an_override(
         hub.of("production"), "facts", replace(hub.of("production").facts, as_of=time.time() - 60)
     )
     gateways_report(monkeypatch, opened, opened, {})
-    monkeypatch.setattr("dashboard.views.without_postgres.CONFIRM_S", 0.0)
+    monkeypatch.setattr("dashboard.views.breakers.without_postgres.CONFIRM_S", 0.0)
     held = REASON | {"act": "forced_open", "lasts": "15"}
     answer = operator.post(PAGE, held, headers={"HX-Request": "true"})
     assert "2 of 3 pods have confirmed it so far" in answer.content.decode()

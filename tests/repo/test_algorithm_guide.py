@@ -28,7 +28,7 @@ STAY: dict[str, str] = {
     "controlplane/reconciliation/naming.py": "only a token bucket has a burst, which it allows once more",
     "controlplane/usage/budgets.py": "a budget has a calendar period, which only fixed windows have",
     "dashboard/live/capacity.py": "sliding windows are not leased; any other limit is, above the usual rate",
-    "dashboard/typed_thing.py": "only a token bucket has a burst, so any other gets 1",
+    "dashboard/views/editor/form_input.py": "only a token bucket has a burst, so any other gets 1",
     "docs/examples/quotas.yaml": "an example",
 }
 #: Words that mean nothing but an algorithm. ``concurrency`` is also a reason.

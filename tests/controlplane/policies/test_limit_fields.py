@@ -19,8 +19,9 @@ from controlplane.policies.limit_fields import (
     documentation,
 )
 from controlplane.policies.limits import VALUES, QuotaColumns
-from dashboard.limit_forms import TemplateForm, form_value
-from dashboard.typed_thing import typed_in
+from dashboard.views.editor.form_input import typed_in
+from dashboard.views.limits.template_form import TemplateForm
+from dashboard.words.limit_values import form_value
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     CALLERS,

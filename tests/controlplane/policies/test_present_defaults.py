@@ -12,7 +12,7 @@ from controlplane.policies.limits import set_columns
 from controlplane.policies.models import Dependency, Kind, SubjectLimit, TenantQuota, TierQuota
 from controlplane.policies.older_defaults import differing_rows
 from controlplane.policies.without_redis import without_redis
-from dashboard.limit_forms import TemplateForm
+from dashboard.views.limits.template_form import TemplateForm
 from fuseboard.contract.policy import BreakerPolicy, Limit, Tuning
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 from tests.controlplane.calling import API, send, token_of

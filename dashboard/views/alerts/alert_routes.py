@@ -1,0 +1,186 @@
+"""Routes of alerts: in which order they are asked, who gets an alert now, and what reaches no receiver."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts.permissions import environment_in, require
+from controlplane.alerts.models import Receiver, Route
+from controlplane.alerts.people.mute_edits import MUTABLE_RULES
+from controlplane.alerts.people.route_edits import (
+    DAYS,
+    MOST_STEPS,
+    Plan,
+    RouteValues,
+    hours_of,
+    plan_of,
+    put_route,
+    remove_route,
+    steps_of,
+)
+from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
+from controlplane.errors import InvalidEdit
+from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
+from dashboard.forms import SentNumberField, TextField, TextsField, WholeField
+from dashboard.views.page import bounded_text, context_of, dependency_names
+from dashboard.words.moments import WRONG, moment_of
+
+_LEVELS = (("1", "1 or higher"), ("2", "2 or higher"), ("3", "3"))
+#: Fields that stand in ``RouteValues`` too.
+_VALUES = tuple(field.name for field in fields(RouteValues))
+_DAYS = {str(number): number for number in range(len(DAYS))}
+_SEVERITIES = (("warning", "Warning or critical"), ("critical", "Critical"))
+
+
+class StepsInput(forms.Widget):
+    """The pairs of controls, one for each escalation."""
+
+    def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> list[tuple[str, str]]:
+        return _typed_steps(data)
+
+
+class StepsField(forms.Field):
+    widget = StepsInput
+
+    def to_python(self, value: Any) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        return tuple(
+            (WholeField().clean(after), tuple(filter(None, map(str.strip, to.split(",")))))
+            for after, to in value
+            if after or to
+        )
+
+
+class RouteForm(EditForm):
+    name = TextField(64)
+    place = WholeField(required=False)
+    owner = TextField(200)
+    least_level = SentNumberField(0, initial="1")
+    least_severity = TextField(initial="warning")
+    days = TextsField()
+    begins = TextField(5)
+    ends = TextField(5)
+    zone = TextField(64)
+    receivers = TextsField()
+    escalations = StepsField(required=False)
+
+    def save(self) -> str:
+        typed = {name: self.cleaned_data[name] for name in _VALUES}
+        # What is no day is refused with the others.
+        typed["days"] = tuple(_DAYS.get(day, -1) for day in typed["days"])
+        typed["zone"] = typed["zone"] or "UTC"
+        name, place = self.cleaned_data["name"], self.cleaned_data["place"]
+        row = put_route(name=name, place=place, values=RouteValues(**typed), **self.common)
+        return f"Route {row.name} was saved."
+
+
+class RemoveForm(EditForm):
+    name = TextField(64)
+
+    def save(self) -> str:
+        remove_route(**self.given)
+        return f"Route {self.cleaned_data['name']} was removed."
+
+
+_ACTS = {"put": RouteForm, "remove": RemoveForm}
+
+
+@require_http_methods(["GET", "POST"])
+@require("acknowledge_alert")
+def routes(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return _page(request)
+    return run_edit(chosen_form(request, _ACTS), page=_page, then="routes", needs="manage_receivers")
+
+
+def _typed_steps(typed: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (
+            TextField(10).clean(typed.get(f"after_{number}")),
+            TextField(2_000).clean(typed.get(f"to_{number}")),
+        )
+        for number in range(MOST_STEPS)
+    ]
+
+
+def _page(
+    request: HttpRequest,
+    *,
+    typed: QueryDict | None = None,
+    errors: Errors | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    environment = environment_in(request)
+    rows = routes_of(environment)
+    plan = None
+    if request.GET.get("rule") and errors is None:
+        try:
+            plan = _plan(environment, request.GET)
+        except InvalidEdit as error:
+            errors, status = error.errors, 422
+    context = context_of(request, "routes", errors=errors)
+    names = Receiver.objects.filter(environment=environment)
+    context |= {
+        "rows": [(row, hours_of(row), row.steps[0][1], steps_of(row)) for row in rows],
+        "form": _form(request, typed, rows),
+        "plan": plan,
+        "asked": request.GET,
+        "warnings": warnings(environment),
+        "receivers": names.order_by("name").values_list("name", flat=True),
+        "days": list(enumerate(DAYS)),
+        "levels": _LEVELS,
+        "severities": _SEVERITIES,
+        "kinds": (("critical", "Critical"), ("warning", "Warning")),
+        "rules": MUTABLE_RULES,
+        "dependencies": (("", "None"), *dependency_names(environment)),
+        "default": DEFAULT,
+    }
+    return render(request, "dashboard/routes.html", context, status=status)
+
+
+def _plan(environment: str, asked: QueryDict) -> Plan:
+    at = bounded_text(asked, "at", most=40).strip()
+    try:
+        moment = moment_of(at) if at else None
+    except ValueError:
+        raise InvalidEdit({"at": [WRONG]}) from None
+    return plan_of(
+        environment=environment,
+        rule=bounded_text(asked, "rule", most=64),
+        dependency=bounded_text(asked, "dependency"),
+        severity=asked.get("severity", "critical"),
+        at=moment,
+    )
+
+
+def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> dict[str, Any]:
+    """What was typed, or the route to change, or an empty form."""
+    if typed is not None and typed.get("act") == "put":
+        return {
+            **typed.dict(),
+            "days": {_DAYS[day] for day in typed.getlist("days") if day in _DAYS},
+            "receivers": set(typed.getlist("receivers")),
+            "steps": _typed_steps(typed),
+        }
+    row = next((row for row in rows if row.name == request.GET.get("edit")), None)
+    if row is None:
+        return {"least_level": "2", "zone": "UTC", "steps": [("", "")] * MOST_STEPS}
+    steps = [(str(after_min), ", ".join(names)) for after_min, names in row.steps[1:]]
+    return {
+        "name": row.name,
+        "changes": True,
+        "place": "" if row.name == DEFAULT else row.place,
+        "owner": row.owner,
+        "least_level": str(row.least_level),
+        "least_severity": row.least_severity,
+        "days": set(row.days),
+        "begins": row.begins,
+        "ends": row.ends,
+        "zone": row.zone,
+        "receivers": set(row.steps[0][1]),
+        "steps": [*steps, *[("", "")] * (MOST_STEPS - len(steps))],
+    }

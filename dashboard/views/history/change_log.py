@@ -1,0 +1,332 @@
+"""What happened to an environment, from every source that keeps it: edits, breakers, alerts and pods.
+
+This is no second audit: each line leads to the page that has the whole of it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import Case, Count, F, Func, Max, Min, Prefetch, Q, TextField, Value, When
+from django.db.models.functions import TruncMinute
+from django.urls import reverse
+
+from controlplane.accounts.models import Role
+from controlplane.alerts.incidents.markers import markers
+from controlplane.alerts.models import Alert
+from controlplane.alerts.rules.rule import Subject
+from controlplane.audit.action_words import action_words
+from controlplane.audit.models import Entry
+from controlplane.breakers.models import Transition as TransitionRow
+from controlplane.fleet.models import Event, EventKind
+from controlplane.phrases import span
+from controlplane.policies.history import Changed
+from controlplane.policies.models import Change, Revision
+from controlplane.policies.undone import Undone, undone
+from controlplane.status.breaker_lines import BreakerLine, breaker_lines
+from controlplane.status.incidents import trip_words
+from controlplane.status.read_facts import change_of, transition_of
+from dashboard.live.alerts import link_of
+from dashboard.live.change_lines import ChangeLine, line_of
+from dashboard.words.change_words import ChangeWords, change_words
+from dashboard.words.labels import (
+    cause_words,
+    event_detail_words,
+    event_words,
+    state_verb,
+)
+
+#: Kind -> its words; also the values of the filter.
+KINDS = {
+    "edit": "Edits",
+    "override": "Overrides",
+    "other": "Other actions",
+    "breaker": "Breakers",
+    "alert": "Alerts",
+    "pod": "Pods",
+    "marker": "Deployments",
+}
+#: Things of one edit that are described, and lines of each.
+_THINGS, _LINES = 3, 4
+#: Transitions that are read, before those of a breaker that opens again and again become one line.
+_TRANSITIONS = 500
+#: Events of pods are counted over ranges up to this one.
+PODS_WITHIN = timedelta(days=1)
+#: A revision and its audit entry are written by one transaction.
+_ABOUT = timedelta(minutes=1)
+_POD_KINDS = (
+    EventKind.MODE,
+    EventKind.BREAKER,
+    EventKind.SILENT,
+    EventKind.JOINED,
+    EventKind.CONFIG_REJECTED,
+    EventKind.DUPLICATE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Empty for any. ``end`` is excluded."""
+
+    environment: str
+    start: datetime
+    end: datetime
+    #: Lines, counted from the newest.
+    most: int
+    kind: str = ""
+    actor: str = ""
+    thing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    kind: str
+    name: str
+    #: created, changed or removed.
+    what: str
+    lines: tuple[ChangeWords, ...]
+    more: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happening:
+    at: datetime
+    kind: str
+    who: str
+    human: bool = False
+    what: str
+    #: What it happened to, and its page.
+    thing: str = ""
+    link: str = ""
+    detail: str = ""
+    things: tuple[Thing, ...] = ()
+    more: int = 0
+    reason: str = ""
+    revision: int | None = None
+    reverts: int | None = None
+    undone: Undone | None = None
+    revertible: bool = False
+    css: str = ""
+
+
+def happenings(wanted: Wanted) -> list[Happening]:
+    """The newest first, one more than ``most`` if there are more. Lines of one moment keep their order."""
+    sources: dict[str, Callable[[Wanted], Iterable[Happening]]] = {
+        "revision": _revisions,
+        "entry": _entries,
+        "breaker": _breakers,
+        "alert": _alerts,
+        "pod": _pods,
+        "marker": _markers,
+    }
+    of_kind = {"edit": ("revision",), "override": ("revision",), "other": ("entry",)}
+    chosen = of_kind.get(wanted.kind, (wanted.kind,)) if wanted.kind else tuple(sources)
+    found = [line for source in chosen for line in sources[source](wanted)]
+    return sorted(found, key=lambda line: line.at, reverse=True)[: wanted.most + 1]
+
+
+def _revisions(wanted: Wanted) -> Iterable[Happening]:
+    rows = Revision.objects.filter(environment=wanted.environment, at__gte=wanted.start, at__lt=wanted.end)
+    if wanted.kind == "edit":
+        rows = rows.exclude(action__startswith="breaker.")
+    elif wanted.kind == "override":
+        rows = rows.filter(action__startswith="breaker.")
+    if wanted.actor:
+        rows = rows.filter(actor=wanted.actor)
+    if wanted.thing:
+        named = Change.objects.filter(name=wanted.thing, revision__environment=wanted.environment)
+        rows = rows.filter(Q(target=wanted.thing) | Q(pk__in=named.values("revision")))
+    # A bulk edit has up to 100,000 things: a few are read of each edit.
+    few = Change.objects.order_by("kind", "name")[:_THINGS]
+    rows = rows.prefetch_related(Prefetch("changes", queryset=few, to_attr="few"))
+    shown = list(rows.order_by("-number")[: wanted.most + 1])
+    reverted = undone(wanted.environment, [row.number for row in shown])
+    entries = _entries_of(wanted.environment, [row for row in shown if not row.changed])
+    for row in shown:
+        yield _revision(row, row.few, entries.get(row.number), reverted.get(row.number))
+
+
+def _revision(
+    row: Revision, changes: list[Change], entry: Entry | None, reverted: Undone | None
+) -> Happening:
+    is_override = row.action.startswith("breaker.")
+    said = line_of(change_of(entry)) if entry is not None else None
+    return Happening(
+        at=row.at,
+        kind="override" if is_override else "edit",
+        who=row.actor,
+        human=row.role in Role.values,
+        what=action_words(row.action),
+        thing="" if changes else row.target,
+        link=reverse("breaker", args=[row.target]) if is_override and row.target else "",
+        detail=_values(said) if said is not None else "",
+        things=tuple(_thing(one) for one in changes),
+        more=max(0, row.changed - len(changes)),
+        reason=row.reason,
+        revision=row.number,
+        reverts=row.reverts,
+        undone=reverted,
+        revertible=bool(row.changed) and not (reverted and reverted.whole),
+        css="st-forced" if is_override else "",
+    )
+
+
+def _values(said: ChangeLine) -> str:
+    return f"{said.before} \u2192 {said.after}" if said.before and said.after else said.after
+
+
+def _thing(one: Change) -> Thing:
+    said = change_words(Changed(one.kind, one.name, one.before, one.after))
+    return Thing(
+        kind=one.kind,
+        name=one.name,
+        what="created" if one.before is None else "removed" if one.after is None else "changed",
+        lines=tuple(said[:_LINES]),
+        more=max(0, len(said) - _LINES),
+    )
+
+
+def _entries_of(environment: str, rows: list[Revision]) -> dict[int, Entry]:
+    """Revision -> its first audit entry. The time, which is indexed, is that of the edit, more or less."""
+    if not rows:
+        return {}
+    found = Entry.objects.filter(
+        environment=environment,
+        at__range=(rows[-1].at - _ABOUT, rows[0].at + _ABOUT),
+        revision__in=[row.number for row in rows],
+    )
+    return {entry.revision: entry for entry in found.order_by("-id") if entry.revision is not None}
+
+
+def _entries(wanted: Wanted) -> Iterable[Happening]:
+    """What people did without a revision: schedules, freezes, drills, approvals, acknowledged alerts."""
+    rows = Entry.objects.filter(
+        environment=wanted.environment, revision__isnull=True, at__gte=wanted.start, at__lt=wanted.end
+    ).exclude(action="marker.added")
+    if wanted.actor:
+        rows = rows.filter(actor=wanted.actor)
+    if wanted.thing:
+        rows = rows.filter(target_name=wanted.thing)
+    for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
+        said = line_of(change_of(row))
+        yield Happening(
+            at=row.at,
+            kind="other",
+            who=said.actor,
+            human=said.human,
+            what=said.action,
+            thing=said.target,
+            detail=_values(said),
+            reason=said.reason,
+            link=f"{reverse('audit')}?{urlencode({'q': row.request_id or row.target_name})}",
+        )
+
+
+def _breakers(wanted: Wanted) -> Iterable[Happening]:
+    """What breakers did by themselves. What a person did to one is an override."""
+    if wanted.actor:
+        return
+    rows = TransitionRow.objects.select_related("dependency").filter(
+        dependency__environment=wanted.environment, actor="", at__gte=wanted.start, at__lt=wanted.end
+    )
+    if wanted.thing:
+        rows = rows.filter(dependency__name=wanted.thing)
+    for row in breaker_lines(
+        transition_of(one) for one in rows.order_by("-at", "-generation")[:_TRANSITIONS]
+    ):
+        name = row.flapping if isinstance(row, BreakerLine) else row.dependency
+        common: dict[str, Any] = {
+            "at": datetime.fromtimestamp(row.at, wanted.end.tzinfo),
+            "kind": "breaker",
+            "who": "" if isinstance(row, BreakerLine) else row.server,
+            "thing": name,
+            "link": reverse("breaker", args=[name]),
+        }
+        if isinstance(row, BreakerLine):
+            yield Happening(**common, what=f"Breaker {row.did}", css="st-open")
+            continue
+        yield Happening(
+            **common,
+            what=f"Breaker {state_verb(row.after)}",
+            detail=trip_words(row) if row.figures else cause_words(row.cause),
+            css="st-open" if row.after == "open" else "",
+        )
+
+
+def _alerts(wanted: Wanted) -> Iterable[Happening]:
+    if wanted.actor:
+        return
+    every = Alert.objects.filter(environment=wanted.environment, fired_at__isnull=False)
+    if wanted.thing:
+        every = every.filter(subject_name=wanted.thing)
+    for column in ("fired_at", "resolved_at"):
+        ranged = every.filter(**{f"{column}__gte": wanted.start, f"{column}__lt": wanted.end})
+        for row in ranged.order_by(f"-{column}", "-pk")[: wanted.most + 1]:
+            yield _alert(row, getattr(row, column), resolved=column == "resolved_at")
+
+
+def _alert(row: Alert, at: datetime, *, resolved: bool) -> Happening:
+    kind: Any = row.subject_kind
+    subject = Subject(kind=kind, name=row.subject_name, quota=row.subject_quota)
+    lasted = span((at - (row.fired_at or at)).total_seconds()) if resolved else ""
+    critical = row.worst == "critical"
+    return Happening(
+        at=at,
+        kind="alert",
+        who="",
+        what=f"Alert resolved after {lasted}" if resolved else "Alert",
+        thing=row.text,
+        link=link_of(subject),
+        detail="" if resolved else row.detail,
+        reason=f"Acknowledged by {row.acknowledged_by}." if row.acknowledged_by else "",
+        css="" if resolved else "st-open" if critical else "st-warn",
+    )
+
+
+def _pods(wanted: Wanted) -> Iterable[Happening]:
+    """One line for what happened to several pods within the same minute."""
+    if wanted.actor or wanted.end - wanted.start > PODS_WITHIN:
+        return
+    rows = Event.objects.filter(
+        environment=wanted.environment, kind__in=_POD_KINDS, at__gte=wanted.start, at__lt=wanted.end
+    )
+    if wanted.thing:
+        rows = rows.filter(server=wanted.thing)
+    # The cause of a lost Redis differs from pod to pod.
+    change = Case(
+        When(kind=EventKind.MODE, then=Func(F("detail"), Value(": "), Value(1), function="split_part")),
+        default=F("detail"),
+        output_field=TextField(),
+    )
+    groups = (
+        rows.annotate(minute=TruncMinute("at"), change=change)
+        .values("minute", "kind", "change")
+        .annotate(pods=Count("server", distinct=True), last=Max("at"), one=Min("server"), said=Min("detail"))
+        .order_by("-last", "kind", "change")[: wanted.most + 1]
+    )
+    for group in groups:
+        alone = group["pods"] == 1
+        yield Happening(
+            at=group["last"],
+            kind="pod",
+            who="",
+            what=event_words(group["kind"]),
+            thing=group["one"] if alone else f"{group['pods']} pods",
+            link=reverse("server", args=[group["one"]]) if alone else reverse("servers"),
+            detail=event_detail_words(group["said"]),
+            css="st-warn" if group["kind"] in (EventKind.SILENT, EventKind.CONFIG_REJECTED) else "",
+        )
+
+
+def _markers(wanted: Wanted) -> Iterable[Happening]:
+    """What was deployed, as a pipeline reported it."""
+    rows = markers(wanted.environment).filter(at__gte=wanted.start, at__lt=wanted.end)
+    if wanted.actor:
+        rows = rows.filter(by=wanted.actor)
+    if wanted.thing:
+        rows = rows.filter(service=wanted.thing)
+    for row in rows[: wanted.most + 1]:
+        named = row.service if row.service not in row.text else ""
+        yield Happening(at=row.at, kind="marker", who=row.by, what=row.text, thing=named)

@@ -1,0 +1,52 @@
+"""The field *Starts* of a form: the edit is stored, and made at that time."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+
+from controlplane.accounts.permissions import environment_in
+from controlplane.errors import InvalidEdit
+from controlplane.schedules.edits import schedule_change
+from controlplane.schedules.models import Needs
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.words.moments import WRONG, moment_of
+
+
+def schedule_form(
+    request: HttpRequest,
+    starts: str,
+    document_at: Callable[[datetime], Mapping[str, Any]],
+    *,
+    what: str,
+    needs: Needs = Needs.PRESENT,
+) -> HttpResponse:
+    """Schedule what a form would save now, and show the schedules.
+
+    ``document_at`` returns the plan for the time. ``what`` names in the message what will change. Raises
+    ``InvalidEdit`` with the fields of the form, and what ``document_at`` raises.
+    """
+    try:
+        due_at = moment_of(starts)
+    except ValueError:
+        raise InvalidEdit({"starts": [WRONG]}) from None
+    document = document_at(due_at)
+    try:
+        schedule_change(
+            environment=environment_in(request),
+            due_at=due_at,
+            document=document,
+            reason=request.POST.get("reason", ""),
+            actor=actor_of(request),
+            needs=needs,
+        )
+    except InvalidEdit as error:
+        found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
+        raise InvalidEdit(found) from error
+    hub.nudge()
+    messages.success(request, f"{what} will be changed at {due_at:%-d %B %H:%M} UTC.")
+    return redirect("schedules")

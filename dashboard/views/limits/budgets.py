@@ -1,0 +1,81 @@
+"""Costs and budgets: what is spent of every quota with a calendar period, and where it leads."""
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.fleet.live import figures
+from controlplane.usage.budgets import MOST, WARN_PERCENT, Budget, budgets
+from dashboard.views.page import show
+from dashboard.words.rate_words import amount_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetRow:
+    budget: Budget
+    spent: str
+    limit: str
+    projected: str
+    #: The form that changes it.
+    edit: str
+
+    @property
+    def css(self) -> str:
+        return {"over": "st-open", "warn": "st-warn", "will_be_over": "st-warn"}.get(self.budget.state, "")
+
+    @property
+    def word(self) -> str:
+        return {
+            "over": "Over budget",
+            "warn": f"Above {WARN_PERCENT} %",
+            "will_be_over": "Will be over",
+            "ok": "Within budget",
+        }.get(self.budget.state, "Unknown")
+
+
+@require_GET
+@require_role("viewer")
+def budgets_page(request: HttpRequest) -> HttpResponse:
+    rules = figures(environment_in(request)).rules
+    busy = {(rule.tenant, rule.rule) for rule in rules if rule.tenant}
+    found = budgets(environment_in(request), busy, now=timezone.now().timestamp())
+    rows = [_row(one) for one in found.rows]
+    states = [row.budget.state for row in rows]
+    return show(
+        request,
+        "budgets",
+        "budgets.html",
+        rows=rows,
+        known=found.known,
+        cut=found.cut,
+        most=MOST,
+        over=states.count("over"),
+        near=states.count("warn"),
+        will=states.count("will_be_over"),
+        warn_percent=WARN_PERCENT,
+    )
+
+
+def _row(budget: Budget) -> BudgetRow:
+    def said(amount: int | None) -> str:
+        return "" if amount is None else amount_words(amount, budget.measure)
+
+    return BudgetRow(
+        budget=budget,
+        spent=said(budget.spent),
+        limit=amount_words(budget.limit, budget.measure),
+        projected=said(budget.projected),
+        edit=_edit(budget),
+    )
+
+
+def _edit(budget: Budget) -> str:
+    if budget.source == "vendor":
+        return reverse("dependency", args=[budget.dependency])
+    kind, key = ("tier", budget.tier) if budget.source == "tier" else ("tenant", budget.tenant)
+    return f"{reverse('edit', args=[kind])}?{urlencode({'key': key})}"

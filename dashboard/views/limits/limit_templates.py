@@ -1,0 +1,266 @@
+"""Limit templates: which limits a change would reach, and what it would have refused, before it is saved."""
+
+from dataclasses import asdict
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from controlplane.accounts.permissions import environment_in, require, require_role
+from controlplane.editing import edits
+from controlplane.editing.edits.limit_templates import changed_followers, template_plan
+from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.fleet.live import divisor
+from controlplane.policies.models import Dependency, Template, Tier
+from controlplane.policies.template_followers import Followers, count_followers, followers
+from controlplane.policies.template_starts import STARTS
+from controlplane.usage.what_if import what_if
+from dashboard.hub import hub
+from dashboard.reader import actor_of
+from dashboard.views.limits.outage import outage_words
+from dashboard.views.limits.template_form import TemplateForm
+from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
+from dashboard.words.changed_items import items_to_come
+from dashboard.words.rate_words import window_words
+
+#: How many of the limits that follow a template are listed; there may be a hundred thousand.
+_SHOWN = 100
+
+
+@require_GET
+@require_role("viewer")
+def templates(request: HttpRequest) -> HttpResponse:
+    return _list(request)
+
+
+@require_POST
+@require("edit_quota")
+def make_template(request: HttpRequest) -> HttpResponse:
+    form = TemplateForm(request.POST)
+    form.fields["name"].required = form.fields["limit"].required = form.fields["window_s"].required = True
+    if not form.is_valid():
+        return _list(request, form=form, status=422)
+    name = form.cleaned_data["name"]
+    try:
+        revision = _save(request, name, form, version=0)
+    except InvalidEdit as error:
+        return _list(request, form=_with_errors(form, error), status=422)
+    except EditConflict:
+        form.add_error("name", "A template with this name exists.")
+        return _list(request, form=form, status=409)
+    messages.success(request, f"Template {name} is saved as revision {revision}.")
+    return redirect("template", name=name)
+
+
+@require_http_methods(["GET", "POST"])
+@require_role("viewer")
+def template(request: HttpRequest, name: str) -> HttpResponseBase:
+    """One template, the limits that follow it, and the forms to change it, apply it and delete it."""
+    if request.method == "POST":
+        return require("edit_quota")(_edit)(request, name)
+    row = _find(environment_in(request), name)
+    return _page(request, row) if row else _missing(request)
+
+
+@require_POST
+@require("edit_quota")
+def template_preview(request: HttpRequest, name: str) -> HttpResponse:
+    """What saving would change, and where; nothing is written."""
+    return render(
+        request,
+        "dashboard/template.html#reach",
+        _reach(environment_in(request), name, TemplateForm(request.POST)),
+    )
+
+
+def _missing(request: HttpRequest) -> HttpResponse:
+    return not_found(request, "No such template", "There is no template with this name.")
+
+
+def _edit(request: HttpRequest, name: str) -> HttpResponse:
+    row = _find(environment_in(request), name)
+    if row is None:
+        return _missing(request)
+    act, typed = request.POST.get("act", ""), request.POST
+    form = TemplateForm(typed)
+    shown = form if act == "save" else None
+    try:
+        if act == "remove":
+            return _remove(request, row)
+        if act == "follow":
+            return _follow(request, row)
+        if not form.is_valid():
+            return _page(request, row, form=form, status=422)
+        revision = _save(request, row.name, form, version=_whole(typed.get("version")))
+    except InvalidEdit as error:
+        if shown is None:
+            return _page(request, row, errors=error.errors, act=act, status=422)
+        return _page(request, row, form=_with_errors(form, error), status=422)
+    except EditConflict as conflict:
+        return _page(request, row, form=shown, conflict=conflict, status=409)
+    except NotFound as missing:
+        return _page(request, row, errors={"it": [str(missing)]}, act=act, status=409)
+    messages.success(request, f"Template {row.name} is saved as revision {revision}.")
+    return redirect("template", name=row.name)
+
+
+def _save(request: HttpRequest, name: str, form: TemplateForm, *, version: int) -> int:
+    revision = edits.set_template(
+        environment=environment_in(request),
+        template=name,
+        expected_version=version,
+        reason=form.cleaned_data["reason"],
+        actor=actor_of(request),
+        **form.values(),
+    )
+    hub.nudge()
+    return revision
+
+
+def _remove(request: HttpRequest, row: Template) -> HttpResponse:
+    then = request.POST.get("then", "")
+    revision = edits.remove_template(
+        environment=environment_in(request),
+        template=row.name,
+        expected_version=_whole(request.POST.get("version")),
+        reason=request.POST.get("reason", ""),
+        actor=actor_of(request),
+        keep_values=then == "keep",
+        instead=then.removeprefix("instead:") if then.startswith("instead:") else None,
+    )
+    hub.nudge()
+    messages.success(request, f"Template {row.name} was deleted in revision {revision}.")
+    return redirect("templates")
+
+
+def _follow(request: HttpRequest, row: Template) -> HttpResponse:
+    kind, _, owner = request.POST.get("owner", "").partition(":")
+    common: dict[str, Any] = {
+        "environment": environment_in(request),
+        "template": row.name,
+        "expected_version": None,
+        "reason": request.POST.get("reason", ""),
+        "actor": actor_of(request),
+    }
+    limit = bounded_text(request.POST, "limit", most=64).strip()
+    if kind == "tier":
+        revision = edits.set_tier_quota(tier=owner, quota=limit, **common)
+    elif kind == "dependency":
+        revision = edits.set_vendor_limit(dependency=owner, name=limit, **common)
+    else:
+        raise InvalidEdit({"owner": ["Choose an owner."]})
+    hub.nudge()
+    messages.success(request, f"{limit} of {owner} uses template {row.name} as of revision {revision}.")
+    return redirect("template", name=row.name)
+
+
+def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int = 200) -> HttpResponse:
+    who = count_followers(environment_in(request))
+    rows = Template.objects.filter(environment=environment_in(request)).order_by("name")
+    shown = [(row, window_words(row.window_s), who.get(row.name, Followers())) for row in rows]
+    context = context_of(
+        request,
+        "templates",
+        rows=shown,
+        form=form or TemplateForm(initial=_start(request)),
+        starts=STARTS,
+        fresh=True,
+    )
+    return render(request, "dashboard/templates.html", context, status=status)
+
+
+def _start(request: HttpRequest) -> dict[str, Any]:
+    """The usual values that the address names, for a new template."""
+    name = text_parameter(request, "start", most=64)
+    return {"name": name, **asdict(STARTS[name])} if name in STARTS else {}
+
+
+def _page(
+    request: HttpRequest,
+    row: Template,
+    *,
+    form: TemplateForm | None = None,
+    conflict: EditConflict | None = None,
+    status: int = 200,
+    **extra: Any,
+) -> HttpResponse:
+    tiers = (
+        Tier.objects.filter(environment=environment_in(request))
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
+    vendors = (
+        Dependency.objects.filter(environment=environment_in(request))
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
+    others = Template.objects.filter(environment=environment_in(request)).exclude(pk=row.pk).order_by("name")
+    following = followers(environment_in(request), row.name, most=_SHOWN)
+    count = count_followers(environment_in(request)).get(row.name, Followers())
+    context = context_of(
+        request,
+        "templates",
+        row=row,
+        window=window_words(row.window_s),
+        form=form or TemplateForm(initial=TemplateForm.initial_of(row)),
+        # After a conflict, the next save knowingly replaces the other person's values.
+        version=row.version if status != 422 or form is None else form.data.get("version", ""),
+        conflict=conflict,
+        followers=following,
+        count=count,
+        left_off=count.limits - len(following),
+        owners=[
+            *((f"tier:{name}", f"tier {name}") for name in tiers),
+            *((f"dependency:{name}", f"dependency {name}") for name in vendors),
+        ],
+        others=list(others.values_list("name", flat=True)),
+        typed=request.POST,
+        **{"errors": {}, "act": "", **extra},
+    )
+    if form is not None and conflict is not None:
+        context |= _reach(environment_in(request), row.name, form)
+    return render(request, "dashboard/template.html", context, status=status)
+
+
+def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:
+    """The limits that would change, and a replay of the last days with the new values."""
+    form.fields["reason"].required = False
+    if not form.is_valid():
+        # The form reports it when it is sent. An incomplete number is not a mistake yet.
+        return {"reach": None}
+    try:
+        found = edits.preview_template(environment=environment, template=name, **form.values())
+        replayed = what_if(environment, template_plan(name, **form.values()))
+    except InvalidEdit as error:
+        return {"reach": None, "wrong": [text for texts in error.errors.values() for text in texts][:3]}
+    outage = outage_words(environment, form.columns(), pods=divisor(environment))
+    changes = [change for change in found.changes if change.kind != "template"]
+    return {
+        "outage": outage,
+        "reach": str(changed_followers(found, name)),
+        "things": items_to_come(environment, changes, 5),
+        "more": max(0, len(changes) - 5),
+        "whatif": replayed,
+    }
+
+
+def _with_errors(form: TemplateForm, error: InvalidEdit) -> TemplateForm:
+    names = {"quota": "name", "template": None}
+    for field, found in error.errors.items():
+        known = names.get(field, field)
+        form.add_error(
+            known if known in form.fields else None, [forms.ValidationError(text) for text in found]
+        )
+    return form
+
+
+def _find(environment: str, name: str) -> Template | None:
+    return Template.objects.filter(environment=environment, name=name[:64].replace("\x00", "")).first()
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else -1

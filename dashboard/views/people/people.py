@@ -1,0 +1,270 @@
+"""Who may log in and what they may do; and the page behind a single-use link."""
+
+from functools import partial
+from typing import Any
+
+from allauth.mfa.models import Authenticator
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from controlplane.accounts import logins, single_use_links
+from controlplane.accounts import people as edits
+from controlplane.accounts.models import Login, Role, User
+from controlplane.accounts.owned_tokens import count_by_owner, tokens_of
+from controlplane.accounts.permissions import environment_in, require
+from controlplane.change_requests.waiting import Waiting, cancel_lost, seen_by, waiting_of
+from controlplane.errors import InvalidEdit, NotFound
+from controlplane.fleet.models import Server
+from controlplane.phrases import count
+from controlplane.policies.models import Dependency, Environment
+from controlplane.validation import Problems
+from dashboard.edit_form import EditForm, chosen_form, run_edit
+from dashboard.forms import TextField
+from dashboard.tables.table_files import rows_listed
+from dashboard.views.page import context_of, not_found
+from fuseboard.contract.words import is_slug
+
+_ROLES = tuple(Role.choices)
+#: Names that the form of roles suggests.
+_MOST_SERVICES = 200
+
+
+class PeopleForm(EditForm):
+    """People belong to no environment."""
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return {name: value for name, value in super().common.items() if name != "environment"}
+
+
+class InviteForm(PeopleForm):
+    username = TextField(10_000)
+    email = TextField(10_000)
+    role = TextField()
+
+    def save(self) -> HttpResponse:
+        link = self.request.build_absolute_uri(edits.invite_person(**self.given))
+        return _people(self.request, link=link, invited=self.cleaned_data["username"])
+
+
+@require_http_methods(["GET", "POST"])
+@require("manage_people")
+def people(request: HttpRequest) -> HttpResponse:
+    """All people, and the form to invite one."""
+    if request.method != "POST":
+        return _people(request)
+    return run_edit(InviteForm(request), page=_people)
+
+
+def _people(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+    with_factor = set(Authenticator.objects.filter(type="totp").values_list("user_id", flat=True))
+    tokens = count_by_owner()
+    rows = [
+        {
+            "user": user,
+            "tokens": tokens.get(user.username, 0),
+            "factor": user.pk in with_factor,
+            "needs_factor": user.is_active and logins.needs_second_factor(user),
+            "elsewhere": [
+                *((f"in {name}", role) for name, role in sorted(user.environment_roles.items())),
+                *(
+                    (f"for {service} in {name}", role)
+                    for name, roles in sorted(user.service_roles.items())
+                    for service, role in sorted(roles.items())
+                ),
+            ],
+            # Has not logged in yet, in any way.
+            "invited": user.is_active and user.last_login is None and not user.has_usable_password(),
+        }
+        for user in User.objects.order_by("username")[: rows_listed(request, 500)]
+    ]
+    context = context_of(request, "people", rows=rows, roles=_ROLES, **extra)
+    return render(request, "dashboard/people.html", context, status=status)
+
+
+class PersonForm(PeopleForm):
+    """A button of the page of one person."""
+
+    cancel = TextField()
+
+    def save(self) -> str | HttpResponse:
+        name = self.known["username"]
+        match self.act:
+            case "cancel":
+                return f"Cancelled: {count(len(self._cancel_lost()), 'waiting change')} of {name}."
+            case "off":
+                with transaction.atomic():
+                    edits.switch_person(active=False, **self.common)
+                    after = self._after()
+                return (
+                    f"{name} is deactivated and logged out everywhere."
+                    f" API tokens of {name} are revoked.{after}"
+                )
+            case "on":
+                edits.switch_person(active=True, **self.common)
+                return f"{name} can log in again. Revoked API tokens stay revoked."
+            case "logout":
+                return f"{name} is logged out of {count(edits.log_out_everywhere(**self.common), 'session')}."
+            case "factor":
+                edits.remove_second_factor(**self.common)
+                return f"{name} now logs in without a second factor."
+            case _:
+                link = self.request.build_absolute_uri(edits.send_new_link(**self.common))
+                return _person(self.request, name, link=link)
+
+    def _cancel_lost(self) -> list[Waiting]:
+        problems = Problems()
+        problems.reason(self.cleaned_data["reason"])
+        problems.settle()
+        return cancel_lost(reader=self.request.user, **self.common)
+
+    def _after(self) -> str:
+        """What happens to the waiting changes that the person may not make any more, for the message."""
+        if self.cleaned_data["cancel"]:
+            return f" Cancelled: {count(len(self._cancel_lost()), 'waiting change')}."
+        waiting = seen_by(self.request.user, waiting_of(self.known["username"]))
+        lost = [one for one in waiting if one.lost]
+        return f" {count(len(lost), 'waiting change')} will fail: see below." if lost else ""
+
+
+class RolesForm(PersonForm):
+    role = TextField()
+
+    def save(self) -> str:
+        name = self.known["username"]
+        typed = {slug: self.data.get(f"in-{slug}", "same") for slug in _environments()}
+        there = {slug: "" if role == "none" else role for slug, role in typed.items() if role != "same"}
+        with transaction.atomic():
+            edits.change_roles(
+                role=self.cleaned_data["role"],
+                environment_roles=there,
+                service_roles=_typed_services(self.data),
+                **self.common,
+            )
+            after = self._after()
+        return (
+            f"The roles of {name} were changed. API tokens of {name} follow at once,"
+            f" open pages within seconds.{after}"
+        )
+
+
+_ACTS = {"roles": RolesForm} | dict.fromkeys(("cancel", "off", "on", "logout", "factor", "link"), PersonForm)
+
+
+@require_http_methods(["GET", "POST"])
+@require("manage_people")
+def person(request: HttpRequest, name: str) -> HttpResponse:
+    """One person: roles, sessions, and what to do when a password or second factor is lost."""
+    if not User.objects.filter(username=name).exists():
+        return not_found(request, "No such person", "There is no account with this name.")
+    if request.method != "POST":
+        return _person(request, name)
+    form = chosen_form(request, _ACTS, username=name)
+    return run_edit(form, page=partial(_person, name=name), then=reverse("person", args=[name]))
+
+
+def _typed_services(typed: Any) -> dict[str, dict[str, str]] | None:
+    """Environment -> service -> role, as typed in rows; ``None`` from a page without these rows."""
+    if "service" not in typed:
+        return None
+    names = ("service-environment", "service", "service-role")
+    found: dict[str, dict[str, str]] = {}
+    for environment, service, role in zip(*(typed.getlist(name) for name in names), strict=False):
+        if service.strip() and role:
+            found.setdefault(environment, {})[service.strip()] = role
+    return found
+
+
+def _service_rows(here: str, given: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """The rows of the form, and an empty one for another service."""
+    found = [
+        (environment, service, role)
+        for environment, roles in sorted(given.items())
+        for service, role in sorted(roles.items())
+    ]
+    return [
+        {
+            "ids": [f"f-service-{part}-{number}" for part in ("in", "name", "role")],
+            "environment": environment,
+            "service": service,
+            "role": role,
+        }
+        for number, (environment, service, role) in enumerate([*found, (here, "", "")])
+    ]
+
+
+def _services() -> list[str]:
+    """Names that may be meant: services of pods, and owners of dependencies."""
+    pods = Server.objects.order_by("service").values_list("service", flat=True).distinct()[:_MOST_SERVICES]
+    owners = Dependency.objects.order_by("owner").values_list("owner", flat=True).distinct()[:_MOST_SERVICES]
+    return sorted(name for name in {*pods, *owners} if is_slug(name))
+
+
+def _environments() -> list[str]:
+    return list(Environment.objects.order_by("slug").values_list("slug", flat=True))
+
+
+def _person(
+    request: HttpRequest, name: str, *, typed: Any = None, status: int = 200, **extra: Any
+) -> HttpResponse:
+    user = User.objects.get(username=name)
+    tokens = tokens_of(user)
+    services = _typed_services(typed) if typed is not None else None
+    logins_now = Login.objects.filter(user=user, ended_at__isnull=True, expires_at__gt=timezone.now())
+    context = context_of(
+        request,
+        "people",
+        person=user,
+        tokens=tokens,
+        ends={"logins": logins_now.count(), "tokens": [owned for owned in tokens if owned.works]},
+        roles=_ROLES,
+        environments=[(slug, _role_in(user, slug)) for slug in _environments()],
+        services=_service_rows(environment_in(request), user.service_roles if services is None else services),
+        service_names=_services(),
+        places=[(slug, slug) for slug in _environments()],
+        service_roles=(("", "No role"), *((word, word.capitalize()) for word in edits.OF_SERVICE)),
+        logins=logins_now.order_by("-created_at")[: rows_listed(request, 20)],
+        waiting=(waiting := seen_by(request.user, waiting_of(name))),
+        lost=sum(bool(one.lost) for one in waiting),
+        factor=Authenticator.objects.filter(user=user, type="totp").exists(),
+        needs_factor=logins.needs_second_factor(user),
+        typed=typed,
+        **extra,
+    )
+    return render(request, "dashboard/person.html", context, status=status)
+
+
+def _role_in(user: User, environment: str) -> str:
+    """The value of the choice: ``same`` as the default role, ``none``, or a role."""
+    return user.environment_roles.get(environment, "same") or "none"
+
+
+@sensitive_post_parameters("password", "again")
+@require_http_methods(["GET", "POST"])
+def welcome(request: HttpRequest, link: str) -> HttpResponseBase:
+    """Sets the password of the person for whom the link was made. Opening the link does not use it up."""
+    user = single_use_links.person_of(link)
+    if user is None:
+        return render(request, "dashboard/welcome.html", status=404)
+    errors: dict[str, list[str]] = {}
+    if request.method == "POST":
+        password = request.POST.get("password", "")
+        try:
+            if password != request.POST.get("again", ""):
+                raise InvalidEdit({"again": ["The passwords do not match."]})
+            address = request.META.get("REMOTE_ADDR", "")
+            single_use_links.use_link(text=link, password=password, address=address)
+        except InvalidEdit as error:
+            errors = error.errors
+        except NotFound:
+            return render(request, "dashboard/welcome.html", status=404)
+        else:
+            return redirect("login")
+    context = {"person": user, "errors": errors}
+    return render(request, "dashboard/welcome.html", context, status=422 if errors else 200)

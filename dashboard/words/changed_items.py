@@ -1,0 +1,69 @@
+"""Changed things as pages list them: each with its lines in words."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from controlplane.editing.edits.shown import quotas_to_inherit, thing_as_of
+from controlplane.editing.plans.difference import what
+from controlplane.policies.document import environment_of
+from controlplane.policies.fields import Fields
+from controlplane.policies.history import Changed
+from dashboard.words.change_words import ChangeWords, Tiers, change_words
+
+
+@dataclass(frozen=True)
+class ChangedItem:
+    """One changed thing, as a page displays it."""
+
+    kind: str
+    name: str
+    what: str
+    lines: list[ChangeWords]
+
+
+class TiersAsOf:
+    """The quotas that tenants inherit from each tier as of a revision; ``None`` for the newest."""
+
+    def __init__(self, environment: str, number: int | None) -> None:
+        self._environment, self._number = environment, number
+        self._quotas = cache(self._read)
+
+    def __call__(self, tier: str) -> Mapping[str, Fields]:
+        return self._quotas(tier)
+
+    def _read(self, tier: str) -> Mapping[str, Fields]:
+        number = self._number
+        if number is None:
+            number = environment_of(self._environment).revision
+        return quotas_to_inherit(thing_as_of(self._environment, number, "tier", tier))
+
+
+class TiersWith:
+    """The same after some changes: a tenant may follow a tier that is changed with it."""
+
+    def __init__(self, tiers: Tiers, changes: Iterable[Any]) -> None:
+        self._tiers = tiers
+        self._changed = {each.name: each.after for each in changes if each.kind == "tier"}
+
+    def __call__(self, tier: str) -> Mapping[str, Fields]:
+        if tier in self._changed:
+            return quotas_to_inherit(self._changed[tier])
+        return self._tiers(tier)
+
+
+def changed_items(changes: Iterable[Any], before: Tiers, after: Tiers) -> list[ChangedItem]:
+    """Return the items of ``Change`` or ``Changed``: each has kind, name, before and after."""
+    found = []
+    for each in changes:
+        change = Changed(each.kind, each.name, each.before, each.after)
+        lines = change_words(change, before, after)
+        found.append(ChangedItem(change.kind, change.name, what(change), lines))
+    return found
+
+
+def items_to_come(environment: str, changes: Sequence[Any], most: int) -> list[ChangedItem]:
+    """Return the first items of changes that are not made yet, compared with the newest revision."""
+    tiers = TiersAsOf(environment, None)
+    return changed_items(changes[:most], tiers, TiersWith(tiers, changes))

@@ -1,0 +1,204 @@
+"""The words of the pages for what is stored as keys: actions, causes, states and kinds."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.status.incidents import CAUSES
+from dashboard.words.store_errors import mode_cause_words
+
+#: What a plan did, as a key of its counts: ``tenant.changed``.
+_COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
+#: Cause of a transition, as it is stored.
+_CAUSES = CAUSES | {
+    "elapsed": "open time is over, probing",
+    "probing": "open time is over, probing",
+    "recovered": "probes succeeded",
+    "forced": "override",
+    "forced_open": "override: forced open",
+    "forced_closed": "override: forced closed",
+    "metrics_only": "override: metrics only",
+    "disabled": "override: disabled",
+    "reset": "reset by an operator",
+    "own_breaker": "own breaker",
+    "expired": "the override expired",
+    "override_ended": "an operator ended the override",
+}
+_DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}
+#: First parts of a field name that add nothing for a reader.
+_GROUPS = {"override", "quotas", "vendor_limits", "breaker", "protection"}
+#: Fields of change requests and approval rules -> what they count.
+_COUNTED = {"things": "item", "needed": "approval"}
+#: Last parts of a field name that are units.
+_UNITS = {"s": "s", "ms": "ms", "us": "\u00b5s", "percent": "%"}
+#: Fields that mean nothing without the others.
+_QUIET_FIELDS = {
+    "version",
+    "author",
+    "base",
+    "drill",
+    "title",
+    "body",
+    "reason",
+    "ticket",
+    "revision",
+    "epoch",
+    "name",
+    "environment",
+    "id",
+    "changed_revision",
+    "reset_revision",
+}
+
+
+def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[str, str]:
+    """The old and the new values of a change, as short texts; empty when there are none."""
+    old, new = _flat(before), _flat(after)
+    fields = [
+        field
+        for field in (new.keys() | old.keys()) - _QUIET_FIELDS
+        if old.get(field) != new.get(field)
+        and (old.get(field) or new.get(field))
+        and not isinstance(new.get(field) or old.get(field), dict | list)
+    ]
+    shown = sorted(fields, key=_weight)
+    limits = [field for field in shown if field.endswith(" limit")]
+    # Of a limit: its size, its burst, its window and whether it refuses. The page of the quota has the rest.
+    besides = [field for field in shown if field.endswith((" burst", " window_s", " shadow"))]
+    counts = [field for field in shown if _COUNT.fullmatch(field)]
+    shown = counts or ([*limits[:2], *besides[:3]] if limits else shown[:2])
+    was = ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, ""))
+    now = ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, ""))
+    # Values that differ by less than the texts show, such as seconds, are not a change to a reader.
+    return ("" if was == now else was, now)
+
+
+def planned_words(fields: dict[str, Any]) -> list[str]:
+    """Every value that a plan sets, also one that switches something off or empties it."""
+    flat = _flat(fields)
+    return [_planned(field, flat[field]) for field in sorted(flat, key=_weight)]
+
+
+def _planned(field: str, value: Any) -> str:
+    if value == "":
+        return f"no {field.replace('_', ' ')}"
+    if isinstance(value, list):
+        return f"{field.replace('_', ' ')} {', '.join(map(str, value)) or 'none'}"
+    moment = f"{str(value)[:16].replace('T', ' ')} UTC"
+    return f"until {moment}" if field.endswith("expires_at") else _said(field, value)
+
+
+def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
+    """``quotas.orders.limit`` to ``orders limit``: the target names the owner."""
+    flat = {}
+    for field, value in (fields or {}).items():
+        group, _, rest = field.partition(".")
+        # A quota may have dots in its name; its column has none.
+        flat[" ".join(rest.rpartition(".")[::2]).strip() if rest and group in _GROUPS else field] = value
+    return flat
+
+
+def _weight(field: str) -> tuple[int, str]:
+    first, last = ("mode", "limit", "tier", "suspended", "burst", "window_s"), field.rpartition(" ")[2]
+    return (first.index(last) if last in first else len(first), field)
+
+
+def _said(field: str, value: Any) -> str:
+    if field == "mode":
+        return str(value).replace("_", " ")
+    if field in _COUNTED:
+        return f"{value:,} {_COUNTED[field]}{'' if value == 1 else 's'}"
+    if field == "kind":
+        return drill_words(str(value)) if str(value) in _DRILLS else f"kind {value}"
+    if field.endswith("_until_us") and isinstance(value, int):
+        # Of a part that only observes.
+        moment = datetime.fromtimestamp(value / 1_000_000, UTC)
+        return f"{field.removesuffix('_until_us').replace('_', ' ')} until {moment:%Y-%m-%d %H:%M} UTC"
+    if field == "expires_at":
+        return f"until {str(value)[11:16]}"
+    if _MOMENT.match(str(value)):
+        name = "" if field == "at" else f"{field.removesuffix('_at').replace('_', ' ')} "
+        return f"{name}{str(value)[:16].replace('T', ' ')} UTC"
+    if isinstance(value, bool):
+        return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
+    if _COUNT.fullmatch(field):
+        return count_words(field, value)
+    name, _, suffix = field.rpartition("_")
+    if isinstance(value, int) and name and suffix in _UNITS:
+        return f"{name.replace('_', ' ')} {value:,} {_UNITS[suffix]}"
+    if isinstance(value, int):
+        return f"{field.replace('_', ' ')} {value:,}"
+    return f"{field.replace('_', ' ')} {value}"
+
+
+def count_words(key: str, count: int) -> str:
+    """``tenant.changed`` and 2 to "2 tenants changed"."""
+    what, _, done = key.replace("_", " ").partition(".")
+    plural = what if count == 1 else f"{what.removesuffix('y')}ies" if what.endswith("y") else f"{what}s"
+    return f"{count:,} {plural} {done}"
+
+
+def cause_words(cause: str) -> str:
+    """The cause of a transition, for people."""
+    return _CAUSES.get(cause, cause.replace("_", " "))
+
+
+def state_verb(state: str, *, own: bool = False) -> str:
+    """What a breaker does that changes to a state; with ``own``, what a pod does with its own breaker."""
+    return {"open": "opened", "half_open": "probes with" if own else "is probing"}.get(state, state)
+
+
+def policy_words(policy: str) -> str:
+    """What a limit does without Redis."""
+    return {
+        "fail_open": "allows",
+        "fail_closed": "refuses",
+        "local_share": "local share",
+        "reserved": "reserved share",
+    }.get(policy, policy)
+
+
+def event_words(kind: str) -> str:
+    """What happened to a pod."""
+    return {
+        "joined": "Joined",
+        "left": "Left",
+        "silent": "No heartbeat",
+        "offline": "Offline",
+        "back": "Heartbeat is back",
+        "mode": "Mode changed",
+        "config_rejected": "Configuration rejected",
+        "config_accepted": "Configuration applied",
+        "duplicate": "Duplicate name",
+        "breaker": "Own breaker",
+    }.get(kind, kind.replace("_", " "))
+
+
+def config_source_words(source: str) -> str:
+    """Where a pod got its configuration from."""
+    return {
+        "http": "from the control plane",
+        "redis": "from Redis",
+        "disk": "from the copy on its disk",
+        "bootstrap": "from its bootstrap file",
+        "built_in": "from the built-in defaults",
+    }.get(source, f"from {source}")
+
+
+def event_detail_words(detail: str) -> str:
+    """The detail of an event of a pod; a trigger of the database stores it."""
+    change, found, cause = detail.partition(": ")
+    if found and " -> " in change:
+        return f"{change}: {mode_cause_words(cause)}"
+    return {"it said goodbye": "stopped cleanly"}.get(detail, detail)
+
+
+def request_words(state: str) -> str:
+    """The state of a change request."""
+    return "Waiting for approval" if state == "open" else state.capitalize()
+
+
+def drill_words(kind: str) -> str:
+    """What a drill simulates."""
+    return _DRILLS.get(kind, kind)
