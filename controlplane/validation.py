@@ -118,3 +118,10 @@ class Problems:
         seen = [c for c in value if unicodedata.category(c) != "Cf"] if isinstance(value, str) else []
         if isinstance(value, str) and len("".join(seen).strip()) < SHORTEST_REASON:
             self.add("reason", MISSING_REASON)
+
+
+def check_reason(reason: object) -> None:
+    """Raise ``InvalidEdit`` unless the reason says enough."""
+    problems = Problems()
+    problems.reason(reason)
+    problems.settle()

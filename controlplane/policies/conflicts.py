@@ -61,23 +61,21 @@ def check_revision(*, environment: str, expected: int | None, making: int | None
     )
 
 
-def check_fields(
-    *, environment: str, kind: str, name: str, prefix: str, expected: int | None, making: int, now: Fields
-) -> None:
-    """Raise ``EditConflict`` when fields of one thing were changed after revision ``expected``.
+def check_section(environment: str, section: str, *, expected: int, head: int, now: Fields) -> None:
+    """Raise ``EditConflict`` when a section of the environment was changed after revision ``expected``.
 
-    ``prefix`` begins their names. ``making`` is the revision being made, whose changes are not stored yet.
-    ``None`` skips the check.
+    ``head`` is the newest revision, and ``now`` has the fields of the environment.
     """
-    if expected is None or expected == making - 1:
+    if expected == head:
         return
+    prefix = f"{section}."
     later = [
         change
-        for change in changes_of(environment, kind, name, after=expected)
+        for change in changes_of(environment, "environment", environment, after=expected)
         if _part(change.before, prefix) != _part(change.after, prefix)
     ]
     first = first_recorded(environment)
-    is_known = first is not None and first <= expected + 1 and expected < making
+    is_known = first is not None and first <= expected + 1 and expected <= head
     if is_known and not later:
         return
     was = _part(later[0].before, prefix) if later else {}
@@ -87,7 +85,7 @@ def check_fields(
     latest = later[-1].revision if later else None
     raise EditConflict(
         expected_version=expected,
-        current_version=making - 1,
+        current_version=head,
         changed={field: after for field, (_, after) in different(was, is_now).items()},
         by=latest.actor if latest else "",
         at=latest.at if latest else None,

@@ -6,6 +6,7 @@ import pytest
 
 from tests.dashboard.editor_steps import base_of, page
 from tests.people import PASSWORD, SEED, create_person
+from tests.tenants import create_tenants
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -168,11 +169,9 @@ def test_the_preview_displays_the_effect_and_does_nothing(log_in):
 
 
 def test_tenants_are_searched_and_paged_by_the_server(log_in):
-    from controlplane.editing import edits
-
     client = log_in("vera")
     many = [(f"shop-{i:03d}", "free", f"Shop {i}") for i in range(120)]
-    edits.create_tenants(environment="production", tenants=many, reason="for a test", actor=SEED)
+    create_tenants(tenants=many, actor=SEED)
     page = client.get("/tenants").content.decode()
     assert "shop-048" in page
     assert "shop-049" not in page

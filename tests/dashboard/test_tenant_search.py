@@ -3,16 +3,15 @@
 import pytest
 
 from tests.people import SEED
+from tests.tenants import create_tenants
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_search_finds_ids_and_names_regardless_of_case(log_in):
-    from controlplane.editing import edits
-
     client = log_in("vera")
     many = [("Shop-9", "free", "Blumen Müller"), ("shop-10", "free", "50%_off"), ("shop-11", "free", "")]
-    edits.create_tenants(environment="production", tenants=many, reason="for a test", actor=SEED)
+    create_tenants(tenants=many, actor=SEED)
     keys = ("Shop-9", "shop-10", "shop-11")
     for query, wanted in (
         ("SHOP-", keys),

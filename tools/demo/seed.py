@@ -17,6 +17,7 @@ from controlplane.accounts.tokens import create_agent_token, revoke_token
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
 from controlplane.editing import edits
+from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.policies.models import Dependency
 from controlplane.policies.protection_presets import preset_of_kind
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT, Algorithm, FailurePolicy, Period
@@ -72,8 +73,13 @@ def _configuration() -> None:
             **asdict(quota),
         )
     tenants = [(tenant.key, tenant.tier, tenant.title) for tenant in scenario.TENANTS]
-    edits.create_tenants(
-        environment=ENVIRONMENT, tenants=[*tenants, *scenario.RESERVED], reason=_REASON, actor=DIRECTOR
+    rows = {key: {"tier": tier, "title": title} for key, tier, title in (*tenants, *scenario.RESERVED)}
+    apply_plan(
+        environment=ENVIRONMENT,
+        plan=plan_from_document({"tenants": rows}),
+        expected_revision=None,
+        reason=_REASON,
+        actor=DIRECTOR,
     )
     edits.set_tenant_quota(
         environment=ENVIRONMENT,

@@ -57,7 +57,6 @@ from controlplane.editing.edits.runbooks import (
 from controlplane.editing.edits.tenants import (
     change_tier,
     create_tenant,
-    create_tenants,
     move_tenant,
     remove_tenant,
     resume_tenant,
@@ -74,7 +73,6 @@ __all__ = [
     "create_dependency",
     "create_environment",
     "create_tenant",
-    "create_tenants",
     "create_tier",
     "describe_dependency",
     "keep_edited_runbook",

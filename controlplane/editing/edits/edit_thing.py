@@ -25,15 +25,15 @@ from controlplane.editing.plans.resolving import PREFIX, Wanted, fit, resolve
 from controlplane.editing.plans.schema import SECTIONS
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
-from controlplane.policies.conflicts import check_version
+from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
+from controlplane.policies.conflicts import check_section, check_version
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import Change, Dependency, Tenant, TenantQuota, Tier
 from controlplane.policies.state import State, Thing, read_referable, read_state, read_thing
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 _ROWS: dict[str, tuple[type[Any], str]] = {
@@ -58,8 +58,11 @@ class ThingEdit:
     #: The revision that the page showed; ``None`` for a new thing. An edit of the ``NEWEST`` state becomes a
     #: revision also if it changes nothing.
     base: int | None = NEWEST
-    #: The version of the row that the caller has read. ``None`` skips the check, for commands and seeds.
+    #: The version of the row that the caller has read; for an environment the revision, with which only later
+    #: changes of the same section conflict. ``None`` skips the check, for commands and seeds.
     version: int | None = None
+    #: Whether a call adds the entity. A page gives no ``base`` instead.
+    creates: bool = False
 
     @property
     def document(self) -> dict[str, Any]:
@@ -67,6 +70,10 @@ class ThingEdit:
         if self.kind == "environment":
             return dict(self.typed)
         return {_SECTION_OF[self.kind]: {self.name: dict(self.typed)}}
+
+    @property
+    def is_new(self) -> bool:
+        return self.creates or self.base is None
 
     @property
     def shown_at(self) -> int | None:
@@ -126,7 +133,7 @@ def preview_edit(edit: ThingEdit, *, head: int | None = None) -> Preview:
     thing: Thing = (edit.kind, edit.name)
     present = read_thing(edit.environment, *thing)
     _check_exists(edit, present)
-    _check_version(edit, present)
+    _check_version(edit, present, head)
     later = [] if edit.shown_at is None else changes_since(edit.environment, edit.shown_at, *thing)
     as_of: Fields = (later[0].before or {}) if later else present or {}
     tiers = {fields.get("tier") for fields in (present or {}, as_of, edit.typed)}
@@ -137,7 +144,9 @@ def preview_edit(edit: ThingEdit, *, head: int | None = None) -> Preview:
         state[thing] = _without(edit, shown, as_of)
         if edit.removed and not plan.things:
             plan.things[planned] = {}
-    after = resolve(edit.environment, plan, state, prune=False).get(thing, present)
+    after = resolve(edit.environment, plan, state, prune=False, parents=edit.base != NEWEST).get(
+        thing, present
+    )
     is_recorded = after != present or edit.base == NEWEST
     changes = [Changed(*thing, present, after)] if is_recorded else []
     _check_ends(edit, after or {}, present or {})
@@ -184,9 +193,7 @@ def save_edit(
     unit that this edit changes too, unless the unit is in ``replace`` and has not changed after revision
     ``seen``, at which the person decided to replace it; and ``InvalidEdit`` when a value is wrong.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     found = None
     if edit.base != NEWEST:
         found = preview_edit(edit)
@@ -209,7 +216,7 @@ def save_call(
     actor: Actor,
     action: str,
     audited: Callable[[Fields], Fields] = dict,
-    refers: Mapping[str, str] | None = None,
+    refers: Mapping[str, EditError] | None = None,
 ) -> int:
     """Save an edit of the ``NEWEST`` state. ``refers`` is as in ``problems_by_field``."""
     with problems_by_field(edit, refers):
@@ -217,41 +224,55 @@ def save_call(
 
 
 @contextmanager
-def problems_by_field(edit: ThingEdit, refers: Mapping[str, str] | None = None) -> Iterator[None]:
+def problems_by_field(edit: ThingEdit, refers: Mapping[str, EditError] | None = None) -> Iterator[None]:
     """Name problems by their field, not by a place in a plan.
 
-    ``refers`` has the fields that name another thing: ``NotFound`` is raised if it does not exist.
+    ``refers`` has the fields that name another entity, and what is raised if it does not exist.
     """
     try:
         yield
     except PlanErrors as errors:
-        section = f"{_SECTION_OF[edit.kind]}.{edit.name}." if edit.kind in _SECTION_OF else ""
+        place = f"{_SECTION_OF[edit.kind]}.{edit.name}" if edit.kind in _SECTION_OF else ""
         problems = Problems()
         for error in errors.found:
-            field = error.where.removeprefix(section)
-            in_group = field.partition(".")[0] in (PREFIX[edit.kind], "breaker")
+            field = edit.kind if error.where == place else error.where.removeprefix(f"{place}.")
+            in_group = field.partition(".")[0] in (PREFIX[edit.kind], "breaker", "tuning")
             problems.add(field.rpartition(".")[2] if in_group else field, error.message)
-        for kind, name in (refers or {}).items():
-            if kind in problems.errors:
-                raise NotFound(kind, name) from errors
+        for field, missing in (refers or {}).items():
+            if field in problems.errors:
+                raise missing from errors
         raise InvalidEdit(problems.errors) from errors
 
 
+def section_of(name: str) -> Callable[[Fields], Fields]:
+    """Return what picks the fields of one section of an environment, for the audit."""
+    return lambda fields: {field: value for field, value in fields.items() if field.split(".")[0] == name}
+
+
 def remove_thing(
-    *, environment: str, kind: str, name: str, reason: str, actor: Actor, base: int | None = None
+    *,
+    environment: str,
+    kind: str,
+    name: str,
+    reason: str,
+    actor: Actor,
+    base: int | None = None,
+    version: int | None = None,
+    kept: Collection[str] = (),
 ) -> int:
     """Remove a tier, a tenant or a dependency that nothing refers to. Return the revision.
 
-    Raises ``EditConflict`` if another person changed it after revision ``base``.
+    Raises ``EditConflict`` if another person changed it after revision ``base``, or if its row has another
+    ``version``. The audit shows the fields that are ``kept`` in the row of a removed tenant.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
+    edit = ThingEdit(environment=environment, kind=kind, name=name, version=version)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         state = read_state(environment, tenants={name} if kind == "tenant" else ())
         present = state.get((kind, name))
         if present is None:
             raise NotFound(kind, name)
+        _check_version(edit, present, revision.number - 1)
         if base is not None:
             _check_unmoved(environment, kind, name, base, revision.number - 1)
         wanted: Wanted = {(kind, name): None}
@@ -261,14 +282,15 @@ def remove_thing(
             raise InvalidEdit({"name": [error.message for error in errors.found[:5]]}) from errors
         if kind == "dependency":
             _check_unused(environment, name)
-        version = _version(environment, kind, name)
+        before = {**present, "version": _version_of(edit)}
         write_changes(revision, [Changed(kind, name, present, None)])
+        left = {field: present[field] for field in kept if field in present}
         revision.audit(
             f"{kind}.removed",
             target_kind=kind,
             target_name=name,
-            before={**present, "version": version},
-            after=None,
+            before=before,
+            after={**left, "version": _version_of(edit)} if left else None,
         )
     return revision.number
 
@@ -301,14 +323,21 @@ def _check_unused(environment: str, dependency: str) -> None:
 
 
 def _check_exists(edit: ThingEdit, present: Fields | None) -> None:
-    if edit.base is None and present is not None:
-        raise InvalidEdit({"name": [f"A {edit.kind} with this name already exists."]})
-    if edit.base is not None and present is None:
+    if edit.is_new and present is not None:
+        named = "id" if edit.creates and edit.kind == "tenant" else "name"
+        text = f"A {edit.kind} with this {named} already exists."
+        raise InvalidEdit({edit.kind if edit.creates else "name": [text]})
+    if not edit.is_new and present is None:
         raise NotFound(edit.kind, edit.name)
 
 
-def _check_version(edit: ThingEdit, present: Fields | None) -> None:
-    if edit.version is not None and present is not None:
+def _check_version(edit: ThingEdit, present: Fields | None, head: int) -> None:
+    if present is None or edit.version is None:
+        return
+    if edit.kind == "environment":
+        section = next(iter(edit.typed))
+        check_section(edit.environment, section, expected=edit.version, head=head, now=present)
+    else:
         check_version(
             environment=edit.environment,
             target_kind=edit.kind,

@@ -1,17 +1,17 @@
 from collections.abc import Mapping
 
-import msgspec
 from django.db import transaction
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
+from controlplane.editing.edits.edit_thing import ThingEdit, save_call, section_of
+from controlplane.editing.plans.schema import tuning_errors
 from controlplane.editing.revise import revise
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
-from controlplane.policies.fields import environment_fields, tier_fields
+from controlplane.policies.fields import Fields, environment_fields, tier_fields
 from controlplane.policies.models import Environment, Tier, TierQuota
-from controlplane.validation import Problems
-from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
+from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import FailurePolicy
 
 #: Name, title, priority, calls per minute, burst. Unregistered tenants get the first one.
@@ -68,53 +68,29 @@ def create_environment(*, environment: str, reason: str, actor: Actor) -> int:
 
 def set_tuning(*, environment: str, tuning: Mapping[str, int], reason: str, actor: Actor) -> int:
     """Change the given fields of ``fuseboard.contract.policy.Tuning`` for the whole fleet."""
-    problems = Problems()
-    problems.reason(reason)
-    for field, value in tuning.items():
-        if field not in Tuning.__struct_fields__:
-            problems.add(field, "There is no such setting.")
-            continue
-        try:
-            msgspec.convert({field: value}, Tuning)
-        except msgspec.ValidationError as error:
-            problems.add(field, str(error).partition(" - at ")[0])
-    problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        row = environment_of(environment)
-        whole = environment_fields(row)
-        before = dict(row.tuning)
-        row.tuning = {**before, **tuning}
-        row.save(update_fields=["tuning"])
-        revision.audit(
-            "tuning.set", target_kind="environment", target_name=environment, before=before, after=row.tuning
-        )
-        revision.change("environment", environment, before=whole, after=environment_fields(row))
-    return revision.number
+    check_reason(reason)
+    if wrong := tuning_errors(tuning, "There is no such setting."):
+        raise InvalidEdit({field: [message] for field, message in wrong.items()})
+    edit = ThingEdit(
+        environment=environment, kind="environment", name=environment, typed={"tuning": dict(tuning)}
+    )
+    return save_call(edit, reason=reason, actor=actor, action="tuning.set", audited=_tuning)
 
 
 def set_default_tier(*, environment: str, tier: str, reason: str, actor: Actor) -> int:
     """Choose the tier of unregistered tenants."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        row = Environment.objects.select_related("default_tier").get(pk=environment)
-        chosen = Tier.objects.filter(environment=row, name=tier).first()
-        if chosen is None:
-            raise InvalidEdit({"tier": [f"There is no tier {tier!r}."]})
-        before = {"default_tier": row.default_tier.name}
-        whole = environment_fields(row)
-        row.default_tier = chosen
-        row.save(update_fields=["default_tier"])
-        revision.audit(
-            "default_tier.set",
-            target_kind="environment",
-            target_name=environment,
-            before=before,
-            after={"default_tier": tier},
-        )
-        revision.change("environment", environment, before=whole, after=environment_fields(row))
-    return revision.number
+    edit = ThingEdit(
+        environment=environment, kind="environment", name=environment, typed={"default_tier": tier}
+    )
+    missing = {"default_tier": InvalidEdit({"tier": [f"There is no tier {tier!r}."]})}
+    return save_call(
+        edit,
+        reason=reason,
+        actor=actor,
+        action="default_tier.set",
+        audited=section_of("default_tier"),
+        refers=missing,
+    )
 
 
 def create_tier(
@@ -127,27 +103,10 @@ def create_tier(
     actor: Actor,
     wait_ms: int = 0,
 ) -> int:
-    problems = Problems()
-    problems.slug("tier", tier)
-    problems.text("title", title, 200)
-    problems.whole("priority", priority, 0, 100)
-    problems.whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
-    problems.reason(reason)
-    problems.settle()
-    with revise(environment=environment, actor=actor, reason=reason) as revision:
-        row, created = Tier.objects.get_or_create(
-            environment_id=environment,
-            name=tier,
-            defaults={"title": title, "priority": priority, "wait_ms": wait_ms},
-        )
-        if not created:
-            raise InvalidEdit({"tier": ["A tier with this name already exists."]})
-        revision.audit(
-            "tier.created",
-            target_kind="tier",
-            target_name=tier,
-            before=None,
-            after={"title": row.title, "priority": row.priority, "version": row.version},
-        )
-        revision.change("tier", tier, before=None, after=tier_fields(row))
-    return revision.number
+    typed = {"title": title, "priority": priority, "wait_ms": wait_ms}
+    edit = ThingEdit(environment=environment, kind="tier", name=tier, typed=typed, creates=True)
+    return save_call(edit, reason=reason, actor=actor, action="tier.created")
+
+
+def _tuning(fields: Fields) -> Fields:
+    return {field.partition(".")[2]: value for field, value in section_of("tuning")(fields).items()}

@@ -63,12 +63,23 @@ _OWN = ("tier", "title", "suspended", "parent")
 _PRUNED = ("template", "tier", "dependency", "tenant")
 
 
-def resolve(environment: str, plan: Plan, state: State, *, prune: bool, at: datetime | None = None) -> Wanted:
+def resolve(
+    environment: str,
+    plan: Plan,
+    state: State,
+    *,
+    prune: bool,
+    at: datetime | None = None,
+    parents: bool = True,
+) -> Wanted:
     """Return what becomes of each thing; ``at`` is when, by default now.
 
-    Raises ``PlanErrors`` for contradictions and unknown names.
+    Raises ``PlanErrors`` for contradictions and unknown names. Without ``parents``, only the write checks
+    the parents of tenants.
     """
-    return _Resolving(environment, plan, state, prune, at).everything()
+    resolving = _Resolving(environment, plan, state, prune, at)
+    resolving.checks_parents = parents
+    return resolving.everything()
 
 
 def fit(environment: str, wanted: Wanted, state: State) -> Wanted:
@@ -96,6 +107,7 @@ class _Resolving:
         #: What is stored now, also where ``state`` leaves limits out.
         self.before, self.wanted = state, Wanted()
         self.now = at or timezone.now()
+        self.checks_parents = True
         self._alike: dict[Any, Fields] = {}
         #: Tenant -> its parent in the plan.
         self.moved: dict[str, str] = {}
@@ -213,7 +225,7 @@ class _Resolving:
         if now is None and not is_plain_key(name):
             self._error("tenant", name, "", PLAIN_KEY)
         base = now or {"title": "", "suspended": False}
-        if "parent" in given:
+        if "parent" in given and self.checks_parents:
             self.moved[name] = given["parent"]
         tier = given.get("tier", base.get("tier"))
         if tier not in self.tiers:

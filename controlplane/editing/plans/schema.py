@@ -96,6 +96,20 @@ def _field_errors(kind: str, field: str, of: type, value: Any) -> tuple[str, ...
     return _checked(kind, field, of, value) if isinstance(value, str | int) else ("Enter one value.",)
 
 
+def tuning_errors(tuning: Mapping[str, Any], unknown: str) -> dict[str, str]:
+    """Return setting -> what is wrong with it."""
+    found = {}
+    for field, value in tuning.items():
+        if field not in Tuning.__struct_fields__:
+            found[field] = unknown
+            continue
+        try:
+            msgspec.convert({field: value}, Tuning)
+        except msgspec.ValidationError as error:
+            found[field] = str(error).partition(" - at ")[0]
+    return found
+
+
 class Reading:
     """Converts one thing of a plan to flat fields."""
 
@@ -146,16 +160,12 @@ class Reading:
         if not isinstance(value, Mapping):
             self.error((), "Enter each setting with its name.")
             return
-        for field, given in value.items():
-            if field not in Tuning.__struct_fields__:
-                known = ", ".join(Tuning.__struct_fields__)
-                self.error((field,), f"There is no such setting, only {known}.")
-                continue
-            try:
-                msgspec.convert({field: given}, Tuning)
-            except msgspec.ValidationError as error:
-                self.error((field,), str(error).partition(" - at ")[0])
-            self.fields[f"tuning.{field}"] = given
+        known = Tuning.__struct_fields__
+        for field, message in tuning_errors(
+            value, f"There is no such setting, only {', '.join(known)}."
+        ).items():
+            self.error((field,), message)
+        self.fields |= {f"tuning.{field}": given for field, given in value.items() if field in known}
 
     def protection(self, value: Any, shape: Shape) -> None:
         """Keep the change as it is: what it results in depends on the present protection."""

@@ -16,6 +16,7 @@ from controlplane.policies.limits import VALUES, LimitColumns, full_columns, set
 from controlplane.policies.models import (
     BREAKER_RANGES,
     STREAM_COLUMNS,
+    Change,
     Dependency,
     Environment,
     SubjectLimit,
@@ -72,8 +73,7 @@ def _put_templates(revision: Revision, changes: Sequence[Changed]) -> None:
 
 def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
     row = Tier.objects.filter(environment_id=revision.environment, name=name).first()
-    # A tier that returns gets a version that no client has read.
-    row = row or Tier(environment_id=revision.environment, name=name, version=revision.number - 1)
+    row = row or Tier(environment_id=revision.environment, name=name, version=_first(revision, "tier", name))
     row.title, row.priority = fields["title"], fields["priority"]
     row.wait_ms = fields.get("wait_ms", 0)
     row.version += 1
@@ -83,7 +83,8 @@ def _put_tier(revision: Revision, name: str, fields: Fields) -> None:
 
 def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     row = Dependency.objects.filter(environment_id=revision.environment, name=name).first()
-    row = row or Dependency(environment_id=revision.environment, name=name, version=revision.number - 1)
+    first = _first(revision, "dependency", name)
+    row = row or Dependency(environment_id=revision.environment, name=name, version=first)
     for column in ("title", "kind", "owner", "fallback_note", "timeout_ms"):
         setattr(row, column, fields[column])
     for column in ("wait_ms", *STREAM_COLUMNS):
@@ -97,6 +98,12 @@ def _put_dependency(revision: Revision, name: str, fields: Fields) -> None:
     row.version += 1
     row.save()
     _replace_limits(VendorLimit, {"dependency": row}, limits_in("vendor_limits", fields))
+
+
+def _first(revision: Revision, kind: str, name: str) -> int:
+    """Return the version below the first one: an entity that returns gets one that no client has read."""
+    was = Change.objects.filter(revision__environment=revision.environment, kind=kind, name=name).exists()
+    return revision.number - 1 if was else 0
 
 
 def _put_environment(revision: Revision, fields: Fields) -> None:

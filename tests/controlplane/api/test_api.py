@@ -14,6 +14,7 @@ from controlplane.policies.models import TenantQuota
 from fuseboard.contract.limit_fields import NUMBERS, QUOTAS, fields_of
 from tests.controlplane.calling import API, problem, send, token_of
 from tests.people import create_person
+from tests.tenants import create_tenants
 
 QUOTA = f"{API}/tenants/acme/quotas/requests"
 GOOD = {"limit": 50, "window_s": 60, "burst": 5, "expected_version": 1, "reason": "agreed with acme"}
@@ -164,10 +165,8 @@ def test_tenants_with_slashes_can_be_addressed(call: Any, ada: Any) -> None:
 
 
 def test_tenants_are_listed_in_pages(call: Any, ada: Any) -> None:
-    edits.create_tenants(
-        environment="production",
+    create_tenants(
         tenants=[(f"t{number}", "free", "") for number in range(5)],
-        reason="for a test",
         actor=ada,
     )
     seen, after = [], ""

@@ -92,7 +92,6 @@ EDITS: dict[str, dict[str, Any]] = {
     "change_tier": {"tenant": "acme", "tier": "free", **BY_VERSION},
     "create_dependency": {"dependency": "maps", "kind": "external"},
     "create_tenant": {"tenant": "new", "tier": "free"},
-    "create_tenants": {"tenants": [("new", "free", ""), ("newer", "pro", "")]},
     "create_tier": {"tier": "gold", "title": "Gold", "priority": 80},
     "describe_dependency": {
         "dependency": "openai",

@@ -144,8 +144,13 @@ def seed(production: str) -> None:
     """A tenant, in everything that the product stores about one."""
     now = timezone.now()
     Tier.objects.get_or_create(environment_id=production, name="free")
-    edits.create_tenants(
-        environment=production, tenants=[(ACME, "free", "Acme")], reason="They signed a contract", actor=ADA
+    edits.create_tenant(
+        environment=production,
+        tenant=ACME,
+        tier="free",
+        title="Acme",
+        reason="They signed a contract",
+        actor=ADA,
     )
     tenant = {"title": "Acme", "tier": "free", "reason": "They changed their name"}
     head = send(token_of("admin"), "GET", f"{API}/tenants/{ACME}").json()["version"]

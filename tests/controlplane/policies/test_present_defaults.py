@@ -82,7 +82,7 @@ def test_a_new_quota_fails_open_wherever_it_comes_from(ada: Any) -> None:
     edits.create_environment(environment="staging", reason=WHY, actor=ada)
     shipped = TierQuota.objects.filter(tier__environment="staging")
     assert set(shipped.values_list("failure_policy", flat=True)) == {"fail_open"}
-    edits.create_tenants(environment="staging", tenants=[("acme", "pro", "")], reason=WHY, actor=ada)
+    edits.create_tenant(environment="staging", tenant="acme", tier="pro", reason=WHY, actor=ada)
     edits.set_tenant_quota(
         environment="staging",
         tenant="acme",

@@ -15,6 +15,7 @@ from controlplane.publishing.snapshot import take_snapshot
 from controlplane.repair.tasks import reconcile_environment, sweep_outbox
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_policy, decode_tenant, hash_of
+from tests.tenants import create_tenants
 
 
 def head(store: Any) -> dict[str, str]:
@@ -116,10 +117,8 @@ def test_a_large_configuration_is_written_in_parts(
 ) -> None:
     monkeypatch.setattr(publish, "TENANTS_PER_CALL", 10)
     names = [f"tenant-{number}" for number in range(300)]
-    revision = edits.create_tenants(
-        environment="production",
+    revision = create_tenants(
         tenants=[(name, "free", "") for name in names],
-        reason="for a test",
         actor=ada,
     )
     text_limits.flushall()

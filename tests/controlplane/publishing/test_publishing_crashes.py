@@ -25,6 +25,7 @@ from controlplane.repair.tenant_digests import reconcile_tenants
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
 from fuseboard.contract.words import OverrideMode
+from tests.tenants import create_tenants
 
 #: In the order of an edit.
 STEPS = (
@@ -146,7 +147,7 @@ def test_a_publisher_killed_between_two_parts_of_a_large_configuration_leaves_th
 ) -> None:
     set_limit(ada, 100)
     names = [(f"tenant-{number}", "free", "") for number in range(150)]
-    edits.create_tenants(environment="production", tenants=names, reason="for a test", actor=ada)
+    create_tenants(tenants=names, actor=ada)
     monkeypatch.setattr(publish, "TENANTS_PER_CALL", 20)
     for nth in (2, 100):
         text_limits.flushall()

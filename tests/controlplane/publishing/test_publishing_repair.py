@@ -10,6 +10,7 @@ from controlplane.repair.tasks import reconcile_all_tenants
 from controlplane.repair.tenant_digests import reconcile_tenants
 from fuseboard.contract import keys
 from fuseboard.contract.policy import decode_tenant
+from tests.tenants import create_tenants
 
 
 def bucket(tenant: str, *, own: bool = False) -> str:
@@ -21,10 +22,8 @@ def bucket(tenant: str, *, own: bool = False) -> str:
 def tenants(production: str, ada: Any) -> list[str]:
     """Two hundred tenants, one with an own quota."""
     names = [f"tenant-{number}" for number in range(200)]
-    edits.create_tenants(
-        environment="production",
+    create_tenants(
         tenants=[(name, "free", "") for name in names],
-        reason="for a test",
         actor=ada,
     )
     edits.set_tenant_quota(

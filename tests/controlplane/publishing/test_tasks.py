@@ -16,6 +16,7 @@ from controlplane.publishing.publish import read_head
 from controlplane.redis.scripts import limits as client_of_limits
 from controlplane.repair.tasks import prune_outbox, reconcile, sweep_outbox
 from fuseboard.contract.words import OverrideMode
+from tests.tenants import create_tenants
 
 
 def test_every_scheduled_task_exists_and_is_dropped_when_late() -> None:
@@ -74,10 +75,8 @@ def test_published_entries_are_kept_for_a_week(production: str) -> None:
 def test_reading_the_configuration_takes_few_queries(
     production: str, ada: Any, more: int, django_assert_max_num_queries: Any
 ) -> None:
-    edits.create_tenants(
-        environment="production",
+    create_tenants(
         tenants=[(f"tenant-{number}", "free", "") for number in range(more)],
-        reason="for a test",
         actor=ada,
     )
     for number in range(more):
