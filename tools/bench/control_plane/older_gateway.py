@@ -17,10 +17,10 @@ from control_plane.stand import PROJECT, Skip
 COMMIT = "19feaf9"
 DATABASE = "older_gateway"
 
-#: Runs in the old tree, with its own migrations, edit functions and token.
+#: Runs in the old tree, with its own migrations, edit functions and token. Benches were in tests/ there.
 _PREPARE = """
 import sys
-sys.path[:0] = [".", "tools/bench"]
+sys.path[:0] = [".", "tests/bench"]
 import django
 django.setup()
 from django.core.management import call_command
