@@ -5,17 +5,12 @@ Contributions are whole thousandths per second, so that adding and taking away a
 them leaves nothing behind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, msgpack
 
-from fuseboard.contract.sync import (
-    LATENCY_EDGES_US,
-    Counters,
-    DependencyCounters,
-    RuleCounters,
-    TenantCounters,
-)
+from controlplane.gateway.servers.counter_delta import difference, rises
+from fuseboard.contract.sync import LATENCY_EDGES_US, Counters, RuleCounters
 
 #: Seconds of counting behind a rate, and behind a latency percentile.
 RATE_WINDOW_S = 4.0
@@ -134,15 +129,14 @@ class Track:
         longer = _point_before(self._points, LATENCY_WINDOW_S)
         if before.packed == newest.packed == longer.packed:
             return NOTHING
-        now = _unpack(newest.packed)
-        return Contribution(
-            _counts(_unpack(before.packed), now, elapsed_s=newest.at - before.at, cut=before.cut),
-            _latency(
-                _unpack_answers(longer.packed).store.latency,
-                now.store.latency,
-                elapsed_s=newest.at - longer.at,
-            ),
-        )
+        now, counts = _unpack(newest.packed), NOTHING.counts
+        latency = NOTHING.latency
+        if (elapsed_s := newest.at - before.at) >= _SHORTEST_S:
+            counts = _counts(difference(_unpack(before.packed), now, cut=before.cut), elapsed_s)
+        if (elapsed_s := newest.at - longer.at) >= _SHORTEST_S:
+            answers = rises(_unpack_answers(longer.packed).store.latency, now.store.latency)
+            latency = tuple([int(count * (1000 / elapsed_s)) for count in answers[:_BUCKETS]])
+        return Contribution(counts, latency)
 
 
 class Totals:
@@ -208,9 +202,6 @@ _ASKED, _TIMEOUTS, _ERRORS = ("asked", ""), ("timeouts", ""), ("errors", "")
 _NOT_NAMED = frozenset(
     ("requests", "unknown_tenants", "decided_locally", "asked", "timeouts", "errors", "reason")
 )
-_NO_TENANT = TenantCounters(tenant="none")
-_NO_RULE = RuleCounters(rule="none", asked=0)
-_NO_DEPENDENCY = DependencyCounters(dependency="none")
 
 
 def _point_before(points: Sequence[Point], age_s: float) -> Point:
@@ -222,112 +213,51 @@ def _point_before(points: Sequence[Point], age_s: float) -> Point:
     return points[0]
 
 
-def _counts(was: Counters, now: Counters, *, elapsed_s: float, cut: bool = False) -> dict[Key, int]:
-    found: dict[Key, int] = {}
-    if elapsed_s < _SHORTEST_S:
-        return found
-    milli = 1000 / elapsed_s
-    # A counter must not fall. If one does, counting starts again from here.
-    for key, base, newest in (
-        (_REQUESTS, was.requests, now.requests),
-        (_UNKNOWN, was.unknown_tenants, now.unknown_tenants),
-        (_LOCALLY, was.decided_locally, now.decided_locally),
-        (_ASKED, was.store.asked, now.store.asked),
-        (_TIMEOUTS, was.store.timeouts, now.store.timeouts),
-        (_ERRORS, was.store.errors, now.store.errors),
-    ):
-        if newest > base:
-            found[key] = int((newest - base) * milli)
-    for reason, count in now.refused.items():
-        if count > (base := was.refused.get(reason, 0)):
-            found["reason", reason.value] = int((count - base) * milli)
-    if now.dependencies != was.dependencies:
-        _add_dependencies(found, was, now, milli, cut=cut)
-    if now.tenants != was.tenants:
-        _add_tenants(found, was, now, milli)
-    if now.rules and now.rules != was.rules:
-        # Of all tenants together, and complete.
-        before, after = (TenantCounters(tenant="", rules=counters.rules) for counters in (was, now))
-        if cut:
-            known = {rule.rule for rule in was.rules}
-            after = TenantCounters(tenant="", rules=tuple(r for r in now.rules if r.rule in known))
-        _add_rules(found, "", before, after, milli)
+def _counts(counted: Counters, elapsed_s: float) -> dict[Key, int]:
+    """The rates of a difference of counters, in thousandths per second."""
+    milli, store = 1000 / elapsed_s, counted.store
+    found = {
+        key: int(count * milli)
+        for key, count in (
+            (_REQUESTS, counted.requests),
+            (_UNKNOWN, counted.unknown_tenants),
+            (_LOCALLY, counted.decided_locally),
+            (_ASKED, store.asked),
+            (_TIMEOUTS, store.timeouts),
+            (_ERRORS, store.errors),
+        )
+        if count
+    }
+    for reason, count in counted.refused.items():
+        found["reason", reason.value] = int(count * milli)
+    for one in counted.dependencies:
+        name = one.dependency
+        if calls := one.ok + one.failure + one.slow + one.neutral:
+            found["calls", name] = int(calls * milli)
+        if one.failure:
+            found["failures", name] = int(one.failure * milli)
+        if one.slow:
+            found["slow", name] = int(one.slow * milli)
+        if one.refused:
+            found["refused", name] = int(sum(one.refused.values()) * milli)
+    for tenant in counted.tenants:
+        found["tenant_requests", tenant.tenant] = int((tenant.allowed + tenant.refused) * milli)
+        if tenant.refused:
+            found["tenant_refused", tenant.tenant] = int(tenant.refused * milli)
+        _add_rules(found, tenant.tenant, tenant.rules, milli)
+    _add_rules(found, "", counted.rules, milli)
     return found
 
 
-def _add_dependencies(
-    found: dict[Key, int], was: Counters, now: Counters, milli: float, *, cut: bool
-) -> None:
-    bases = was.dependencies
-    if [base.dependency for base in bases] != [after.dependency for after in now.dependencies]:
-        known = {base.dependency: base for base in bases}
-        bases = tuple(
-            known.get(after.dependency, after if cut else _NO_DEPENDENCY) for after in now.dependencies
-        )
-    for base, after in zip(bases, now.dependencies, strict=True):
-        if base == after:
-            continue
-        name = after.dependency
-        failures, slow = after.failure - base.failure, after.slow - base.slow
-        if (calls := after.ok - base.ok + failures + slow + after.neutral - base.neutral) > 0:
-            found["calls", name] = int(calls * milli)
-        if failures > 0:
-            found["failures", name] = int(failures * milli)
-        if slow > 0:
-            found["slow", name] = int(slow * milli)
-        if after.refused and (refused := sum(after.refused.values()) - sum(base.refused.values())) > 0:
-            found["refused", name] = int(refused * milli)
-
-
-def _add_tenants(found: dict[Key, int], was: Counters, now: Counters, milli: float) -> None:
-    """A server lists its busiest tenants only.
-
-    One that was not listed before counts from zero when the list was complete then, and from its
-    next beat otherwise.
-    """
-    bases = was.tenants
-    if [base.tenant for base in bases] != [after.tenant for after in now.tenants]:
-        known = {base.tenant: base for base in bases}
-        complete = sum([base.allowed + base.refused for base in bases]) >= was.requests
-        bases = tuple(known.get(t.tenant) or (_NO_TENANT if complete else t) for t in now.tenants)
-    for base, after in zip(bases, now.tenants, strict=True):
-        refused = max(0, after.refused - base.refused)
-        if requests := refused + max(0, after.allowed - base.allowed):
-            found["tenant_requests", after.tenant] = int(requests * milli)
-            if refused:
-                found["tenant_refused", after.tenant] = int(refused * milli)
-            if after.rules:
-                _add_rules(found, after.tenant, base, after, milli)
-
-
-def _add_rules(
-    found: dict[Key, int], tenant: str, base: TenantCounters, after: TenantCounters, milli: float
-) -> None:
+def _add_rules(found: dict[Key, int], tenant: str, rules: Iterable[RuleCounters], milli: float) -> None:
     """What each rule bound, refused, and would have refused."""
-    known = {rule.rule: rule for rule in base.rules}
-    for now in after.rules:
-        was = known.get(now.rule, _NO_RULE)
-        if was is _NO_RULE and (base.allowed or base.refused):
-            continue  # its tenant was listed without it: how much it had counted then is not known
-        name = pair(tenant, now.rule)
-        for kind, before, count in (
-            ("rule_asked", _asked(was, base), _asked(now, after)),
-            ("rule_refused", was.refused, now.refused),
-            ("rule_shadow", was.shadow, now.shadow),
-            ("rule_leased", was.leased, now.leased),
+    for rule in rules:
+        name = pair(tenant, rule.rule)
+        for kind, count in (
+            ("rule_asked", rule.asked),
+            ("rule_refused", rule.refused),
+            ("rule_shadow", rule.shadow),
+            ("rule_leased", rule.leased),
         ):
-            if count > before:
-                found[kind, name] = int((count - before) * milli)
-
-
-def _asked(rule: RuleCounters, tenant: TenantCounters) -> int:
-    return tenant.allowed + tenant.refused if rule.asked is None else rule.asked
-
-
-def _latency(was: tuple[int, ...], now: tuple[int, ...], *, elapsed_s: float) -> tuple[int, ...]:
-    now = now[:_BUCKETS]
-    if elapsed_s < _SHORTEST_S or was == now:
-        return ()
-    milli = 1000 / elapsed_s
-    was += (0,) * (len(now) - len(was))
-    return tuple([int((n - w) * milli) if n > w else 0 for w, n in zip(was, now, strict=False)])
+            if count:
+                found[kind, name] = int(count * milli)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from msgspec import msgpack
 
 from controlplane.gateway.servers.calls import CallTrack
+from controlplane.gateway.servers.counter_delta import all_tenants_listed, difference
 from controlplane.gateway.servers.series_counts import (
     THE_FLEET,
     Counted,
     Thing,
     add_up,
-    all_tenants_listed,
+    counted_by,
     counted_of_calls,
-    difference,
     pod_of,
 )
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, SPAN_S, TENANT, How
@@ -285,7 +285,7 @@ class FleetSeries:
         counted: Counted = {}
         if piece.was != piece.now:
             was = _unpack(piece.was) if piece.was else _NOTHING
-            counted = difference(piece.name, was, counters, cut=piece.cut)
+            counted = counted_by(piece.name, difference(was, counters, cut=piece.cut))
         listed = all_tenants_listed(counters)
         parts = _parts(max(piece.since, piece.until - KEPT_S), piece.until, to_wall)
         length_ms, before_ms = sum(ms for _, ms in parts), 0
