@@ -19,43 +19,24 @@ from controlplane.api.http.openapi import describe
 from controlplane.api.http.parsing import StrictParser, known_query
 from controlplane.api.http.problems import install, problem
 from controlplane.api.http.rate_limit import Spent
-from controlplane.api.routes import (
-    alert_routes,
-    alert_rules,
-    alerts,
-    audit,
+from controlplane.api.routes import runbooks
+from controlplane.api.routes.alerts import alert_routes, alert_rules, alerts, incidents, mutes, receivers
+from controlplane.api.routes.breakers import breakers, dependencies
+from controlplane.api.routes.fleet import (
     backlogs,
-    breakers,
-    change_requests,
     checklist,
-    configuration,
-    counters,
-    dependencies,
     drills,
-    edit_freeze,
-    erasures,
-    incidents,
-    limit_templates,
     locks,
-    markers,
-    mutes,
-    people,
-    plans,
-    receivers,
     reconciliation,
-    refusals,
-    revisions,
-    runbooks,
-    schedules,
     series,
     servers,
-    subjects,
-    tenants,
-    tiers,
-    tokens,
-    usage,
     weekly,
 )
+from controlplane.api.routes.history import audit, change_requests, edit_freeze, markers, revisions, schedules
+from controlplane.api.routes.limits import configuration, counters, limit_templates, subjects
+from controlplane.api.routes.people import people, tokens
+from controlplane.api.routes.refusals import erasures, refusals
+from controlplane.api.routes.tenants import plans, tenants, tiers, usage
 
 
 def _documentation(view: View) -> View:

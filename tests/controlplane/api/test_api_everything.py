@@ -156,7 +156,7 @@ def test_the_audit_is_filtered_and_exported(admin: Any, monkeypatch: pytest.Monk
     assert found("target=acme&kind=tenant") == {"tenant.created", "tenant.suspended"}
     assert found("actor=token+test+admin&action=tenant.suspended") == {"tenant.suspended"}
     assert found("since=2999-01-01T00:00:00Z") == set()
-    monkeypatch.setattr("controlplane.api.routes.audit._EXPORTED", 3)
+    monkeypatch.setattr("controlplane.api.routes.history.audit._EXPORTED", 3)
     whole, address = [], "audit/export"
     while address:
         answer = admin("GET", address)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from controlplane.api.routes import plans
+from controlplane.api.routes.tenants import plans
 from controlplane.policies.models import Environment
 from tests.controlplane.calling import API, problem, send, token_of
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.one_at_a_time import one_at_a_time
 from controlplane.api.http.uploads import upload_of
-from controlplane.api.routes.plans import FILE
+from controlplane.api.routes.tenants.plans import FILE
 from controlplane.api.schemas.edits_in import Environment, Moment, PageSize, Slug, Subject, digits
 from controlplane.editing.plans import read_plan
 from controlplane.policies.document import environment_of

@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from ninja import Query, Router, Schema
 
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.routes.receivers import DeliveryOut
+from controlplane.api.routes.alerts.receivers import DeliveryOut
 from controlplane.api.schemas.edits_in import Environment, Slug, Strict
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
