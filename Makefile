@@ -13,7 +13,7 @@ TEMPLATES = $(shell find dashboard controlplane -name '*.html' -path '*/template
 LUA = $(shell find agents controlplane -name '*.lua' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full screenshots soak lint format bench experiments faults requirements clean \
+.PHONY: help demo test test-full mutants screenshots soak lint format bench experiments faults requirements clean \
         environment agent-environment engine-environments queue-environments chromium curl nginx prometheus old-redis pgbouncer luacheck \
         lint-python lint-types lint-imports lint-lua lint-templates lint-tree lint-django lint-prose
 
@@ -33,7 +33,7 @@ WITHOUT_DJANGO = tests/contract tests/agents/models $(filter-out $(WITH_MORE),$(
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 TOGETHER = -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=40
 
-test: environment agent-environment engine-environments chromium curl nginx prometheus old-redis pgbouncer ## all tests but the slow ones: the agent's without Django first, then the others; JOBS=1 one at a time
+test: environment agent-environment engine-environments chromium curl nginx prometheus old-redis pgbouncer ## all tests but the slow ones and most mutants: the agent's without Django first, then the others; JOBS=1 one at a time
 	@$(AGENT_PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO)
 	@$(PY) -m pytest $(TOGETHER) $(WITHOUT_DJANGO:%=--ignore=%)
 
@@ -43,6 +43,9 @@ test-full: environment agent-environment engine-environments chromium curl nginx
 	@$(PY) manage.py demo --check-all
 	@$(MAKE) faults
 	@$(PY) -m pytest -m ""
+
+mutants: agent-environment ## every mutant of the agent: code with one bug, which a test must notice
+	@$(AGENT_PY) -m pytest $(TOGETHER) -m mutants tests/agents $(WITH_MORE:%=--ignore=%)
 
 screenshots: environment chromium ## pictures of every page of a demo of its own; PASSWORD=... URL=... takes a running one
 	@$(PY) tools/screenshots.py $(if $(README),--readme) $(if $(URL),--url $(URL)) $(if $(ONLY),--only $(ONLY))

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,19 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> L
     if item.get_closest_marker("both_loops") is not None:
         return LOOPS
     return {"asyncio": LOOPS["asyncio"]}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark mutants as slow, but for the first one of each test, module and script."""
+    seen: set[tuple[Any, ...]] = set()
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("mutants") is not None:
+            values = item.callspec.params
+            kind = item.function, values.get("module"), getattr(values.get("mutant"), "script", "")
+            if kind in seen:
+                item.add_marker(pytest.mark.slow)
+            seen.add(kind)
 
 
 @pytest.fixture(scope="module")

@@ -143,6 +143,7 @@ def _resized(queue: AdaptiveQueue, limit: int) -> AdaptiveQueue:
     return queue
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", QUEUE_MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_of_the_size_is_noticed(mutant: Mutant):
     with pytest.raises(AssertionError):

@@ -474,6 +474,7 @@ STEP_MUTANTS = [
 ]
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", STEP_MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_of_the_steps_is_noticed(mutant: Mutant):
     module, holder = mutated(pressure_steps, mutant), TestPressure()

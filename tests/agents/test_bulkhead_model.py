@@ -118,6 +118,7 @@ def test_slots_never_leak():
     run_state_machine_as_test(bulkhead_machine(), settings=QUICK)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_noticed(mutant: Mutant):
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the model finds

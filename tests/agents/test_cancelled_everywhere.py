@@ -296,12 +296,14 @@ def noticed() -> bool:
     return False
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", FLOW_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_leak_in_the_flow_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(composition, "GuardedCalls", mutated(guarded_calls, mutant).GuardedCalls)
     assert noticed()
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", BULKHEAD_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_leak_in_the_bulkhead_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     module = mutated(bulkhead, mutant)

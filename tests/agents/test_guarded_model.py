@@ -276,6 +276,7 @@ def test_slots_and_tokens_never_leak() -> None:
     run_state_machine_as_test(Machine, settings=QUICK)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(("module", "mutant"), MUTANTS, ids=[mutant.name for _, mutant in MUTANTS])
 def test_a_mutant_is_noticed(module: object, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = mutated(module, mutant)  # type: ignore[arg-type]

@@ -154,6 +154,7 @@ def use(monkeypatch: pytest.MonkeyPatch, name: str, module: types.ModuleType) ->
     monkeypatch.setattr(composition, name, getattr(module, name))
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", FLOW, ids=lambda mutant: mutant.name)
 def test_every_mutant_of_the_flow_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch):
     module = mutated(guarded_calls, mutant)
@@ -162,6 +163,7 @@ def test_every_mutant_of_the_flow_is_noticed(mutant: Mutant, monkeypatch: pytest
     assert noticed()
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", GUARD, ids=lambda mutant: mutant.name)
 def test_every_mutant_of_the_guard_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch):
     use(monkeypatch, "CallGuards", mutated(call_guard, mutant))

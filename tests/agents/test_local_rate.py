@@ -124,6 +124,7 @@ def examples(module: ModuleType) -> None:
             getattr(holder, name)()
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_noticed(mutant: Mutant):
     with pytest.raises(AssertionError):

@@ -218,6 +218,7 @@ MUTANTS: list[tuple[str, ModuleType, str, str, Callable[[Any], None]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(("name", "module", "old", "new", "rule"), MUTANTS, ids=[one[0] for one in MUTANTS])
 def test_a_mutant_dies(name: str, module: ModuleType, old: str, new: str, rule: Callable[[Any], None]):
     rule(module)

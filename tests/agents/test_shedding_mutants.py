@@ -267,6 +267,7 @@ def test_the_code_passes(module: ModuleType) -> None:
         check(module)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(
     ("module", "mutant"),
     [(module, mutant) for module, mutants in MUTANTS.items() for mutant in mutants],
@@ -313,6 +314,7 @@ def test_the_reader_of_groups_passes(tmp_path: Path) -> None:
     check_cgroup(cgroup, Machine(tmp_path))
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", CGROUP_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_of_the_reader_is_noticed(mutant: Mutant, tmp_path: Path) -> None:
     twin = mutated(cgroup, mutant)

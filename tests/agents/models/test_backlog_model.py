@@ -132,6 +132,7 @@ def test_an_example_agrees_with_the_model(limits: redis.Redis, example: Callable
     run_example(example, limits, scripts())
 
 
+@pytest.mark.mutants
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", BACKLOG_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_in_any_script_is_noticed(limits: redis.Redis, mutant: Mutant):

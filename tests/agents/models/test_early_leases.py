@@ -249,6 +249,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(("module", "mutant"), MUTANTS, ids=[mutant.name for _, mutant in MUTANTS])
 def test_a_bug_is_noticed(limits: redis.Redis, module: ModuleType, mutant: Mutant):
     with with_bug(module, mutant), pytest.raises(AssertionError):

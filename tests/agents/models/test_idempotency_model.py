@@ -53,6 +53,7 @@ def test_a_request_has_one_owner_and_one_answer(limits: redis.Redis):
     )
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_in_idempotency_is_noticed(limits: redis.Redis, mutant: Mutant):
     text = read_script("idempotency", clock=VIRTUAL_CLOCK).text

@@ -36,6 +36,7 @@ def test_a_lock_has_one_holder_and_rising_numbers(limits: redis.Redis):
     run_state_machine_as_test(lock_machine(limits, script), settings=settings(THOROUGH, max_examples=100))
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_in_the_lock_is_noticed(limits: redis.Redis, mutant: Mutant):
     text = read_script("lock", clock=VIRTUAL_CLOCK).text

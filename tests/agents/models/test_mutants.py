@@ -126,6 +126,7 @@ def noticed_by(
     return ""
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_noticed(
     mutant: Mutant,

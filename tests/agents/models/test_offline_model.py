@@ -104,6 +104,7 @@ def test_without_room_times_are_lost_and_no_call_is(limits: redis.Redis, tmp_pat
     run_state_machine_as_test(machine, settings=USUAL)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(("module", "mutant"), MUTANTS, ids=[mutant.name for _, mutant in MUTANTS])
 def test_a_bug_of_the_agent_is_noticed(
     module: ModuleType, mutant: Mutant, limits: redis.Redis, tmp_path: Path
@@ -112,6 +113,7 @@ def test_a_bug_of_the_agent_is_noticed(
         _hunt(mutant, limits, tmp_path / "pods", Modules(mutated(module, mutant)))
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", SCRIPTS, ids=[mutant.name for mutant in SCRIPTS])
 def test_a_bug_of_the_script_is_noticed(mutant: Mutant, limits: redis.Redis, tmp_path: Path) -> None:
     assert DRAIN.text.count(mutant.old) == 1, f"{mutant.name!r} no longer matches the script"

@@ -283,6 +283,7 @@ BUGS = {
 }
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_noticed(limits: redis.Redis, monkeypatch: pytest.MonkeyPatch, bug: str):
     owner, name, wrong = BUGS[bug]
