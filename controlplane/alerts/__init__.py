@@ -1,1 +1,1 @@
-"""What an operator should look at now: rules as data, evaluated over the status of the fleet."""
+"""Everything that an operator should look at now: rules as data, evaluated over the status of the fleet."""

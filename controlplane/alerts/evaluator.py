@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from controlplane.alerts.incidents.follow import follow
-from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertState, Known, News, ResolvedWhy, advance
+from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertEvent, AlertState, Known, ResolvedWhy, advance
 from controlplane.alerts.models import EVALUATION_LOCK, Alert, Evaluation
 from controlplane.alerts.notify import escalate, notify
 from controlplane.alerts.rules.every import RULES
@@ -18,7 +18,7 @@ from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state import lag_repair
 from controlplane.alerts.state.evaluate import evaluate, firing_severities, idle_keys, is_blind
 from controlplane.alerts.state.flapping import timing_while, with_change
-from controlplane.alerts.state.mutes import MOST_PODS
+from controlplane.alerts.state.mutes import MAX_PODS
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
 from controlplane.postgres import transaction_lock
@@ -37,7 +37,7 @@ NEWS = catalogue.NEWS.make()
 
 #: Resolved alerts are kept for this time, and at most so many of an environment.
 KEPT_DAYS = 90
-MOST_KEPT = 20_000
+MAX_KEPT = 20_000
 
 _NOW = "SELECT extract(epoch FROM now())::float8"
 _FORGET_MUTES = """
@@ -71,7 +71,7 @@ class Change:
     """News of one alert."""
 
     alert: Alert
-    news: News
+    news: AlertEvent
 
 
 def evaluate_all() -> list[Change]:
@@ -134,7 +134,7 @@ def forget() -> int:
     with connection.cursor() as cursor:
         cursor.execute(_FORGET_DELIVERIES, [DELIVERIES_KEPT_DAYS])
         cursor.execute(_FORGET_MUTES, [KEPT_DAYS])
-        cursor.execute(_FORGET, [KEPT_DAYS, MOST_KEPT])
+        cursor.execute(_FORGET, [KEPT_DAYS, MAX_KEPT])
         return int(cursor.rowcount)
 
 
@@ -232,11 +232,11 @@ def _write(
             "subject_kind": finding.subject.kind,
             "subject_name": finding.subject.name[:200],
             "subject_quota": finding.subject.quota[:200],
-            "pods": list(finding.pods) if len(finding.pods) <= MOST_PODS else [],
+            "pods": list(finding.pods) if len(finding.pods) <= MAX_PODS else [],
         }
     worsened = after.severity == "critical" and row.severity == "warning"
     if worsened:
-        # Whoever took a warning does not yet know that it is critical.
+        # A person who took a warning does not yet know that it is critical.
         fields |= _NOT_ACKNOWLEDGED
     if after.severity == "warning" and row.notified == "critical" and row.flapping_since is None:
         # It is news again when it becomes critical again, unless it flaps.

@@ -36,8 +36,8 @@ class ResolvedWhy(StrEnum):
     NO_TRAFFIC = "no_traffic"
 
 
-class News(StrEnum):
-    """What changed in a way that people have to know."""
+class AlertEvent(StrEnum):
+    """A change that people have to know."""
 
     FIRED = "fired"
     WORSENED = "worsened"
@@ -72,7 +72,7 @@ def advance(
     blind: bool = False,
     idle: bool = False,
     passed_s: float = 0.0,
-) -> tuple[Known | None, News | None]:
+) -> tuple[Known | None, AlertEvent | None]:
     """The alert after one evaluation, and the news. ``None`` for no alert.
 
     ``blind`` says that the figures behind the rule are missing: ``found`` then says nothing. ``idle`` says
@@ -93,15 +93,15 @@ def advance(
             return _idle(known, now)
         return replace(known, state=AlertState.RECOVERING, clear_since=now, idle_since=None), None
     if now - known.clear_since >= timing.resolves_after_s:
-        return replace(known, state=AlertState.RESOLVED), News.RESOLVED
+        return replace(known, state=AlertState.RESOLVED), AlertEvent.RESOLVED
     return known, None
 
 
-def _idle(known: Known, now: float) -> tuple[Known, News | None]:
+def _idle(known: Known, now: float) -> tuple[Known, AlertEvent | None]:
     known = replace(known, idle_since=now if known.idle_since is None else known.idle_since)
     if now - (known.idle_since or now) < NO_TRAFFIC_S:
         return known, None
-    return replace(known, state=AlertState.RESOLVED), News.RESOLVED
+    return replace(known, state=AlertState.RESOLVED), AlertEvent.RESOLVED
 
 
 def _begun(found: Finding, now: float) -> Known:
@@ -109,15 +109,15 @@ def _begun(found: Finding, now: float) -> Known:
     return Known(state=AlertState.PENDING, severity=found.severity, true_since=since, level_since=since)
 
 
-def _continued(known: Known, found: Finding, timing: Timing, now: float) -> tuple[Known, News | None]:
+def _continued(known: Known, found: Finding, timing: Timing, now: float) -> tuple[Known, AlertEvent | None]:
     worse = found.severity == "critical" and known.severity != "critical"
     # The level below does not date the level above it.
     since = _since(found, now) if worse else known.level_since
     news = None
     if known.state is not AlertState.PENDING:
-        state, news = AlertState.FIRING, News.WORSENED if worse else None
+        state, news = AlertState.FIRING, AlertEvent.WORSENED if worse else None
     elif now - since >= max(timing.fires_after_s, found.lasting_s):
-        state, news = AlertState.FIRING, News.FIRED
+        state, news = AlertState.FIRING, AlertEvent.FIRED
     else:
         state = AlertState.PENDING
     known = replace(known, clear_since=None, idle_since=None)

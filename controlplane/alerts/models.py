@@ -53,7 +53,7 @@ class Alert(models.Model):
     subject_quota = models.CharField(max_length=200, blank=True)
     acknowledged_by = models.CharField(max_length=200, blank=True)
     acknowledged_at = models.DateTimeField(null=True, blank=True)
-    #: What the person who acknowledged it wrote.
+    #: The text of the person who acknowledged it.
     note = models.CharField(max_length=500, blank=True)
     #: The pods that it is about. Empty if there are none, or more than a mute of pods may hide.
     pods = models.JSONField(default=list, db_default=[], blank=True)
@@ -98,7 +98,7 @@ class Alert(models.Model):
 
 
 class Incident(models.Model):
-    """What people work on together: from the first alert of a cause until all of its alerts stay resolved."""
+    """A problem that people work on: from the first alert of a cause until all its alerts stay resolved."""
 
     environment = models.CharField(max_length=64)
     #: Key of the alert that opened it: an environment has one open incident of a cause.
@@ -140,7 +140,7 @@ class Incident(models.Model):
 
 
 class IncidentLine(models.Model):
-    """What a person wrote into the timeline: a note, or a step of a runbook that was done or undone."""
+    """A text of a person in the timeline: a note, or a step of a runbook that was done or undone."""
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="lines")
     at = models.DateTimeField(db_default=Now())
@@ -166,7 +166,7 @@ class Marker(models.Model):
     environment = models.CharField(max_length=64)
     at = models.DateTimeField()
     text = models.CharField(max_length=200)
-    #: Which service it is about; empty for none.
+    #: The service that it is about; empty for none.
     service = models.CharField(max_length=64, blank=True, default="", db_default="")
     by = models.CharField(max_length=200)
     created_at = models.DateTimeField(db_default=Now())
@@ -188,7 +188,7 @@ class Evaluation(models.Model):
 
     environment = models.CharField(max_length=64, primary_key=True)
     at = models.DateTimeField()
-    #: What ``/metrics`` shows of the status at that moment, see ``controlplane.status.measured``.
+    #: The figures of ``/metrics`` at that moment, see ``controlplane.status.measured``.
     measured = models.JSONField(default=dict, db_default={})
     #: The last time in which nobody evaluated for longer than usual: gateways may have sent alerts then.
     paused_at = models.DateTimeField(null=True, blank=True)
@@ -209,7 +209,7 @@ class Mute(models.Model):
     reason = models.CharField(max_length=500)
     by = models.CharField(max_length=200)
     starts_at = models.DateTimeField()
-    #: Of the first period, if it is repeated.
+    #: The first period, if it is repeated.
     ends_at = models.DateTimeField()
     #: Repeated every 7 days, until a person ends it.
     weekly = models.BooleanField(default=False)
@@ -258,13 +258,13 @@ class Receiver(models.Model):
 
 
 class Route(models.Model):
-    """Which receivers get which alerts. The first that matches decides; the one named default is the last."""
+    """A choice of receivers for alerts. The first that matches decides; the one named default is the last."""
 
     environment = models.CharField(max_length=64)
     name = models.CharField(max_length=64)
     #: Its order, from 1. The default has none.
     place = models.IntegerField(default=1)
-    #: Of the dependency that an alert is about; empty for every alert.
+    #: The owner of the dependency that an alert is about; empty for every alert.
     owner = models.CharField(max_length=200, blank=True)
     least_level = models.SmallIntegerField(default=1)
     least_severity = models.CharField(max_length=16, default="warning")
@@ -311,7 +311,7 @@ class Delivery(models.Model):
     lease_until = models.DateTimeField(null=True, blank=True)
     #: Grows with each claim: a process whose lease ended changes nothing any more.
     fence = models.IntegerField(default=0)
-    #: What the last attempt said, without secrets.
+    #: The result of the last attempt, without secrets.
     result = models.CharField(max_length=500, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     sent_at = models.DateTimeField(null=True, blank=True)

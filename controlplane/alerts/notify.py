@@ -1,4 +1,4 @@
-"""Which news of alerts is sent, in the transaction of the evaluation that found it.
+"""The choice of which changes of alerts are sent, in the transaction of the evaluation that found it.
 
 What receivers know of an alert is a column. A message is due while it differs from the alert, so that one
 that was held back by a mute or by another alert is sent later, and none is lost with a process.
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from controlplane.alerts.delivery.queue import enqueue, enqueue_escalation
 from controlplane.alerts.emergency.hand_in import gateways_may_have_sent
 from controlplane.alerts.emergency.plan import LEVEL
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Alert, Mute
 from controlplane.alerts.people.routing import AddressBook, read_address_book
 from controlplane.alerts.rules.every import RULE_OF_KEY
@@ -37,17 +37,17 @@ def notify(environment: str, rows: Sequence[Alert], now: float) -> None:
         _send(row, news, book, now)
 
 
-def _due(row: Alert, now: float) -> News | None:
+def _due(row: Alert, now: float) -> AlertEvent | None:
     if row.state == AlertState.RESOLVED:
-        return News.RESOLVED
+        return AlertEvent.RESOLVED
     if row.state != AlertState.FIRING or row.blind_since is not None:
         return None
     if not row.notified:
-        return News.FIRED
+        return AlertEvent.FIRED
     # Once while it flaps: what is known of it then stays critical.
     if (row.notified, row.severity) == ("warning", "critical"):
-        return News.WORSENED
-    return News.STABLE if is_stable(row, now) else None
+        return AlertEvent.WORSENED
+    return AlertEvent.STABLE if is_stable(row, now) else None
 
 
 def _causes(rows: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> list[Alert]:
@@ -56,13 +56,15 @@ def _causes(rows: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> list[
     return [row for row in rows if mute_of(mutes, row, at) is None or mute_of(of_more, row, at) is not None]
 
 
-def _may_go(row: Alert, news: News, causes: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> bool:
-    if news is News.RESOLVED:
+def _may_go(
+    row: Alert, news: AlertEvent, causes: Sequence[Alert], mutes: Sequence[Mute], at: datetime
+) -> bool:
+    if news is AlertEvent.RESOLVED:
         # Receivers that know that it fired learn that it ended, also during a mute.
         return True
     if mute_of(mutes, row, at) is not None:
         return False
-    if news is not News.FIRED:
+    if news is not AlertEvent.FIRED:
         return True
     if row.level >= LEVEL and gateways_may_have_sent(row, at.timestamp()):
         return False
@@ -76,19 +78,19 @@ def _may_go(row: Alert, news: News, causes: Sequence[Alert], mutes: Sequence[Mut
     return False
 
 
-def _send(row: Alert, news: News, book: AddressBook, now: float) -> None:
-    if news is News.FIRED:
+def _send(row: Alert, news: AlertEvent, book: AddressBook, now: float) -> None:
+    if news is AlertEvent.FIRED:
         recall(row, now)
         row.cause = None
-    if news in (News.FIRED, News.WORSENED) and row.flapping_since is None and flaps(row, now):
+    if news in (AlertEvent.FIRED, AlertEvent.WORSENED) and row.flapping_since is None and flaps(row, now):
         row.flapping_since = datetime.fromtimestamp(now, UTC)
-        news = News.FLAPPING
-    if news is News.STABLE or (news is News.RESOLVED and row.flapping_since is not None):
+        news = AlertEvent.FLAPPING
+    if news is AlertEvent.STABLE or (news is AlertEvent.RESOLVED and row.flapping_since is not None):
         row.flapping_since, row.changes = None, []
-    elif row.notified or news is not News.RESOLVED:
+    elif row.notified or news is not AlertEvent.RESOLVED:
         row.changes = with_change(row, now)
     enqueue(row, news, book, datetime.fromtimestamp(now, UTC))
-    if news is not News.RESOLVED:
+    if news is not AlertEvent.RESOLVED:
         row.notified = row.severity
     rule = RULE_OF_KEY.get(rule_of(row.key))
     if rule is not None and not rule.escalates:

@@ -6,7 +6,7 @@ from typing import Any
 from controlplane.metric_catalogue.every import EVERY
 from controlplane.metric_catalogue.metric import WEB, Metric, Panel
 
-#: Of Grafana 10; newer ones read it too.
+#: The version of Grafana 10; newer ones read it too.
 SCHEMA_VERSION = 38
 UID = "fuseboard"
 _SOURCE = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}

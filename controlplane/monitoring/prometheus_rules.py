@@ -57,7 +57,7 @@ def _levels(rule: Rule[Any], query: PrometheusQuery) -> Iterator[PrometheusRule]
         )
 
 
-#: What the product cannot see itself.
+#: Rules about what the product cannot see itself.
 _OUTSIDE = (
     PrometheusRule(
         place=350,

@@ -29,7 +29,7 @@ from controlplane.status.read_watched import certificate_expires_at
 from controlplane.status.watched import capacity_of
 from controlplane.usage.budgets import Budget, budgets
 
-#: What an evaluation saw is left out when it is older: a stopped worker must not look like a quiet fleet.
+#: Figures of an evaluation are left out when it is older: a stopped worker must not look like a quiet fleet.
 FRESH_FOR = timedelta(seconds=60)
 #: Budgets are read from Redis at most this often, however often a process is scraped.
 BUDGETS_FOR_S = 60.0
@@ -81,7 +81,7 @@ def _evaluated() -> list[Metric]:
 
 
 def _rank(backlog: Mapping[str, float]) -> tuple[bool, float]:
-    """Those about which there is an alert first, then the fullest."""
+    """Quotas about which there is an alert come first, then the fullest."""
     fine = not backlog["dead"] and not backlog["untaken_s"] and backlog["used"] <= BACKLOG_SHARE
     return fine, -backlog["used"]
 

@@ -1,4 +1,4 @@
-"""Which addresses a webhook may connect to. Everything that is not plainly public is refused.
+"""The addresses that a webhook may connect to. Everything that is not plainly public is refused.
 
 ``ipaddress`` alone does not suffice: on Python 3.11, ``is_global`` is true for NAT64, 6to4, and multicast
 addresses, and ``is_private`` is false for shared address space (100.64.0.0/10). So the networks are written

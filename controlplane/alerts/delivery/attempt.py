@@ -12,13 +12,13 @@ from msgspec import json
 from controlplane.alerts.delivery.apprise.jobs import Job, Kind, without_middle
 from controlplane.alerts.delivery.apprise.program import Senders
 from controlplane.alerts.delivery.apprise.services import is_webhook
-from controlplane.alerts.delivery.http import MOST_S, Answer, NotDelivered, post
+from controlplane.alerts.delivery.http import MAX_S, Answer, NotDelivered, post
 from controlplane.alerts.delivery.signing import headers_of
 
 #: PagerDuty accepts 255 characters.
 _LONGEST_KEY = 255
 _LONGEST_TITLE = 250
-#: Characters. If each has four bytes, the job is still shorter than ``MOST_BYTES``.
+#: Characters. If each has four bytes, the job is still shorter than ``MAX_BYTES``.
 _LONGEST_BODY = 7_000
 
 Post = Callable[..., Answer]
@@ -30,16 +30,16 @@ class NeverDelivered(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What goes to one receiver."""
+    """One message to one receiver."""
 
-    #: The same for each attempt.
+    #: It stays the same for each attempt.
     id: str
     #: From 1.
     attempt: int
     document: dict[str, Any]
     receiver: int
     url: str
-    #: Of the secrets that sign it.
+    #: The secrets that sign it.
     versions: Sequence[int]
 
 
@@ -64,7 +64,7 @@ def attempt(message: Message, at: datetime, senders: Senders, webhook: Post = po
             versions=message.versions,
         ),
     }
-    return webhook(message.url, body, headers, allowed=settings.WEBHOOK_NETWORKS, most_s=MOST_S)
+    return webhook(message.url, body, headers, allowed=settings.WEBHOOK_NETWORKS, most_s=MAX_S)
 
 
 def _by_apprise(message: Message, senders: Senders) -> Answer:
@@ -85,7 +85,7 @@ def job_of(message: Message) -> Job:
         body += "\nRepeated: an earlier attempt may have arrived."
     return Job(
         url=message.url,
-        # What belongs to no alert has no severity.
+        # A message that belongs to no alert has no severity.
         kind=Kind(kind) if kind in (Kind.RESOLVED, Kind.TEST) else Kind(data.get("severity", Kind.REPORT)),
         title=data.get("title", data["text"])[:_LONGEST_TITLE],
         body=body,

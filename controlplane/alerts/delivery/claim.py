@@ -34,11 +34,11 @@ DELIVERIES = catalogue.DELIVERIES.make()
 
 LEASE_S = 60
 #: Receivers that are sent to at once, over all workers.
-MOST_AT_ONCE = 4
-#: Of these, receivers to which an attempt failed: those that hang leave room for the others.
-MOST_REPEATED_AT_ONCE = 2
+MAX_AT_ONCE = 4
+#: So many of these are for receivers to which an attempt failed: those that hang leave room for the others.
+MAX_REPEATED_AT_ONCE = 2
 #: Messages of one receiver within 5 minutes. What needs a person at once is not held back.
-MOST_IN_5_MIN = 30
+MAX_IN_5_MIN = 30
 #: Before each repetition; the last one counts for all further ones.
 PAUSES_S = (5, 30, 120, 300, 900, 1_800, 3_600)
 #: After this time, the news is of no use.
@@ -149,10 +149,10 @@ def _claim() -> Delivery | None:
         transaction_lock("fuseboard.deliveries")
         cursor.execute(_SENDING)
         sending, repeated = cursor.fetchone()
-        if sending >= MOST_AT_ONCE:
+        if sending >= MAX_AT_ONCE:
             return None
-        repeats = repeated < MOST_REPEATED_AT_ONCE
-        cursor.execute(_CLAIM, {"lease": LEASE_S, "most": MOST_IN_5_MIN, "repeats": repeats})
+        repeats = repeated < MAX_REPEATED_AT_ONCE
+        cursor.execute(_CLAIM, {"lease": LEASE_S, "most": MAX_IN_5_MIN, "repeats": repeats})
         row: Sequence[UUID] | None = cursor.fetchone()
         if row is None:
             return None
@@ -200,7 +200,7 @@ def _fired_again(delivery: Delivery) -> bool:
 
 
 def outcome_of(answer: Answer, delivery: Delivery, now: datetime) -> Outcome:
-    """What follows from an answer. Only 2xx counts as delivered: a redirect is not followed."""
+    """The result of an answer. Only 2xx counts as delivered: a redirect is not followed."""
     text = f"HTTP {answer.status} {answer.text}".strip()[:_SHOWN]
     if 200 <= answer.status < 300:
         # The answer of a webhook is its own; the text of apprise names the service.

@@ -20,10 +20,10 @@ import httpcore
 from controlplane.alerts.delivery.addresses import AddressRefused, Network, is_public
 
 CONNECT_S = 5.0
-#: For everything: resolving, connecting, sending, and the first bytes of the answer.
-MOST_S = 15.0
+#: The time for everything: resolving, connecting, sending, and the first bytes of the answer.
+MAX_S = 15.0
 #: Bytes of an answer that are read.
-MOST_READ = 4_096
+MAX_READ = 4_096
 
 
 class NotDelivered(Exception):
@@ -35,7 +35,7 @@ class Answer:
     status: int
     #: The beginning of the body.
     text: str
-    #: What the receiver asks for, in seconds; 0 for nothing.
+    #: The wait that the receiver asks for, in seconds; 0 for nothing.
     retry_after_s: float = 0.0
 
 
@@ -46,7 +46,7 @@ def post(
     *,
     allowed: Iterable[Network] = (),
     context: ssl.SSLContext | None = None,
-    most_s: float = MOST_S,
+    most_s: float = MAX_S,
 ) -> Answer:
     """Send one request, without a proxy. Raises ``AddressRefused`` or ``NotDelivered``."""
     ends = time.monotonic() + most_s
@@ -79,10 +79,10 @@ def _beginning(chunks: Iterable[bytes]) -> str:
     found = b""
     for chunk in chunks:
         found += chunk
-        if len(found) >= MOST_READ:
+        if len(found) >= MAX_READ:
             break
     # Postgres stores no NUL.
-    return found[:MOST_READ].decode("utf-8", "replace").replace("\0", "\ufffd")
+    return found[:MAX_READ].decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def _retry_after(headers: Sequence[tuple[bytes, bytes]]) -> float:

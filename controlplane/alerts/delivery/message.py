@@ -59,7 +59,7 @@ def _page_of(alert: Alert) -> str:
 
 
 def handled(alert: Alert, *, stored: bool = True) -> list[str]:
-    """What is already being done. Without ``stored``, only what needs no Postgres."""
+    """Texts about what is already being done. Without ``stored``, only what needs no Postgres."""
     rule = RULE_OF_KEY.get(rule_of(alert.key))
     found = [rule.handled] if rule is not None and rule.handled else []
     if stored and alert.subject_kind == "breaker" and alert.subject_name:

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Count, Max, Q
 
 from controlplane.alerts.delivery.message import handled, links_of, test_text, text_of, title_of
-from controlplane.alerts.lifecycle import News
+from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.alerts.people.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
 from controlplane.alerts.rules.rule import rule_of
@@ -20,14 +20,14 @@ TEST = "test"
 #: The kind of a weekly summary.
 WEEKLY = "weekly"
 #: Alerts that a message names as explained by its own.
-MOST_EXPLAINED = 10
+MAX_EXPLAINED = 10
 #: Sent to the next receivers, because no person has acknowledged the alert.
 ESCALATED = "escalated"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Logged:
-    """What one receiver knows of one alert."""
+    """Everything that one receiver knows of one alert."""
 
     #: The place of its last message.
     last: int
@@ -36,7 +36,7 @@ class _Logged:
 
 
 def enqueue(
-    alert: Alert, news: News, book: AddressBook | None = None, at: datetime | None = None
+    alert: Alert, news: AlertEvent, book: AddressBook | None = None, at: datetime | None = None
 ) -> list[Delivery]:
     """Deliveries of this news, to the receivers of the route, and to those that know of the alert already.
 
@@ -45,20 +45,20 @@ def enqueue(
     """
     book, at = book or read_address_book(alert.environment), at or postgres_now()
     every = book.receivers
-    if news is News.RESOLVED:
+    if news is AlertEvent.RESOLVED:
         knowing = _knowing(alert)
         return _add(alert, {row: news.value for row in every if row.pk in knowing}, _log(alert))
     facts = book.facts_of(alert)
     route = route_of(book.routes, facts, at)
     # The steps that are in force when people get the news stay in force.
-    if news is not News.STABLE:
+    if news is not AlertEvent.STABLE:
         alert.escalations = [
             [at.timestamp() + after_min * 60, names_of(route, number, every)]
             for number, (after_min, _) in enumerate(route.steps)
             if number
         ]
     log, named = _log(alert), set(names_of(route, 0, every))
-    if news is not News.FIRED:
+    if news is not AlertEvent.FIRED:
         named.update(row.name for row in every if row.pk in log and log[row.pk].informed)
     wanted = [row for row in every if row.name in named and not refusal_of(row, facts)]
     return _add(alert, {row: _kind(log.get(row.pk), news) for row in wanted}, log)
@@ -73,11 +73,11 @@ def enqueue_escalation(alert: Alert, names: Collection[str], book: AddressBook) 
 
 def end_for(alert: Alert, receivers: Collection[int]) -> list[Delivery]:
     """Send that a resolved alert ended, to those of the receivers that do not know it."""
-    knowing = Delivery.objects.filter(alert=alert, kind=News.RESOLVED.value).values_list(
+    knowing = Delivery.objects.filter(alert=alert, kind=AlertEvent.RESOLVED.value).values_list(
         "receiver", flat=True
     )
     rows = Receiver.objects.filter(pk__in=set(receivers) - set(knowing)).order_by("pk")
-    return _add(alert, dict.fromkeys(rows, News.RESOLVED.value), _log(alert))
+    return _add(alert, dict.fromkeys(rows, AlertEvent.RESOLVED.value), _log(alert))
 
 
 def enqueue_test(receiver: Receiver, *, by: str) -> Delivery:
@@ -98,7 +98,7 @@ def enqueue_report(receiver: Receiver, document: dict[str, Any]) -> Delivery:
 
 
 def _log(alert: Alert) -> dict[int, _Logged]:
-    """What each receiver got of the alert, or will. One query."""
+    """Everything that each receiver got of the alert, or will get. One query."""
     rows = Delivery.objects.filter(alert=alert).values_list("receiver").order_by("receiver")
     informed = Count("pk", filter=~Q(state=DeliveryState.SUPERSEDED))
     return {
@@ -112,14 +112,14 @@ def _explained(alert: Alert) -> tuple[list[str], int]:
     if not {rule_of(alert.key), alert.key} & EXPLAINS.keys():
         return [], 0
     rows = alert.explained.order_by("true_since", "pk")
-    texts = list(rows.values_list("text", flat=True)[:MOST_EXPLAINED])
-    return texts, rows.count() if len(texts) == MOST_EXPLAINED else len(texts)
+    texts = list(rows.values_list("text", flat=True)[:MAX_EXPLAINED])
+    return texts, rows.count() if len(texts) == MAX_EXPLAINED else len(texts)
 
 
-def _kind(logged: _Logged | None, news: News) -> str:
+def _kind(logged: _Logged | None, news: AlertEvent) -> str:
     """A receiver that wants critical alerts only hears of a worsened one for the first time."""
-    first = news in (News.FIRED, News.FLAPPING) or (logged is not None and logged.informed)
-    return news.value if first else News.FIRED.value
+    first = news in (AlertEvent.FIRED, AlertEvent.FLAPPING) or (logged is not None and logged.informed)
+    return news.value if first else AlertEvent.FIRED.value
 
 
 def _knowing(alert: Alert) -> set[int]:
@@ -166,7 +166,7 @@ def document_of(
             "runbook": alert.runbook,
             "links": links_of(alert),
             "handled": done,
-            # The same for people.
+            # People read the alert in these two.
             "title": title_of(alert, kind),
             "message": text_of(alert, kind, done, explained),
             # Alerts that it explains, and that are not sent: the first of them, and their number.

@@ -27,8 +27,8 @@ from controlplane.policies.models import Environment
 from controlplane.validation import Problems, is_printable
 from fuseboard.contract.words import is_slug
 
-#: Of one environment. Each message goes to all of them.
-MOST_RECEIVERS = 50
+#: Receivers of one environment. Each message goes to all of them.
+MAX_RECEIVERS = 50
 #: The old secret signs too for this time.
 OVERLAP = timedelta(hours=24)
 _LONGEST_URL = 2_000
@@ -64,8 +64,8 @@ def add_receiver(
         problems.add("least_severity", "Choose warning or critical.")
     if weekly and scheme_of(url) in PAGERS:
         problems.add("weekly", NO_PAGER)
-    if Receiver.objects.filter(environment=environment).count() >= MOST_RECEIVERS:
-        problems.add("name", f"An environment has at most {MOST_RECEIVERS} receivers. Remove one first.")
+    if Receiver.objects.filter(environment=environment).count() >= MAX_RECEIVERS:
+        problems.add("name", f"An environment has at most {MAX_RECEIVERS} receivers. Remove one first.")
     problems.settle()
     try:
         with transaction.atomic():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 from django.db import connections
 
-from controlplane.alerts.delivery.claim import MOST_AT_ONCE, send_waiting
+from controlplane.alerts.delivery.claim import MAX_AT_ONCE, send_waiting
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class DeliveryThreads:
         try:
             self._send()
         except Exception:
-            # What it has claimed is sent again after its lease, by any worker.
+            # Any worker sends its claimed deliveries again after its lease, by any worker.
             log.exception("alert.delivery_failed")
         finally:
             connections.close_all()
@@ -45,4 +45,4 @@ class DeliveryThreads:
 
 
 #: The threads of this process.
-DELIVERY_THREADS = DeliveryThreads(MOST_AT_ONCE, send_waiting)
+DELIVERY_THREADS = DeliveryThreads(MAX_AT_ONCE, send_waiting)

@@ -83,7 +83,7 @@ def _hand_in(episode: Episode) -> None:
             kind="fired",
             place=(places.aggregate(last=Max("place"))["last"] or 0) + 1,
             document=message.document,
-            # What is on its way is sent by the worker, with the same id.
+            # The worker sends a message that is on its way, with the same id.
             state="waiting" if message.open else message.state,
             attempts=message.attempts,
             result=message.result[:500],

@@ -14,9 +14,9 @@ from controlplane.alerts.models import Alert, Receiver
 _NAMESPACE = UUID("6f1d6a52-6f0e-4c55-9d0a-2f3b8f3c2f10")
 #: Alerts that began within the same span have the same messages, whichever gateway sends them.
 SPAN_S = 600
-#: Of one gateway. When there are more, those that ended first are forgotten first.
-MOST_EPISODES = 200
-MOST_BYTES = 4 * 1024 * 1024
+#: Episodes of one gateway. When there are more, those that ended first are forgotten first.
+MAX_EPISODES = 200
+MAX_BYTES = 4 * 1024 * 1024
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class Journal:
 
     def add(self, episode: Episode) -> None:
         self.episodes.append(episode)
-        while len(self.episodes) > MOST_EPISODES:
+        while len(self.episodes) > MAX_EPISODES:
             self.episodes.remove(min(self.episodes, key=lambda one: (one.over_at is None, one.fired_at)))
         self.save()
 
@@ -113,7 +113,7 @@ class Journal:
         """Write it to the disk. A disk that fails delays no message: the copy in memory goes on."""
         try:
             data = json.encode(self.episodes)
-            if len(data) > MOST_BYTES:
+            if len(data) > MAX_BYTES:
                 raise OSError(f"the journal has {len(data)} bytes")
             replace(self._file, data)
         except OSError as error:
@@ -125,7 +125,7 @@ class Journal:
 
 
 def message_id(episode: Episode, receiver: Receiver) -> str:
-    """The same for each gateway that sends it, and for each attempt."""
+    """It is the same for each gateway that sends it, and for each attempt."""
     start = int(episode.true_since // SPAN_S) * SPAN_S
     return str(uuid5(_NAMESPACE, f"{episode.environment}/{episode.key}/{start}/{receiver.pk}"))
 
@@ -151,7 +151,7 @@ def alert_of(episode: Episode) -> Alert:
 
 def _read(file: Path) -> list[Episode]:
     try:
-        if file.stat().st_size > MOST_BYTES:
+        if file.stat().st_size > MAX_BYTES:
             raise OSError("it is too large")
         return json.decode(file.read_bytes(), type=list[Episode])
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Who gets alerts of level 3: receivers, routes and mutes, as Postgres last knew them.
+"""People and receivers that get alerts of level 3: receivers, routes and mutes, as Postgres last knew them.
 
 A plan holds rows, not a decision: routes depend on the hour, and the same functions read them.
 """
@@ -40,7 +40,7 @@ Fields = dict[str, Any]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Of one environment. Moments are unix seconds."""
+    """The receivers, routes and mutes of one environment. Moments are unix seconds."""
 
     environment: str
     #: When Postgres was read.
@@ -96,7 +96,7 @@ def read_plans(now: float) -> Reading:
 
 
 def receivers_of(plan: Plan, alert: Alert, at: datetime) -> tuple[list[Receiver], list[list[Any]]]:
-    """Who gets the alert now, and the later steps of its route, as ``Alert.escalations`` keeps them."""
+    """The receivers that get the alert now, and the later steps of its route as in ``Alert.escalations``."""
     book = _book(plan)
     facts = book.facts_of(alert)
     route = route_of(book.routes, facts, at)

@@ -15,7 +15,7 @@ from controlplane.alerts.emergency.plan import Plan
 from controlplane.encryption import cipher
 
 #: Far more than the most receivers and routes of an environment need.
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 _SALT = "fuseboard.emergency"
 _END = ".plan"
 
@@ -25,8 +25,8 @@ log = structlog.get_logger(__name__)
 def write_plan(folder: Path, plan: Plan) -> None:
     """Raises ``OSError``, also for a plan that is too large."""
     data = _cipher().encrypt(json.encode(plan))
-    if len(data) > MOST_BYTES:
-        raise OSError(f"the plan of {plan.environment} has {len(data)} bytes, more than {MOST_BYTES}")
+    if len(data) > MAX_BYTES:
+        raise OSError(f"the plan of {plan.environment} has {len(data)} bytes, more than {MAX_BYTES}")
     replace(folder / f"{plan.environment}{_END}", data)
 
 
@@ -35,7 +35,7 @@ def read_plan_files(folder: Path) -> dict[str, Plan]:
     found: dict[str, Plan] = {}
     for file in sorted(folder.glob(f"*{_END}")):
         try:
-            if file.stat().st_size > MOST_BYTES:
+            if file.stat().st_size > MAX_BYTES:
                 raise OSError("it is too large")
             plan = json.decode(_cipher().decrypt(file.read_bytes()), type=Plan)
         except (OSError, InvalidToken, MsgspecError) as error:
@@ -46,7 +46,7 @@ def read_plan_files(folder: Path) -> dict[str, Plan]:
 
 
 def forget_plan(folder: Path, environment: str) -> None:
-    """Of an environment that is no more. Raises ``OSError``."""
+    """Delete the file of an environment that was deleted. Raises ``OSError``."""
     (folder / f"{environment}{_END}").unlink(missing_ok=True)
 
 

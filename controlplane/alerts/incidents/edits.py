@@ -1,4 +1,4 @@
-"""What people do with incidents: notes, steps of runbooks, merging, splitting and closing.
+"""Edits of people in incidents: notes, steps of runbooks, merging, splitting and closing.
 
 Everything that moves alerts takes the lock of the evaluation, so that neither sees the other half done.
 """
@@ -20,9 +20,9 @@ from controlplane.validation import Problems, is_printable
 from fuseboard.contract.words import is_slug
 
 #: Notes and steps of one incident.
-MOST_LINES = 1_000
+MAX_LINES = 1_000
 LONGEST_NOTE = 2_000
-MOST_STEP = 999
+MAX_STEP = 999
 
 
 def add_note(*, environment: str, number: int, text: str, actor: Actor) -> IncidentLine:
@@ -43,7 +43,7 @@ def tick_step(
     """Note that a step of a runbook was done, or was not done after all. Sent twice, it is noted once."""
     problems = Problems()
     text = _checked(problems, "text", text.strip())
-    problems.whole("step", step, 1, MOST_STEP)
+    problems.whole("step", step, 1, MAX_STEP)
     if not is_slug(runbook) or len(runbook) > 100:
         problems.add("runbook", "Use the name of a runbook, as in its address.")
     problems.settle()
@@ -85,7 +85,7 @@ def merge_incident(*, environment: str, number: int, into: int, reason: str, act
         if source.closed_at is None and target.closed_at is not None:
             problems.add("into", f"Incident {into} is closed. Merge it into {number} instead.")
         problems.settle()
-        if target.lines.count() + source.lines.count() > MOST_LINES:
+        if target.lines.count() + source.lines.count() > MAX_LINES:
             raise _full()
         Alert.objects.filter(incident=source).update(incident=target)
         IncidentLine.objects.filter(incident=source).update(incident=target)
@@ -167,7 +167,7 @@ def _checked(problems: Problems, field: str, text: str) -> str:
 
 
 def _add(incident: Incident, actor: Actor, **fields: object) -> IncidentLine:
-    if incident.lines.count() >= MOST_LINES:
+    if incident.lines.count() >= MAX_LINES:
         raise _full()
     row = IncidentLine.objects.create(incident=incident, by=actor.name[:200], at=Now(), **fields)
     row.refresh_from_db()
@@ -175,7 +175,7 @@ def _add(incident: Incident, actor: Actor, **fields: object) -> IncidentLine:
 
 
 def _full() -> InvalidEdit:
-    return InvalidEdit({"incident": [f"An incident has at most {MOST_LINES:,} notes and steps."]})
+    return InvalidEdit({"incident": [f"An incident has at most {MAX_LINES:,} notes and steps."]})
 
 
 def _take(incident: Incident) -> None:

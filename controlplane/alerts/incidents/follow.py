@@ -20,7 +20,7 @@ from controlplane.fleet.live import divisor
 log = structlog.get_logger(__name__)
 
 #: The lowest level of an alert that opens an incident.
-LEAST_LEVEL = 2
+MIN_LEVEL = 2
 #: It closes when all alerts are resolved for this time, and is reopened if its cause returns within it.
 QUIET = timedelta(minutes=10)
 
@@ -30,7 +30,7 @@ def follow(environment: str, rows: Sequence[Alert], now: float, passed_s: float 
     at = datetime.fromtimestamp(now, UTC)
     free = [row for row in rows if row.incident_id is None and row.state != AlertState.RESOLVED]
     for row in free:
-        if row.notified and row.level >= LEAST_LEVEL:
+        if row.notified and row.level >= MIN_LEVEL:
             _join(row, _of_explained(row, rows) or incident_for(row, at))
     numbered = {row.pk: row for row in rows}
     for row in free:
@@ -56,7 +56,7 @@ def incident_for(row: Alert, at: datetime) -> Incident:
 
 
 def figures_of(incidents: Sequence[Incident]) -> dict[int, dict[str, Any]]:
-    """What the alerts of each incident say together."""
+    """The state that the alerts of each incident have together."""
     rows = Alert.objects.filter(incident__in=incidents).values("incident")
     found = rows.annotate(
         since=Min("true_since"),

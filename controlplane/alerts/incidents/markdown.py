@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from controlplane.alerts.incidents.report import AffectedTenant, Report
-from controlplane.alerts.incidents.timeline import MOST, Line
+from controlplane.alerts.incidents.timeline import MAX, Line
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 
@@ -47,9 +47,9 @@ def _tenants(tenants: Iterable[AffectedTenant], more: int) -> list[str]:
 
 
 def _by_day(lines: tuple[Line, ...]) -> list[str]:
-    found = [f"The newest {MOST:,} lines.", ""] if len(lines) > MOST else []
+    found = [f"The newest {MAX:,} lines.", ""] if len(lines) > MAX else []
     day = None
-    for line in reversed(lines[:MOST]):
+    for line in reversed(lines[:MAX]):
         if line.at.date() != day:
             day = line.at.date()
             found += [f"**{day:%-d %B %Y}**", ""]

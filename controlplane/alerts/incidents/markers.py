@@ -13,8 +13,8 @@ from controlplane.policies.document import environment_of
 from controlplane.validation import Problems, is_printable
 
 KEPT_DAYS = 90
-#: Of one environment. The oldest are removed.
-MOST_KEPT = 20_000
+#: Markers of one environment. The oldest are removed.
+MAX_KEPT = 20_000
 #: A marker can be noted late, but not for a time that has not come.
 OLDEST = timedelta(days=7)
 AHEAD = timedelta(minutes=5)
@@ -75,5 +75,5 @@ def markers_between(
 
 def forget_markers() -> int:
     with connection.cursor() as cursor:
-        cursor.execute(_FORGET, [KEPT_DAYS, MOST_KEPT])
+        cursor.execute(_FORGET, [KEPT_DAYS, MAX_KEPT])
         return int(cursor.rowcount)

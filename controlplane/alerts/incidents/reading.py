@@ -9,10 +9,10 @@ from controlplane.alerts.models import Alert, Incident
 from controlplane.errors import NotFound
 
 KEPT_DAYS = 90
-#: Of one environment.
-MOST_KEPT = 5_000
+#: Incidents of one environment.
+MAX_KEPT = 5_000
 #: Alerts of one incident that are listed.
-MOST_ALERTS = 100
+MAX_ALERTS = 100
 _AT_ONCE = 500
 
 
@@ -32,7 +32,7 @@ def find_incident(environment: str, number: int) -> Incident:
 def alerts_of(incident: Incident) -> list[Alert]:
     """Open ones first, then the newest."""
     rows = Alert.objects.filter(incident=incident).select_related("cause")
-    return list(rows.order_by("-resolved_at", "true_since", "pk")[:MOST_ALERTS])
+    return list(rows.order_by("-resolved_at", "true_since", "pk")[:MAX_ALERTS])
 
 
 def state_of(incident: Incident) -> str:
@@ -54,7 +54,7 @@ def forget_incidents() -> int:
     for slug in Incident.objects.order_by("environment").values_list("environment", flat=True).distinct():
         closed = Incident.objects.filter(environment=slug, closed_at__isnull=False)
         old += list(
-            closed.order_by("-closed_at").values_list("pk", flat=True)[MOST_KEPT : MOST_KEPT + _AT_ONCE]
+            closed.order_by("-closed_at").values_list("pk", flat=True)[MAX_KEPT : MAX_KEPT + _AT_ONCE]
         )
     Incident.objects.filter(pk__in=old).delete()
     return len(old)

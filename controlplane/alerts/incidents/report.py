@@ -18,9 +18,9 @@ from controlplane.refusals.models import RefusalSample
 from controlplane.series.kinds import FLEET
 from controlplane.series.reading import read
 
-MOST_ACTIONS = 100
-MOST_TENANTS = 20
-#: What a person did that a report lists.
+MAX_ACTIONS = 100
+MAX_TENANTS = 20
+#: An action of a person that a report lists.
 _ACTIONS = ("override", "edit", "other", "step")
 NOT_RECONCILED = "Not reconciled yet."
 NOT_KNOWN = "Limits counted no call without Redis, but some counts were lost."
@@ -48,9 +48,9 @@ class Report:
     tenants: tuple[AffectedTenant, ...]
     #: Further tenants, beyond those that are listed.
     more_tenants: int
-    #: What limits admitted at most.
+    #: The calls that limits admitted at most.
     bound: str
-    #: What pods admitted without Redis, as it was counted later.
+    #: The calls that pods admitted without Redis, as they were counted later.
     usage: str
     #: Newest first.
     lines: tuple[Line, ...]
@@ -70,7 +70,7 @@ def report_of(incident: Incident) -> Report:
         acknowledged_at=acknowledged.at if acknowledged else None,
         acknowledged_by=acknowledged.actor if acknowledged else "",
         recovered_at=recovered,
-        actions=tuple(done[:MOST_ACTIONS]),
+        actions=tuple(done[:MAX_ACTIONS]),
         tenants=tenants,
         more_tenants=more,
         bound=_bound(incident, end),
@@ -81,7 +81,7 @@ def report_of(incident: Incident) -> Report:
 
 
 def _usage(incident: Incident, end: datetime) -> str:
-    """What pods admitted without Redis, compared with the limits, once they reported it."""
+    """The calls that pods admitted without Redis, compared with the limits, once pods reported them."""
     found = reconciled(incident.environment, incident.started_at, end)
     if not found.complete:
         return NOT_RECONCILED
@@ -121,13 +121,13 @@ def _tenants(incident: Incident, end: datetime) -> tuple[tuple[AffectedTenant, .
     ).exclude(tenant="")
     rows = samples.values("tenant").annotate(refused=Sum("weight")).order_by("-refused", "tenant")
     found = [
-        AffectedTenant(tenant=row["tenant"], refused=round(row["refused"])) for row in rows[:MOST_TENANTS]
+        AffectedTenant(tenant=row["tenant"], refused=round(row["refused"])) for row in rows[:MAX_TENANTS]
     ]
-    return tuple(found), max(0, rows.count() - len(found)) if len(found) == MOST_TENANTS else 0
+    return tuple(found), max(0, rows.count() - len(found)) if len(found) == MAX_TENANTS else 0
 
 
 def _bound(incident: Incident, end: datetime) -> str:
-    """As docs/guarantees.md promises it, for the number of pods of that time."""
+    """The bound that docs/guarantees.md promises, for the number of pods of that time."""
     series = read(
         incident.environment,
         FLEET,
@@ -157,7 +157,7 @@ def _bound(incident: Incident, end: datetime) -> str:
 
 
 def _in_fallback(incident: Incident, end: datetime) -> str:
-    """For figures without a pod on local fallback: minutes miss one that was there for seconds."""
+    """Some figures have no pod on local fallback: minutes miss one that was there for seconds."""
     now = timezone.now()
     found = [one for one in outages(incident.environment, now) if one.overlaps(incident.started_at, end)]
     if not found and incident.started_at < now - KEPT:

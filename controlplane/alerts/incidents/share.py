@@ -26,7 +26,7 @@ from controlplane.errors import NotFound
 from controlplane.validation import Problems
 
 PATH = "/incidents/shared/"
-MOST_DAYS = 7
+MAX_DAYS = 7
 _SALT = "fuseboard.incident.report"
 _OPEN_TEXTS = frozenset(rule.key for rule in RULES if rule.shareable)
 #: Lines that name no customer, pod or receiver. Edits can, so they are left out. Who did it is left out too.
@@ -36,7 +36,7 @@ _SHARED = ("alert", "breaker", "override", "marker", "step", "note")
 def make_link(*, environment: str, number: int, days: int, actor: Actor) -> str:
     """The path of a new link. Raises ``InvalidEdit``, ``NotFound``."""
     problems = Problems()
-    problems.whole("days", days, 1, MOST_DAYS)
+    problems.whole("days", days, 1, MAX_DAYS)
     problems.settle()
     until = timezone.now() + timedelta(days=days)
     with transaction.atomic():
@@ -81,14 +81,14 @@ def _lost(maker: dict[str, Any], environment: str) -> str:
 
 
 def without_names(report: Report) -> Report:
-    """What people without an account may read of a report."""
+    """The part that people without an account may read of a report."""
     actions, lines = _shared(report.actions), _shared(report.lines)
     return replace(report, acknowledged_by="", actions=actions, lines=lines)
 
 
 def shared_title(incident: Incident) -> str:
     """The title for people without an account."""
-    return incident.title if _names_nobody(incident.cause) else f"Alert {incident.cause.partition(':')[0]}"
+    return incident.title if _names_no_person(incident.cause) else f"Alert {incident.cause.partition(':')[0]}"
 
 
 def _shared(lines: Iterable[Line]) -> tuple[Line, ...]:
@@ -98,14 +98,14 @@ def _shared(lines: Iterable[Line]) -> tuple[Line, ...]:
 
 def _of_alert(line: Line) -> Line:
     """Its detail can name the tenant of most requests, and most texts name a pod or a tenant."""
-    if _names_nobody(line.alert):
+    if _names_no_person(line.alert):
         return replace(line, detail="")
-    # What was said of its end and of flapping names nobody.
+    # The details of its end and of flapping name no person.
     what = f"Alert {line.alert.partition(':')[0]}" if line.begins else line.what
     return replace(line, what=what, detail="", thing="", thing_kind="")
 
 
-def _names_nobody(key: str) -> bool:
+def _names_no_person(key: str) -> bool:
     return key.partition(":")[0] in _OPEN_TEXTS
 
 

@@ -13,7 +13,7 @@ from django.db.models import Case, Count, F, Func, Max, Min, TextField, Value, W
 from django.db.models.functions import TruncMinute
 from django.utils import timezone
 
-from controlplane.alerts.lifecycle import News
+from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident, IncidentLine, Marker
 from controlplane.audit.action_words import action_words, named_target
 from controlplane.audit.models import Entry
@@ -24,13 +24,13 @@ from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
 
-#: What happened shortly before may be the reason. What was deployed takes longer to show.
+#: An event shortly before may be the reason. A deployment takes longer to show.
 BEFORE = timedelta(minutes=15)
 MARKERS_BEFORE = timedelta(hours=1)
-#: What people still do after the end.
+#: People still act for this time after the end.
 AFTER = timedelta(minutes=10)
 #: Lines of an export, and those that a page can lead to.
-MOST = 2_000
+MAX = 2_000
 #: Episodes of one alert that become one line, if there are more.
 _FLAPS = 3
 _POD_KINDS = (
@@ -42,8 +42,8 @@ _POD_KINDS = (
     EventKind.CONFIG_REJECTED,
 )
 _NEWS = {
-    News.FIRED.value: "Alert",
-    News.RESOLVED.value: "End of alert",
+    AlertEvent.FIRED.value: "Alert",
+    AlertEvent.RESOLVED.value: "End of alert",
 }
 #: Audit entries that are lines by themselves.
 _OWN_ACTIONS = ("incident.noted", "incident.step_done", "incident.step_undone", "marker.added")
@@ -58,7 +58,7 @@ class Line:
     what: str
     #: A person, or a program with a token; empty for what happened automatically.
     who: str = ""
-    #: What it happened to.
+    #: The entity that it happened to.
     thing: str = ""
     #: ``breaker`` or ``server`` if the thing has a page.
     thing_kind: str = ""
@@ -82,9 +82,9 @@ class _Range:
     most: int
 
 
-def timeline(incident: Incident, *, most: int = MOST) -> list[Line]:
+def timeline(incident: Incident, *, most: int = MAX) -> list[Line]:
     """The newest first, one more than ``most`` if there are more."""
-    most = min(most, MOST)
+    most = min(most, MAX)
     ended = incident.closed_at
     wanted = _Range(
         incident=incident,
@@ -107,7 +107,7 @@ def _alerts(wanted: _Range) -> Iterable[Line]:
     for found in episodes.values():
         if len(found) >= _FLAPS:
             yield _flapping(found)
-            # What it does now is not hidden among the episodes before.
+            # Its present state is not hidden among the episodes before.
             found = found[:1]
         for row in found:
             yield from _alert(row)
@@ -174,14 +174,14 @@ def _deliveries(wanted: _Range) -> Iterable[Line]:
             at=min(row.sent_at or row.created_at for row in sent),
             kind="delivery",
             what=f"{what} not delivered to {names}" if gave_up else f"{what} sent to {names}",
-            # As it was sent: the figures of the alert have changed since.
+            # The text as it was sent: the figures of the alert have changed since.
             detail=sent[0].document.get("data", {}).get("text", ""),
             look="bad" if gave_up else "",
         )
 
 
 def _transitions(wanted: _Range) -> Iterable[Line]:
-    """What breakers did by themselves. What a person did to one is in the audit."""
+    """Changes that breakers made by themselves. The audit has those that a person made."""
     rows = Transition.objects.select_related("dependency").filter(
         dependency__environment=wanted.incident.environment,
         actor="",

@@ -1,1 +1,1 @@
-"""What people decide about alerts: routes, mutes, acknowledgements, and the settings of rules."""
+"""Decisions of people about alerts: routes, mutes, acknowledgements, and the settings of rules."""

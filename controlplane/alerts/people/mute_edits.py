@@ -20,22 +20,22 @@ from controlplane.validation import Problems
 from fuseboard.contract.words import is_subject
 
 LONGEST = timedelta(days=7)
-#: Of a mute that is repeated every week.
+#: The longest period of a mute that is repeated every week.
 LONGEST_WEEKLY = timedelta(hours=24)
 FURTHEST_START = timedelta(days=90)
 #: Mutes of one environment that are not ended: every evaluation reads them.
-MOST_MUTES = 100
+MAX_MUTES = 100
 #: A shorter prefix would match nearly every pod.
 SHORTEST_PREFIX = 3
 MUTABLE_RULES = tuple(sorted(rule.key for rule in RULES if rule.alerts))
 #: The days of resolved alerts that a preview counts, and the most that it reads.
 PREVIEW_DAYS = 30
-MOST_READ = 5_000
+MAX_READ = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class MuteValues:
-    """What a person enters. ``starts_at`` is ``None`` for now."""
+    """The values that a person enters. ``starts_at`` is ``None`` for now."""
 
     rule: str = ""
     dependency: str = ""
@@ -56,7 +56,7 @@ class Preview:
 
 
 def preview_mute(*, environment: str, values: MuteValues) -> Preview:
-    """What would be muted. Raises ``InvalidEdit``."""
+    """The alerts that would be muted. Raises ``InvalidEdit``."""
     slug = environment_of(environment).slug
     mute = _checked(slug, values, Problems(), reason="", by="")
     rows = Alert.objects.filter(environment=slug).exclude(state=AlertState.RESOLVED).order_by("-true_since")
@@ -66,11 +66,11 @@ def preview_mute(*, environment: str, values: MuteValues) -> Preview:
         .only("key", "level", "subject_kind", "subject_name", "pods")
         .order_by("-resolved_at")
     )
-    read = list(islice(past[: MOST_READ + 1].iterator(), MOST_READ + 1))
+    read = list(islice(past[: MAX_READ + 1].iterator(), MAX_READ + 1))
     return Preview(
         open=[row for row in rows if matches(mute, row)],
-        past=sum(matches(mute, row) for row in read[:MOST_READ]),
-        more=len(read) > MOST_READ,
+        past=sum(matches(mute, row) for row in read[:MAX_READ]),
+        more=len(read) > MAX_READ,
     )
 
 
@@ -83,8 +83,8 @@ def add_mute(*, environment: str, values: MuteValues, reason: str, actor: Actor)
     with transaction.atomic():
         # Two people at once could both find room for one more.
         Environment.objects.select_for_update().get(pk=slug)
-        if not_ended(slug, postgres_now()).count() >= MOST_MUTES:
-            problems.add("rule", f"An environment has at most {MOST_MUTES} mutes. End one first.")
+        if not_ended(slug, postgres_now()).count() >= MAX_MUTES:
+            problems.add("rule", f"An environment has at most {MAX_MUTES} mutes. End one first.")
             problems.settle()
         mute.save(force_insert=True)
         _record(mute, "mute.created", reason, actor)

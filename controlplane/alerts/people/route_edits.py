@@ -30,10 +30,10 @@ from controlplane.policies.models import Environment
 from controlplane.validation import Problems
 from fuseboard.contract.words import is_slug
 
-MOST_ROUTES = 50
-MOST_RECEIVERS = 20
-#: Of a route, after the first message.
-MOST_STEPS = 3
+MAX_ROUTES = 50
+MAX_RECEIVERS = 20
+#: The steps of a route after the first message.
+MAX_STEPS = 3
 LONGEST_STEP_MIN = 24 * 60
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
@@ -41,7 +41,7 @@ _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class RouteValues:
-    """What a person enters. Empty matches everything."""
+    """The values that a person enters. Empty matches everything."""
 
     owner: str = ""
     least_level: int = 1
@@ -70,8 +70,8 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Who gets an alert that fires at a moment."""
+class RoutePreview:
+    """The receivers of an alert that fires at a moment."""
 
     at: datetime
     route: str
@@ -103,8 +103,8 @@ def put_route(
         _check_receivers(slug, values, problems)
         others = [row for row in routes_of(slug)[:-1] if row.name != name]
         row = Route.objects.filter(environment=slug, name=name).first()
-        if row is None and len(others) >= MOST_ROUTES:
-            problems.add("name", f"An environment has at most {MOST_ROUTES} routes. Remove one first.")
+        if row is None and len(others) >= MAX_ROUTES:
+            problems.add("name", f"An environment has at most {MAX_ROUTES} routes. Remove one first.")
         if place is not None:
             problems.whole("place", place, 1, len(others) + 1)
         problems.settle()
@@ -150,8 +150,8 @@ def plan_of(
     dependency: str = "",
     severity: str = "critical",
     at: datetime | None = None,
-) -> Plan:
-    """Who gets an alert of this rule if it fires now, or at another time. Raises ``InvalidEdit``."""
+) -> RoutePreview:
+    """The receivers of an alert of this rule if it fires now, or at another time. Raises ``InvalidEdit``."""
     problems = Problems()
     if rule not in MUTABLE_RULES:
         problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
@@ -176,7 +176,7 @@ def plan_of(
     facts = book.facts_of(alert)
     route = route_of(book.routes, facts, moment)
     receivers = {row.name: row for row in book.receivers}
-    return Plan(
+    return RoutePreview(
         at=moment,
         route=route.name,
         owner=facts.owner,
@@ -205,7 +205,7 @@ def hours_of(route: Route) -> str:
 
 
 def steps_of(route: Route) -> str:
-    """Who gets an alert later, as a person reads it."""
+    """The receivers that get an alert later, as a person reads them."""
     return "; ".join(f"after {after_min} min {', '.join(names)}" for after_min, names in route.steps[1:])
 
 
@@ -229,8 +229,8 @@ def _check(name: str, values: RouteValues, problems: Problems) -> None:
     _check_steps(values, problems)
     if name != DEFAULT and not values.receivers:
         problems.add("receivers", "Choose one receiver or more.")
-    if len(values.receivers) > MOST_RECEIVERS:
-        problems.add("receivers", f"Choose at most {MOST_RECEIVERS} receivers.")
+    if len(values.receivers) > MAX_RECEIVERS:
+        problems.add("receivers", f"Choose at most {MAX_RECEIVERS} receivers.")
     problems.settle()
 
 
@@ -248,10 +248,10 @@ def _check_steps(values: RouteValues, problems: Problems) -> None:
         problems.whole("escalations", after_min, 1, LONGEST_STEP_MIN)
     if minutes != sorted(set(minutes)):
         problems.add("escalations", "Give each step more minutes than the step before.")
-    if len(minutes) > MOST_STEPS:
-        problems.add("escalations", f"Use at most {MOST_STEPS} steps.")
-    if not all(0 < len(names) <= MOST_RECEIVERS for _, names in values.escalations):
-        problems.add("escalations", f"Name 1 to {MOST_RECEIVERS} receivers for each step.")
+    if len(minutes) > MAX_STEPS:
+        problems.add("escalations", f"Use at most {MAX_STEPS} steps.")
+    if not all(0 < len(names) <= MAX_RECEIVERS for _, names in values.escalations):
+        problems.add("escalations", f"Name 1 to {MAX_RECEIVERS} receivers for each step.")
 
 
 def _is_zone(name: str) -> bool:

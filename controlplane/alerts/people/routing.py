@@ -1,4 +1,4 @@
-"""Which receivers get an alert: a pure function of the routes, the alert, and the time.
+"""The receivers that get an alert: a pure function of the routes, the alert, and the time.
 
 The first route that matches decides. The last one is the default: it matches every alert and stays. The
 worker, the preview and the warnings of the page use the same functions.
@@ -19,18 +19,18 @@ from controlplane.policies.models import Dependency, Environment
 DEFAULT = "default"
 SEVERITIES = ("warning", "critical")
 #: Alerts below this level need no person, so that none of their routes needs a receiver.
-LEAST_LEVEL_OF_PEOPLE = 2
+MIN_LEVEL_OF_PEOPLE = 2
 
-MOST_WARNINGS = 5
+MAX_WARNINGS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What routes are compared with."""
+    """The facts of an alert that routes are compared with."""
 
     level: int
     severity: str
-    #: Of the dependency that the alert is about; empty for another alert.
+    #: The owner of the dependency that the alert is about; empty for another alert.
     owner: str = ""
 
 
@@ -54,7 +54,7 @@ def routes_of(environment: str) -> list[Route]:
 
 @dataclass(frozen=True, kw_only=True)
 class AddressBook:
-    """Who may get the alerts of an environment: read once for all news of an evaluation."""
+    """Everyone who may get the alerts of an environment: read once for all news of an evaluation."""
 
     #: By name.
     receivers: list[Receiver]
@@ -150,7 +150,7 @@ def holes(
 
 
 def warnings(environment: str) -> list[str]:
-    """What is wrong with routes and receivers, for the page of alerts. Five queries."""
+    """Problems of routes and receivers, for the page of alerts. Five queries."""
     receivers = list(Receiver.objects.filter(environment=environment))
     if not receivers:
         return ["There is no receiver: alerts are displayed, and sent to no person."]
@@ -158,11 +158,11 @@ def warnings(environment: str) -> list[str]:
     names = owners.order_by("owner").values_list("owner", flat=True).distinct()
     rules = Environment.objects.filter(slug=environment).values_list("alert_rules", flat=True).first() or {}
     routes, known = routes_of(environment), list(names)
-    found = [_said(hole) for hole in holes(routes, receivers, known, rules)]
-    more = len(found) - MOST_WARNINGS
+    found = [_text(hole) for hole in holes(routes, receivers, known, rules)]
+    more = len(found) - MAX_WARNINGS
     rest = [f"{more} more kinds of alerts reach no receiver."] if more > 0 else []
-    idle = _without_owner(routes, known)[:MOST_WARNINGS]
-    return [*found[:MOST_WARNINGS], *rest, *idle, *_unproven(environment, receivers)]
+    idle = _without_owner(routes, known)[:MAX_WARNINGS]
+    return [*found[:MAX_WARNINGS], *rest, *idle, *_unproven(environment, receivers)]
 
 
 def _without_owner(routes: Iterable[Route], owners: Collection[str]) -> list[str]:
@@ -180,11 +180,11 @@ def _unproven(environment: str, receivers: Iterable[Receiver]) -> list[str]:
     names = sorted(row.name for row in receivers if row.pk in doubts)
     if not names:
         return []
-    listed = ", ".join(names[:MOST_WARNINGS]) + (" and others" if len(names) > MOST_WARNINGS else "")
+    listed = ", ".join(names[:MAX_WARNINGS]) + (" and others" if len(names) > MAX_WARNINGS else "")
     return [f"No message reached {listed} in 30 days. Test them on the page Receivers."]
 
 
-def _said(hole: Hole) -> str:
+def _text(hole: Hole) -> str:
     facts = hole.facts
     about = f" about dependencies of {facts.owner}" if facts.owner else ""
     return (
@@ -193,13 +193,13 @@ def _said(hole: Hole) -> str:
 
 
 def _possible(owners: Iterable[str], rules: Changes) -> list[Facts]:
-    """What alerts for people can be: by the rules, and by the owners of dependencies."""
+    """All alerts for people that are possible: by the rules, and by the owners of dependencies."""
     every = ("", *owners)
     found: dict[Facts, None] = {}
     for rule in RULES:
         settings = settings_of(rules, rule.key)
         level = settings.timing.level
-        if not rule.alerts or not settings.enabled or level < LEAST_LEVEL_OF_PEOPLE:
+        if not rule.alerts or not settings.enabled or level < MIN_LEVEL_OF_PEOPLE:
             continue
         for owner in every if rule.of_dependency else ("",):
             for severity in rule.severities:

@@ -31,18 +31,18 @@ from controlplane.validation import Problems
 LONGEST_FOR_S = 3_600
 LONGEST_KEEP_S = 86_400
 LONGEST_NOTE = 500
-LEAST_CLEAR_PERCENT = 10
+MIN_CLEAR_PERCENT = 10
 #: Alerts of the past that are counted, in days.
 PAST_DAYS = 30
 #: Entries of the audit that are searched for the values that an edit was based on.
-_MOST_ENTRIES = 50
+_MAX_ENTRIES = 50
 _ACTION = "alert_rule.set"
 _SEVERITIES: tuple[Severity, ...] = ("warning", "critical")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleValues:
-    """What a person enters. ``None`` stands for the default. Thresholds are in the unit of the rule."""
+    """Values that a person enters. ``None`` stands for the default. Thresholds are in the rule's unit."""
 
     warning: float | None = None
     critical: float | None = None
@@ -58,13 +58,13 @@ class RuleValues:
 @dataclass(frozen=True, kw_only=True)
 class RuleInForce:
     key: str
-    #: What it finds, in words.
+    #: The condition that it finds, in words.
     condition: str
     #: Its severities, the less severe first.
     severities: tuple[Severity, ...]
     settings: RuleSettings
     default: RuleSettings
-    #: Of what Postgres has of it, for an edit to name what it was based on. It differs after each change.
+    #: An edit names the version that it was based on. It differs after each change.
     version: int
 
     @property
@@ -81,7 +81,7 @@ class RuleInForce:
 class RulePreview:
     #: Alerts of the rule that are open.
     open: list[Alert]
-    #: What the rule would find now with these values, and not as it is; and the reverse.
+    #: Findings that only these values would make now, and those that only the values in force make.
     begins: list[Finding]
     ends: list[Finding]
     #: How often its alerts fired in the last ``PAST_DAYS``, with the values of their time.
@@ -138,14 +138,14 @@ def set_rule(
 
 
 def _version(changed: Mapping[str, Any]) -> int:
-    """Of the content, from 1 to 999,999,999: Postgres stores no number for a rule that has its defaults."""
+    """A number from 1 to 999,999,999 of the content: Postgres stores none for a rule with its defaults."""
     return int(sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:16], 16) % 999_999_999 + 1
 
 
 def _conflict(environment: str, rule: str, expected: int, stored: Mapping[str, Any]) -> EditConflict:
     """Name what differs from the values that the edit was based on, if the audit has them."""
     entries = Entry.objects.filter(environment=environment, action=_ACTION, target_name=rule)
-    newest = list(entries.order_by("-pk")[:_MOST_ENTRIES])
+    newest = list(entries.order_by("-pk")[:_MAX_ENTRIES])
     known = [before for entry in newest for before in (entry.after, entry.before) if before is not None]
     read = next((one for one in known if _version(one) == expected), None)
     threshold = default_of(rule).threshold
@@ -166,7 +166,7 @@ def _conflict(environment: str, rule: str, expected: int, stored: Mapping[str, A
 
 
 def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePreview:
-    """What a change would mean. Raises ``InvalidEdit`` and ``NotFound``."""
+    """The effects that a change would have. Raises ``InvalidEdit`` and ``NotFound``."""
     slug = environment_of(environment).slug
     changed = _checked(rule, values, Problems())
     facts = read_facts(slug)
@@ -250,7 +250,7 @@ def _checked_thresholds(default: RuleSettings, values: RuleValues, problems: Pro
         elif limit != usual:
             changed[severity] = limit
     if values.clear_percent is not None:
-        problems.whole("clear_percent", values.clear_percent, LEAST_CLEAR_PERCENT, 100)
+        problems.whole("clear_percent", values.clear_percent, MIN_CLEAR_PERCENT, 100)
         if values.clear_percent != threshold.clear_percent:
             changed["clear_percent"] = values.clear_percent
             if not threshold.clears:

@@ -18,7 +18,7 @@ from controlplane.postgres import postgres_now
 
 #: Postgres, Redis and pods keep their alerts.
 MUTED_RULES = tuple(sorted(rule.key for rule in RULES if rule.during_upgrades))
-MOST_MINUTES = int(LONGEST_OF_LEVEL_3.total_seconds()) // 60
+MAX_MINUTES = int(LONGEST_OF_LEVEL_3.total_seconds()) // 60
 ACTOR = Actor(name="begin_upgrade", role="admin", origin="command")
 
 

@@ -45,7 +45,7 @@ from fuseboard.contract.policy import Tuning
 OVERDUE_S = 30.0
 _DEADLINE_S = Tuning().store_deadline_us / 1_000_000
 _REFUSED = "fuseboard_fleet_refused_per_second"
-#: For dependencies that have no runbook of their own.
+#: The runbook of dependencies that name none.
 GENERAL_RUNBOOK = FOR_DEPENDENCIES
 
 

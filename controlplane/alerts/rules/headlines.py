@@ -27,7 +27,7 @@ class NamesDependency(Protocol):
     def dependency(self) -> str: ...
 
 
-class SaysWhy(NamesDependency, Protocol):
+class NamesCause(NamesDependency, Protocol):
     @property
     def why(self) -> str: ...
 
@@ -79,7 +79,7 @@ def local(status: Status) -> Headline:
     return Headline(subject=count(len(pods), "pod"), join=they(pods, "uses", "use"), verb="local limits")
 
 
-def all_refused(one: SaysWhy) -> Headline:
+def all_refused(one: NamesCause) -> Headline:
     if one.part:
         return Headline(
             subject=f"{one.part} of calls to {one.dependency}", join="are", verb=f"refused{one.why}"

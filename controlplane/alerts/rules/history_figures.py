@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from controlplane.alerts.rules.rule import HistoryFigure
-from controlplane.alerts.rules.thresholds import LEAST_CHECKS_PER_S
+from controlplane.alerts.rules.thresholds import MIN_CHECKS_PER_S
 from controlplane.series.kinds import LATENCY_FIELDS
 from controlplane.series.percentiles import percentile
 from fuseboard.contract.sync import LATENCY_EDGES_US
@@ -16,7 +16,7 @@ def _refused(values: Sequence[int], known_s: int, _: int) -> float:
 
 def _failed(values: Sequence[int], known_s: int, _: int) -> float:
     asked, timeouts, errors = values
-    return min(1.0, (timeouts + errors) / asked) if asked >= LEAST_CHECKS_PER_S * known_s else 0.0
+    return min(1.0, (timeouts + errors) / asked) if asked >= MIN_CHECKS_PER_S * known_s else 0.0
 
 
 def _p99(values: Sequence[int], _: int, deadline_us: int) -> float:

@@ -27,7 +27,7 @@ from controlplane.alerts.rules.rule import (
     seconds,
 )
 from controlplane.alerts.rules.thresholds import (
-    LEAST_CHECKS_PER_S,
+    MIN_CHECKS_PER_S,
     NOT_EVALUATED_S,
 )
 from controlplane.phrases import count, name_or_count, percent
@@ -46,15 +46,15 @@ _EACH_REDIS_SERVER = Scope[RedisServer](
 #: The share of questions to Redis that fail.
 _FAILED_CHECKS = (
     "sum by (environment) (fuseboard_fleet_redis_failures_per_second)"
-    f" / (sum by (environment) (fuseboard_fleet_redis_asked_per_second) >= {LEAST_CHECKS_PER_S:g})"
+    f" / (sum by (environment) (fuseboard_fleet_redis_asked_per_second) >= {MIN_CHECKS_PER_S:g})"
 )
-#: Silent pods as well: those that are left must not speak for them.
+#: Live and silent pods: the pods that are left do not decide for silent ones.
 _PRESENT_PODS = by_environment('sum without (state, mode) (fuseboard_fleet_servers{state!="gone"})')
 
 
 def _redis_is_down(status: Status) -> bool:
     """A gateway gets no answer, and pods confirm it: the gateway alone may be cut off."""
-    # Of silent pods, nobody knows whether they reach Redis: those that are left must not speak for them.
+    # A silent pod may reach Redis or not: the pods that are left do not decide for it.
     confirming = max(1, min(2, status.fleet.total))
     return status.figures.store.primaries_down > 0 and len(status.fleet.local) >= confirming
 
@@ -80,7 +80,7 @@ def _failed_share(status: Status) -> float:
 
 
 def _few_checks(status: Status) -> bool:
-    return status.figures.store.asked_per_s < LEAST_CHECKS_PER_S
+    return status.figures.store.asked_per_s < MIN_CHECKS_PER_S
 
 
 def _failed_checks(status: Status) -> str:
@@ -100,7 +100,7 @@ def _not_evaluated_s(status: Status) -> float:
     return 0.0 if at is None else status.facts.now - at
 
 
-#: What Redis answers when it is there, but a script is not, or fails, or does not end.
+#: Answers of Redis when it is there, but a script is not, or fails, or does not end.
 _SCRIPT_ERROR = re.compile(r"answers, but: |function \S+ is missing|script|BUSY|user_function", re.ASCII)
 
 

@@ -1,4 +1,4 @@
-"""What a rule finds, and the shape of a rule."""
+"""An alert rule, and the finding that it makes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ _DIGEST = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What an alert is about, for a page or a message to link to."""
+    """The entity that an alert is about, for a page or a message to link to."""
 
     kind: SubjectKind
     #: The name of a breaker or a pod; the tenant of a quota.
@@ -93,7 +93,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Who has to know of an alert, and when. Times are seconds."""
+    """How urgent an alert is, and when it begins and ends. Times are seconds."""
 
     #: 1: handled automatically, and reported. 2: on call. 3: at once.
     level: int
@@ -181,7 +181,7 @@ def days(**fields: Any) -> Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope(Generic[S]):
-    """What rules are tested on: the fleet as a whole, or each of several things in it."""
+    """The objects that rules test: the fleet as a whole, or each of several entities in it."""
 
     each: Callable[[Status], Iterable[S]]
     #: Distinguishes the findings of one rule; empty where there is only one.
@@ -201,11 +201,11 @@ FLEET = Scope[Status](
 
 @dataclass(frozen=True, kw_only=True)
 class WarningOnly(Generic[S]):
-    """What is different while the alert is only a warning."""
+    """The differences while the alert is only a warning."""
 
     headline: Callable[[S], Headline]
     weight: int
-    #: For a figure that often exceeds its threshold for a moment.
+    #: The figure must exceed its threshold for this time: it often does so for a moment.
     lasting_s: float
 
 
@@ -255,7 +255,7 @@ class Rule(Generic[S]):
     threshold: Threshold = field(default_factory=Threshold)
     #: A rule with a threshold has the severities of that.
     severity: Severity = "warning"
-    #: For a rule without a threshold that has both severities.
+    #: A rule without a threshold has both severities with this.
     is_critical: Callable[[S], bool] | None = None
     #: When it began, if the status shows that.
     since: Callable[[S], float | None] = lambda _: None
@@ -266,7 +266,7 @@ class Rule(Generic[S]):
     #: The rule concludes nothing while these figures cannot be read.
     needs: Source | None = None
 
-    # What people read.
+    # Texts that people read.
     #: The alert in one line, and what to know before acting.
     text: Callable[[S], str]
     detail: Callable[[S], str]
@@ -276,7 +276,7 @@ class Rule(Generic[S]):
     subject: Callable[[S], Subject] | None = None
     #: The pods that the alert is about, for mutes of pods; ``None`` for an alert about something else.
     pods: Callable[[S], tuple[str, ...]] | None = None
-    #: What the product does about it without a person, for messages; empty for nothing.
+    #: The product does this about it without a person, for messages; empty for nothing.
     handled: str = ""
     #: ``None`` for the future, and for breakers, whose state the headline names by itself. While
     #: another sentence says the same, it returns ``None``.
@@ -298,7 +298,7 @@ class Rule(Generic[S]):
     #: ``None`` for what no metric shows.
     prometheus: PrometheusQuery | None = None
 
-    # What its alerts do.
+    # Properties of its alerts.
     #: ``False``: pages show it, but it is no news to a person on call, because it was planned.
     alerts: bool = True
     #: ``False``: people should know, but no person has to take the alert.

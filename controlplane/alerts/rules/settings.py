@@ -1,4 +1,4 @@
-"""What an admin can change of a rule in one environment, and its defaults.
+"""The settings of a rule that an admin can change in one environment, and their defaults.
 
 A release may improve a default, so Postgres keeps only differences: ``Environment.alert_rules`` is a document
 of rule -> field -> value. A status has it, so that the worker, pages and the API judge alike. Prometheus has
@@ -20,7 +20,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
-    """What is in force for a rule in an environment."""
+    """The settings in force for a rule in an environment."""
 
     timing: Timing
     threshold: Threshold

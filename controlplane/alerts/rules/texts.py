@@ -4,8 +4,8 @@ from math import inf
 
 from controlplane.alerts.rules.rule import Subject
 from controlplane.alerts.rules.thresholds import (
-    LEAST_REQUESTS_PER_S,
     LOCAL_SHARE,
+    MIN_REQUESTS_PER_S,
     P99_WARN_PART,
 )
 from controlplane.fleet.live import FleetFigures
@@ -42,7 +42,7 @@ def refused_share(status: Status) -> float:
 
 def few_requests(status: Status) -> bool:
     """Whether there are too few requests for a share of them to say anything."""
-    return status.figures.requests_per_s <= LEAST_REQUESTS_PER_S
+    return status.figures.requests_per_s <= MIN_REQUESTS_PER_S
 
 
 def slow_redis(status: Status) -> str:
@@ -119,7 +119,7 @@ def approximate_limits(status: Status) -> str:
 
 
 def allowed_alone(divisor: int) -> str:
-    """What a pod allows without Redis: its own table lists it for each limit."""
+    """The calls that a pod allows without Redis: its own table lists it for each limit."""
     part = f"1/{divisor} of their value" if divisor > 1 else "their full value"
     return f"limits with a local share allow {part}, and limits that fail open allow every call"
 

@@ -5,7 +5,7 @@
 REFUSED_SHARE = 0.005
 REFUSED_SHARE_CRITICAL = 0.02
 #: At most so many requests are too few for a share of them.
-LEAST_REQUESTS_PER_S = 1.0
+MIN_REQUESTS_PER_S = 1.0
 #: Redis p99 is critical above the fleet's ``store_deadline_us``, and a warning above this part of it:
 #: 5 ms and 1 ms unless the tuning says otherwise.
 P99_WARN_PART = 0.2
@@ -14,11 +14,11 @@ LOCAL_SHARE = 0.5
 #: Share of pods missing from the rates above which it is more than pods that changed their gateway.
 UNCOUNTED_SHARE = 0.1
 #: Below this rate of questions to Redis, a single failure would count.
-LEAST_CHECKS_PER_S = 10.0
+MIN_CHECKS_PER_S = 10.0
 #: The worker evaluates every 5 s. After this time without, it is down.
 NOT_EVALUATED_S = 30.0
 #: Below this rate of refused calls to a dependency, one refusal would count.
-LEAST_REFUSED_PER_S = 0.1
+MIN_REFUSED_PER_S = 0.1
 #: Share of the bound of a backlog, in jobs or bytes. A full one refuses jobs.
 BACKLOG_SHARE = 0.8
 #: A lock is held for longer than this: blocks take seconds, and those of a job some minutes.

@@ -7,7 +7,7 @@ from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.promql import IN_ENVIRONMENT, NAMES_DEPENDENCY, by_dependency
 from controlplane.alerts.rules.protection import EACH_DEPENDENCY
 from controlplane.alerts.rules.rule import PrometheusQuery, Rule, Scope, Subject, Threshold, Timing, jumping
-from controlplane.alerts.rules.thresholds import LEAST_REFUSED_PER_S
+from controlplane.alerts.rules.thresholds import MIN_REFUSED_PER_S
 from controlplane.fleet.live import DependencyFigures, RuleFigures
 from controlplane.phrases import moment, number, percent
 from controlplane.refusals.callers import RefusedCaller
@@ -17,11 +17,11 @@ from controlplane.status.watched import Spent, VendorAnswers
 from controlplane.usage.budgets import WARN_PERCENT
 
 #: A few answers with 429, or with 401, 402 or 403, are noise.
-LEAST_VENDOR_ANSWERS = 5
+MIN_VENDOR_ANSWERS = 5
 #: The rate below which no tenant runs away.
-LEAST_RUNAWAY_PER_S = 5.0
+MIN_RUNAWAY_PER_S = 5.0
 #: The samples below which a number of refusals is a guess.
-LEAST_CALLER_SAMPLES = 5
+MIN_CALLER_SAMPLES = 5
 _CALLS = "sum by (environment, dependency) (fuseboard_fleet_calls_per_second"
 _CALLS_REFUSED = f'{_CALLS}{{outcome="refused"}})'
 _CALLS_ASKED = f'{_CALLS}{{outcome=~"done|refused"}})'
@@ -29,7 +29,7 @@ _NO_ANSWERS = VendorAnswers(minutes=0, calls=0)
 #: States in which a breaker refuses calls itself.
 _REFUSING = ("open", "half_open", "forced_open")
 #: Fewer are too few to fire in the ten minutes that are counted at most.
-_LEAST_CALLS_PER_S = LEAST_VENDOR_ANSWERS / 600
+_MIN_CALLS_PER_S = MIN_VENDOR_ANSWERS / 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +51,11 @@ class Vendor:
     calls_per_s: float
 
     def share(self, answers: int) -> float:
-        return answers / self.answers.calls if answers >= LEAST_VENDOR_ANSWERS else 0.0
+        return answers / self.answers.calls if answers >= MIN_VENDOR_ANSWERS else 0.0
 
     @property
     def idle(self) -> bool:
-        return self.calls_per_s < _LEAST_CALLS_PER_S
+        return self.calls_per_s < _MIN_CALLS_PER_S
 
     @property
     def too_many(self) -> float:
@@ -75,7 +75,7 @@ class RefusedDependency:
 
     @property
     def share(self) -> float:
-        return self.figures.refused_share if self.figures.refused_per_s >= LEAST_REFUSED_PER_S else 0.0
+        return self.figures.refused_share if self.figures.refused_per_s >= MIN_REFUSED_PER_S else 0.0
 
     @property
     def part(self) -> str:
@@ -110,7 +110,7 @@ def _busy_tenants(status: Status) -> list[BusyTenant]:
     return [
         BusyTenant(tenant=one.tenant, requests_per_s=one.requests_per_s, usual_per_s=usual[one.tenant])
         for one in status.figures.tenants
-        if usual.get(one.tenant, 0.0) > 0 and one.requests_per_s >= LEAST_RUNAWAY_PER_S
+        if usual.get(one.tenant, 0.0) > 0 and one.requests_per_s >= MIN_RUNAWAY_PER_S
     ]
 
 
@@ -121,7 +121,7 @@ _EACH_BUSY_TENANT = Scope[BusyTenant](
     about="tenant",
 )
 _EACH_CALLER = Scope[RefusedCaller](
-    each=lambda status: [one for one in status.facts.watched.callers if one.samples >= LEAST_CALLER_SAMPLES],
+    each=lambda status: [one for one in status.facts.watched.callers if one.samples >= MIN_CALLER_SAMPLES],
     key=lambda one: f"{one.column}/{one.digest}",
     # The page lists callers by digest. No text names the tenant, so an erasure has nothing to find.
     subject=lambda one: Subject(kind="hot_keys"),
@@ -146,7 +146,7 @@ EACH_REFUSED = Scope[RefusedDependency](
     about="dependency",
 )
 _EACH_BUDGET = Scope[Spent](
-    # Of a shadow, nothing is refused: it is on the page of budgets only.
+    # A shadow refuses nothing: it is on the page of budgets only.
     each=lambda status: [
         one for one in status.facts.watched.spent if not one.shadow and one.ends > status.facts.now
     ],
@@ -186,7 +186,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         prometheus=PrometheusQuery(
             place=30,
             promql=(
-                f"({_CALLS_REFUSED} / {_CALLS_ASKED} and {_CALLS_REFUSED} >= {LEAST_REFUSED_PER_S:g}"
+                f"({_CALLS_REFUSED} / {_CALLS_ASKED} and {_CALLS_REFUSED} >= {MIN_REFUSED_PER_S:g}"
                 f" unless {by_dependency('fuseboard_breaker_state')} > 0) >"
             ),
             summary="Nearly every call to a dependency is refused, and its breaker is not the cause: "

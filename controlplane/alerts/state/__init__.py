@@ -1,1 +1,1 @@
-"""What is known of an alert over time: what fires now, what explains it, mutes, and flapping."""
+"""The state of alerts over time: what fires now, what explains it, mutes, and flapping."""

@@ -1,4 +1,4 @@
-"""Which alert explains another one, so that one cause is one message: a pure function of the open alerts.
+"""The alert that explains another one, so that one cause is one message: a pure function of open alerts.
 
 An edge holds only for the same environment and, where both are about a dependency or a tenant, for the same.
 Where both are about pods, the cause is about every pod of what it explains.

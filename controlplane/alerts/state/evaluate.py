@@ -98,7 +98,7 @@ class FirstSeen:
     def peek(
         self, findings: Iterable[Finding], now: float, stored: Mapping[str, StoredAlert] = _NOTHING
     ) -> tuple[Finding, ...]:
-        """As ``dated``, but read-only."""
+        """Like ``dated``, but it remembers nothing."""
         found = []
         for one in findings:
             known = stored.get(one.key)

@@ -9,7 +9,7 @@ from controlplane.alerts.models import Alert
 from controlplane.alerts.rules.rule import Timing
 
 #: Messages of one alert within an hour after which the next one says that it flaps.
-MOST_CHANGES = 4
+MAX_CHANGES = 4
 WITHIN_S = 3_600.0
 #: It is stable when it has not changed for this time.
 QUIET_S = 600.0
@@ -41,7 +41,7 @@ def recall(row: Alert, now: float) -> None:
 
 
 def flaps(row: Alert, now: float) -> bool:
-    return len(recent(row.changes, now)) >= MOST_CHANGES
+    return len(recent(row.changes, now)) >= MAX_CHANGES
 
 
 def is_stable(row: Alert, now: float) -> bool:

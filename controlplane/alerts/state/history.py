@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from controlplane.alerts.lifecycle import AlertState, Known, News, advance
+from controlplane.alerts.lifecycle import AlertEvent, AlertState, Known, advance
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import Finding, Subject
 from controlplane.alerts.rules.settings import RuleSettings
@@ -45,8 +45,8 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
             blind=blind,
             passed_s=float(answer.step_s) if blind else 0.0,
         )
-        fired += news is News.FIRED
-        if news is News.RESOLVED:
+        fired += news is AlertEvent.FIRED
+        if news is AlertEvent.RESOLVED:
             known = None
     return fired
 

@@ -1,4 +1,4 @@
-"""What is done automatically about pods that lag: the configuration is sent to them again.
+"""The automatic repair of pods that lag: the configuration is sent to them again.
 
 A pod that missed the message of an edit reads it with its next heartbeat, or with the next message. So the
 worker publishes what Redis lacks, and repeats the message, while the alert ``lag`` lasts.
@@ -30,7 +30,7 @@ def is_due(done: Mapping[str, Any] | None, now: float) -> bool:
 
 
 def done_about(done: Mapping[str, Any] | None) -> str:
-    """For the detail of the alert: what was done, and whether it worked; empty for nothing."""
+    """An addition to the detail of the alert: what was done, and whether it worked; empty for nothing."""
     if done is None:
         return ""
     at = f"{datetime.fromtimestamp(done['at'], UTC):%H:%M:%S} UTC"

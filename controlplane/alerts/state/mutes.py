@@ -1,4 +1,4 @@
-"""Which mute applies to an alert: a pure function of the mutes, the alert, and the time.
+"""The mute that applies to an alert: a pure function of the mutes, the alert, and the time.
 
 Nothing stores that an alert is muted. A mute therefore ends everywhere at the same moment, without a process
 that ends it.
@@ -17,11 +17,11 @@ WEEK = timedelta(days=7)
 #: An alert of level 3 needs a person at once: longer mutes do not apply to it.
 LONGEST_OF_LEVEL_3 = timedelta(hours=1)
 #: An alert about more pods concerns the fleet, and no mute of pods hides it.
-MOST_PODS = 200
+MAX_PODS = 200
 
 
 class Matchable(Protocol):
-    """What a mute is compared with: an alert."""
+    """The facts of an alert that a mute is compared with."""
 
     key: str
     level: int
@@ -76,7 +76,7 @@ def period_of(mute: Mute, now: datetime) -> tuple[datetime, datetime]:
 
 
 def words_of(mute: Mute) -> str:
-    """What it matches, as a person reads it."""
+    """The alerts that it matches, as a person reads it."""
     parts = (("rule", mute.rule), ("dependency", mute.dependency), ("pod", mute.pod))
     return ", ".join(f"{kind} {name}" for kind, name in parts if name)
 

@@ -14,7 +14,7 @@ from controlplane.alerts.state.mutes import mute_of, not_ended
 
 @dataclass(frozen=True, kw_only=True)
 class StoredAlert:
-    """What Postgres knows of an alert. Moments are unix seconds."""
+    """An alert as Postgres knows it. Moments are unix seconds."""
 
     id: int
     key: str
@@ -38,7 +38,7 @@ class StoredAlert:
     acknowledged_at: float | None = None
     note: str = ""
     muted: Muted | None = None
-    #: Who gets it next unless a person acknowledges it, and when; ``None`` for no step.
+    #: The person who gets it next unless a person acknowledges it, and when; ``None`` for no step.
     escalates_at: float | None = None
     escalates_to: tuple[str, ...] = ()
     #: The text of the alert that explains it; empty for none.
@@ -84,7 +84,7 @@ def open_alerts(environment: str) -> list[Alert]:
 
 
 def with_mutes(environment: str, rows: list[Alert]) -> list[Alert]:
-    """The same alerts; each knows the mute that applies to it. One query."""
+    """The alerts; each knows the mute that applies to it. One query."""
     now = timezone.now()
     mutes = list(not_ended(environment, now)) if rows else []
     for row in rows:

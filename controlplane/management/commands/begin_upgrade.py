@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.alerts.people.upgrades import MOST_MINUTES, MUTED_RULES, begin_upgrade, end_upgrade
+from controlplane.alerts.people.upgrades import MAX_MINUTES, MUTED_RULES, begin_upgrade, end_upgrade
 from controlplane.errors import EditError
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([smh])", re.ASCII)
@@ -26,7 +26,7 @@ class Command(BaseCommand):
             type=_minutes,
             default=15,
             metavar="DURATION",
-            help=f"such as 15m, at most {MOST_MINUTES}m (default: 15m)",
+            help=f"such as 15m, at most {MAX_MINUTES}m (default: 15m)",
         )
         parser.add_argument("--end", action="store_true", help="end it now: everything is replaced")
         parser.add_argument("--reason", default="Upgrade of Fuseboard", help="recorded in the audit")
@@ -54,6 +54,6 @@ def _minutes(text: str) -> int:
     match = _DURATION.fullmatch(text)
     # Whole minutes, and never fewer than were asked for.
     minutes = -(-int(match[1]) * _SECONDS[match[2]] // 60) if match else 0
-    if not 1 <= minutes <= MOST_MINUTES:
-        raise ArgumentTypeError(f"must be a duration of at most {MOST_MINUTES}m, such as 15m or 1h")
+    if not 1 <= minutes <= MAX_MINUTES:
+        raise ArgumentTypeError(f"must be a duration of at most {MAX_MINUTES}m, such as 15m or 1h")
     return minutes

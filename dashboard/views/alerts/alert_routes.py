@@ -14,8 +14,8 @@ from controlplane.alerts.models import Receiver, Route
 from controlplane.alerts.people.mute_edits import MUTABLE_RULES
 from controlplane.alerts.people.route_edits import (
     DAYS,
-    MOST_STEPS,
-    Plan,
+    MAX_STEPS,
+    RoutePreview,
     RouteValues,
     hours_of,
     plan_of,
@@ -103,7 +103,7 @@ def _typed_steps(typed: Mapping[str, Any]) -> list[tuple[str, str]]:
             TextField(10).clean(typed.get(f"after_{number}")),
             TextField(2_000).clean(typed.get(f"to_{number}")),
         )
-        for number in range(MOST_STEPS)
+        for number in range(MAX_STEPS)
     ]
 
 
@@ -142,7 +142,7 @@ def _page(
     return render(request, "dashboard/routes.html", context, status=status)
 
 
-def _plan(environment: str, asked: QueryDict) -> Plan:
+def _plan(environment: str, asked: QueryDict) -> RoutePreview:
     at = bounded_text(asked, "at", most=40).strip()
     try:
         moment = moment_of(at) if at else None
@@ -168,7 +168,7 @@ def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> d
         }
     row = next((row for row in rows if row.name == request.GET.get("edit")), None)
     if row is None:
-        return {"least_level": "2", "zone": "UTC", "steps": [("", "")] * MOST_STEPS}
+        return {"least_level": "2", "zone": "UTC", "steps": [("", "")] * MAX_STEPS}
     steps = [(str(after_min), ", ".join(names)) for after_min, names in row.steps[1:]]
     return {
         "name": row.name,
@@ -182,5 +182,5 @@ def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> d
         "ends": row.ends,
         "zone": row.zone,
         "receivers": set(row.steps[0][1]),
-        "steps": [*steps, *[("", "")] * (MOST_STEPS - len(steps))],
+        "steps": [*steps, *[("", "")] * (MAX_STEPS - len(steps))],
     }

@@ -12,7 +12,7 @@ from controlplane.alerts.incidents.markdown import as_markdown
 from controlplane.alerts.incidents.reading import find_incident
 from controlplane.alerts.incidents.report import report_of
 from controlplane.alerts.incidents.share import (
-    MOST_DAYS,
+    MAX_DAYS,
     end_links,
     make_link,
     shared_incident,
@@ -24,7 +24,7 @@ from dashboard.edit_form import EditForm, chosen_form, run_edit
 from dashboard.forms import WholeField
 from dashboard.views.page import context_of, not_found
 
-_DAYS = (("1", "1 day"), ("3", "3 days"), (str(MOST_DAYS), f"{MOST_DAYS} days"))
+_DAYS = (("1", "1 day"), ("3", "3 days"), (str(MAX_DAYS), f"{MAX_DAYS} days"))
 
 
 class ShareForm(EditForm):

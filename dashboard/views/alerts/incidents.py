@@ -19,7 +19,7 @@ from controlplane.alerts.incidents.edits import (
     tick_step,
 )
 from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, state_of
-from controlplane.alerts.incidents.timeline import MOST, timeline
+from controlplane.alerts.incidents.timeline import MAX, timeline
 from controlplane.alerts.models import Incident
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.state.stored_alerts import stored
@@ -174,7 +174,7 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
 
 def _now(request: HttpRequest, row: Incident) -> dict[str, Any]:
     every = text_parameter(request, "lines") == "all"
-    most = MOST if every else _LINES
+    most = MAX if every else _LINES
     lines = timeline(row, most=most)
     alerts = [stored(alert) for alert in alerts_of(row)]
     return {

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.alerts.evaluator import forget
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Alert, Delivery
 from controlplane.alerts.notify import notify
 from controlplane.alerts.people.mute_edits import MuteValues, add_mute
@@ -17,7 +17,7 @@ from controlplane.alerts.people.routing import DEFAULT
 from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, cause_of
-from controlplane.alerts.state.flapping import MOST_CHANGES, QUIET_S
+from controlplane.alerts.state.flapping import MAX_CHANGES, QUIET_S
 from controlplane.alerts.state.stored_alerts import stored_alerts
 from tests.controlplane.alerts.delivery.test_alert_deliveries import alert, receiver
 from tests.controlplane.alerts.test_alert_evaluator import ADA, evaluate, let_pass, measure
@@ -116,7 +116,7 @@ def test_a_cause_is_one_message_whatever_comes_first(production: str) -> None:
     assert Alert.objects.get(key="p99").cause is None
 
 
-def frozen_and_uncounted(*, frozen: bool, after_s: float = 0) -> list[tuple[str, News]]:
+def frozen_and_uncounted(*, frozen: bool, after_s: float = 0) -> list[tuple[str, AlertEvent]]:
     """One evaluation: a gateway holds the state of many pods, whose figures are missing."""
     let_pass(after_s)
     measure(0.0, frozen=frozen, uncounted=100)
@@ -127,12 +127,12 @@ def frozen_and_uncounted(*, frozen: bool, after_s: float = 0) -> list[tuple[str,
 def test_an_alert_is_not_sent_by_the_evaluation_that_resolves_its_cause(production: str) -> None:
     receiver(least_level=1)
     assert frozen_and_uncounted(frozen=True) == []
-    assert frozen_and_uncounted(frozen=True, after_s=10) == [("frozen", News.FIRED)]
-    assert frozen_and_uncounted(frozen=True, after_s=20) == [("uncounted", News.FIRED)]
+    assert frozen_and_uncounted(frozen=True, after_s=10) == [("frozen", AlertEvent.FIRED)]
+    assert frozen_and_uncounted(frozen=True, after_s=20) == [("uncounted", AlertEvent.FIRED)]
     frozen_and_uncounted(frozen=True, after_s=60)
     frozen_and_uncounted(frozen=False)
     Delivery.objects.update(state="sent", attempts=1)
-    assert frozen_and_uncounted(frozen=False, after_s=30) == [("frozen", News.RESOLVED)]
+    assert frozen_and_uncounted(frozen=False, after_s=30) == [("frozen", AlertEvent.RESOLVED)]
     fired, resolved = Delivery.objects.order_by("created_at")
     # The cause fired before what it explains.
     assert (fired.kind, fired.document["data"]["explains"]) == ("fired", [])
@@ -207,7 +207,7 @@ def kinds() -> list[str]:
     return list(Delivery.objects.order_by("created_at").values_list("kind", flat=True))
 
 
-def turn(refused_per_s: float, *, after_s: float) -> list[News]:
+def turn(refused_per_s: float, *, after_s: float) -> list[AlertEvent]:
     measure(refused_per_s)
     evaluate()
     let_pass(after_s)
@@ -223,11 +223,11 @@ def _earlier(seconds: float) -> list[float]:
 
 def flap(refused_per_s: float = 5.0) -> None:
     """Fires and ends until it is due a fifth time."""
-    for _ in range(MOST_CHANGES // 2):
-        assert turn(refused_per_s, after_s=120) == [News.FIRED]
+    for _ in range(MAX_CHANGES // 2):
+        assert turn(refused_per_s, after_s=120) == [AlertEvent.FIRED]
         Delivery.objects.update(state="sent", attempts=1)
-        assert turn(0.0, after_s=300) == [News.RESOLVED]
-    assert turn(refused_per_s, after_s=120) == [News.FIRED]
+        assert turn(0.0, after_s=300) == [AlertEvent.RESOLVED]
+    assert turn(refused_per_s, after_s=120) == [AlertEvent.FIRED]
     Delivery.objects.update(state="sent", attempts=1)
 
 
@@ -235,7 +235,7 @@ def flap(refused_per_s: float = 5.0) -> None:
 def test_an_alert_that_flaps_is_one_message_until_it_is_resolved(production: str) -> None:
     receiver(least_level=1)
     flap()
-    usual = ["fired", "resolved"] * (MOST_CHANGES // 2)
+    usual = ["fired", "resolved"] * (MAX_CHANGES // 2)
     assert kinds() == [*usual, "flapping"]
     assert stored_alerts("production")["429"].flapping_since is not None
     for _ in range(3):
@@ -243,9 +243,9 @@ def test_an_alert_that_flaps_is_one_message_until_it_is_resolved(production: str
         for refused_per_s in (5.0, 1.0, 5.0):
             turn(refused_per_s, after_s=60)
     assert kinds() == [*usual, "flapping"]
-    assert turn(0.0, after_s=QUIET_S) == [News.RESOLVED]
+    assert turn(0.0, after_s=QUIET_S) == [AlertEvent.RESOLVED]
     assert kinds() == [*usual, "flapping", "resolved"]
-    assert turn(5.0, after_s=120) == [News.FIRED]
+    assert turn(5.0, after_s=120) == [AlertEvent.FIRED]
     assert kinds()[-1] == "fired", "it was stable"
 
 

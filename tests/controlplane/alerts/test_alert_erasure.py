@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.erasure import erase_tenant
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Alert, Delivery, Incident
 from controlplane.alerts.rules.texts import most_are_from
 from controlplane.erasure import erase
@@ -19,7 +19,7 @@ from tests.people import ADA
 def resolved(key: str, kind: str, name: str, **fields: Any) -> Alert:
     now = timezone.now()
     row = alert(key, subject_kind=kind, subject_name=name, **fields)
-    enqueue(row, News.FIRED)
+    enqueue(row, AlertEvent.FIRED)
     Delivery.objects.update(state="sent", attempts=1)
     Alert.objects.filter(pk=row.pk).update(state=AlertState.RESOLVED, resolved_at=now)
     return row

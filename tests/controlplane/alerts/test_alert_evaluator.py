@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from controlplane.alerts import evaluator
 from controlplane.alerts.evaluator import Change, evaluate_environment, forget
-from controlplane.alerts.lifecycle import NO_TRAFFIC_S, AlertState, News, ResolvedWhy
+from controlplane.alerts.lifecycle import NO_TRAFFIC_S, AlertEvent, AlertState, ResolvedWhy
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Evaluation, Receiver
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.rules.rule import LONGEST_KEY
@@ -48,7 +48,7 @@ def measure(refused_per_s: float, requests_per_s: float = 100.0, **more: object)
     )
 
 
-def evaluate() -> list[tuple[str, News]]:
+def evaluate() -> list[tuple[str, AlertEvent]]:
     return [(change.alert.key, change.news) for change in evaluate_environment("production")]
 
 
@@ -62,7 +62,7 @@ def test_a_long_name_of_a_tenant_stops_no_evaluation(
         for name in ("minute", "hour")
     ]
     measure(0.0, rules=rules)
-    assert [news for _, news in evaluate()] == [News.FIRED, News.FIRED]
+    assert [news for _, news in evaluate()] == [AlertEvent.FIRED, AlertEvent.FIRED]
     assert evaluate() == []
     keys = set(Alert.objects.filter(key__startswith="hot-key:").values_list("key", flat=True))
     assert len(keys) == 2
@@ -91,7 +91,7 @@ def fire() -> Alert:
     let_pass(120)
     # Again, so that a pause of this machine does not make the figures too old.
     measure(5.0)
-    assert evaluate() == [("429", News.FIRED)]
+    assert evaluate() == [("429", AlertEvent.FIRED)]
     return Alert.objects.get()
 
 
@@ -106,7 +106,7 @@ def test_an_alert_is_pending_fires_recovers_and_is_resolved() -> None:
     assert evaluate() == []
     assert Alert.objects.get().state == AlertState.RECOVERING
     let_pass(300)
-    assert evaluate() == [("429", News.RESOLVED)]
+    assert evaluate() == [("429", AlertEvent.RESOLVED)]
     assert open_alerts("production") == []
     [past] = past_alerts("production")
     assert past.resolved_at is not None
@@ -121,7 +121,7 @@ def test_an_alert_of_a_rule_that_this_version_does_not_know_is_resolved() -> Non
     measure(0.0)
     assert evaluate() == []
     let_pass(60)
-    assert evaluate() == [("removed-rule:payments-api", News.RESOLVED)]
+    assert evaluate() == [("removed-rule:payments-api", AlertEvent.RESOLVED)]
 
 
 def test_an_environment_that_fails_keeps_no_other_from_its_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_an_alert_without_traffic_ends_after_ten_minutes_and_says_why(production
     assert (row.state, row.text) == (AlertState.FIRING, "5 % of requests are refused")
     assert stored_alerts(production)["429"].idle_since == row.idle_since.timestamp()
     let_pass(NO_TRAFFIC_S)
-    assert evaluate() == [("429", News.RESOLVED)]
+    assert evaluate() == [("429", AlertEvent.RESOLVED)]
     assert Alert.objects.get().resolved_why == ResolvedWhy.NO_TRAFFIC
     document = Delivery.objects.get(kind="resolved").document["data"]
     assert document["resolved_why"] == "no_traffic"
@@ -213,7 +213,7 @@ def test_an_hour_without_a_worker_fires_nothing() -> None:
     assert evaluate() == []
     assert Alert.objects.get().state == AlertState.PENDING
     let_pass(120)
-    assert evaluate() == [("429", News.FIRED)]
+    assert evaluate() == [("429", AlertEvent.FIRED)]
 
 
 def test_nothing_is_written_while_nothing_changes() -> None:
@@ -245,7 +245,7 @@ def test_two_processes_do_not_evaluate_at_once() -> None:
             connections.close_all()
 
     with transaction.atomic():
-        assert [change.news for change in evaluate_environment("production")] == [News.FIRED]
+        assert [change.news for change in evaluate_environment("production")] == [AlertEvent.FIRED]
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(other).result(timeout=30) == []
     assert evaluate_environment("production") == []
@@ -276,7 +276,7 @@ def test_an_acknowledged_warning_that_becomes_critical_needs_a_person_again() ->
     assert row.severity == "warning"
     acknowledge_alert(environment="production", number=row.pk, note="I am on it", actor=ADA)
     measure(5.0)
-    assert evaluate() == [("429", News.WORSENED)]
+    assert evaluate() == [("429", AlertEvent.WORSENED)]
     row = Alert.objects.get()
     assert (row.severity, row.worst, row.acknowledged_by) == ("critical", "critical", "")
     measure(1.0)
@@ -304,7 +304,7 @@ def test_a_warning_that_is_acknowledged_while_it_becomes_critical_needs_a_person
     measure(5.0)
     with monkeypatch.context() as patched:
         patched.setattr(evaluator, "timing_while", while_it_evaluates)
-        assert evaluate() == [("429", News.WORSENED)]
+        assert evaluate() == [("429", AlertEvent.WORSENED)]
     row = Alert.objects.get()
     assert (row.severity, row.acknowledged_by, row.acknowledged_at, row.note) == ("critical", "", None, "")
     with pytest.raises(InvalidEdit, match="has just become critical"):

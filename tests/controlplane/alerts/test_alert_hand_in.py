@@ -14,11 +14,11 @@ from msgspec import json, structs
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.watchdog import ping, ping_if_evaluated
 from controlplane.alerts.emergency.hand_in import gateways_may_have_sent, hand_in
-from controlplane.alerts.emergency.journal import MOST_EPISODES, Episode, Journal, message_id
+from controlplane.alerts.emergency.journal import MAX_EPISODES, Episode, Journal, message_id
 from controlplane.alerts.emergency.plan import Plan, is_muted, read_plans, receivers_of
-from controlplane.alerts.emergency.plan_files import MOST_BYTES, read_plan_files, write_plan
+from controlplane.alerts.emergency.plan_files import MAX_BYTES, read_plan_files, write_plan
 from controlplane.alerts.evaluator import evaluate_environment
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Alert, Delivery, Evaluation, Mute, Receiver, Route
 from controlplane.fleet import signing
 from controlplane.fleet.models import Figures
@@ -79,7 +79,7 @@ def test_a_file_that_was_changed_or_cut_is_not_read_and_the_others_are(tmp_path:
 
 def test_a_plan_that_is_too_large_replaces_nothing(tmp_path: Path) -> None:
     write_plan(tmp_path, plan())
-    large = [{"pk": 1, "url": "x" * MOST_BYTES}]
+    large = [{"pk": 1, "url": "x" * MAX_BYTES}]
     with pytest.raises(OSError, match="more than"):
         write_plan(tmp_path, plan(receivers=large))
     assert read_plan_files(tmp_path) == {"production": plan()}
@@ -104,9 +104,9 @@ def test_a_journal_knows_after_a_crash_what_may_have_arrived(tmp_path: Path) -> 
 
 def test_a_journal_is_bounded_and_an_unreadable_one_is_kept(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.json")
-    for n in range(MOST_EPISODES + 5):
+    for n in range(MAX_EPISODES + 5):
         journal.add(episode(fired_at=float(n), over_at=float(n) if n % 2 else None))
-    assert len(journal.episodes) == MOST_EPISODES
+    assert len(journal.episodes) == MAX_EPISODES
     assert journal.episodes[0].fired_at == 0.0, "one that is not over is kept"
     (tmp_path / "journal.json").write_bytes(b"{")
     assert Journal(tmp_path / "journal.json").episodes == []
@@ -202,7 +202,7 @@ def test_an_alert_that_is_over_already_ends_for_those_that_learn_of_it_late(prod
     chat = Receiver.objects.create(environment=production, name="chat", url=URL)
     hand_in([told(pager)])
     row = Alert.objects.get()
-    enqueue(row, News.RESOLVED)
+    enqueue(row, AlertEvent.RESOLVED)
     Alert.objects.update(state=AlertState.RESOLVED, resolved_at=timezone.now())
     hand_in([told(chat)])
     assert Alert.objects.count() == 1

@@ -10,9 +10,9 @@ from controlplane.alerts.lifecycle import (
     INTERVAL_S,
     LONGEST_PAUSE_S,
     NO_TRAFFIC_S,
+    AlertEvent,
     AlertState,
     Known,
-    News,
     advance,
 )
 from controlplane.alerts.rules.every import RULES, timing_of
@@ -39,7 +39,7 @@ class Story:
     def __init__(self, timing: Timing = TIMING) -> None:
         self.timing, self.now = timing, 1_000.0
         self.known: Known | None = None
-        self.news: list[News] = []
+        self.news: list[AlertEvent] = []
 
     def see(
         self,
@@ -72,7 +72,7 @@ def test_an_alert_fires_when_it_lasted_and_is_resolved_when_it_stayed_away() -> 
     for _ in range(5):
         assert story.see(None).state() is AlertState.RECOVERING
     assert story.see(None).state() is None
-    assert story.news == [News.FIRED, News.RESOLVED]
+    assert story.news == [AlertEvent.FIRED, AlertEvent.RESOLVED]
 
 
 def test_a_condition_that_ends_early_never_fires() -> None:
@@ -88,7 +88,7 @@ def test_a_condition_that_returns_is_the_same_alert() -> None:
         story.see(finding())
     for _ in range(3):
         assert story.see(None).see(finding()).state() is AlertState.FIRING
-    assert story.news == [News.FIRED]
+    assert story.news == [AlertEvent.FIRED]
     assert story.known is not None
     assert story.known.true_since == 1_005.0
 
@@ -111,14 +111,14 @@ def test_a_warning_does_not_date_the_critical_level() -> None:
     for _ in range(4):
         story.see(finding("critical"))
     assert story.state() is AlertState.FIRING
-    assert story.news == [News.FIRED]
+    assert story.news == [AlertEvent.FIRED]
 
 
 def test_a_firing_warning_that_becomes_critical_is_news_once() -> None:
     story = Story(Timing(level=2, fires_after_s=0, resolves_after_s=30))
     for severity in ("warning", "critical", "critical", "warning", "warning", "critical"):
         story.see(finding("critical" if severity == "critical" else "warning"))
-    assert story.news == [News.FIRED, News.WORSENED, News.WORSENED]
+    assert story.news == [AlertEvent.FIRED, AlertEvent.WORSENED, AlertEvent.WORSENED]
 
 
 def test_missing_figures_neither_fire_nor_resolve() -> None:
@@ -152,9 +152,9 @@ def test_without_traffic_an_alert_fires_on_for_ten_minutes_and_ends() -> None:
     story = fired()
     for _ in range(int(NO_TRAFFIC_S / INTERVAL_S)):
         assert story.see(None, idle=True).state() is AlertState.FIRING
-    assert story.news == [News.FIRED]
+    assert story.news == [AlertEvent.FIRED]
     assert story.see(None, idle=True).state() is None
-    assert story.news == [News.FIRED, News.RESOLVED]
+    assert story.news == [AlertEvent.FIRED, AlertEvent.RESOLVED]
 
 
 def test_when_traffic_returns_the_figures_decide_again() -> None:
@@ -165,12 +165,12 @@ def test_when_traffic_returns_the_figures_decide_again() -> None:
     assert bad.see(finding()).state() is AlertState.FIRING
     for _ in range(100):
         assert bad.see(None, idle=True).state() is AlertState.FIRING, "the ten minutes begin again"
-    assert bad.news == [News.FIRED]
+    assert bad.news == [AlertEvent.FIRED]
     assert good.see(None).state() is AlertState.RECOVERING
     # It has recovered with traffic: that it ends then does not make it doubtful.
     for _ in range(6):
         good.see(None, idle=True)
-    assert good.news == [News.FIRED, News.RESOLVED]
+    assert good.news == [AlertEvent.FIRED, AlertEvent.RESOLVED]
 
 
 def test_without_traffic_nothing_begins_and_what_is_pending_ends() -> None:
@@ -230,15 +230,16 @@ def test_fired_and_resolved_alternate_and_neither_comes_too_early(
             idle_s = None
             false_s, true_s = (0.0 if false_s is None else false_s + counted), None
         added = story.news[news:]
-        if News.FIRED in added:
+        if AlertEvent.FIRED in added:
             assert true_s is not None
             assert true_s >= for_s
-        if News.RESOLVED in added:
+        if AlertEvent.RESOLVED in added:
             assert (false_s or 0.0) >= keep_s or (idle_s or 0.0) >= NO_TRAFFIC_S
         if story.known is None and found is not None:
             pytest.fail("a true condition has no alert")
-    told = [one for one in story.news if one is not News.WORSENED]
-    assert told == [News.FIRED, News.RESOLVED] * (len(told) // 2) + [News.FIRED] * (len(told) % 2)
+    changes = [one for one in story.news if one is not AlertEvent.WORSENED]
+    pairs, firing = divmod(len(changes), 2)
+    assert changes == [AlertEvent.FIRED, AlertEvent.RESOLVED] * pairs + [AlertEvent.FIRED] * firing
 
 
 def test_every_rule_has_a_timing() -> None:

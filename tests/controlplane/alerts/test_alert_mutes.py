@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from controlplane.alerts import evaluator
 from controlplane.alerts.evaluator import forget
-from controlplane.alerts.lifecycle import News
+from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, Mute
 from controlplane.alerts.people.mute_edits import MuteValues, add_mute, end_mute, preview_mute
 from controlplane.alerts.state.mutes import active_until, matches, mute_of, period_of
@@ -105,7 +105,7 @@ def starts() -> Alert:
     evaluate()
     let_pass(120)
     measure(1.0)
-    assert evaluate() == [("429", News.FIRED)]
+    assert evaluate() == [("429", AlertEvent.FIRED)]
     return Alert.objects.get()
 
 
@@ -187,7 +187,7 @@ def test_an_alert_that_ends_during_its_mute_is_never_sent(production: str) -> No
     evaluate()
     let_pass(400)
     measure(0.0)
-    assert evaluate() == [("429", News.RESOLVED)]
+    assert evaluate() == [("429", AlertEvent.RESOLVED)]
     assert kinds() == []
 
 
@@ -198,7 +198,7 @@ def test_receivers_that_got_fired_get_resolved_during_a_mute(production: str) ->
     Delivery.objects.update(state="sent", attempts=1)
     add_mute(environment="production", values=MuteValues(rule="429"), reason=WHY, actor=ADA)
     measure(5.0)
-    assert evaluate() == [("429", News.WORSENED)]
+    assert evaluate() == [("429", AlertEvent.WORSENED)]
     assert kinds() == ["fired"]
     measure(0.0)
     evaluate()
@@ -288,7 +288,7 @@ def test_wrong_values_are_named(production: str, values: dict[str, Any], field: 
 def test_mutes_are_bounded_and_old_ones_are_forgotten(
     production: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.alerts.people.mute_edits.MOST_MUTES", 1)
+    monkeypatch.setattr("controlplane.alerts.people.mute_edits.MAX_MUTES", 1)
     add_mute(environment="production", values=MuteValues(rule="lag", weekly=True), reason=WHY, actor=ADA)
     with pytest.raises(InvalidEdit, match="at most 1 mutes"):
         add_mute(environment="production", values=MuteValues(rule="429"), reason=WHY, actor=ADA)

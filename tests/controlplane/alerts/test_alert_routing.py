@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.receivers import remove_receiver
-from controlplane.alerts.lifecycle import News
+from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, Receiver, Route
 from controlplane.alerts.people.route_edits import RouteValues, hours_of, plan_of, put_route, remove_route
 from controlplane.alerts.people.routing import DEFAULT, Facts, holes, in_hours, route_of, routes_of, warnings
@@ -118,8 +118,8 @@ def test_news_goes_to_the_route_of_the_owner(production: str) -> None:
         reason=WHY,
         actor=ADA,
     )
-    enqueue(alert(subject_kind="breaker", subject_name="payments-api"), News.FIRED)
-    enqueue(alert("local"), News.FIRED)
+    enqueue(alert(subject_kind="breaker", subject_name="payments-api"), AlertEvent.FIRED)
+    enqueue(alert("local"), AlertEvent.FIRED)
     sent = Delivery.objects.order_by("created_at").values_list("alert__key", "receiver__name")
     assert list(sent) == [("open:payments-api", "chat"), ("local", "pager")]
 
@@ -129,9 +129,9 @@ def test_receivers_that_know_of_an_alert_hear_that_it_worsened_on_another_route(
     for name in ("chat", "pager"):
         receiver(name)
     row = _routed(production)
-    assert [one.receiver.name for one in enqueue(row, News.FIRED)] == ["chat"]
+    assert [one.receiver.name for one in enqueue(row, AlertEvent.FIRED)] == ["chat"]
     row.severity = "critical"
-    found = enqueue(row, News.WORSENED)
+    found = enqueue(row, AlertEvent.WORSENED)
     assert sorted((one.receiver.name, one.kind) for one in found) == [
         ("chat", "worsened"),
         ("pager", "fired"),

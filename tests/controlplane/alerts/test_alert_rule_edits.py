@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.alerts.lifecycle import News, ResolvedWhy
+from controlplane.alerts.lifecycle import AlertEvent, ResolvedWhy
 from controlplane.alerts.models import Alert, Delivery
 from controlplane.alerts.people.routing import warnings
 from controlplane.alerts.people.rule_edits import RuleValues, preview_rule, rules_in_force, set_rule
@@ -95,13 +95,13 @@ def test_an_alert_without_traffic_ends_when_its_rule_is_disabled(production: str
     measure(5)
     evaluate()
     let_pass(120)
-    assert evaluate() == [("429", News.FIRED)]
+    assert evaluate() == [("429", AlertEvent.FIRED)]
     measure(0.5, requests_per_s=0.9)
     assert evaluate() == []
     change(enabled=False)
     assert evaluate() == []
     let_pass(300)
-    assert evaluate() == [("429", News.RESOLVED)]
+    assert evaluate() == [("429", AlertEvent.RESOLVED)]
     assert Alert.objects.get(key="429").resolved_why == ResolvedWhy.CLEARED
 
 
@@ -111,7 +111,7 @@ def test_a_figure_that_moves_around_its_threshold_makes_one_alert(production: st
     measure(0.51)
     evaluate()
     let_pass(120)
-    assert evaluate() == [("429", News.FIRED)]
+    assert evaluate() == [("429", AlertEvent.FIRED)]
     for _ in range(4):
         measure(0.46)
         assert evaluate() == []
@@ -127,7 +127,7 @@ def test_a_figure_that_moves_around_its_threshold_makes_one_alert(production: st
     change(clear_percent=95)
     assert evaluate() == []
     let_pass(300)
-    assert evaluate() == [("429", News.RESOLVED)]
+    assert evaluate() == [("429", AlertEvent.RESOLVED)]
     assert evaluate() == [], "46 of 10,000 begins no alert"
 
 
@@ -200,7 +200,7 @@ def test_a_change_judges_open_alerts_without_a_second_message(production: str) -
     measure(5.0)
     evaluate()
     let_pass(120)
-    assert evaluate() == [("429", News.FIRED)]
+    assert evaluate() == [("429", AlertEvent.FIRED)]
     Delivery.objects.update(state="sent", attempts=1)
     for values in ({"for_s": 600}, {"level": 2}, {"note": "x"}):
         change(**values)
@@ -214,7 +214,7 @@ def test_a_change_judges_open_alerts_without_a_second_message(production: str) -
     change(enabled=False)
     assert evaluate() == []
     let_pass(300)
-    assert evaluate() == [("429", News.RESOLVED)]
+    assert evaluate() == [("429", AlertEvent.RESOLVED)]
     assert list(Delivery.objects.order_by("created_at").values_list("kind", flat=True)) == [
         "fired",
         "resolved",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.alerts.lifecycle import AlertState, News, advance
+from controlplane.alerts.lifecycle import AlertEvent, AlertState, advance
 from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import Finding, Subject
 from controlplane.alerts.state.evaluate import FirstSeen, evaluate
@@ -394,7 +394,7 @@ def test_every_pod_is_local_since_the_last_one_that_was_not_left() -> None:
     first, news = advance(None, alert, timing, NOW)
     assert (first and first.state, news) == (AlertState.PENDING, None)
     assert advance(first, alert, timing, NOW + 9)[1] is None
-    assert advance(first, alert, timing, NOW + 10)[1] is News.FIRED
+    assert advance(first, alert, timing, NOW + 10)[1] is AlertEvent.FIRED
 
 
 def test_otherwise_the_observer_remembers_it_for_as_long_as_the_alert_fires() -> None:

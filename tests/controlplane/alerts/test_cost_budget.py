@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.alerts.lifecycle import News
+from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert
 from controlplane.editing import edits
 from controlplane.status import read_watched
@@ -70,10 +70,10 @@ def test_a_budget_warns_at_80_percent_refuses_at_100_and_both_end_with_its_hour(
     assert spend(agent, 1) == ""
     evaluate()
     let_pass(60)
-    assert evaluate() == [("quota:acme/spend", News.FIRED)]
+    assert evaluate() == [("quota:acme/spend", AlertEvent.FIRED)]
     assert state() == ("firing", "warning")
     assert spend(agent, 200) == "", "a warning refuses nothing"
-    assert evaluate() == [("quota:acme/spend", News.WORSENED)]
+    assert evaluate() == [("quota:acme/spend", AlertEvent.WORSENED)]
     assert spend(agent, 1) == "spend"
     assert evaluate() == []
     key = keys.tenant_quota(production, "acme", "spend")
@@ -83,6 +83,6 @@ def test_a_budget_warns_at_80_percent_refuses_at_100_and_both_end_with_its_hour(
     assert evaluate() == []
     assert state() == ("recovering", "critical")
     let_pass(120)
-    assert evaluate() == [("quota:acme/spend", News.RESOLVED)]
+    assert evaluate() == [("quota:acme/spend", AlertEvent.RESOLVED)]
     [row] = Alert.objects.filter(key="quota:acme/spend")
     assert (row.level, row.runbook) == (1, "too-many-429s")

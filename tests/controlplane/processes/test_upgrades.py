@@ -84,7 +84,7 @@ def test_an_upgrade_that_begins_again_replaces_the_first_and_its_end_leaves_othe
 def test_an_environment_with_too_many_mutes_is_named(
     production: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.alerts.people.mute_edits.MOST_MUTES", 2)
+    monkeypatch.setattr("controlplane.alerts.people.mute_edits.MAX_MUTES", 2)
     with pytest.raises(CommandError, match="production: rule: An environment has at most 2 mutes"):
         upgrade()
     assert not Mute.objects.exists()

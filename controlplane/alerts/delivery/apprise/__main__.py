@@ -12,17 +12,17 @@ from ipaddress import ip_network
 from msgspec import MsgspecError, json
 
 from controlplane.alerts.delivery.apprise.guard import Guard
-from controlplane.alerts.delivery.apprise.jobs import MOST_S, Job, Result
+from controlplane.alerts.delivery.apprise.jobs import MAX_S, Job, Result
 
 #: A receiver that answers without end must not fill the memory of the container, 512 MB in
 #: docker-compose.yml. The first bounds what the program allocates, the second also libraries that it maps.
-_MOST_DATA = 256 * 1024 * 1024
-_MOST_MEMORY = 768 * 1024 * 1024
+_MAX_DATA = 256 * 1024 * 1024
+_MAX_MEMORY = 768 * 1024 * 1024
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_DATA, _MOST_DATA))
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_DATA, _MAX_DATA))
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     guard = Guard(ip_network(word) for word in sys.argv[1:])
     guard.install()
     # After the guard, so that nothing that it imports is outside of it.
@@ -30,7 +30,7 @@ def main() -> None:
 
     for line in sys.stdin.buffer:
         # The usual action of this signal ends the process, in whatever call it is.
-        signal.alarm(int(MOST_S))
+        signal.alarm(int(MAX_S))
         try:
             result = run(json.decode(line, type=Job), guard)
         except MsgspecError:

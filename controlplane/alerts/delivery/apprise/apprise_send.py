@@ -27,18 +27,18 @@ _TYPES = {
 #: Words that call everybody in a chat. A name in an alert must not.
 _CALLS = re.compile(r"@(?=everyone\b|here\b|channel\b|all\b)|<(?=!)")
 #: Parts of a URL that are this short are words, such as a port.
-_LEAST_SECRET = 4
-_MOST_SAID = 300
+_MIN_SECRET = 4
+_MAX_SAID = 300
 #: Every service accepts this many characters; for SMS, apprise gives the length of a single one.
-_LEAST_LIMIT = 1_000
-#: What apprise adds between title and body.
+_MIN_LIMIT = 1_000
+#: The text that apprise adds between title and body.
 _BETWEEN = 20
 
 
 #: Line breaks and other control characters, also those that only some programs take for line breaks.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 #: apprise decodes a part of a URL, and a service may decode it again.
-_MOST_DECODED = 4
+_MAX_DECODED = 4
 NO_CONTROL = "Leave out line breaks and other control characters, also encoded ones like %0A."
 
 
@@ -46,7 +46,7 @@ class UrlRefused(Exception):
     """apprise cannot use the URL, or must not."""
 
 
-class _Heard(logging.Handler):
+class _Records(logging.Handler):
     """Keeps what apprise logs: its functions return only whether it went well."""
 
     def __init__(self) -> None:
@@ -57,16 +57,16 @@ class _Heard(logging.Handler):
         self.said.append(record.getMessage())
 
 
-_heard = _Heard()
+_records = _Records()
 _log = logging.getLogger("apprise")
-_log.addHandler(_heard)
+_log.addHandler(_records)
 _log.propagate = False
 
 
 def run(job: Job, guard: Guard) -> Result:
     """Never raises: a job that fails must not end the program."""
     guard.begin()
-    _heard.said = []
+    _records.said = []
     name = "The receiver"
     try:
         plugin = plugin_of(job)
@@ -77,13 +77,13 @@ def run(job: Job, guard: Guard) -> Result:
     except Exception as error:
         # Whatever a library raises, the next job has its turn.
         sent = False
-        _heard.said.append(type(error).__name__)
+        _records.said.append(type(error).__name__)
     if guard.refused:
         return Result(state="refused", said=guard.refused[0])
     if sent:
         return Result(state="sent", said=f"{name} accepted it." if not job.check else "")
-    said = " ".join(dict.fromkeys(_heard.said)) or f"{name} did not accept it."
-    return Result(state="failed", said=without_secrets(said, job.url)[:_MOST_SAID])
+    said = " ".join(dict.fromkeys(_records.said)) or f"{name} did not accept it."
+    return Result(state="failed", said=without_secrets(said, job.url)[:_MAX_SAID])
 
 
 def plugin_of(job: Job) -> NotifyBase:
@@ -101,7 +101,7 @@ def plugin_of(job: Job) -> NotifyBase:
         raise wrong
     if service.hosted:
         parts = urlsplit(job.url)
-        # What pages display as the host must not be a part of a password, or the name of a secret topic.
+        # The host that pages display must not be a part of a password, or the name of a secret topic.
         if not parts.path.strip("/") and not scheme.startswith("mailto"):
             raise wrong
         if parts.hostname != str(found["host"]).lower():
@@ -123,7 +123,7 @@ def plugin_of(job: Job) -> NotifyBase:
 
 def has_control_characters(url: str) -> bool:
     """Whether a URL contains one, as it is or encoded: a line break would begin another header of a mail."""
-    for _ in range(_MOST_DECODED):
+    for _ in range(_MAX_DECODED):
         if _CONTROL.search(url):
             return True
         url, before = unquote(url), url
@@ -146,7 +146,7 @@ def _asset() -> AppriseAsset:
 
 
 def _options(scheme: str, job: Job) -> Mapping[str, Any]:
-    """What joins the messages of one alert."""
+    """The value that joins the messages of one alert."""
     match scheme:
         case "pagerduty":
             more = {"click": job.link} if job.link else {}
@@ -162,7 +162,7 @@ def _send(plugin: NotifyBase, job: Job) -> bool:
         return _close_in_opsgenie(plugin, job)
     title = _quiet(job.title)
     # A service refuses a longer message in each attempt, and many count the title too.
-    most = max(plugin.body_maxlen, _LEAST_LIMIT) - len(title) - _BETWEEN
+    most = max(plugin.body_maxlen, _MIN_LIMIT) - len(title) - _BETWEEN
     apprise = Apprise(asset=plugin.asset)
     apprise.add(plugin)
     sent = apprise.notify(
@@ -185,7 +185,7 @@ def _close_in_opsgenie(plugin: Any, job: Job) -> bool:
         allow_redirects=False,
     )
     if answer.status_code not in (200, 202):
-        _heard.said.append(f"Opsgenie answered HTTP {answer.status_code} to a close.")
+        _records.said.append(f"Opsgenie answered HTTP {answer.status_code} to a close.")
     return answer.status_code in (200, 202)
 
 
@@ -198,6 +198,6 @@ def without_secrets(said: str, url: str) -> str:
     rest = url.partition("://")[2]
     parts = {part for text in (rest, unquote(rest)) for part in re.split(r"[/?&=@:#,;+ ]+", text)}
     for part in sorted(parts, key=len, reverse=True):
-        if len(part) >= _LEAST_SECRET:
+        if len(part) >= _MIN_SECRET:
             said = said.replace(part, "***")
     return said

@@ -1,4 +1,4 @@
-"""What the sender may do at all: connect to public addresses, and nothing else with the system.
+"""Everything that the sender may do: connect to public addresses, and nothing else with the system.
 
 The hook sees every connection of Python code, of ``requests`` and ``smtplib`` too, after names are resolved,
 so that a redirect or a name that changes its address gains nothing. It cannot be removed. Libraries that
@@ -32,7 +32,7 @@ class Guard:
 
     def __init__(self, allowed: Iterable[Network] = ()) -> None:
         self._allowed = tuple(allowed)
-        #: What was refused since ``begin``: libraries catch the exception.
+        #: Everything that was refused since ``begin``: libraries catch the exception.
         self.refused: list[str] = []
 
     def install(self) -> None:

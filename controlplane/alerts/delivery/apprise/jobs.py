@@ -1,4 +1,4 @@
-"""What goes to the sender and back, one line of JSON each."""
+"""Messages to the sender and its answers, one line of JSON each."""
 
 from enum import StrEnum
 from typing import Literal
@@ -6,10 +6,10 @@ from typing import Literal
 from msgspec import Struct
 
 #: A job fits into the buffer of a pipe, so that writing it never waits.
-MOST_BYTES = 32_000
+MAX_BYTES = 32_000
 _CUT = "\n…\n"
 #: From the start of a job to its end. A sender that needs longer is killed.
-MOST_S = 20.0
+MAX_S = 20.0
 
 
 class Kind(StrEnum):
@@ -27,7 +27,7 @@ class Job(Struct, kw_only=True):
     kind: Kind = Kind.TEST
     title: str = ""
     body: str = ""
-    #: The same for all messages of an alert: a pager makes one incident of them.
+    #: All messages of an alert have it: a pager makes one incident of them.
     key: str = ""
     #: The page of the alert; empty for none.
     link: str = ""
@@ -46,5 +46,5 @@ def without_middle(text: str, most: int) -> str:
 class Result(Struct, kw_only=True):
     #: ``failed`` may be tried again, ``refused`` not.
     state: Literal["sent", "failed", "refused"]
-    #: What happened, without secrets.
+    #: A description of the result, without secrets.
     said: str

@@ -12,12 +12,12 @@ from time import monotonic
 from msgspec import MsgspecError, json
 
 from controlplane.alerts.delivery.addresses import Network
-from controlplane.alerts.delivery.apprise.jobs import MOST_BYTES, MOST_S, Job, Result
+from controlplane.alerts.delivery.apprise.jobs import MAX_BYTES, MAX_S, Job, Result
 
 _ROOT = Path(__file__).resolve().parents[3]
 #: All that the sender gets of the environment: no secret, no proxy, and no file of a user.
 _KEPT = ("LANG", "LC_ALL", "PATH", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ")
-_MOST_ANSWER = 64 * 1024
+_MAX_ANSWER = 64 * 1024
 
 
 class _SenderLost(Exception):
@@ -27,7 +27,7 @@ class _SenderLost(Exception):
 class Senders:
     """A few sender programs. More jobs than programs wait for one."""
 
-    def __init__(self, allowed: Iterable[Network] = (), *, most: int = 1, most_s: float = MOST_S) -> None:
+    def __init__(self, allowed: Iterable[Network] = (), *, most: int = 1, most_s: float = MAX_S) -> None:
         networks = tuple(map(str, allowed))
         self._all = [_Program(networks, most_s) for _ in range(most)]
         self._idle: SimpleQueue[_Program] = SimpleQueue()
@@ -69,7 +69,7 @@ class _Program:
 
     def run(self, job: Job) -> Result:
         line = json.encode(job)
-        if len(line) > MOST_BYTES:
+        if len(line) > MAX_BYTES:
             return Result(state="refused", said="The message is too long.")
         try:
             return json.decode(self._answer(line + b"\n", monotonic() + self._most_s), type=Result)
@@ -107,8 +107,8 @@ class _Program:
             left = ends - monotonic()
             if left <= 0 or not ready.poll(left * 1_000):
                 raise _SenderLost(f"The receiver did not answer within {self._most_s:g} s.")
-            piece = stdout.read(_MOST_ANSWER)
-            if not piece or len(found) > _MOST_ANSWER:
+            piece = stdout.read(_MAX_ANSWER)
+            if not piece or len(found) > _MAX_ANSWER:
                 raise _SenderLost("The sender ended before it answered.")
             found += piece
         return found

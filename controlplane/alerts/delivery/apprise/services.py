@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 #: A shorter end of a URL is not displayed: four characters would be too much of it.
-_LEAST_HIDDEN = 12
+_MIN_HIDDEN = 12
 _SHOWN = 4
 WEBHOOK_SCHEMES = ("https", "http")
 
@@ -16,8 +16,8 @@ class Service:
     name: str
     #: The form of its URL, for people.
     example: str
-    #: What may follow the question mark. Everything else is refused: options of apprise can read files, add
-    #: addresses, switch off the check of certificates, or follow redirects.
+    #: Parameters that may follow the question mark. Everything else is refused: options of apprise can read
+    #: files, add addresses, switch off the check of certificates, or follow redirects.
     options: frozenset[str] = frozenset()
     #: The host of the URL is a server. Otherwise it is a part of a secret.
     hosted: bool = False
@@ -92,5 +92,5 @@ def shown_address(url: str) -> str:
         hidden = parts.path.strip("/")
     else:
         host, hidden = "", (parts.netloc + parts.path).strip("/")
-    end = f"…{hidden[-_SHOWN:]}" if len(hidden) >= _LEAST_HIDDEN else ("…" if hidden else "")
+    end = f"…{hidden[-_SHOWN:]}" if len(hidden) >= _MIN_HIDDEN else ("…" if hidden else "")
     return f"{scheme}://{host}/{end}" if host and end else f"{scheme}://{host or end}"

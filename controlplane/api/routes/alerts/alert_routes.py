@@ -10,9 +10,9 @@ from pydantic import Field
 from controlplane.alerts.models import Route
 from controlplane.alerts.people.route_edits import (
     LONGEST_STEP_MIN,
-    MOST_RECEIVERS,
-    MOST_STEPS,
-    Plan,
+    MAX_RECEIVERS,
+    MAX_STEPS,
+    RoutePreview,
     RouteValues,
     plan_of,
     put_route,
@@ -30,7 +30,7 @@ router = Router()
 class EscalationIn(Strict):
     #: After the first message.
     after_minutes: Annotated[int, Field(ge=1, le=LONGEST_STEP_MIN)]
-    receivers: Annotated[list[Slug], Field(min_length=1, max_length=MOST_RECEIVERS)]
+    receivers: Annotated[list[Slug], Field(min_length=1, max_length=MAX_RECEIVERS)]
 
 
 class AlertRouteIn(Strict):
@@ -45,9 +45,9 @@ class AlertRouteIn(Strict):
     ends: Annotated[str, Field(max_length=5)] = ""
     zone: Annotated[str, Field(max_length=64)] = "UTC"
     #: Of the default route, empty for every receiver.
-    receivers: Annotated[list[Slug], Field(max_length=MOST_RECEIVERS, default_factory=list)]
+    receivers: Annotated[list[Slug], Field(max_length=MAX_RECEIVERS, default_factory=list)]
     #: Who gets the alert later, unless a person acknowledges it.
-    escalations: Annotated[list[EscalationIn], Field(max_length=MOST_STEPS, default_factory=list)]
+    escalations: Annotated[list[EscalationIn], Field(max_length=MAX_STEPS, default_factory=list)]
     #: 1 is asked first. Null keeps the place; a new route is the last before the default.
     place: Annotated[int, Field(ge=1, le=100)] | None = None
     reason: Reason
@@ -103,7 +103,7 @@ class PlanOut(Schema):
     steps: list[AlertStepOut]
 
     @staticmethod
-    def resolve_muted_until(plan: Plan) -> datetime | None:
+    def resolve_muted_until(plan: RoutePreview) -> datetime | None:
         return plan.muted.until if plan.muted is not None else None
 
 
@@ -121,7 +121,7 @@ def preview(
     rule: Title,
     dependency: Text = "",
     severity: Literal["warning", "critical"] = "critical",
-) -> Plan:
+) -> RoutePreview:
     """Who gets an alert of this rule if it fires now."""
     return plan_of(environment=environment, rule=rule, dependency=dependency, severity=severity)
 

@@ -7,10 +7,10 @@ from ninja import Router, Schema
 from pydantic import Field
 
 from controlplane.alerts.people.rule_edits import (
-    LEAST_CLEAR_PERCENT,
     LONGEST_FOR_S,
     LONGEST_KEEP_S,
     LONGEST_NOTE,
+    MIN_CLEAR_PERCENT,
     RuleInForce,
     RuleValues,
     preview_rule,
@@ -31,7 +31,7 @@ class AlertRuleValuesIn(Strict):
     warning: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     critical: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     #: An alert that fires ends at this percentage of its threshold. Not for counts and days.
-    clear_percent: Annotated[int, Field(ge=LEAST_CLEAR_PERCENT, le=100)] | None = None
+    clear_percent: Annotated[int, Field(ge=MIN_CLEAR_PERCENT, le=100)] | None = None
     #: How long the condition must last, and how long it must stay away.
     for_s: Annotated[int, Field(ge=0, le=LONGEST_FOR_S)] | None = None
     keep_s: Annotated[int, Field(ge=0, le=LONGEST_KEEP_S)] | None = None

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from controlplane.alerts.incidents.edits import (
     LONGEST_NOTE,
-    MOST_STEP,
+    MAX_STEP,
     add_note,
     close_incident,
     merge_incident,
@@ -140,7 +140,7 @@ class IncidentNoteIn(Strict):
 class StepIn(Strict):
     runbook: Slug
     #: Its number in the runbook.
-    step: Annotated[int, Field(ge=1, le=MOST_STEP)]
+    step: Annotated[int, Field(ge=1, le=MAX_STEP)]
     text: NoteText
     #: False withdraws it.
     done: bool = True

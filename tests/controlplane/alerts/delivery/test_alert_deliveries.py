@@ -16,16 +16,16 @@ from controlplane.alerts.delivery.apprise import jobs
 from controlplane.alerts.delivery.claim import (
     GIVE_UP_AFTER,
     LEASE_S,
-    MOST_AT_ONCE,
-    MOST_IN_5_MIN,
-    MOST_REPEATED_AT_ONCE,
+    MAX_AT_ONCE,
+    MAX_IN_5_MIN,
+    MAX_REPEATED_AT_ONCE,
     PAUSES_S,
     send_waiting,
 )
 from controlplane.alerts.delivery.http import Answer, NotDelivered
 from controlplane.alerts.delivery.queue import enqueue, enqueue_test
 from controlplane.alerts.delivery.signing import secret_of
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.alerts.people.routing import read_address_book
 from tests.controlplane.alerts.delivery.test_webhook_signing import accepts
@@ -88,7 +88,7 @@ def states() -> list[str]:
 
 def test_fired_worsened_and_resolved_arrive_in_order_with_one_id_each() -> None:
     pager, row, sink = receiver(), alert(), Sink()
-    for news in (News.FIRED, News.WORSENED, News.RESOLVED):
+    for news in (AlertEvent.FIRED, AlertEvent.WORSENED, AlertEvent.RESOLVED):
         enqueue(row, news)
         send_waiting(send=sink)
     assert sink.kinds == ["alert.fired", "alert.worsened", "alert.resolved"]
@@ -117,17 +117,17 @@ def test_fired_worsened_and_resolved_arrive_in_order_with_one_id_each() -> None:
 )
 def test_a_receiver_gets_what_it_wants(wants: dict[str, Any], fields: dict[str, Any], gets: bool) -> None:
     receiver(**wants)
-    assert bool(enqueue(alert(**fields), News.FIRED)) is gets
+    assert bool(enqueue(alert(**fields), AlertEvent.FIRED)) is gets
 
 
 def test_who_got_fired_gets_resolved_and_nobody_else() -> None:
     pager = receiver()
     row, sink = alert(), Sink()
-    enqueue(row, News.FIRED)
+    enqueue(row, AlertEvent.FIRED)
     send_waiting(send=sink)
     receiver("later")
     Receiver.objects.filter(pk=pager.pk).update(least_level=3)
-    enqueue(row, News.RESOLVED)
+    enqueue(row, AlertEvent.RESOLVED)
     send_waiting(send=sink)
     assert [url for url, _, _ in sink.got] == [pager.url, pager.url]
     assert sink.kinds == ["alert.fired", "alert.resolved"]
@@ -136,9 +136,9 @@ def test_who_got_fired_gets_resolved_and_nobody_else() -> None:
 def test_a_worsened_alert_is_fired_for_a_receiver_of_critical_ones() -> None:
     receiver(least_severity="critical")
     row, sink = alert(severity="warning"), Sink()
-    assert enqueue(row, News.FIRED) == []
+    assert enqueue(row, AlertEvent.FIRED) == []
     row.severity = "critical"
-    enqueue(row, News.WORSENED)
+    enqueue(row, AlertEvent.WORSENED)
     send_waiting(send=sink)
     assert sink.kinds == ["alert.fired"]
 
@@ -146,8 +146,8 @@ def test_a_worsened_alert_is_fired_for_a_receiver_of_critical_ones() -> None:
 def test_an_alert_that_is_resolved_before_anything_left_is_silent() -> None:
     receiver()
     row, sink = alert(), Sink()
-    enqueue(row, News.FIRED)
-    assert enqueue(row, News.RESOLVED) == []
+    enqueue(row, AlertEvent.FIRED)
+    assert enqueue(row, AlertEvent.RESOLVED) == []
     assert send_waiting(send=sink) == 0
     assert states() == [DeliveryState.SUPERSEDED]
 
@@ -157,12 +157,12 @@ def test_many_receivers_cost_as_many_queries_as_one(django_assert_num_queries: A
         receiver(f"chat-{number}")
     row, book = alert("local"), read_address_book("production")
     at = timezone.now()
-    for news, queries in ((News.FIRED, 3), (News.WORSENED, 3)):
+    for news, queries in ((AlertEvent.FIRED, 3), (AlertEvent.WORSENED, 3)):
         with django_assert_num_queries(queries):
             assert len(enqueue(row, news, book, at)) == 20
     Delivery.objects.filter(receiver__name="chat-7").update(state=DeliveryState.SENT, attempts=1)
     with django_assert_num_queries(5):
-        assert [one.receiver.name for one in enqueue(row, News.RESOLVED, book, at)] == ["chat-7"]
+        assert [one.receiver.name for one in enqueue(row, AlertEvent.RESOLVED, book, at)] == ["chat-7"]
     assert Delivery.objects.filter(state=DeliveryState.SUPERSEDED).count() == 38
 
 
@@ -171,7 +171,7 @@ def test_a_message_names_the_first_of_what_it_explains() -> None:
     cause = alert("local")
     for number in range(12):
         alert(f"p99:{number}", cause=cause, true_since=cause.true_since + timedelta(seconds=number))
-    [one] = enqueue(cause, News.FIRED)
+    [one] = enqueue(cause, AlertEvent.FIRED)
     assert one.document["data"]["explains"] == [f"p99:{number} fires" for number in range(10)]
     assert one.document["data"]["explained"] == 12
 
@@ -179,9 +179,9 @@ def test_a_message_names_the_first_of_what_it_explains() -> None:
 def test_resolved_waits_for_fired() -> None:
     receiver()
     row, sink = alert(), Sink(500)
-    enqueue(row, News.FIRED)
+    enqueue(row, AlertEvent.FIRED)
     send_waiting(send=sink)
-    enqueue(row, News.RESOLVED)
+    enqueue(row, AlertEvent.RESOLVED)
     assert send_waiting(send=sink) == 0, "the first waits for its next attempt"
     due()
     send_waiting(send=sink)
@@ -192,7 +192,7 @@ def test_resolved_waits_for_fired() -> None:
 @pytest.mark.parametrize("failure", [500, 302, 429, NotDelivered("ConnectError: refused")])
 def test_a_failed_attempt_is_made_again_later_and_later(failure: int | Exception) -> None:
     receiver()
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     for number, pause in enumerate((*PAUSES_S, PAUSES_S[-1]), 1):
         now = timezone.now()
         assert send_waiting(send=Sink(failure)) == 1
@@ -210,7 +210,7 @@ def test_a_failed_attempt_is_made_again_later_and_later(failure: int | Exception
 
 def test_a_receiver_that_is_gone_is_disabled_and_an_address_inside_is_not_tried_again() -> None:
     pager, inside = receiver(), receiver("inside")
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     refused = AddressRefused("inside.example.com", "127.0.0.1")
 
     def answer(url: str, *_: Any, **__: Any) -> Answer:
@@ -244,7 +244,7 @@ def killed_after(sink: Sink) -> Callable[..., Answer]:
 @pytest.mark.parametrize("arrived", [False, True])
 def test_a_process_that_dies_while_it_sends_loses_nothing(arrived: bool) -> None:
     receiver()
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     sink = Sink()
     with pytest.raises(Killed):
         send_waiting(send=killed_after(sink) if arrived else killed_before)
@@ -259,7 +259,7 @@ def test_a_process_that_dies_while_it_sends_loses_nothing(arrived: bool) -> None
 
 def test_a_process_that_was_paused_past_its_lease_changes_nothing() -> None:
     receiver()
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     sink = Sink()
 
     def paused(*args: Any, **more: Any) -> Answer:
@@ -272,17 +272,17 @@ def test_a_process_that_was_paused_past_its_lease_changes_nothing() -> None:
 
 
 def test_one_receiver_is_sent_to_by_one_process_and_few_at_once() -> None:
-    for number in range(MOST_AT_ONCE + 1):
+    for number in range(MAX_AT_ONCE + 1):
         receiver(f"r{number}")
-    enqueue(alert(), News.FIRED)
-    enqueue(alert("lag"), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
+    enqueue(alert("lag"), AlertEvent.FIRED)
     busy: list[str] = []
 
     def nested(url: str, *_: Any, **__: Any) -> Answer:
         assert url not in busy
-        assert len(busy) < MOST_AT_ONCE
+        assert len(busy) < MAX_AT_ONCE
         busy.append(url)
-        if len(busy) < MOST_AT_ONCE + 1:
+        if len(busy) < MAX_AT_ONCE + 1:
             send_waiting(send=nested, for_s=0.2)
         busy.remove(url)
         return Answer(200, "", 0.0)
@@ -293,38 +293,38 @@ def test_one_receiver_is_sent_to_by_one_process_and_few_at_once() -> None:
 
 def test_receivers_that_hang_again_leave_room_for_first_attempts() -> None:
     """Repetitions to three receivers are due: two are begun, and the news of a fourth is not held back."""
-    for number in range(MOST_REPEATED_AT_ONCE + 1):
+    for number in range(MAX_REPEATED_AT_ONCE + 1):
         receiver(f"hangs-{number}")
-    enqueue(alert(), News.FIRED)
-    send_waiting(send=Sink(*(MOST_REPEATED_AT_ONCE + 1) * [500]))
+    enqueue(alert(), AlertEvent.FIRED)
+    send_waiting(send=Sink(*(MAX_REPEATED_AT_ONCE + 1) * [500]))
     due()
     begun: list[str] = []
 
     def hangs(url: str, *_: Any, **__: Any) -> Answer:
         begun.append(url)
-        if len(begun) == MOST_REPEATED_AT_ONCE:
+        if len(begun) == MAX_REPEATED_AT_ONCE:
             receiver("other")
-            enqueue(alert("lag", true_since=timezone.now()), News.FIRED)
+            enqueue(alert("lag", true_since=timezone.now()), AlertEvent.FIRED)
             Delivery.objects.filter(alert__key="lag").exclude(receiver__name="other").delete()
-        if len(begun) <= MOST_REPEATED_AT_ONCE:
+        if len(begun) <= MAX_REPEATED_AT_ONCE:
             send_waiting(send=hangs, for_s=0.2)
         return Answer(200, "", 0.0)
 
     send_waiting(send=hangs)
-    assert begun.index("https://other.example.com/hook") == MOST_REPEATED_AT_ONCE
+    assert begun.index("https://other.example.com/hook") == MAX_REPEATED_AT_ONCE
     assert set(states()) == {DeliveryState.SENT}
 
 
 def test_first_attempts_to_receivers_that_hang_delay_no_other_receiver() -> None:
     """Each of as many receivers as are sent to at once hangs, and has more news than one."""
-    for number in range(MOST_AT_ONCE):
+    for number in range(MAX_AT_ONCE):
         receiver(f"hangs-{number}")
-    enqueue(alert("open:first"), News.FIRED)
-    send_waiting(send=Sink(*MOST_AT_ONCE * [NotDelivered("no answer within 20 s")]))
+    enqueue(alert("open:first"), AlertEvent.FIRED)
+    send_waiting(send=Sink(*MAX_AT_ONCE * [NotDelivered("no answer within 20 s")]))
     for number in range(3):
-        enqueue(alert(f"open:dep-{number}"), News.FIRED)
+        enqueue(alert(f"open:dep-{number}"), AlertEvent.FIRED)
     other = receiver("other")
-    [news] = [one for one in enqueue(alert("lag"), News.FIRED) if one.receiver_id == other.pk]
+    [news] = [one for one in enqueue(alert("lag"), AlertEvent.FIRED) if one.receiver_id == other.pk]
     begun: list[str] = []
 
     def hangs(url: str, *_: Any, **__: Any) -> Answer:
@@ -332,23 +332,23 @@ def test_first_attempts_to_receivers_that_hang_delay_no_other_receiver() -> None
         # Its claim stays, as that of an attempt that waits.
         raise Killed
 
-    for _ in range(MOST_AT_ONCE):
+    for _ in range(MAX_AT_ONCE):
         with suppress(Killed):
             send_waiting(send=hangs)
     news.refresh_from_db()
     assert (news.state, begun[0]) == (DeliveryState.SENDING, other.url)
-    assert len(begun) == 1 + MOST_REPEATED_AT_ONCE, "the other hanging ones wait, also for first attempts"
+    assert len(begun) == 1 + MAX_REPEATED_AT_ONCE, "the other hanging ones wait, also for first attempts"
 
 
 def test_a_repetition_of_level_3_and_one_to_a_receiver_that_mostly_works_come_first() -> None:
     receiver("hangs")
     for number in range(3):
-        enqueue(alert(f"open:dep-{number}"), News.FIRED)
+        enqueue(alert(f"open:dep-{number}"), AlertEvent.FIRED)
     receiver("flaky")
     pager = receiver("pager", least_level=3)
     Receiver.objects.filter(name="hangs").update(least_severity="critical")
-    enqueue(alert("lag", severity="warning"), News.FIRED)
-    enqueue(alert("redis-down", level=3), News.FIRED)
+    enqueue(alert("lag", severity="warning"), AlertEvent.FIRED)
+    enqueue(alert("redis-down", level=3), AlertEvent.FIRED)
     Delivery.objects.filter(alert__level=3).exclude(receiver=pager).delete()
     send_waiting(send=Sink(*5 * [503]))
     due()
@@ -361,10 +361,10 @@ def test_a_repetition_of_level_3_and_one_to_a_receiver_that_mostly_works_come_fi
 def test_many_messages_wait_but_level_3_does_not() -> None:
     receiver()
     sink = Sink()
-    for number in range(MOST_IN_5_MIN + 5):
-        enqueue(alert(f"open:dep-{number}"), News.FIRED)
-    assert send_waiting(send=sink) == MOST_IN_5_MIN
-    enqueue(alert("down", level=3), News.FIRED)
+    for number in range(MAX_IN_5_MIN + 5):
+        enqueue(alert(f"open:dep-{number}"), AlertEvent.FIRED)
+    assert send_waiting(send=sink) == MAX_IN_5_MIN
+    enqueue(alert("down", level=3), AlertEvent.FIRED)
     assert send_waiting(send=sink) == 1
     assert sink.got[-1][2]["data"]["key"] == "down"
     Delivery.objects.update(sent_at=F("sent_at") - timedelta(minutes=6))
@@ -381,7 +381,7 @@ def test_a_test_says_who_sent_it_and_is_not_repeated() -> None:
 
 def test_during_a_change_of_the_secret_both_sign(settings: Any) -> None:
     pager, sink = receiver(secret_version=2, old_secret_until=timezone.now() + timedelta(hours=1)), Sink()
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     send_waiting(send=sink)
     _, headers, document = sink.got[0]
     assert accepts(secret_of(pager.pk, 1), headers, json.encode(document))
@@ -389,4 +389,4 @@ def test_during_a_change_of_the_secret_both_sign(settings: Any) -> None:
 
 
 def test_an_attempt_ends_long_before_its_lease() -> None:
-    assert 2 * max(http.MOST_S, jobs.MOST_S) < LEASE_S
+    assert 2 * max(http.MAX_S, jobs.MAX_S) < LEASE_S

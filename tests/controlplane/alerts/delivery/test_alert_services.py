@@ -12,13 +12,13 @@ from django.urls import resolve
 from django.utils import timezone
 from msgspec import json
 
-from controlplane.alerts.delivery.apprise.jobs import MOST_BYTES, Kind
+from controlplane.alerts.delivery.apprise.jobs import MAX_BYTES, Kind
 from controlplane.alerts.delivery.attempt import Message, job_of
 from controlplane.alerts.delivery.claim import send_waiting
 from controlplane.alerts.delivery.message import handled, links_of, text_of
 from controlplane.alerts.delivery.queue import enqueue, enqueue_test
 from controlplane.alerts.delivery.receivers import add_receiver, change_secret
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
@@ -50,12 +50,12 @@ def test_news_reaches_a_chat_in_order_and_is_repeated_after_a_failure(sink: Chat
     of(sink)
     row = alert()
     sink.answers = [500]
-    enqueue(row, News.FIRED)
+    enqueue(row, AlertEvent.FIRED)
     assert send_waiting() == 1
     [first] = Delivery.objects.all()
     assert (first.state, first.attempts) == (DeliveryState.WAITING, 1)
     assert "error=500" in first.result
-    enqueue(row, News.RESOLVED)
+    enqueue(row, AlertEvent.RESOLVED)
     assert send_waiting() == 0, "the first waits for its next attempt"
     due()
     assert send_waiting() == 2
@@ -76,7 +76,7 @@ def test_a_test_reaches_a_chat_and_names_who_made_it(sink: Chat) -> None:
 def test_an_address_inside_is_not_tried_again(sink: Chat, settings: Any) -> None:
     of(sink)
     settings.WEBHOOK_NETWORKS = ()
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     send_waiting()
     [row] = Delivery.objects.all()
     assert (row.state, sink.got) == (DeliveryState.GAVE_UP, [])
@@ -87,11 +87,11 @@ def test_a_late_resolve_does_not_end_the_next_alert_of_a_pager(sink: Chat) -> No
     of(sink)
     before = alert(state=AlertState.RESOLVED, resolved_at=timezone.now())
     sink.answers = [200, 500]
-    enqueue(before, News.FIRED)
+    enqueue(before, AlertEvent.FIRED)
     send_waiting()
-    [late] = enqueue(before, News.RESOLVED)
+    [late] = enqueue(before, AlertEvent.RESOLVED)
     send_waiting()
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     assert send_waiting() == 1
     due()
     assert send_waiting() == 0
@@ -101,9 +101,9 @@ def test_a_late_resolve_does_not_end_the_next_alert_of_a_pager(sink: Chat) -> No
 
 def test_level_3_and_first_attempts_come_before_repetitions() -> None:
     slow, pager = receiver("slow"), receiver("pager")
-    enqueue(alert("open:a"), News.FIRED)
+    enqueue(alert("open:a"), AlertEvent.FIRED)
     Delivery.objects.filter(receiver=slow).update(attempts=1, not_before=timezone.now() - timedelta(hours=1))
-    enqueue(alert("down", level=3), News.FIRED)
+    enqueue(alert("down", level=3), AlertEvent.FIRED)
     sink = Sink()
     send_waiting(send=sink)
     firsts = [(url, document["data"]["key"]) for url, _, document in sink.got]
@@ -131,7 +131,7 @@ def test_a_message_says_what_since_when_how_bad_and_what_is_done(production: str
         dependency=payments, mode=OverrideMode.FORCED_OPEN, reason="vendor maintenance", actor="olga",
         created_at=at, expires_at=at + timedelta(hours=1), revision=1,
     )  # fmt: skip
-    [delivery] = enqueue(row, News.FIRED)
+    [delivery] = enqueue(row, AlertEvent.FIRED)
     data = delivery.document["data"]
     assert data["title"] == "Warning in production: open:payments-api fires"
     assert data["message"].splitlines() == [
@@ -146,7 +146,7 @@ def test_a_message_says_what_since_when_how_bad_and_what_is_done(production: str
     assert data["handled"] == data["message"].splitlines()[2:5]
     row.resolved_at = at + timedelta(minutes=12)
     Delivery.objects.update(attempts=1)
-    [ended] = enqueue(row, News.RESOLVED)
+    [ended] = enqueue(row, AlertEvent.RESOLVED)
     assert ended.document["data"]["message"].startswith("While it fired: 18 of 30 calls failed.\n")
     assert "From 2026-05-04 13:12 UTC to 2026-05-04 13:24 UTC: 12 min." in ended.document["data"]["message"]
 
@@ -178,24 +178,24 @@ def test_links_lead_to_pages_of_the_environment(settings: Any) -> None:
 )
 def test_a_message_says_that_nothing_is_done(key: str, level: int, lines: list[str]) -> None:
     row = alert(key, level=level)
-    text = text_of(row, News.FIRED.value, handled(row), ([], 0))
+    text = text_of(row, AlertEvent.FIRED.value, handled(row), ([], 0))
     assert all(line in text for line in lines), text
-    assert "Nothing is done" not in text_of(row, News.RESOLVED.value, handled(row), ([], 0))
+    assert "Nothing is done" not in text_of(row, AlertEvent.RESOLVED.value, handled(row), ([], 0))
 
 
 @pytest.mark.parametrize(
     ("news", "severity", "kind"),
     [
-        (News.FIRED, "warning", Kind.WARNING),
-        (News.WORSENED, "critical", Kind.CRITICAL),
-        (News.RESOLVED, "critical", Kind.RESOLVED),
+        (AlertEvent.FIRED, "warning", Kind.WARNING),
+        (AlertEvent.WORSENED, "critical", Kind.CRITICAL),
+        (AlertEvent.RESOLVED, "critical", Kind.RESOLVED),
     ],
 )
-def test_all_news_of_an_alert_has_one_key_for_pagers(news: News, severity: str, kind: Kind) -> None:
+def test_all_news_of_an_alert_has_one_key_for_pagers(news: AlertEvent, severity: str, kind: Kind) -> None:
     receiver()
     row = alert(severity=severity)
-    if news is News.RESOLVED:
-        enqueue(row, News.FIRED)
+    if news is AlertEvent.RESOLVED:
+        enqueue(row, AlertEvent.FIRED)
         Delivery.objects.update(attempts=1)
     [delivery] = enqueue(row, news)
     url = "pagerduty://k@a"
@@ -223,7 +223,7 @@ def test_a_long_message_of_any_language_fits_into_a_job_with_its_links() -> None
     text = "\U0001f525" * 20_000 + "\nPage: https://board.example.com/alerts"
     job = job_of(_message({**data, "message": text, "key": "k" * 250}))
     job.url = "slack://" + "a" * 1_990
-    assert len(json.encode(job)) <= MOST_BYTES
+    assert len(json.encode(job)) <= MAX_BYTES
     assert "Page: https://board.example.com/alerts\n" in job.body
 
 
@@ -236,7 +236,7 @@ def test_the_url_of_a_receiver_is_encrypted_in_the_table(settings: Any) -> None:
     before, settings.SECRET_KEY = settings.SECRET_KEY, "k" * 60
     row.refresh_from_db()
     assert row.url == ""
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
     send_waiting()
     assert "FUSEBOARD_SECRET_KEY_FALLBACKS" in Delivery.objects.get().result
     settings.SECRET_KEY_FALLBACKS = [before]

@@ -14,7 +14,7 @@ from msgspec import json
 
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.signing import secret_of
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.celery import app
 from tests.controlplane.alerts.delivery.test_webhook_signing import accepts
@@ -97,7 +97,7 @@ def test_a_worker_that_is_killed_while_it_sends_loses_no_news(
         text="payments-api is open",
         subject_kind="breaker",
     )
-    [delivery] = enqueue(alert, News.FIRED)
+    [delivery] = enqueue(alert, AlertEvent.FIRED)
     variables = {
         "FUSEBOARD_WEBHOOK_NETWORKS": "127.0.0.0/8",
         "FUSEBOARD_SECRET_KEY": settings.SECRET_KEY,

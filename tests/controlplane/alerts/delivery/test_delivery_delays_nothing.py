@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.alerts.delivery.queue import enqueue
-from controlplane.alerts.lifecycle import AlertState, News
+from controlplane.alerts.lifecycle import AlertEvent, AlertState
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
 from controlplane.audit.models import Entry
 from controlplane.celery import app
@@ -104,7 +104,7 @@ def firing(receiver: Receiver) -> Alert:
         subject_kind="breaker",
         subject_name="openai",
     )
-    enqueue(alert, News.FIRED)
+    enqueue(alert, AlertEvent.FIRED)
     return alert
 
 

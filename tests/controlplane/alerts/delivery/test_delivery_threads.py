@@ -10,11 +10,11 @@ import pytest
 
 from controlplane.alerts import tasks
 from controlplane.alerts.delivery import http
-from controlplane.alerts.delivery.claim import MOST_AT_ONCE, send_waiting
+from controlplane.alerts.delivery.claim import MAX_AT_ONCE, send_waiting
 from controlplane.alerts.delivery.http import Answer, NotDelivered, post
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.threads import DeliveryThreads
-from controlplane.alerts.lifecycle import News
+from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Delivery, DeliveryState
 from tests.controlplane.alerts.delivery.test_alert_deliveries import alert, receiver
 from tests.waiting import wait_until
@@ -45,11 +45,11 @@ def test_a_third_receiver_gets_its_message_while_two_hang(
     production: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = Hanging()
-    pool = DeliveryThreads(MOST_AT_ONCE, lambda: send_waiting(send=hanging))
+    pool = DeliveryThreads(MAX_AT_ONCE, lambda: send_waiting(send=hanging))
     monkeypatch.setattr(tasks, "DELIVERY_THREADS", pool)
     for name in ("hangs-1", "hangs-2", "pager"):
         receiver(name)
-    enqueue(alert(), News.FIRED)
+    enqueue(alert(), AlertEvent.FIRED)
 
     def sent() -> set[str]:
         return set(Delivery.objects.filter(state=DeliveryState.SENT).values_list("receiver__name", flat=True))

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from controlplane.alerts.delivery.addresses import AddressRefused
-from controlplane.alerts.delivery.http import MOST_READ, NotDelivered, post
+from controlplane.alerts.delivery.http import MAX_READ, NotDelivered, post
 from controlplane.alerts.delivery.watchdog import ping
 from tests.controlplane.alerts.delivery.refused_addresses import REFUSED
 
@@ -193,7 +193,7 @@ def test_only_the_beginning_of_a_long_answer_is_read() -> None:
 
     with receiver(long) as (port, _):
         answer = post(f"http://127.0.0.1:{port}/", b"", {}, allowed=LOOPBACK)
-    assert (answer.status, len(answer.text), answer.retry_after_s) == (500, MOST_READ, 120.0)
+    assert (answer.status, len(answer.text), answer.retry_after_s) == (500, MAX_READ, 120.0)
 
 
 def test_a_receiver_that_is_down_is_named_without_secrets() -> None:
