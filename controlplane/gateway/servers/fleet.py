@@ -239,10 +239,12 @@ class Fleet:
             if self.kept.is_full(server.kept_for):
                 # Another count for a name that is known takes little memory. A new name takes much.
                 rates = self.totals.known(rates)
-            server.own_names = self.totals.replace(server.rates, rates)
+            own_names = self.totals.replace(server.rates, rates)
             server.rates = rates
-            if server.kept:
-                self.kept.note(server, server.kept_for)
+            if own_names != server.own_names:
+                server.own_names = own_names
+                if server.kept:
+                    self.kept.note(server, server.kept_for)
 
     def uncounted(self) -> int:
         """Pods that are present but in no rate yet: heard less than twice since this process started."""

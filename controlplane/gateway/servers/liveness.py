@@ -109,6 +109,8 @@ class RecentMaximum:
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque()
+        #: The maximum itself, which can be 0.
+        self.counted = 0
 
     def add(self, now: float, value: int) -> int:
         """Take in a value at the monotonic time ``now``; the maximum with it."""
@@ -118,12 +120,8 @@ class RecentMaximum:
         self._steps.append((begun, value))
         while self._steps[0][0] <= now - self.WINDOW_S - self.STEP_S:
             self._steps.popleft()
+        self.counted = max(value for _, value in self._steps)
         return self.value
-
-    @property
-    def counted(self) -> int:
-        """The maximum itself, which can be 0."""
-        return max((value for _, value in self._steps), default=0)
 
     @property
     def value(self) -> int:

@@ -159,25 +159,24 @@ class Totals:
 
         Returns how many counts no other process contributes to.
         """
-        milli = self.milli
-        if old.counts != new.counts:
-            for key, value in new.counts.items():
-                # A sum of 0 would be deleted with the first of those that add nothing.
-                if value:
-                    milli[key] = milli.get(key, 0) + value
-            for key, value in old.counts.items():
-                if value:
-                    left = milli[key] - value
-                    if left:
-                        milli[key] = left
-                    else:
-                        del milli[key]
+        milli, before, alone = self.milli, old.counts, 0
+        for key, value in new.counts.items():
+            if left := milli.get(key, 0) + value - before.get(key, 0):
+                milli[key] = left
+                alone += left == value
+            else:
+                milli.pop(key, None)
+        for key in before.keys() - new.counts.keys():
+            if left := milli.get(key, 0) - before[key]:
+                milli[key] = left
+            else:
+                milli.pop(key, None)
         if old.latency != new.latency:
             for bucket, value in enumerate(new.latency):
                 self.latency[bucket] += value
             for bucket, value in enumerate(old.latency):
                 self.latency[bucket] -= value
-        return sum([milli.get(key) == value for key, value in new.counts.items()])
+        return alone
 
 
 def percentile_us(counts: Sequence[int], share: float) -> int | None:

@@ -134,8 +134,9 @@ rates = st.builds(
 def test_the_totals_after_any_changes_are_the_sum_over_all_pods(changes):
     totals, pods = Totals(), dict.fromkeys(NAMES, NOTHING)
     for pod, new in changes:
-        totals.replace(pods[pod], new)
+        alone = totals.replace(pods[pod], new)
         pods[pod] = new
+        assert alone == sum(totals.milli.get(key) == count for key, count in new.counts.items())
     expected = Counter()
     for one in pods.values():
         expected.update(one.counts)
