@@ -1,4 +1,4 @@
-"""What happens to what is spent when people change how a limit counts. In the words of forms and plans."""
+"""Describes what happens to spent counts when people change how a limit counts, for forms and plans."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -13,7 +13,7 @@ from fuseboard.contract.words import Algorithm
 Tiers: TypeAlias = tuple[Mapping[str, Mapping[str, Fields]], Mapping[str, Mapping[str, Fields]]]
 
 #: The most owners of one limit that a sentence names.
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 _SECTIONS = {
     "environment": "subject_limits",
@@ -24,7 +24,7 @@ _SECTIONS = {
 
 
 def carried_words(before: Fields, after: Fields) -> str:
-    """What the changed limit takes over from the old one; empty if it counts as before."""
+    """Return what the changed limit takes over from the old one; empty if it counts as before."""
     old, new = full_columns(before), full_columns(after)
     if _counter(old) != _counter(new):
         return "counting starts at 0, in another counter for each caller"
@@ -62,18 +62,18 @@ def carried(environment: str, changes: Sequence[Changed]) -> Iterator[str]:
             if words:
                 found.setdefault((limit, words), []).append(f"{change.kind} {change.name}".strip())
     for (limit, words), owners in found.items():
-        more = len(owners) - _MOST_NAMED
-        named = ", ".join(owners[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+        more = len(owners) - _MAX_NAMED
+        named = ", ".join(owners[:_MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
         yield f"{named}{', ' if limit else ''}{limit}: {words}."
 
 
 def _counter(full: Fields) -> tuple[object, ...]:
-    """What a limit has a counter for, apart from its name and its owner."""
+    """Return what a limit has a counter for, apart from its name and its owner."""
     return full["dependency"], full["service"], tuple(full["per"])
 
 
 def _rule(full: Fields) -> tuple[object, ...]:
-    """What says how a limit counts. Its size alone changes nothing about what is spent."""
+    """Return how a limit counts. Its size alone changes nothing about what is spent."""
     algorithm = full["algorithm"]
     if algorithm == Algorithm.CONCURRENCY:
         return (algorithm,)

@@ -41,7 +41,7 @@ class Draft(models.Model):
     difference = models.JSONField(null=True)
     #: The revision of the configuration that it was compared with.
     compared_with = models.BigIntegerField(null=True)
-    #: For the revision that is made from it.
+    #: The reason of the revision that is made from it.
     reason = models.CharField(max_length=500, blank=True)
     revision = models.BigIntegerField(null=True)
 

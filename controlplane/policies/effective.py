@@ -31,7 +31,7 @@ class EffectiveValue:
     source: str
     #: Name of the template, the tenant or the tier that has the value.
     at: str
-    #: For a value of a template: the tenant or the tier whose quota follows it.
+    #: The tenant or the tier whose quota follows the template, for a value of a template.
     followed_by: str = ""
     #: The parent that has the quota.
     inherited_from: str = ""
@@ -39,7 +39,7 @@ class EffectiveValue:
     instead_of: Any = None
     #: When the value ends.
     until: datetime | None = None
-    #: Who last changed it and in which revision. Unknown if that is older than the history.
+    #: The person who last changed it, and the revision. Unknown if that is older than the history.
     by: str = ""
     revision: int | None = None
     changed_at: datetime | None = None

@@ -24,7 +24,7 @@ _KEEP = """
     FROM jsonb_to_recordset(%s::jsonb) AS row(kind text, name text, before jsonb, after jsonb)
 """
 
-# What each thing was at a revision: its state before the first later change.
+# Each entity as it was at a revision: its state before the first later change.
 _AS_OF = """
     SELECT DISTINCT ON (change.kind, change.name) change.kind, change.name, change.before
     FROM policies_change change

@@ -1,4 +1,4 @@
-"""What people read about the fields of a limit, and which of them the form of a template shows.
+"""Texts about the fields of a limit, and the fields that the form of a template shows.
 
 What a value may be is in ``fuseboard.contract.limit_fields``.
 """
@@ -16,13 +16,13 @@ class Words:
     label: str
     #: One sentence, for the API and the documentation.
     help: str
-    #: What the default means: ``no warning``. A form accepts an empty input for it.
+    #: The meaning of the default: ``no warning``. A form accepts an empty input for it.
     usual: str = ""
     #: Labels of the choices, where a form shows them.
     choices: Mapping[str, str] = field(default_factory=dict)
     #: Whether the form of a template shows it. The editor of a limit shows every field.
     in_template_form: bool = False
-    #: What to know while choosing, under the input of a form.
+    #: Help under the input of a form.
     hint: str = ""
 
 

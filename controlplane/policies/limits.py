@@ -44,7 +44,7 @@ class LimitColumns(models.Model):
         default=Algorithm.TOKEN_BUCKET,
     )
     limit = models.IntegerField()
-    #: For concurrency, how long a slot is leased. For a fixed window, the nominal length of the period.
+    #: The lease of a slot for concurrency, and the nominal length of the period for a fixed window.
     window_s = models.IntegerField()
     #: Calls that may be made at once; 1 for all but token buckets.
     burst = models.IntegerField(default=1)
@@ -55,7 +55,7 @@ class LimitColumns(models.Model):
     )
     #: Decide and count, but never refuse.
     shadow = models.BooleanField(default=False)
-    #: For fixed windows; empty for all others.
+    #: The period of a fixed window; empty for all others.
     period = models.CharField(
         max_length=8, choices=[(word.value, word.value) for word in Period], blank=True, default=""
     )
@@ -65,10 +65,10 @@ class LimitColumns(models.Model):
     endpoints = ArrayField(models.CharField(max_length=MAX_ENDPOINT), default=list, blank=True)
     warn_percent = models.IntegerField(default=0)
     lease_above = models.IntegerField(default=0)
-    #: For ``reserved`` limits: the part that pods spend without Redis; -1 for the fleet default.
+    #: The part of a ``reserved`` limit that pods spend without Redis; -1 for the fleet default.
     reserved_percent = models.IntegerField(default=-1, db_default=-1)
 
-    #: Whose limits these are, as in ``limit_fields``: they also have the fields of these.
+    #: The owner of the limits, as in ``limit_fields``. They also have the fields of this owner.
     whose: ClassVar[str] = ""
 
     class Meta:
@@ -196,7 +196,7 @@ def columns_of(row: LimitColumns) -> dict[str, Any]:
     return columns
 
 
-#: Those of ``OPTIONAL`` that are never left out.
+#: Columns of ``OPTIONAL`` that are always written.
 _ALWAYS = ("algorithm", "failure_policy", "shadow")
 
 

@@ -34,7 +34,7 @@ class Environment(models.Model):
     slug = models.CharField(primary_key=True, max_length=64, validators=[check_slug])
     #: Increases when the database is restored, so that a lower revision can win once.
     epoch = models.BigIntegerField(default=1)
-    #: Of the last edit. The row lock of its UPDATE makes commits follow revisions.
+    #: The number of the last edit. The row lock of its UPDATE makes commits follow revisions.
     revision = models.BigIntegerField(default=0)
     #: The tier of unregistered tenants.
     default_tier = models.ForeignKey("Tier", on_delete=models.PROTECT, related_name="+")
@@ -46,7 +46,7 @@ class Environment(models.Model):
     frozen_until = models.DateTimeField(null=True, blank=True)
     frozen_by = models.CharField(max_length=200, blank=True, default="", db_default="")
     frozen_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
-    #: What an admin changed of alert rules: rule -> field -> value.
+    #: Changes of alert rules by an admin: rule -> field -> value.
     alert_rules = models.JSONField(default=dict, db_default={}, blank=True)
 
     class Meta:
@@ -187,7 +187,7 @@ class TenantQuota(QuotaColumns):
 
 
 class Runbook(models.Model):
-    """What to do when an alert fires, in Markdown. Read texts with ``runbook_texts``.
+    """Steps to take when an alert fires, in Markdown. Read texts with ``runbook_texts``.
 
     A row with a source applies the text of the release. Its own text is what a release shipped before: it
     is displayed when the release no longer ships one.
@@ -306,7 +306,7 @@ class Dependency(models.Model):
     title = models.CharField(max_length=200, blank=True)
     kind = models.CharField(max_length=16, choices=Kind, default=Kind.EXTERNAL)
     owner = models.CharField(max_length=200, blank=True)
-    #: What callers do while the breaker is open.
+    #: The advice to callers while the breaker is open.
     fallback_note = models.CharField(max_length=500, blank=True)
     timeout_ms = models.BigIntegerField(default=30_000)
     #: A call waits this long for a refusal that ends in time, unless its caller says otherwise.

@@ -48,7 +48,7 @@ _LATE_US = 60_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """What a protection consists of."""
+    """The parts and settings of a protection."""
 
     struct: type[Struct]
     settings: tuple[Setting, ...]

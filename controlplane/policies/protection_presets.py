@@ -21,7 +21,7 @@ _BULKHEADS = {
     name: {**NEW_PARTS["bulkhead"], "max_concurrent": slots, "queues": [places, places, 6]}
     for name, (slots, places) in _SLOTS.items()
 }
-#: What is called -> how long a call should take, in milliseconds.
+#: Kind of dependency -> how long a call should take, in milliseconds.
 _SLAS = {"llm": 30_000, "api": 2_000, "database": 200}
 
 #: Preset -> its names -> the change of the protection.
@@ -52,7 +52,7 @@ _QUEUE_TIMEOUT_MS = 5_000
 RETRY_WAITS_MS: Mapping[str, int] = MappingProxyType(
     {"user-facing": 0, "background": 3_000, "llm": 3_000, "rate-limited": 3_000}
 )
-#: What a new dependency gets in a form, if the admin chooses no size.
+#: The size that a new dependency gets in a form, if the admin chooses none.
 SIZE = "medium"
 
 

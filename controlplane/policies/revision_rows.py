@@ -22,9 +22,9 @@ class Revision(models.Model):
     reason = models.CharField(max_length=500, blank=True)
     #: The number of changed things.
     changed = models.IntegerField(default=0)
-    #: For a rollback: the revision that it restored.
+    #: The revision that a rollback restored.
     restores = models.BigIntegerField(null=True, blank=True)
-    #: For a revert: the revision whose changes it undid.
+    #: The revision whose changes a revert undid.
     reverts = models.BigIntegerField(null=True, blank=True)
 
     class Meta:

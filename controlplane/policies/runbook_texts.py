@@ -1,4 +1,4 @@
-"""Which text a runbook has: the one that people wrote, or else the one that the release ships."""
+"""Returns the text of a runbook: the one that people wrote, or else the one that the release ships."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -50,7 +50,7 @@ def known_runbook(slug: str) -> Known | None:
 
 
 def shipped_runbooks() -> dict[str, Known]:
-    """Those of the release, for the time in which Postgres cannot be read."""
+    """Return the texts of the release, for the time in which Postgres cannot be read."""
     return {slug: Known(slug, text, Origin.UNREAD) for slug, text in shipped().items()}
 
 

@@ -19,8 +19,8 @@ from controlplane.policies.models import Dependency, Template, Tenant, TenantQuo
 from fuseboard.contract.limit_fields import QUOTAS
 
 #: Kind and name.
-Thing = tuple[str, str]
-State = dict[Thing, Fields]
+EntityKey = tuple[str, str]
+State = dict[EntityKey, Fields]
 
 #: ``returns_to`` comes last, because it is a document and few rows have it.
 _COLUMNS = ("name", *columns_for(QUOTAS), *ALONE, "expires_at", "returns_to")
@@ -54,7 +54,7 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
     return state
 
 
-def read_thing(environment: str, kind: str, name: str) -> Fields | None:
+def read_entity(environment: str, kind: str, name: str) -> Fields | None:
     """Return one thing; ``None`` if it does not exist."""
     if kind == "environment":
         return environment_fields(environment_of(environment))
@@ -78,7 +78,7 @@ def read_referable(environment: str, *, tiers: Collection[str]) -> State:
         else:
             state |= {(kind, name): {} for name in rows.values_list("name", flat=True)}
     for tier in tiers:
-        if (fields := read_thing(environment, "tier", tier)) is not None:
+        if (fields := read_entity(environment, "tier", tier)) is not None:
             state["tier", tier] = fields
     return state
 
@@ -141,7 +141,7 @@ def tenants_following(environment: str, templates: Collection[str]) -> set[str]:
     return {key for pk, key in rows.values_list("pk", "key").iterator(chunk_size=10_000) if pk in owners}
 
 
-def names_of(state: Iterable[Thing], kind: str) -> set[str]:
+def names_of(state: Iterable[EntityKey], kind: str) -> set[str]:
     return {name for found, name in state if found == kind}
 
 

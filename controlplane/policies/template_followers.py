@@ -45,14 +45,14 @@ class Followers:
     def __str__(self) -> str:
         """``14 limits of 3 tiers and 9 tenants``."""
         owners = [
-            _said(self.tiers, "tier", "tiers"),
-            _said(self.tenants, "tenant", "tenants"),
-            _said(self.dependencies, "dependency", "dependencies"),
+            _counted(self.tiers, "tier", "tiers"),
+            _counted(self.tenants, "tenant", "tenants"),
+            _counted(self.dependencies, "dependency", "dependencies"),
             "callers without a tenant" if self.subject_limits else "",
         ]
         said = [owner for owner in owners if owner]
         whose = " and ".join(part for part in (", ".join(said[:-1]), said[-1]) if part) if said else ""
-        return f"{_said(self.limits, 'limit', 'limits') or 'no limit'}{' of ' if whose else ''}{whose}"
+        return f"{_counted(self.limits, 'limit', 'limits') or 'no limit'}{' of ' if whose else ''}{whose}"
 
 
 def count_followers(environment: str) -> dict[str, Followers]:
@@ -102,5 +102,5 @@ def _rows(environment: str, kind: str) -> QuerySet[Any]:
     return rows.filter(**{"tenant__deleted": False}) if kind == "tenant" else rows
 
 
-def _said(count: int, one: str, many: str) -> str:
+def _counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}" if count else ""

@@ -1,4 +1,4 @@
-"""What a limit allows while Redis is down, in words, for the forms where the limit is typed."""
+"""Describes what a limit allows while Redis is down, for the forms where the limit is typed."""
 
 from fuseboard.contract.policy import Limit, Tuning
 from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reserved_calls, settled_limit

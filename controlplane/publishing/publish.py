@@ -233,7 +233,7 @@ def _parts(
 
 @dataclass
 class _Bucket:
-    """What changes in the two hashes of one bucket number: tenant, record, tenant, record and so on."""
+    """Changes of the two hashes of one bucket number: tenant, record, tenant, record and so on."""
 
     plain: list[str | bytes] = field(default_factory=list)
     own: list[str | bytes] = field(default_factory=list)

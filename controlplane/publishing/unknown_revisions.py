@@ -19,7 +19,7 @@ NEAR_REVISIONS = 1_000_000
 NEAR_EPOCHS = 1_000
 
 #: Pods listed per environment.
-MOST_LISTED = 100
+MAX_LISTED = 100
 
 # One statement, so that head and pods are of one moment: a pod applies a revision after its commit.
 SELECT = f"""
@@ -29,13 +29,13 @@ SELECT = f"""
     LEFT JOIN policies_revision r
       ON r.environment = s.environment AND r.epoch = s.epoch AND r.number = s.revision
     WHERE s.environment = %s AND s.state <> 'gone' AND (s.epoch, s.revision) > (e.epoch, e.revision)
-    ORDER BY r.number IS NULL, s.name LIMIT {MOST_LISTED}
+    ORDER BY r.number IS NULL, s.name LIMIT {MAX_LISTED}
 """  # noqa: S608 - a number of this code
 
 
 @dataclass(frozen=True, order=True)
 class UnknownRevision:
-    """What one pod reports."""
+    """The report of one pod."""
 
     server: str
     epoch: int
@@ -66,7 +66,7 @@ def largest_near(environment: str, head: ConfigHead) -> tuple[int, int] | None:
 
 
 def unknown_revisions(environment: str) -> list[UnknownRevision]:
-    """The pods with a revision above that of Postgres, by name, at most ``MOST_LISTED``."""
+    """The pods with a revision above that of Postgres, by name, at most ``MAX_LISTED``."""
     with connection.cursor() as cursor:
         cursor.execute(SELECT, [environment])
         return sorted(UnknownRevision(*row) for row in cursor.fetchall())

@@ -8,7 +8,7 @@ from controlplane.breakers.models import Transition
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Change, Revision
-from controlplane.policies.state import State, Thing
+from controlplane.policies.state import EntityKey, State
 from controlplane.refusals.names import Named, Rule, find_pod, find_rule, find_tenant
 from controlplane.refusals.states import States, fields_of, read_states, tier_of
 from controlplane.refusals.tokens import GenuineToken, find_token
@@ -230,12 +230,12 @@ def _at(state: State, revision: int, rule: Rule | None, found: GenuineToken, who
     )
 
 
-def _columns(state: State, rule: Rule, place: Thing) -> Fields | None:
+def _columns(state: State, rule: Rule, place: EntityKey) -> Fields | None:
     """The columns of the limit, empty if it does not exist; ``None`` if the rule is not a limit."""
     return limits_in(rule.prefix, state[place]).get(rule.limit, {}) if rule.limit else None
 
 
-def _rule_setting(state: State, rule: Rule, place: Thing, reason: Reason | None) -> str:
+def _rule_setting(state: State, rule: Rule, place: EntityKey, reason: Reason | None) -> str:
     """What bounds the calls of a pod, if a part of its protection refused."""
     fields = state[place]
     if reason in (Reason.BULKHEAD_FULL, Reason.QUEUE_TIMEOUT):

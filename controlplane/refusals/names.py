@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from controlplane.fleet.models import Event, Server
 from controlplane.policies.fields import limits_in
 from controlplane.policies.models import Tenant
-from controlplane.policies.state import State, Thing, names_of
+from controlplane.policies.state import EntityKey, State, names_of
 from controlplane.refusals.states import States, parent_of, tier_of
 from controlplane.refusals.tokens import GenuineToken
 from fuseboard.contract.policy import service_rule
@@ -44,7 +44,7 @@ class Rule:
     #: For an inherited quota: the tenant that owns it.
     owner: str = ""
 
-    def place(self, state: State, environment: str, tenant: str) -> Thing | None:
+    def place(self, state: State, environment: str, tenant: str) -> EntityKey | None:
         """The thing that has the rule in this state of the configuration."""
         if self.kind == "subject_limit":
             return ("environment", environment)

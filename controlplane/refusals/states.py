@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.db import connection
 
 from controlplane.policies.fields import Fields
-from controlplane.policies.state import State, Thing, parents_of, read_state
+from controlplane.policies.state import EntityKey, State, parents_of, read_state
 
 #: Tenants above a tenant are at most this many levels; the edits allow fewer.
 _LEVELS = 10
@@ -65,5 +65,5 @@ def parent_of(state: State, tenant: str) -> str:
     return str((state.get(("tenant", tenant)) or {}).get("parent", ""))
 
 
-def fields_of(state: State, thing: Thing | None) -> Fields:
+def fields_of(state: State, thing: EntityKey | None) -> Fields:
     return state.get(thing, {}) if thing is not None else {}

@@ -16,7 +16,7 @@ from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import FUSEBOARD
 from controlplane.audit.record import acting, record
 from controlplane.editing.edits.expiry import expire_quotas
-from controlplane.editing.edits.shown import moved_quotas, thing_as_of
+from controlplane.editing.edits.shown import entity_as_of, moved_quotas
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.editing.plans.difference import Difference
 from controlplane.editing.plans.resolving import PREFIX
@@ -128,7 +128,7 @@ def _check_limits(row: Schedule, change: Changed) -> None:
     had, gets = (limits_in(PREFIX[change.kind], fields).keys() for fields in (before, after))
     if not gets - had:
         return
-    shown = thing_as_of(row.environment, row.base, change.kind, change.name) or {}
+    shown = entity_as_of(row.environment, row.base, change.kind, change.name) or {}
     if lost := (gets - had) & limits_in(PREFIX[change.kind], shown).keys():
         text = f"{min(lost)} of {change.kind} {change.name} was removed, or ended, since."
         raise InvalidEdit({"document": [text]})

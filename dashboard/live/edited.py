@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from controlplane.editing import edits
-from controlplane.editing.edits.edit_thing import Theirs, ThingEdit
+from controlplane.editing.edits.edit_entity import EntityEdit, Theirs
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.status.facts import EnvironmentFacts
 
@@ -25,7 +25,7 @@ def theirs_of(key: str, here: EnvironmentFacts, made_at: float) -> tuple[Theirs,
 
 @lru_cache(maxsize=256)
 def _read(environment: str, kind: str, name: str, base: int, newest: tuple[int, float]) -> tuple[Theirs, ...]:
-    made = ThingEdit(environment=environment, kind=kind, name=name, typed={}, base=base)
+    made = EntityEdit(environment=environment, kind=kind, name=name, typed={}, base=base)
     try:
         return tuple(edits.preview_edit(made).theirs)
     except (InvalidEdit, NotFound, KeyError):

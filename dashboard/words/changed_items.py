@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from controlplane.editing.edits.shown import quotas_to_inherit, thing_as_of
+from controlplane.editing.edits.shown import entity_as_of, quotas_to_inherit
 from controlplane.editing.plans.difference import what
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields
@@ -37,7 +37,7 @@ class TiersAsOf:
         number = self._number
         if number is None:
             number = environment_of(self._environment).revision
-        return quotas_to_inherit(thing_as_of(self._environment, number, "tier", tier))
+        return quotas_to_inherit(entity_as_of(self._environment, number, "tier", tier))
 
 
 class TiersWith:

@@ -19,11 +19,11 @@ from controlplane.editing.edits.dependencies import (
     set_protection,
 )
 from controlplane.editing.edits.dependency_settings import set_dependency
-from controlplane.editing.edits.edit_thing import (
-    ThingEdit,
+from controlplane.editing.edits.edit_entity import (
+    EntityEdit,
     check_scheduled,
     preview_edit,
-    remove_thing,
+    remove_entity,
     save_edit,
 )
 from controlplane.editing.edits.environments import (
@@ -64,9 +64,9 @@ from controlplane.editing.edits.tenants import (
 )
 
 __all__ = [
+    "EntityEdit",
     "TenantChange",
     "TenantFilter",
-    "ThingEdit",
     "bulk_edit",
     "change_tier",
     "check_scheduled",
@@ -81,12 +81,12 @@ __all__ = [
     "preview_edit",
     "preview_revert",
     "preview_template",
+    "remove_entity",
     "remove_runbook",
     "remove_subject_limit",
     "remove_template",
     "remove_tenant",
     "remove_tenant_quota",
-    "remove_thing",
     "remove_tier_quota",
     "remove_vendor_limit",
     "restore_runbook",

@@ -28,7 +28,7 @@ from fuseboard.contract.limit_fields import NUMBERS, QUOTAS
 from fuseboard.contract.words import Algorithm
 
 #: A scheduled change keeps the values of each tenant, and pages read them.
-MOST_SCHEDULED = 1_000
+MAX_SCHEDULED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class TenantFilter:
         return rows.order_by("key")
 
     @property
-    def says_something(self) -> bool:
+    def has_conditions(self) -> bool:
         words = self.tier or self.prefix or self.quota or self.parent or self.keys
         return bool(words or self.everybody) or self.has_quota is not None or self.suspended is not None
 
@@ -124,8 +124,8 @@ def bulk_edit(
             before={"revision": revision.number - 1},
             after={
                 "tenants": len(found.changes),
-                **_said("filter", filter),
-                **_said("change", change),
+                **_given_values("filter", filter),
+                **_given_values("change", change),
             },
         )
         write_changes(revision, found.changes)
@@ -149,9 +149,9 @@ def scheduled_bulk_edit(
     check_revision(environment=environment, expected=expected_revision)
     if not found:
         raise InvalidEdit({"change": ["No matching tenant would change."]})
-    if len(found.changes) > MOST_SCHEDULED:
+    if len(found.changes) > MAX_SCHEDULED:
         text = (
-            f"At most {MOST_SCHEDULED:,} tenants, not {len(found.changes):,}: add conditions, or save it now."
+            f"At most {MAX_SCHEDULED:,} tenants, not {len(found.changes):,}: add conditions, or save it now."
         )
         raise InvalidEdit({"starts": [text]})
     return {"tenants": {each.name: _planned(each) for each in found.changes}}
@@ -224,7 +224,7 @@ def preview_bulk_edit(
 def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
     """Return the flat fields that every tenant gets."""
     problems = Problems()
-    if not filter.says_something:
+    if not filter.has_conditions:
         problems.add("filter", "Enter at least one condition.")
     if not any(value not in (None, {}, ()) for value in vars(change).values()):
         problems.add("change", "Enter at least one change.")
@@ -242,7 +242,7 @@ def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
     return read.things["tenant", "each"]
 
 
-def _said(prefix: str, given: TenantFilter | TenantChange) -> Fields:
+def _given_values(prefix: str, given: TenantFilter | TenantChange) -> Fields:
     """Return the given values, for the audit."""
     usual = vars(type(given)())
     return {f"{prefix}.{name}": value for name, value in vars(given).items() if value != usual[name]}

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_thing import ThingEdit, save_call
+from controlplane.editing.edits.edit_entity import EntityEdit, save_call
 from controlplane.errors import NotFound
 from controlplane.policies.protection import PROTECTION
 from controlplane.policies.protection_presets import RETRY_WAITS_MS, merged_changes, preset_change
@@ -26,7 +26,7 @@ class NewDependency(Times, total=False):
     fallback_note: str
     runbook: str | None
     breaker: Mapping[str, int] | None
-    #: As ``set_protection`` takes it. Without it, nothing protects pods from the dependency.
+    #: The change that ``set_protection`` takes. Without it, nothing protects pods from the dependency.
     protection: Mapping[str, Any] | str | None
 
 
@@ -41,7 +41,7 @@ def create_dependency(
 ) -> int:
     """Register a dependency. ``breaker`` and the times replace values of the preset of its kind."""
     typed = {"kind": kind} | {name: value for name, value in fields.items() if value is not None}
-    edit = ThingEdit(environment=environment, kind="dependency", name=dependency, typed=typed, creates=True)
+    edit = EntityEdit(environment=environment, kind="dependency", name=dependency, typed=typed, creates=True)
     missing = {"runbook": NotFound("runbook", fields.get("runbook") or "")}
     return save_call(edit, reason=reason, actor=actor, action="dependency.created", refers=missing)
 
@@ -59,7 +59,7 @@ def set_breaker_policy(
     """Change the given values of the breaker's policy. The others stay."""
     given = {column: value for column, value in times.items() if value is not None}
     typed = {"breaker": dict(breaker)} | given if breaker else given
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
     )
     return save_call(edit, reason=reason, actor=actor, action="breaker_policy.set")
@@ -87,7 +87,7 @@ def set_protection(
     problems.settle()
     if (waits := RETRY_WAITS_MS.get(preset.get("retry", ""))) is not None:
         typed["wait_ms"] = waits
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
     )
     return save_call(edit, reason=reason, actor=actor, action="protection.set")
@@ -107,7 +107,7 @@ def describe_dependency(
 ) -> int:
     """Change the texts about a dependency."""
     typed = {"title": title, "owner": owner, "fallback_note": fallback_note, "runbook": runbook or ""}
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
     )
     missing = {"runbook": NotFound("runbook", runbook or "")}

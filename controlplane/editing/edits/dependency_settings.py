@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_thing import ThingEdit, preview_edit, problems_by_field, save_call
+from controlplane.editing.edits.edit_entity import EntityEdit, preview_edit, problems_by_field, save_call
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
 from controlplane.policies.models import STREAM_COLUMNS
@@ -22,7 +22,7 @@ class DependencySettings:
     first_part_ms: int = 0
     between_parts_ms: int = 0
     fallback_note: str
-    #: As ``set_protection`` takes it.
+    #: The change that ``set_protection`` takes.
     protection: Mapping[str, Any] | str
 
 
@@ -74,10 +74,10 @@ def scheduled_settings(
     return {"dependencies": {dependency: planned}}
 
 
-def _edit(environment: str, dependency: str, settings: DependencySettings, version: int | None) -> ThingEdit:
+def _edit(environment: str, dependency: str, settings: DependencySettings, version: int | None) -> EntityEdit:
     typed = {name: getattr(settings, name) for name in _PLAIN} | {PROTECTION: settings.protection}
     if settings.breaker:
         typed["breaker"] = dict(settings.breaker)
-    return ThingEdit(
+    return EntityEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=version
     )

@@ -4,7 +4,7 @@ from django.db import transaction
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
-from controlplane.editing.edits.edit_thing import ThingEdit, save_call, section_of
+from controlplane.editing.edits.edit_entity import EntityEdit, save_call, section_of
 from controlplane.editing.plans.schema import tuning_errors
 from controlplane.editing.revise import revise
 from controlplane.errors import InvalidEdit
@@ -71,7 +71,7 @@ def set_tuning(*, environment: str, tuning: Mapping[str, int], reason: str, acto
     check_reason(reason)
     if wrong := tuning_errors(tuning, "There is no such setting."):
         raise InvalidEdit({field: [message] for field, message in wrong.items()})
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="environment", name=environment, typed={"tuning": dict(tuning)}
     )
     return save_call(edit, reason=reason, actor=actor, action="tuning.set", audited=_tuning)
@@ -79,7 +79,7 @@ def set_tuning(*, environment: str, tuning: Mapping[str, int], reason: str, acto
 
 def set_default_tier(*, environment: str, tier: str, reason: str, actor: Actor) -> int:
     """Choose the tier of unregistered tenants."""
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="environment", name=environment, typed={"default_tier": tier}
     )
     missing = {"default_tier": InvalidEdit({"tier": [f"There is no tier {tier!r}."]})}
@@ -104,7 +104,7 @@ def create_tier(
     wait_ms: int = 0,
 ) -> int:
     typed = {"title": title, "priority": priority, "wait_ms": wait_ms}
-    edit = ThingEdit(environment=environment, kind="tier", name=tier, typed=typed, creates=True)
+    edit = EntityEdit(environment=environment, kind="tier", name=tier, typed=typed, creates=True)
     return save_call(edit, reason=reason, actor=actor, action="tier.created")
 
 

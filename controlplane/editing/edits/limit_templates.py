@@ -150,12 +150,12 @@ def _both(change: Changed) -> tuple[Fields | None, Fields | None]:
 
 def _given(template: str, title: str | None, values: LimitValues, reason: str) -> Fields:
     given = given_columns(values)
-    check_new_limit(template, given, reason)
     if title is not None:
-        problems = Problems()
-        problems.text("title", title, 200)
-        problems.settle()
         given["title"] = title
+    check_new_limit(template, given, reason)
+    problems = Problems()
+    problems.text("title", given.get("title", ""), 200)
+    problems.settle()
     return given
 
 

@@ -1,4 +1,4 @@
-"""What protects every pod of an environment, whatever it calls: as an edit, and what it would change."""
+"""Edits the protection of every pod of an environment, and previews the edit."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -7,8 +7,8 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_thing import (
-    ThingEdit,
+from controlplane.editing.edits.edit_entity import (
+    EntityEdit,
     preview_edit,
     problems_by_field,
     save_call,
@@ -22,7 +22,7 @@ from fuseboard.contract.protection import PodProtection
 from fuseboard.contract.protection_fields import MAX_OBSERVE_S, OBSERVED_PARTS
 
 _fields = section_of(PROTECTION)
-#: What belongs to no part has a value also while nothing is stored.
+#: Values that belong to no part, while nothing is stored.
 _ALONE = {f"{PROTECTION}.routes": [], f"{PROTECTION}.retries_per_s": PodProtection().retries_per_s}
 
 
@@ -99,7 +99,7 @@ def _edit(
     protection: Mapping[str, Any] | str,
     observe_for_s: Mapping[str, int] | None,
     revision: int | None,
-) -> ThingEdit:
+) -> EntityEdit:
     problems = Problems()
     for part, seconds in (observe_for_s or {}).items():
         if part not in OBSERVED_PARTS:
@@ -112,6 +112,6 @@ def _edit(
         until = _until(observe_for_s, timezone.now())
         protection = {**protection, "observe": {**protection.get("observe", {}), **until}}
     typed = {PROTECTION: protection}
-    return ThingEdit(
+    return EntityEdit(
         environment=environment, kind="environment", name=environment, typed=typed, version=revision
     )

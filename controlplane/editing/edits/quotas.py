@@ -6,7 +6,7 @@ from typing import Unpack
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_thing import ThingEdit, save_call
+from controlplane.editing.edits.edit_entity import EntityEdit, save_call
 from controlplane.editing.rows.limit_checks import check_new_limit, given_columns
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
@@ -36,7 +36,7 @@ def set_tenant_quota(
     check_new_limit(quota, given, reason)
     given["expires_at"] = "" if expires_at is None else expires_at.isoformat()
     typed = {"quotas": {quota: given}}
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="tenant", name=tenant, typed=typed, version=expected_version
     )
     return save_call(edit, reason=reason, actor=actor, action="tenant_quota.set")
@@ -46,7 +46,7 @@ def remove_tenant_quota(
     *, environment: str, tenant: str, quota: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
     """Remove a tenant's own quota. The tier's quota with this name applies again."""
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="tenant", name=tenant, removed=(quota,), version=expected_version
     )
     return save_call(edit, reason=reason, actor=actor, action="tenant_quota.removed")
@@ -66,14 +66,14 @@ def set_tier_quota(
     given = given_columns(options)
     check_new_limit(quota, given, reason)
     typed = {"quotas": {quota: given}}
-    edit = ThingEdit(environment=environment, kind="tier", name=tier, typed=typed, version=expected_version)
+    edit = EntityEdit(environment=environment, kind="tier", name=tier, typed=typed, version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="tier_quota.set")
 
 
 def remove_tier_quota(
     *, environment: str, tier: str, quota: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="tier", name=tier, removed=(quota,), version=expected_version
     )
     return save_call(edit, reason=reason, actor=actor, action="tier_quota.removed")
@@ -93,7 +93,7 @@ def set_vendor_limit(
     given = given_columns(options)
     check_new_limit(name, given, reason)
     typed = {"vendor_limits": {name: given}}
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
     )
     return save_call(edit, reason=reason, actor=actor, action="vendor_limit.set")
@@ -102,7 +102,7 @@ def set_vendor_limit(
 def remove_vendor_limit(
     *, environment: str, dependency: str, name: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=environment,
         kind="dependency",
         name=dependency,
@@ -126,12 +126,12 @@ def set_subject_limit(
     given = given_columns(options)
     check_new_limit(name, given, reason)
     typed = {"subject_limits": {name: given}}
-    edit = ThingEdit(environment=environment, kind="environment", name=environment, typed=typed)
+    edit = EntityEdit(environment=environment, kind="environment", name=environment, typed=typed)
     return save_call(edit, reason=reason, actor=actor, action="subject_limit.set", audited=_subject_limits)
 
 
 def remove_subject_limit(*, environment: str, name: str, reason: str, actor: Actor) -> int:
-    edit = ThingEdit(environment=environment, kind="environment", name=environment, removed=(name,))
+    edit = EntityEdit(environment=environment, kind="environment", name=environment, removed=(name,))
     return save_call(
         edit, reason=reason, actor=actor, action="subject_limit.removed", audited=_subject_limits
     )

@@ -20,13 +20,13 @@ from controlplane.policies.history import Changed
 from controlplane.policies.merge import WHOLE, merge, units
 from controlplane.policies.models import Change
 from controlplane.policies.models import Revision as RevisionRow
-from controlplane.policies.state import State, Thing, read_state, tenants_following
+from controlplane.policies.state import EntityKey, State, read_state, tenants_following
 from controlplane.validation import Problems
 
-#: What to do with a unit that another edit has changed since.
+#: The choice for a unit that another edit has changed since.
 OnConflict = Literal["keep", "overwrite", "fail"]
-#: Thing -> the units to revert; an empty collection for all of them.
-Chosen = Mapping[Thing, Collection[str]]
+#: Entity -> the units to revert; an empty collection for all of them.
+Chosen = Mapping[EntityKey, Collection[str]]
 #: Raises if the caller may not make these changes.
 Check = Callable[[Sequence[Changed]], None]
 
@@ -37,7 +37,7 @@ _EXPLAINED = 1_000
 
 @dataclass(frozen=True)
 class UnitRevert:
-    """What a revert does with one unit of one thing. An empty ``unit`` is the thing itself."""
+    """The change of one unit of one entity. An empty ``unit`` is the entity itself."""
 
     kind: str
     name: str
@@ -68,7 +68,7 @@ class KeptUnit:
 
 @dataclass(frozen=True)
 class Reverted:
-    """What a revert does or would do."""
+    """The result of a revert, or its preview."""
 
     #: The revision it made, or the present one if there was nothing to do.
     revision: int
@@ -107,7 +107,7 @@ def revert(
 
     What another edit has changed since stays, unless ``on_conflict`` is ``overwrite``; ``fail`` raises
     ``EditConflict`` instead. ``things`` restricts the revert. ``check`` gets its changes. If nothing is
-    left to do, nothing is written. Raises ``EditConflict`` when a thing in question was changed after
+    left to do, nothing is written. Raises ``EditConflict`` when an entity in question was changed after
     ``expected_revision``, and ``InvalidEdit`` when the result would contradict the rest.
     """
     problems = Problems()
@@ -150,7 +150,7 @@ def _planned(
     for change in made:
         thing = (change.kind, change.name)
         chosen = (things or {}).get(thing, ())
-        _plan_thing(environment, change, state.get(thing), chosen, on_conflict, found, wanted)
+        _plan_entity(environment, change, state.get(thing), chosen, on_conflict, found, wanted)
     _say_who(environment, row.number, found)
     if on_conflict == "fail" and (later := [each for each in found.kept if not each.over]):
         raise _conflict(row.number, head, later)
@@ -191,7 +191,7 @@ def _changes_of(row: RevisionRow, things: Chosen | None) -> list[Changed]:
 
 
 def _state_for(environment: str, made: list[Changed]) -> State:
-    """Read the things in question, and everything that may refer to them."""
+    """Read the entities in question, and everything that may refer to them."""
     if any(change.kind in _REFERRED and change.before is None for change in made):
         return read_state(environment, tenants=None)
     tenants = {change.name for change in made if change.kind == "tenant"}
@@ -199,7 +199,7 @@ def _state_for(environment: str, made: list[Changed]) -> State:
     return read_state(environment, tenants=tenants | tenants_following(environment, templates))
 
 
-def _plan_thing(
+def _plan_entity(
     environment: str,
     change: Changed,
     now: Fields | None,
@@ -208,7 +208,7 @@ def _plan_thing(
     found: Reverted,
     wanted: Wanted,
 ) -> None:
-    """Merge one thing back, and add to ``found`` and ``wanted`` what becomes of its units."""
+    """Merge one entity back, and add to ``found`` and ``wanted`` what becomes of its units."""
     kind, name = change.kind, change.name
     if kind == "environment" and change.before is None:
         raise InvalidEdit({"revision": ["It created the environment, which cannot be removed."]})
@@ -334,7 +334,7 @@ def _say_who(environment: str, number: int, found: Reverted) -> None:
 
 
 def _check_unmoved(environment: str, found: Reverted, expected: int | None) -> None:
-    """Raise ``EditConflict`` when a thing that the revert changes has changed after ``expected``."""
+    """Raise ``EditConflict`` when an entity that the revert changes has changed after ``expected``."""
     if expected is None or expected == found.revision:
         return
     things = {(change.kind, change.name) for change in found.changes}

@@ -1,4 +1,4 @@
-"""Who may revert: with a role for a service, what it owns and nothing else."""
+"""Rights to revert: a role for a service covers what the service owns, and nothing else."""
 
 from typing import Any
 

@@ -17,8 +17,8 @@ from controlplane.runbooks.shipped import Text, shipped, split_title
 from controlplane.validation import Problems
 
 LONGEST_BODY = 100_000
-#: Of the release, those count that were edited or that a dependency uses.
-MOST_RUNBOOKS = 500
+#: Runbooks of the release count if they were edited, or if a dependency uses them.
+MAX_RUNBOOKS = 500
 #: Revisions of one runbook that are kept.
 KEPT_REVISIONS = 100
 #: The address of the form for a new one.
@@ -44,8 +44,8 @@ def save_runbook(
     with _editing(runbook, expected_version, actor, new=text) as (row, before):
         if before == text:
             return row.version
-        if before is None and Runbook.objects.count() > MOST_RUNBOOKS:
-            raise InvalidEdit({"runbook": [f"There are {MOST_RUNBOOKS} runbooks. Remove one first."]})
+        if before is None and Runbook.objects.count() > MAX_RUNBOOKS:
+            raise InvalidEdit({"runbook": [f"There are {MAX_RUNBOOKS} runbooks. Remove one first."]})
         action = "runbook.created" if before is None else "runbook.replaced"
         _write(row, before, text, action=action, reason=reason, actor=actor)
     return row.version
@@ -200,7 +200,7 @@ def _add(row: Runbook, text: Text, **fields: Any) -> None:
 
 
 def _about(version: int, text: Text | None) -> Fields:
-    """What the audit says about a text. The revisions have the text itself."""
+    """Return what the audit stores about a text. The revisions have the text itself."""
     found = text or Text("", "")
     return {"version": version, "title": found.title, "characters": len(found.body)}
 

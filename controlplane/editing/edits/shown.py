@@ -1,4 +1,4 @@
-"""What a page showed as of a revision, and what other people changed since."""
+"""Reads what a page showed as of a revision, and what other people changed since."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.limits import ALONE
 from controlplane.policies.models import Change, Revision
-from controlplane.policies.state import State, read_thing
+from controlplane.policies.state import State, read_entity
 
 
-def thing_as_of(environment: str, number: int, kind: str, name: str) -> Fields | None:
-    """Return one thing as it was at a revision; ``None`` if it did not exist then."""
+def entity_as_of(environment: str, number: int, kind: str, name: str) -> Fields | None:
+    """Return one entity as it was at a revision; ``None`` if it did not exist then."""
     change = next(iter(changes_since(environment, number, kind, name)), None)
     if change is not None:
         before: Fields | None = change.before
         return before
-    return read_thing(environment, kind, name)
+    return read_entity(environment, kind, name)
 
 
 def changes_since(environment: str, number: int, kind: str, name: str) -> list[Change]:
-    """Return what changed the thing after a revision, oldest first."""
+    """Return what changed the entity after a revision, oldest first."""
     rows = Change.objects.filter(
         revision__environment=environment, revision__number__gt=number, kind=kind, name=name
     )
@@ -55,7 +55,7 @@ def moved_quotas(
     if not names:
         return
     then, present = tiers
-    before = quotas_to_inherit(thing_as_of(environment, number, "tier", then))
+    before = quotas_to_inherit(entity_as_of(environment, number, "tier", then))
     after = quotas_to_inherit(now.get(("tier", present)))
     later: list[Change] = []
     for name in sorted(names):

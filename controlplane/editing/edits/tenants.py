@@ -1,7 +1,7 @@
 from typing import Any
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_thing import ThingEdit, remove_thing, save_call
+from controlplane.editing.edits.edit_entity import EntityEdit, remove_entity, save_call
 from controlplane.errors import NotFound
 
 
@@ -17,7 +17,7 @@ def create_tenant(
 ) -> int:
     """Register a tenant. One that was removed returns with a higher version than before."""
     typed = {"tier": tier, "title": title, "suspended": False, "parent": parent}
-    edit = ThingEdit(environment=environment, kind="tenant", name=tenant, typed=typed, creates=True)
+    edit = EntityEdit(environment=environment, kind="tenant", name=tenant, typed=typed, creates=True)
     missing = {"tier": NotFound("tier", tier)}
     return save_call(edit, reason=reason, actor=actor, action="tenant.created", refers=missing)
 
@@ -60,7 +60,7 @@ def remove_tenant(
     *, environment: str, tenant: str, reason: str, actor: Actor, expected_version: int | None = None
 ) -> int:
     """Remove the tenant. It falls back to the default tier, like any unregistered tenant."""
-    return remove_thing(
+    return remove_entity(
         environment=environment,
         kind="tenant",
         name=tenant,
@@ -71,5 +71,5 @@ def remove_tenant(
     )
 
 
-def _edit(environment: str, tenant: str, version: int | None, **typed: Any) -> ThingEdit:
-    return ThingEdit(environment=environment, kind="tenant", name=tenant, typed=typed, version=version)
+def _edit(environment: str, tenant: str, version: int | None, **typed: Any) -> EntityEdit:
+    return EntityEdit(environment=environment, kind="tenant", name=tenant, typed=typed, version=version)

@@ -28,7 +28,7 @@ def copy_configuration(
     state = read_state(source, tenants=None if with_tenants else set())
     plan = Plan(sections=set(_SECTIONS))
     for (kind, name), fields in state.items():
-        said = _said(fields)
+        said = _differences(fields)
         if kind in ("environment", "dependency"):
             # Every value is copied: an older row lacks some, and a new one would get others.
             protection = protection_in(fields)
@@ -50,7 +50,7 @@ def copy_configuration(
     )
 
 
-def _said(fields: Fields) -> Fields:
+def _differences(fields: Fields) -> Fields:
     """Return the plan that makes another environment the same."""
     said = without_protection(fields)
     for prefix in ("quotas", "vendor_limits", "subject_limits"):

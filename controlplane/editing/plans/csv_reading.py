@@ -16,7 +16,7 @@ COLUMNS = TENANT_COLUMNS + QUOTA_COLUMNS
 _WHOLE = frozenset(field.name for field in FIELDS if isinstance(field, Number))
 _FLAGS = frozenset({"suspended", *(field.name for field in FIELDS if isinstance(field, Flag))})
 
-#: What a spreadsheet reads as a formula, guarded or not.
+#: Text that a spreadsheet reads as a formula, guarded or not.
 _FORMULA = re.compile("'*[=+\\-@\t\r\x00]")
 _GUARDED = re.compile("'+[=+\\-@\t\r\x00]")
 _NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -74,7 +74,7 @@ def _row(
         value["quotas"] = {quota: {name: _value(name, cell) for name, cell in given.items()}}
     elif given:
         errors.add(line, f"tenants.{key}", "Enter the quota that these values are for.")
-    fields = Reading(errors, f"tenants.{key}", {}, line).thing("tenant", key, value)
+    fields = Reading(errors, f"tenants.{key}", {}, line).entity("tenant", key, value)
     known = plan.things.setdefault(("tenant", key), {})
     for name in TENANT_COLUMNS:
         if name in fields and name in known and fields[name] != known[name]:

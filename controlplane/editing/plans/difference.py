@@ -1,4 +1,4 @@
-"""What a plan would change, as text and as data."""
+"""The changes that a plan would make, as text and as data."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from controlplane.policies.protection_advice import bulkheads_after, queue_max_a
 from controlplane.policies.state import names_of, read_state, tenants_following
 
 #: The most things that a text lists. The rest is counted.
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 
 _SIGNS = {"created": "+", "changed": "~", "removed": "-"}
 
@@ -56,25 +56,25 @@ class Difference:
         """Return what happens to spent calls, what older pods ignore, and warnings about breakers and queues.
         They prevent nothing. Of very many, the first.
         """
-        spent = list(islice(carried(self.environment, self.changes), MOST_SHOWN))
+        spent = list(islice(carried(self.environment, self.changes), MAX_SHOWN))
         older = [older_scripts_words(self.environment)] if spent else []
         older.append(ignored_words(self.environment, newly_used(self.changes)))
         return [
             *spent,
             *filter(None, older),
-            *islice(advice(self.changes), MOST_SHOWN),
+            *islice(advice(self.changes), MAX_SHOWN),
             *queue_max_after(self.environment, self.changes),
         ]
 
     @property
     def notes(self) -> list[str]:
         """Return how many calls new and changed bulkheads admit at once. Of very many, the first."""
-        return list(islice(bulkheads_after(self.changes), MOST_SHOWN))
+        return list(islice(bulkheads_after(self.changes), MAX_SHOWN))
 
-    def to_text(self, *, most: int = MOST_SHOWN) -> str:
+    def to_text(self, *, most: int = MAX_SHOWN) -> str:
         return "\n".join(self._lines(most)) + "\n"
 
-    def to_document(self, *, most: int = MOST_SHOWN) -> dict[str, Any]:
+    def to_document(self, *, most: int = MAX_SHOWN) -> dict[str, Any]:
         shown = self.changes[:most]
         return {
             "environment": self.environment,

@@ -47,10 +47,10 @@ def _section(section: str, kind: str, state: State) -> Iterator[str]:
     names = sorted(name for found, name in state if found == kind)
     yield f"{section}:\n" if names else f"{section}: {{}}\n"
     for name in names:
-        yield "".join(_thing(kind, name, state[kind, name]))
+        yield "".join(_entity(kind, name, state[kind, name]))
 
 
-def _thing(kind: str, name: str, fields: Fields) -> Iterator[str]:
+def _entity(kind: str, name: str, fields: Fields) -> Iterator[str]:
     yield f"  {_scalar(name)}:\n"
     for field, value in fields.items():
         if "." not in field:

@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
-from controlplane.policies.state import Thing
+from controlplane.policies.state import EntityKey
 
 MAX_ROWS = 200_000
 MAX_BYTES = 64 * 1024 * 1024
@@ -44,9 +44,9 @@ class Plan:
     """The contents of a file, checked thing by thing, without what the file leaves out."""
 
     #: Flat fields, see ``controlplane.policies.fields``. Those of the environment have an empty name.
-    things: dict[Thing, Fields] = field(default_factory=dict)
+    things: dict[EntityKey, Fields] = field(default_factory=dict)
     #: The first line of each thing.
-    lines: dict[Thing, int] = field(default_factory=dict)
+    lines: dict[EntityKey, int] = field(default_factory=dict)
     #: The kinds that have a section in the file. A prune removes things of these kinds only.
     sections: set[str] = field(default_factory=set)
     #: The environment it was written for; empty for any.

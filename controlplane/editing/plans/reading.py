@@ -1,4 +1,4 @@
-"""A file -> a plan. Each thing is checked by itself, and every error has its line."""
+"""A file -> a plan. Each entity is checked by itself, and every error has its line."""
 
 import io
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def _take(plan: Plan, errors: Errors, section: str, name: str, value: Any, lines
         plan.sections.add(kind)
         if name or value is not None:
             reading = Reading(errors, f"{section}.{name}", lines, line)
-            _put(plan, (kind, name), reading.thing(kind, name, value), line)
+            _put(plan, (kind, name), reading.entity(kind, name, value), line)
         if len(plan.things) > MAX_ROWS:
             errors.add(line, section, f"A plan has at most {MAX_ROWS:,} rows.")
             errors.settle()

@@ -1,4 +1,4 @@
-"""What each thing in a plan becomes: values that the plan leaves out stay, or are the defaults."""
+"""Merges a plan into the present state: values that the plan leaves out stay, or are the defaults."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -44,13 +44,13 @@ from controlplane.policies.protection import (
     without_protection,
 )
 from controlplane.policies.runbook_texts import is_runbook
-from controlplane.policies.state import State, Thing, names_of, parents_of
+from controlplane.policies.state import EntityKey, State, names_of, parents_of
 from controlplane.validation import PLAIN_KEY, Problems, is_plain_key
 from fuseboard.contract.policy import MAX_PARENTS
 from fuseboard.contract.words import Algorithm
 
-#: Thing -> its fields; ``None`` when it is removed.
-Wanted = dict[Thing, Fields | None]
+#: Entity -> its fields; ``None`` when it is removed.
+Wanted = dict[EntityKey, Fields | None]
 
 PREFIX = {
     "tenant": "quotas",
@@ -72,7 +72,7 @@ def resolve(
     at: datetime | None = None,
     parents: bool = True,
 ) -> Wanted:
-    """Return what becomes of each thing; ``at`` is when, by default now.
+    """Return what becomes of each entity; ``at`` is when, by default now.
 
     Raises ``PlanErrors`` for contradictions and unknown names. Without ``parents``, only the write checks
     the parents of tenants.
@@ -104,7 +104,7 @@ class _Resolving:
     ) -> None:
         self.environment, self.plan, self.state, self.prune = environment, plan, state, prune
         self.errors = Errors()
-        #: What is stored now, also where ``state`` leaves limits out.
+        #: The stored state, also where ``state`` leaves limits out.
         self.before, self.wanted = state, Wanted()
         self.now = at or timezone.now()
         self.checks_parents = True
@@ -339,7 +339,7 @@ class _Resolving:
 
 
 def _wrong_parents(
-    environment: str, state: State, wanted: Mapping[Thing, Fields | None], moved: Mapping[str, str]
+    environment: str, state: State, wanted: Mapping[EntityKey, Fields | None], moved: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yield tenant and message for each wrong parent in ``moved`` (tenant -> parent; empty for none).
 
@@ -376,7 +376,7 @@ def _without_limits(kind: str, fields: Fields) -> Fields:
     )
 
 
-def _given(thing: Thing, fields: Fields, now: Fields | None) -> Fields:
+def _given(thing: EntityKey, fields: Fields, now: Fields | None) -> Fields:
     """Return what a plan would give to make a thing that has exactly these fields."""
     kind = thing[0]
     if kind == "template":
@@ -415,7 +415,7 @@ _ZEROS = ("wait_ms", *STREAM_COLUMNS, "breaker.window_calls")
 
 
 def _without_zeros(fields: Fields) -> Fields:
-    """As the fields of a row are."""
+    """Return the fields in the form of a row."""
     return {field: value for field, value in fields.items() if field not in _ZEROS or value}
 
 

@@ -1,4 +1,4 @@
-"""The schema of a plan, and its flat fields. Each thing is checked by itself, without the database."""
+"""The schema of a plan, and its flat fields. Each entity is checked by itself, without the database."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from fuseboard.contract.limit_fields import CALLERS, LISTS, QUOTAS
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
 from fuseboard.contract.words import is_slug, is_subject
 
-#: Section -> kind of its things.
+#: Section -> kind of its entities.
 SECTIONS = {"templates": "template", "tiers": "tier", "dependencies": "dependency", "tenants": "tenant"}
 
 Check = Callable[[Problems, str, Any], None]
@@ -111,13 +111,13 @@ def tuning_errors(tuning: Mapping[str, Any], unknown: str) -> dict[str, str]:
 
 
 class Reading:
-    """Converts one thing of a plan to flat fields."""
+    """Converts one entity of a plan to flat fields."""
 
     def __init__(self, errors: Errors, where: str, lines: Lines, line: int) -> None:
         self._errors, self._where, self._lines, self._line = errors, where, lines, line
         self.fields: Fields = {}
 
-    def thing(self, kind: str, name: str, value: Any) -> Fields:
+    def entity(self, kind: str, name: str, value: Any) -> Fields:
         if not (is_subject(name) if kind == "tenant" else is_slug(name)):
             problems = Problems()
             (problems.subject if kind == "tenant" else problems.slug)("name", name)

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.editing import edits
-from controlplane.editing.edits.edit_thing import UnitConflict
+from controlplane.editing.edits.edit_entity import UnitConflict
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Dependency, Template, Tenant, Tier
 from controlplane.policies.runbook_texts import runbook_choices
@@ -100,7 +100,7 @@ def _remove(request: HttpRequest, asked: EditRequest) -> HttpResponse:
     try:
         if request.POST.get("confirm", "").strip() != name:
             raise InvalidEdit({"confirm": [f"Type {name} exactly: {asked.kind} {name} is deleted."]})
-        revision = edits.remove_thing(
+        revision = edits.remove_entity(
             environment=asked.environment,
             kind=asked.kind,
             name=name,

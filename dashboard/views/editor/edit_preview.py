@@ -7,7 +7,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_POST
 
 from controlplane.editing import edits
-from controlplane.editing.edits.edit_thing import Preview, ThingEdit
+from controlplane.editing.edits.edit_entity import EntityEdit, Preview
 from controlplane.editing.plans import plan_from_document
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.live import divisor
@@ -86,7 +86,7 @@ def preview_of(asked: EditRequest) -> dict[str, Any]:
     }
 
 
-def _temporary(edit: ThingEdit, found: Preview) -> list[str]:
+def _temporary(edit: EntityEdit, found: Preview) -> list[str]:
     """Which of the changed quotas end, and what applies afterwards."""
     if edit.kind != "tenant":
         return []
@@ -98,7 +98,7 @@ def _temporary(edit: ThingEdit, found: Preview) -> list[str]:
     ]
 
 
-def _outages(edit: ThingEdit, found: Preview) -> list[tuple[str, str]]:
+def _outages(edit: EntityEdit, found: Preview) -> list[tuple[str, str]]:
     """What each changed quota allows while Redis is down."""
     changed = edit.typed.get("quotas")
     if edit.kind not in ("tier", "tenant") or not changed:
@@ -109,7 +109,7 @@ def _outages(edit: ThingEdit, found: Preview) -> list[tuple[str, str]]:
     return [(name, outage_words(edit.environment, after[name], pods=pods)) for name in names[:_MOST]]
 
 
-def _reach(edit: ThingEdit, found: Preview) -> dict[str, Any]:
+def _reach(edit: EntityEdit, found: Preview) -> dict[str, Any]:
     """Which tenants the edit reaches, and whether a replay of the last days says something about it."""
     if edit.kind not in ("tier", "tenant") or not found.difference:
         return {}

@@ -8,8 +8,8 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
 from controlplane.accounts.permissions import environment_in, may, require, require_role
-from controlplane.editing.edits.edit_thing import ThingEdit
-from controlplane.editing.edits.shown import quotas_to_inherit, thing_as_of
+from controlplane.editing.edits.edit_entity import EntityEdit
+from controlplane.editing.edits.shown import entity_as_of, quotas_to_inherit
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.models import Dependency
@@ -60,8 +60,8 @@ class EditRequest:
     took_theirs: bool
 
     @property
-    def edit(self) -> ThingEdit:
-        return ThingEdit(
+    def edit(self) -> EntityEdit:
+        return EntityEdit(
             environment=self.environment,
             kind=self.kind,
             name=self.name,
@@ -115,7 +115,7 @@ def read_request(request: HttpRequest, kind: str) -> EditRequest:
     environment = environment_in(request)
     name = _name_in(request, kind, environment)
     base = base_in(request.POST) if sent and not new else environment_of(environment).revision
-    shown = None if new else thing_as_of(environment, base, kind, name)
+    shown = None if new else entity_as_of(environment, base, kind, name)
     of_tier = _of_tier(environment, kind, shown, base)
     inputs = request.POST if sent else request.GET
     typed = typed_in(kind, inputs, shown, of_tier)
@@ -161,5 +161,5 @@ def _of_tier(environment: str, kind: str, shown: Fields | None, base: int) -> di
     if kind != "tenant" or shown is None:
         return {}
     own = limits_in("quotas", shown)
-    of_tier = quotas_to_inherit(thing_as_of(environment, base, "tier", shown["tier"]))
+    of_tier = quotas_to_inherit(entity_as_of(environment, base, "tier", shown["tier"]))
     return {name: columns for name, columns in of_tier.items() if name not in own}

@@ -103,7 +103,7 @@ EDITS: dict[str, dict[str, Any]] = {
     },
     "move_tenant": {"tenant": "other", "parent": "acme", **BY_VERSION},
     "remove_subject_limit": {"name": "addresses"},
-    "remove_thing": {"kind": "dependency", "name": "openai"},
+    "remove_entity": {"kind": "dependency", "name": "openai"},
     "remove_template": {"template": "spare", **BY_VERSION},
     "remove_tenant": {"tenant": "acme"},
     "remove_tenant_quota": {"tenant": "acme", "quota": "own", **BY_VERSION},
@@ -125,8 +125,8 @@ EDITS: dict[str, dict[str, Any]] = {
     "set_vendor_limit": {"dependency": "openai", "name": "second", **NUMBERS, "burst": 1, **BY_VERSION},
     "suspend_tenant": {"tenant": "other"},
 }
-#: Functions without an environment or for a new one. ``save_edit`` takes one object, see test_edit_thing.
-OTHERS = {"create_environment", "save_edit", "TenantChange", "TenantFilter", "ThingEdit"}
+#: Functions without an environment or for a new one. ``save_edit`` takes one object, see test_edit_entity.
+OTHERS = {"create_environment", "save_edit", "TenantChange", "TenantFilter", "EntityEdit"}
 #: Pods do not need runbooks, and all environments share them. A bulk edit for later is only a plan.
 OTHERS |= {"save_runbook", "restore_runbook", "use_shipped_runbook", "keep_edited_runbook"}
 OTHERS |= {"remove_runbook", "scheduled_bulk_edit"}

@@ -72,7 +72,7 @@ def test_a_backlog_that_was_never_used_is_not_read(production: str, limits: redi
 def test_nothing_stays_of_the_backlog_of_a_deleted_dependency(production: str, limits: redis.Redis) -> None:
     store_of(limits).submit("a")
     assert measure_backlogs(production) == 1
-    edits.remove_thing(
+    edits.remove_entity(
         environment=production, kind="dependency", name="openai", reason="for a test", actor=SEED
     )
     assert status_of(read_facts(production)).backlogs == ()

@@ -97,6 +97,14 @@ def test_one_edit_changes_all_followers_except_their_overrides(
     assert (entry.action, entry.before["limit"], entry.after["limit"]) == ("template.set", 100, 250)
 
 
+def test_the_title_of_a_template_changes_alone(standard: dict[str, Any]) -> None:
+    edits.set_template(template="standard", title="Usual", expected_version=version(), **standard)
+    row = Template.objects.get(name="standard")
+    assert (row.title, row.limit) == ("Usual", 100)
+    with pytest.raises(InvalidEdit, match="Give a value of the limit"):
+        edits.set_template(template="standard", expected_version=version(), **standard)
+
+
 def test_a_preview_lists_the_changed_followers(standard: dict[str, Any]) -> None:
     found = edits.preview_template(environment="production", template="standard", limit=300)
     # Nothing changes for acme, which overrides the value.

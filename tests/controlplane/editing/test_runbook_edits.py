@@ -184,7 +184,7 @@ def test_old_revisions_go_so_that_a_runbook_stays_small(
     for number in range(5):
         save(by, f"Text {number}.")
     assert list(RunbookRevision.objects.order_by("number").values_list("number", flat=True)) == [3, 4, 5]
-    monkeypatch.setattr(runbooks, "MOST_RUNBOOKS", 1)
+    monkeypatch.setattr(runbooks, "MAX_RUNBOOKS", 1)
     with pytest.raises(InvalidEdit, match="Remove one first"):
         save(by, "Look.", slug="maps")
 

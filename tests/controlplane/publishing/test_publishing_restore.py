@@ -11,7 +11,7 @@ from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.publishing.models import HISTORY, REDIS, Ahead
 from controlplane.publishing.publish import NOTE_AHEAD, PublishError, publish_head
-from controlplane.publishing.unknown_revisions import LARGEST, MOST_LISTED
+from controlplane.publishing.unknown_revisions import LARGEST, MAX_LISTED
 from controlplane.repair.tasks import sweep_outbox
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import status_of
@@ -123,7 +123,7 @@ def test_the_alerts_of_a_restore_agree_that_edits_wait(restored: int, text_limit
 def test_a_new_epoch_counts_every_pod_near_the_head(restored: int, text_limits: Any) -> None:
     """Pods with invented revisions and early names cannot hide it."""
     _, newest, _ = in_redis(text_limits)
-    for n in range(MOST_LISTED + 1):
+    for n in range(MAX_LISTED + 1):
         put_server(f"aa-{n:03}", epoch=1, revision=LARGEST)
     put_server("web-1", epoch=3, revision=1)
     put_server("web-2", epoch=1, revision=newest + 40)

@@ -10,7 +10,7 @@ from controlplane.approvals import rules
 from controlplane.approvals.gate import Proposed
 from controlplane.change_requests import decide
 from controlplane.editing import edits
-from controlplane.editing.edits import TenantChange, TenantFilter, ThingEdit, check_scheduled
+from controlplane.editing.edits import EntityEdit, TenantChange, TenantFilter, check_scheduled
 from controlplane.editing.edits import bulk as bulk_edits
 from controlplane.editing.edits.pod_protection import scheduled_pod_protection
 from controlplane.errors import EditConflict, InvalidEdit
@@ -46,7 +46,7 @@ def acme_sets(**values: Any) -> int:
 
 
 def schedule(hour: datetime, quotas: dict[str, Any]) -> Schedule:
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment="production",
         kind="tenant",
         name="acme",
@@ -122,7 +122,7 @@ def test_a_scheduled_change_keeps_what_it_needs_through_its_approval(pro: str, h
         made.append(Schedule.objects.get(pk=applied.schedule))
         assert (made[-1].needs, made[-1].base) == (Needs.PRESENT, row.base)
     with pytest.raises(Proposed) as removal:
-        edits.remove_thing(kind="tier", name="gold", actor=ADA, **WHY)
+        edits.remove_entity(kind="tier", name="gold", actor=ADA, **WHY)
     row = removal.value.request
     decide.approve(environment=pro, request=row.pk, expected_version=row.version, actor=OLGA)
     decide.apply(environment=pro, request=row.pk, actor=ADA)
@@ -173,7 +173,7 @@ def test_what_a_plan_cannot_say_is_not_scheduled_in_bulk(
             schedule_bulk(hour, change)
     with pytest.raises(EditConflict):
         schedule_bulk(hour, scaled, base=old)
-    monkeypatch.setattr(bulk_edits, "MOST_SCHEDULED", 0)
+    monkeypatch.setattr(bulk_edits, "MAX_SCHEDULED", 0)
     with pytest.raises(InvalidEdit, match="At most 0 tenants, not 1"):
         schedule_bulk(hour, TenantChange(suspended=True))
     assert not Schedule.objects.exists()

@@ -359,7 +359,7 @@ def test_what_another_person_created_or_removed_before_it_is_due_stays(
     if needs == Needs.NEW:
         edits.create_tier(priority=7, reason="for a test", **gold)
     else:
-        edits.remove_thing(kind="tier", name="gold", actor=ada, **WHY)
+        edits.remove_entity(kind="tier", name="gold", actor=ada, **WHY)
     before = head()
     pass_time()
     run_due()

@@ -108,7 +108,7 @@ def set_protection(
 def set_vendor_limit(
     request: HttpRequest, environment: Environment, dependency: Slug, name: Slug, values: VendorLimitIn
 ) -> RevisionOut:
-    """Set what the vendor allows the whole fleet; strict by default."""
+    """Set what the vendor allows the whole fleet; strict by default. 422 without any value."""
     revision = edits.set_vendor_limit(
         environment=environment,
         dependency=dependency,

@@ -57,7 +57,7 @@ def set_template(
     request: HttpRequest, environment: Environment, template: Slug, values: TemplateIn
 ) -> RevisionOut:
     """Create a template, on version 0, or change one together with every limit that follows it: one
-    revision.
+    revision. 422 without any value and without a title.
     """
     revision = edits.set_template(
         environment=environment,

@@ -25,7 +25,10 @@ def list_limits(request: HttpRequest, environment: Environment) -> QuerySet[Subj
 
 @router.put("/{name}", response=RevisionOut, auth=needs("edit_quota"))
 def set_limit(request: HttpRequest, environment: Environment, name: Slug, values: LimitIn) -> RevisionOut:
-    """Limit requests without a tenant by ``per``, or all requests to a ``service`` together."""
+    """Limit requests without a tenant by ``per``, or all requests to a ``service`` together.
+
+    422 without any value.
+    """
     revision = edits.set_subject_limit(
         environment=environment, name=name, actor=actor_of(request), **values.model_dump()
     )

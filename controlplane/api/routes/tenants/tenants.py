@@ -85,7 +85,7 @@ def create_tenant(request: HttpRequest, environment: Environment, tenant: Tenant
 def set_quota(
     request: HttpRequest, environment: Environment, tenant: Subject, quota: Slug, values: TenantQuotaIn
 ) -> RevisionOut:
-    """Override a quota of the tenant's tier, temporarily or permanently."""
+    """Override a quota of the tenant's tier, temporarily or permanently. 422 without any value."""
     lasts = values.expires_in_s
     revision = edits.set_tenant_quota(
         environment=environment,

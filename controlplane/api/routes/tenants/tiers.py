@@ -48,7 +48,7 @@ def get_tier(request: HttpRequest, response: HttpResponse, environment: Environm
 def set_quota(
     request: HttpRequest, environment: Environment, tier: Slug, quota: Slug, values: QuotaIn
 ) -> RevisionOut:
-    """Set a quota for every tenant of the tier that does not override it."""
+    """Set a quota for every tenant of the tier that does not override it. 422 without any value."""
     revision = edits.set_tier_quota(
         environment=environment,
         tier=tier,

@@ -10,8 +10,8 @@ from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import Rule
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
-from controlplane.editing.edits import edit_thing
-from controlplane.editing.edits.edit_thing import ThingEdit, UnitConflict, preview_edit, save_edit
+from controlplane.editing.edits import edit_entity
+from controlplane.editing.edits.edit_entity import EntityEdit, UnitConflict, preview_edit, save_edit
 from controlplane.editing.edits.expiry import expire_quotas
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Environment, TenantQuota, Tier, TierQuota
@@ -25,8 +25,8 @@ def head() -> int:
     return Environment.objects.get(pk="production").revision
 
 
-def tier_edit(typed: dict[str, Any], *, base: int | None = -1, name: str = "pro", **more: Any) -> ThingEdit:
-    return ThingEdit(
+def tier_edit(typed: dict[str, Any], *, base: int | None = -1, name: str = "pro", **more: Any) -> EntityEdit:
+    return EntityEdit(
         environment="production",
         kind="tier",
         name=name,
@@ -36,7 +36,7 @@ def tier_edit(typed: dict[str, Any], *, base: int | None = -1, name: str = "pro"
     )
 
 
-def save(edit: ThingEdit, ada: Any, **more: Any) -> int:
+def save(edit: EntityEdit, ada: Any, **more: Any) -> int:
     return save_edit(edit, actor=ada, **WHY, **more)
 
 
@@ -46,9 +46,9 @@ def bob_sets(quota: str = "requests", **values: Any) -> int:
     )
 
 
-def tenant_edit(quotas: dict[str, Any], *, base: int, **more: Any) -> ThingEdit:
+def tenant_edit(quotas: dict[str, Any], *, base: int, **more: Any) -> EntityEdit:
     typed = {"quotas": quotas, **more}
-    return ThingEdit(environment="production", kind="tenant", name="acme", typed=typed, base=base)
+    return EntityEdit(environment="production", kind="tenant", name="acme", typed=typed, base=base)
 
 
 @pytest.fixture
@@ -198,15 +198,15 @@ def test_a_conflict_found_inside_the_revision_names_the_newest_revision(
     pro: str, ada: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit = tier_edit({"quotas": {"requests": {"limit": 900}}})
-    preview = edit_thing.preview_edit
+    preview = edit_entity.preview_edit
 
     def slow(*given: Any, **more: Any) -> Any:
         found = preview(*given, **more)
-        monkeypatch.setattr(edit_thing, "preview_edit", preview)
+        monkeypatch.setattr(edit_entity, "preview_edit", preview)
         bob_sets(limit=700, window_s=60, burst=100)
         return found
 
-    monkeypatch.setattr(edit_thing, "preview_edit", slow)
+    monkeypatch.setattr(edit_entity, "preview_edit", slow)
     with pytest.raises(UnitConflict) as conflict:
         save(edit, ada)
     assert conflict.value.current_version == head()
@@ -278,11 +278,11 @@ def test_a_thing_is_created_and_removed_once(pro: str, ada: Any) -> None:
     remove: dict[str, Any] = {"environment": pro, "kind": "tier", "name": "gold", "actor": ada, **WHY}
     edits.create_tenant(environment=pro, tenant="rich", tier="gold", actor=ada, **WHY)
     with pytest.raises(InvalidEdit, match="Tier gold still has tenants, such as rich"):
-        edits.remove_thing(**remove)
+        edits.remove_entity(**remove)
     edits.change_tier(environment=pro, tenant="rich", tier="pro", expected_version=None, actor=ada, **WHY)
-    edits.remove_thing(**remove)
+    edits.remove_entity(**remove)
     with pytest.raises(NotFound):
-        edits.remove_thing(**remove)
+        edits.remove_entity(**remove)
     with pytest.raises(NotFound):
         save(tier_edit({"priority": 1}, name="gold"), ada)
 
@@ -299,17 +299,17 @@ def test_a_dependency_whose_calls_a_quota_counts_is_not_removed(pro: str, ada: A
     numbers = {"limit": 5, "window_s": 60, "burst": 5}
     edits.set_tenant_quota(tenant="acme", quota="ai", dependency="openai", **common, **numbers)
     with pytest.raises(InvalidEdit, match="Quota ai of tenant acme"):
-        edits.remove_thing(**remove)
+        edits.remove_entity(**remove)
     edits.remove_tenant_quota(tenant="acme", quota="ai", **common)
     edits.set_tier_quota(tier="pro", quota="ai", dependency="openai", **common, **numbers)
     with pytest.raises(InvalidEdit, match="Quota ai of tier pro"):
-        edits.remove_thing(**remove)
+        edits.remove_entity(**remove)
     edits.remove_tier_quota(tier="pro", quota="ai", **common)
-    edits.remove_thing(**remove)
+    edits.remove_entity(**remove)
 
 
 def test_the_environment_and_its_limits_are_edited(pro: str, ada: Any) -> None:
-    edit = ThingEdit(
+    edit = EntityEdit(
         environment=pro,
         kind="environment",
         name=pro,
@@ -349,8 +349,8 @@ def test_a_tier_that_another_person_changed_since_is_not_removed(pro: str, ada: 
     save(tier_edit({"priority": 2}, name="gold"), BOB)
     remove: dict[str, Any] = {"environment": pro, "kind": "tier", "name": "gold", "actor": ada, **WHY}
     with pytest.raises(EditConflict) as refused:
-        edits.remove_thing(base=made, **remove)
+        edits.remove_entity(base=made, **remove)
     assert refused.value.by == BOB.name
     with pytest.raises(EditConflict):
-        edits.remove_thing(base=head() + 5, **remove)
-    edits.remove_thing(base=head(), **remove)
+        edits.remove_entity(base=head() + 5, **remove)
+    edits.remove_entity(base=head(), **remove)

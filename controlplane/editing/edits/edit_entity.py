@@ -1,7 +1,7 @@
-"""Edits one thing: a tier, a tenant, a dependency or the environment. Pages and the API save through this.
+"""Edits one entity: a tier, a tenant, a dependency or the environment. Pages and the API save through this.
 
-A page shows the thing as of a revision. Only what was typed changes, so two people can edit different
-values of one thing at the same time. They conflict unit by unit, see ``controlplane.policies.merge``.
+A page shows the entity as of a revision. Only what was typed changes, so two people can edit different
+values of one entity at the same time. They conflict unit by unit, see ``controlplane.policies.merge``.
 
 A call of the API names the version of the row that it has read. It conflicts with any later change.
 """
@@ -32,7 +32,7 @@ from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import Change, Dependency, Tenant, TenantQuota, Tier
-from controlplane.policies.state import State, Thing, read_referable, read_state, read_thing
+from controlplane.policies.state import EntityKey, State, read_entity, read_referable, read_state
 from controlplane.validation import Problems, check_reason
 
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
@@ -46,7 +46,7 @@ NEWEST = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThingEdit:
+class EntityEdit:
     environment: str
     #: tier, tenant, dependency or environment.
     kind: str
@@ -55,7 +55,7 @@ class ThingEdit:
     typed: Mapping[str, Any] = with_default(default_factory=dict)
     #: Names of limits to remove.
     removed: tuple[str, ...] = ()
-    #: The revision that the page showed; ``None`` for a new thing. An edit of the ``NEWEST`` state becomes a
+    #: The revision that the page showed; ``None`` for a new entity. An edit of the ``NEWEST`` state becomes a
     #: revision also if it changes nothing.
     base: int | None = NEWEST
     #: The version of the row that the caller has read; for an environment the revision, with which only later
@@ -66,7 +66,7 @@ class ThingEdit:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the typed fields as a plan of one thing."""
+        """Return the typed fields as a plan of one entity."""
         if self.kind == "environment":
             return dict(self.typed)
         return {_SECTION_OF[self.kind]: {self.name: dict(self.typed)}}
@@ -77,7 +77,7 @@ class ThingEdit:
 
     @property
     def shown_at(self) -> int | None:
-        """The revision at which a page showed the thing; ``None`` if no page did."""
+        """The revision at which a page showed the entity; ``None`` if no page did."""
         return None if self.base == NEWEST else self.base
 
 
@@ -99,7 +99,7 @@ class Theirs:
 @dataclass(frozen=True)
 class Preview:
     difference: Difference
-    #: The thing now, and after the edit; ``None`` where it does not exist.
+    #: The entity now, and after the edit; ``None`` where it does not exist.
     before: Fields | None
     after: Fields | None
     theirs: list[Theirs]
@@ -120,7 +120,7 @@ class UnitConflict(EditConflict):
         )
 
 
-def preview_edit(edit: ThingEdit, *, head: int | None = None) -> Preview:
+def preview_edit(edit: EntityEdit, *, head: int | None = None) -> Preview:
     """Return what the edit would change. Nothing is written. Raises ``InvalidEdit`` and ``NotFound``.
 
     ``head`` is the newest revision; while one is being made, the one before.
@@ -130,8 +130,8 @@ def preview_edit(edit: ThingEdit, *, head: int | None = None) -> Preview:
         text = "The configuration was restored from a backup since this page was shown. Reload the page."
         raise InvalidEdit({"form": [text]})
     plan = plan_from_document(edit.document)
-    thing: Thing = (edit.kind, edit.name)
-    present = read_thing(edit.environment, *thing)
+    thing: EntityKey = (edit.kind, edit.name)
+    present = read_entity(edit.environment, *thing)
     _check_exists(edit, present)
     _check_version(edit, present, head)
     later = [] if edit.shown_at is None else changes_since(edit.environment, edit.shown_at, *thing)
@@ -157,7 +157,7 @@ def preview_edit(edit: ThingEdit, *, head: int | None = None) -> Preview:
 
 
 def check_scheduled(
-    edit: ThingEdit, *, replace: Collection[str] = (), seen: int | None = None
+    edit: EntityEdit, *, replace: Collection[str] = (), seen: int | None = None
 ) -> dict[str, Any]:
     """Return the edit as a plan for later. Raises as ``save_edit`` does, and writes nothing.
 
@@ -176,7 +176,7 @@ def check_scheduled(
 
 
 def save_edit(
-    edit: ThingEdit,
+    edit: EntityEdit,
     *,
     reason: str,
     actor: Actor,
@@ -210,7 +210,7 @@ def save_edit(
 
 
 def save_call(
-    edit: ThingEdit,
+    edit: EntityEdit,
     *,
     reason: str,
     actor: Actor,
@@ -224,7 +224,7 @@ def save_call(
 
 
 @contextmanager
-def problems_by_field(edit: ThingEdit, refers: Mapping[str, EditError] | None = None) -> Iterator[None]:
+def problems_by_field(edit: EntityEdit, refers: Mapping[str, EditError] | None = None) -> Iterator[None]:
     """Name problems by their field, not by a place in a plan.
 
     ``refers`` has the fields that name another entity, and what is raised if it does not exist.
@@ -249,7 +249,7 @@ def section_of(name: str) -> Callable[[Fields], Fields]:
     return lambda fields: {field: value for field, value in fields.items() if field.split(".")[0] == name}
 
 
-def remove_thing(
+def remove_entity(
     *,
     environment: str,
     kind: str,
@@ -266,7 +266,7 @@ def remove_thing(
     ``version``. The audit shows the fields that are ``kept`` in the row of a removed tenant.
     """
     check_reason(reason)
-    edit = ThingEdit(environment=environment, kind=kind, name=name, version=version)
+    edit = EntityEdit(environment=environment, kind=kind, name=name, version=version)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         state = read_state(environment, tenants={name} if kind == "tenant" else ())
         present = state.get((kind, name))
@@ -322,7 +322,7 @@ def _check_unused(environment: str, dependency: str) -> None:
         raise InvalidEdit({"name": [text]})
 
 
-def _check_exists(edit: ThingEdit, present: Fields | None) -> None:
+def _check_exists(edit: EntityEdit, present: Fields | None) -> None:
     if edit.is_new and present is not None:
         named = "id" if edit.creates and edit.kind == "tenant" else "name"
         text = f"A {edit.kind} with this {named} already exists."
@@ -331,7 +331,7 @@ def _check_exists(edit: ThingEdit, present: Fields | None) -> None:
         raise NotFound(edit.kind, edit.name)
 
 
-def _check_version(edit: ThingEdit, present: Fields | None, head: int) -> None:
+def _check_version(edit: EntityEdit, present: Fields | None, head: int) -> None:
     if present is None or edit.version is None:
         return
     if edit.kind == "environment":
@@ -348,7 +348,7 @@ def _check_version(edit: ThingEdit, present: Fields | None, head: int) -> None:
 
 
 def _as_shown(typed: Fields, present: Fields, as_of: Fields) -> Fields:
-    """Return the thing now, but each unit that was typed in as the page showed it.
+    """Return the entity now, but each unit that was typed in as the page showed it.
 
     So a typed limit never joins the window of another person. If they changed the unit, it conflicts.
     """
@@ -362,7 +362,7 @@ def _as_shown(typed: Fields, present: Fields, as_of: Fields) -> Fields:
     return shown
 
 
-def _check_ends(edit: ThingEdit, after: Fields, now: Fields) -> None:
+def _check_ends(edit: EntityEdit, after: Fields, now: Fields) -> None:
     """Refuse to write back a temporary quota that has ended since the page was shown."""
     prefix, wrong = PREFIX[edit.kind], {}
     for name in edit.typed.get(prefix, {}):
@@ -375,7 +375,7 @@ def _check_ends(edit: ThingEdit, after: Fields, now: Fields) -> None:
         raise InvalidEdit(wrong)
 
 
-def _without(edit: ThingEdit, present: Fields, as_of: Fields) -> Fields:
+def _without(edit: EntityEdit, present: Fields, as_of: Fields) -> Fields:
     prefix = PREFIX[edit.kind]
     unknown = set(edit.removed) - limits_in(prefix, present | as_of).keys()
     if unknown:
@@ -405,7 +405,7 @@ def _theirs(later: list[Change], as_of: Fields, now: Fields, after: Fields) -> l
 
 
 def _theirs_of_the_tier(
-    edit: ThingEdit, as_of: Fields, now: Fields, after: Fields, state: State
+    edit: EntityEdit, as_of: Fields, now: Fields, after: Fields, state: State
 ) -> list[Theirs]:
     """Return what changed in quotas of its tier that become quotas of the tenant with this edit."""
     if edit.kind != "tenant" or edit.shown_at is None:
@@ -428,7 +428,7 @@ def _check_conflicts(found: Preview, replace: Collection[str], seen: int | None)
 
 
 def _write(
-    revision: Revision, edit: ThingEdit, found: Preview, action: str, audited: Callable[[Fields], Fields]
+    revision: Revision, edit: EntityEdit, found: Preview, action: str, audited: Callable[[Fields], Fields]
 ) -> None:
     version = _version_of(edit)
     write_changes(revision, found.difference.changes)
@@ -441,11 +441,11 @@ def _write(
     )
 
 
-def _version_of(edit: ThingEdit) -> int:
+def _version_of(edit: EntityEdit) -> int:
     return _version(edit.environment, edit.kind, edit.name)
 
 
-def _action(edit: ThingEdit, found: Preview) -> str:
+def _action(edit: EntityEdit, found: Preview) -> str:
     return f"{edit.kind}.{'created' if found.before is None else 'set'}"
 
 
