@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane.api.examples import examples
 from controlplane.api.http.headers import REPLAYED
+from controlplane.api.http.parsing import QueryIn
 from controlplane.api.http.problems import CONTENT_TYPE
 
 _DOCUMENT = {"$ref": "#/components/schemas/Problem"}
@@ -116,6 +117,9 @@ def describe(schema: Any, reads: Container[str]) -> None:
     Some of them use POST because their input is long; they are marked with ``changes_nothing``.
     """
     schemas = schema["components"]["schemas"]
+    # The fields of a query are parameters of its operation, and no operation refers to the query itself.
+    for query in QueryIn.__subclasses__():
+        schemas.pop(query.__name__, None)
     schemas["Problem"] = _PROBLEM_SCHEMA
     for name, example in examples().items():
         schemas[name]["example"] = example

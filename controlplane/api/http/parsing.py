@@ -5,9 +5,10 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from django.http import HttpRequest
+from ninja import Schema
 from ninja.parser import Parser
 
 from controlplane.errors import InvalidEdit
@@ -46,9 +47,19 @@ class StrictParser(Parser):
         return cast(dict[str, Any], body)
 
 
+class QueryIn(Schema):
+    """Several parameters of a query, which operations take together: ``wanted: Query[RefusalsQuery]``."""
+
+
+def _query_names(view: Callable[..., Any]) -> Iterator[str]:
+    for name, parameter in inspect.signature(view).parameters.items():
+        of = next(iter(get_args(parameter.annotation)), None)
+        yield from of.model_fields if isinstance(of, type) and issubclass(of, QueryIn) else (name,)
+
+
 def known_query(view: Callable[..., Any]) -> Callable[..., Any]:
     """Refuse unknown and repeated query parameters: the caller meant something by them."""
-    names = inspect.signature(view).parameters.keys()
+    names = set(_query_names(view))
 
     @wraps(view)
     def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:

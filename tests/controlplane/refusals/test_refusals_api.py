@@ -74,7 +74,7 @@ def test_a_range_reaches_further_back_and_must_be_one(samples):
     asked("?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", 422)
 
 
-@pytest.mark.parametrize("query", ["?rule=a%1Bb", "?unknown=1", f"?tenant={'x' * 301}"])
+@pytest.mark.parametrize("query", ["?rule=a%1Bb", "?unknown=1", "?wanted=acme", f"?tenant={'x' * 301}"])
 def test_what_no_sample_can_match_is_refused(samples, query):
     asked(query, 422)
 

@@ -2,11 +2,12 @@ from typing import Annotated, Literal
 
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query, Router
 from pydantic import BeforeValidator, Field
 
 from controlplane.accounts.permissions import reads_of_people
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.parsing import QueryIn
 from controlplane.api.schemas.edits_in import (
     Environment,
     Moment,
@@ -37,23 +38,40 @@ class SkipIn(ReasonIn):
 
 #: Lookup -> value; ``None`` for a filter that was not given.
 Filters = dict[str, object]
+_LOOKUPS = {
+    "before": "id__lt",
+    "kind": "target_kind",
+    "target": "target_name",
+    "since": "at__gte",
+    "until": "at__lt",
+}
+
+
+class EntriesQuery(QueryIn):
+    """The entries that a question is about."""
+
+    before: RowId | None = None
+    actor: Subject | None = None
+    owner: Subject | None = None
+    token: Slug | None = None
+    request_id: Subject | None = None
+    trace_id: Slug | None = None
+    action: Slug | None = None
+    kind: Slug | None = None
+    target: Subject | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+    @property
+    def filters(self) -> Filters:
+        return {_LOOKUPS.get(name, name): value for name, value in self}
 
 
 @router.get("", response=EntryPage)
 def list_entries(
     request: HttpRequest,
     environment: Environment,
-    before: RowId | None = None,
-    actor: Subject | None = None,
-    owner: Subject | None = None,
-    token: Slug | None = None,
-    request_id: Subject | None = None,
-    trace_id: Slug | None = None,
-    action: Slug | None = None,
-    kind: Slug | None = None,
-    target: Subject | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
+    wanted: Query[EntriesQuery],
     limit: PageSize = 100,
 ) -> EntryPage:
     """Newest first; ``next`` is the ``before`` of the next page.
@@ -62,20 +80,7 @@ def list_entries(
     request changed: it is the header ``X-Request-Id`` of its answer.
     Includes entries of people and of tokens for all environments, if no environment is closed to the caller.
     """
-    filters: Filters = {
-        "id__lt": before,
-        "actor": actor,
-        "owner": owner,
-        "token": token,
-        "request_id": request_id,
-        "trace_id": trace_id,
-        "action": action,
-        "target_kind": kind,
-        "target_name": target,
-        "at__gte": since,
-        "at__lt": until,
-    }
-    found = list(_entries(request, environment, filters).order_by("-id")[: limit + 1])
+    found = list(_entries(request, environment, wanted.filters).order_by("-id")[: limit + 1])
     more = len(found) > limit
     items = [EntryOut.from_orm(row) for row in found[:limit]]
     return EntryPage(items=items, next=items[-1].id if more else None)

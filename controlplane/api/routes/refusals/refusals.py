@@ -5,11 +5,12 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from ninja import Router
+from ninja import Query, Router
 from pydantic import AfterValidator, Field
 
 from controlplane.api.http.auth import caller_of
 from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.http.parsing import QueryIn
 from controlplane.api.schemas.edits_in import Environment, PageSize, RowId, one_line
 from controlplane.api.schemas.refusals import (
     ChangeSinceOut,
@@ -34,18 +35,29 @@ from controlplane.status.refusals import Filter, breakdown, samples_of
 router = Router()
 
 
-def _matching(what: str) -> Any:
-    return Field(max_length=300, description=f"{what} Empty for any.")
+#: Empty for any.
+Match = Annotated[str, AfterValidator(one_line), Field(max_length=300)]
 
 
-Text = AfterValidator(one_line)
-Tenant = Annotated[str, Text, _matching("A tenant, or a caller that is not registered.")]
-RuleName = Annotated[str, Text, _matching("A quota, or another limit.")]
-Endpoint = Annotated[str, Text, _matching("The template of a route, such as `POST /v1/orders`.")]
-Pod = Annotated[str, Text, _matching("A pod.")]
-Reason = Annotated[str, Text, _matching("A reason, such as `quota` or `breaker_open`.")]
-Dependency = Annotated[str, Text, _matching("A dependency.")]
-Tier = Annotated[str, Text, _matching("A tier: its present tenants.")]
+class RefusalsQuery(QueryIn):
+    """The refusals that a question is about."""
+
+    #: A caller that is not registered counts as a tenant.
+    tenant: Match = ""
+    rule: Match = ""
+    #: The template of a route, such as ``POST /v1/orders``.
+    endpoint: Match = ""
+    pod: Match = ""
+    reason: Match = ""
+    dependency: Match = ""
+    #: Finds its present tenants.
+    tier: Match = ""
+    since: Since = None
+    until: Until = None
+
+    @property
+    def filter(self) -> Filter:
+        return Filter(server=self.pod, **self.dict(exclude={"pod", "since", "until"}))
 
 
 @router.get(
@@ -56,15 +68,7 @@ Tier = Annotated[str, Text, _matching("A tier: its present tenants.")]
 def list_refusals(
     request: HttpRequest,
     environment: Environment,
-    tenant: Tenant = "",
-    rule: RuleName = "",
-    endpoint: Endpoint = "",
-    pod: Pod = "",
-    reason: Reason = "",
-    dependency: Dependency = "",
-    tier: Tier = "",
-    since: Since = None,
-    until: Until = None,
+    wanted: Query[RefusalsQuery],
     before: RowId | None = None,
     limit: PageSize = 100,
     format: Literal["json", "csv"] = "json",  # noqa: A002
@@ -73,17 +77,8 @@ def list_refusals(
 
     Samples are kept for a day by default. With `format=csv`, a file of at most 10,000 samples.
     """
-    start, end = range_of(since, until)
-    wanted = Filter(
-        tenant=tenant,
-        rule=rule,
-        endpoint=endpoint,
-        server=pod,
-        reason=reason,
-        dependency=dependency,
-        tier=tier,
-    )
-    rows = samples_of(environment_of(environment).slug, wanted, start, end).order_by("-id")
+    start, end = range_of(wanted.since, wanted.until)
+    rows = samples_of(environment_of(environment).slug, wanted.filter, start, end).order_by("-id")
     if before is not None:
         rows = rows.filter(id__lt=before)
     if format == "csv":
@@ -99,31 +94,14 @@ def list_refusals(
 def count_refusals(
     request: HttpRequest,
     environment: Environment,
-    tenant: Tenant = "",
-    rule: RuleName = "",
-    endpoint: Endpoint = "",
-    pod: Pod = "",
-    reason: Reason = "",
-    dependency: Dependency = "",
-    tier: Tier = "",
-    since: Since = None,
-    until: Until = None,
+    wanted: Query[RefusalsQuery],
 ) -> Any:
     """How many were refused, and by tenant, rule, endpoint, pod, reason and dependency, the most first.
 
     `counted` is what pods counted. `percent` is an estimate from samples, and never a count.
     """
-    start, end = range_of(since, until)
-    wanted = Filter(
-        tenant=tenant,
-        rule=rule,
-        endpoint=endpoint,
-        server=pod,
-        reason=reason,
-        dependency=dependency,
-        tier=tier,
-    )
-    found = asdict(breakdown(environment_of(environment).slug, wanted, start, end))
+    start, end = range_of(wanted.since, wanted.until)
+    found = asdict(breakdown(environment_of(environment).slug, wanted.filter, start, end))
     lines = found.pop("lines")
     return found | lines | {"pod": lines["server"]}
 
