@@ -8,17 +8,12 @@ is replayed only on what it bound itself, where that is known.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import OPTIONAL
 
 STEP_S = 60
-
-
-class _Simulated(Protocol):
-    def room(self, at: int) -> float: ...
-    def take(self, count: float) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from fuseboard import Default, Outcome, Reason, Refused
-from fuseboard.calling.classification import refusal_of
-from fuseboard.calling.failures import kind_of_error
+from fuseboard.calling.classification import examine, refusal_of
+from fuseboard.calling.failures import kind_of
 from fuseboard.calling.outcomes import judge, judge_permitted
 from fuseboard.calling.retried_call import GivenUp, RetriedCall
 from fuseboard.decision import Decision, Permit
@@ -121,7 +121,7 @@ def test_a_group_is_a_refusal_if_its_members_are(error: BaseException, expected:
     ],
 )
 def test_the_kind_of_a_failure_is_that_of_the_member_that_says_most(error: BaseException, kind: str):
-    assert kind_of_error(error) == kind
+    assert kind_of(examine(error)) == kind
 
 
 def permit(*, hurried: bool = False) -> Permit:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fuseboard.calling import trace
-from fuseboard.calling.classification import classify_answer
-from fuseboard.calling.failures import is_noted, kind_of_answer, kind_of_error
+from fuseboard.calling.classification import classify_answer, examine
+from fuseboard.calling.failures import is_noted, kind_of, kind_of_answer
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
 from fuseboard.contract.failures import MAX_CALLS, MAX_FAILED_DEPENDENCIES, MAX_KINDS, is_kind
 from fuseboard.contract.heartbeat_size import cut_to
@@ -44,7 +44,7 @@ def permit() -> Permit:
     ],
 )
 def test_a_kind_is_a_word_and_never_a_message(error: Exception, kind: str) -> None:
-    assert kind_of_error(error) == kind
+    assert kind_of(examine(error)) == kind
     assert is_kind(kind)
 
 

@@ -1,6 +1,6 @@
 """The kind of failure that a call ended with, in a word that is safe to display: no message, no address."""
 
-from fuseboard.calling.classification import Finding, Verdict, examine, needs_a_person
+from fuseboard.calling.classification import Finding, Verdict, needs_a_person
 from fuseboard.calling.trace import trace_id
 from fuseboard.contract.failures import KIND_LETTERS, UNKNOWN_KIND, is_kind
 from fuseboard.decision import Permit
@@ -10,13 +10,11 @@ from fuseboard.decision import Permit
 ROOM_AGAIN_MS = 1000
 
 
-def kind_of_error(error: BaseException) -> str:
-    """The vendor's code, ``HTTP 503``, ``timeout``, or the class of the exception."""
-    return kind_of(examine(error))
-
-
 def kind_of(found: Finding) -> str:
-    """The kind of an exception. In a group, the kind of the member that says most."""
+    """The vendor's code, ``HTTP 503``, ``timeout``, or the class of the exception.
+
+    In a group, the kind of the member that says most.
+    """
     if found.verdict.code or found.verdict.status:
         return kind_of_answer(found.verdict)
     return "timeout" if found.timeout else _safe(type(found.error).__name__)

@@ -17,8 +17,6 @@ MAX_SAMPLES = 64
 #: The largest weight of one sample.
 MAX_WEIGHT = 10**9
 DIGEST_BYTES, DIGEST_KEY_BYTES = 8, 32
-#: The subjects whose digests a sample has.
-SUBJECTS = ("ip", "user", "api_key")
 
 Text = Annotated[str, Meta(max_length=300)]
 #: Hexadecimal; empty if the service passed no such subject.

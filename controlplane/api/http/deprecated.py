@@ -16,11 +16,6 @@ Answer = TypeVar("Answer")
 _uses = catalogue.DEPRECATED_USE.make()
 
 
-def count_deprecated(name: str) -> None:
-    """Count one use, for example of a field: ``tuning.old_name``."""
-    _uses.labels(name).inc()
-
-
 def deprecated(name: str) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
     """Count every call of an operation under its old address; register it with ``deprecated=True``, too."""
 

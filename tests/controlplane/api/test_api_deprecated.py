@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from controlplane.api.api import api
-from controlplane.api.http.deprecated import count_deprecated, deprecated
+from controlplane.api.http.deprecated import deprecated
 from tests.controlplane.api.test_api_everything import WHY
 from tests.controlplane.calling import API, problem
 
@@ -72,12 +72,6 @@ def test_every_operation_that_is_marked_is_counted() -> None:
     ]
     assert len(marked) == len(RENAMED)
     assert {f"POST /breakers/{{dependency}}/{old}" for old in RENAMED} <= all_uses().keys()
-
-
-def test_a_field_is_counted_by_its_name() -> None:
-    before = uses("a.field")
-    count_deprecated("a.field")
-    assert uses("a.field") == before + 1
 
 
 def test_the_operation_keeps_its_name_and_raises_as_before() -> None:
