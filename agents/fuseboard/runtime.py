@@ -10,6 +10,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from time import monotonic
 from typing import Any
@@ -82,16 +83,7 @@ class Runtime:
             on_change=self._heartbeat_soon,
             signer=self.refusal_tokens,
         )
-        call_shedding = CallShedding(self.configuration, self.admission.guarded)
-        self.configuration.listen(call_shedding.adopt)
-        self.inbound = Inbound(
-            calls=GuardLoads(self.admission.guards),
-            call_shedding=call_shedding,
-            configuration=self.configuration,
-            counters=self.counters,
-            decisions=DecisionBuilder(settings.server, self.admission.health, self.refusal_tokens),
-            on_change=self._heartbeat_soon,
-        )
+        self.inbound = self._make_inbound()
         self.retries = compose_retries(self.configuration, self.admission)
         #: The observer shows decisions to people, if OpenTelemetry is on.
         self.observer: Observer | None = None
@@ -103,16 +95,7 @@ class Runtime:
         #: The thread in which the loop runs.
         self.thread = 0
         self._disk: Disk | None = None
-        keys_file = None
-        if settings.state_dir is not None:
-            keys_file = settings.state_dir / f"{settings.environment}@{settings.service}.keys"
-            self._disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
-            self.admission.redis_fallback.drain.journal = Journal(
-                settings.state_dir,
-                environment=settings.environment,
-                service=settings.service,
-                counts=self.admission.redis_fallback.limits.offline,
-            )
+        keys_file = self._use_disk(settings.state_dir)
         self.seals = Seals(keys_file, expected=bool(settings.url) and not settings.off)
         self.configuration.listen(self._size_journal)
         self._keeper = DiskWriter(self.configuration, self._disk)
@@ -122,8 +105,30 @@ class Runtime:
             breaker_opened=self.admission.breaker_opened,
         )
         self._sync: SyncThread | None = None
-        self._first_beat = asyncio.Event()
-        self._left = asyncio.Event()
+        self._first_beat, self._left = asyncio.Event(), asyncio.Event()
+
+    def _make_inbound(self) -> Inbound:
+        call_shedding = CallShedding(self.configuration, self.admission.guarded)
+        self.configuration.listen(call_shedding.adopt)
+        return Inbound(
+            calls=GuardLoads(self.admission.guards),
+            call_shedding=call_shedding,
+            configuration=self.configuration,
+            counters=self.counters,
+            decisions=DecisionBuilder(self._settings.server, self.admission.health, self.refusal_tokens),
+            on_change=self._heartbeat_soon,
+        )
+
+    def _use_disk(self, folder: Path | None) -> Path | None:
+        """Return the file for the keys; ``None`` without a folder."""
+        if folder is None:
+            return None
+        environment, service = self._settings.environment, self._settings.service
+        self._disk = Disk(folder, environment=environment, service=service)
+        fallback = self.admission.redis_fallback
+        counts = fallback.limits.offline
+        fallback.drain.journal = Journal(folder, environment=environment, service=service, counts=counts)
+        return folder / f"{environment}@{service}.keys"
 
     def _observe(self) -> None:
         """Only here, and only if it is on: nothing else imports OpenTelemetry."""

@@ -59,6 +59,16 @@ class Changed:
     #: Jobs that could not be read, and were removed.
     unreadable: int = 0
 
+    def as_audit(self) -> dict[str, int]:
+        document = {"jobs": self.number, "left": self.left}
+        if self.unknown:
+            document["unknown"] = True
+        if self.full:
+            document["full"] = True
+        if self.unreadable:
+            document["unreadable"] = self.unreadable
+        return document
+
 
 def read_dead(environment: str, dependency: str) -> DeadJobs:
     """Raises ``redis.RedisError``."""

@@ -57,13 +57,7 @@ def _change(
         # Jobs change only while Postgres can keep the entry.
         acting(actor)
         changed, error = _attempt(environment, dependency, what, until_us)
-        after = {"jobs": changed.number, "left": changed.left}
-        if changed.unknown:
-            after["unknown"] = True
-        if changed.full:
-            after["full"] = True
-        if changed.unreadable:
-            after["unreadable"] = changed.unreadable
+        after = changed.as_audit()
         try:
             record(
                 actor=actor,

@@ -313,7 +313,6 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
     reasons: Counter[str] = Counter()
     for document in documents:
         reasons.update(document.get("refused_by_reason", {}))
-    stores = [document.get("store", {}) for document in documents]
     frozen = [document for document in documents if document.get("frozen", False)]
     return FleetFigures(
         requests_per_s=_sum(documents, "requests_per_s"),
@@ -323,15 +322,7 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         rules=_add_rules(documents),
         dependencies=_add_dependencies(documents),
         protection=add_calls(documents),
-        store=StoreFigures(
-            p50_us=_worst(stores, "p50_us"),
-            p99_us=_worst(stores, "p99_us"),
-            timeouts_per_s=_sum(stores, "timeouts_per_s"),
-            errors_per_s=_sum(stores, "errors_per_s"),
-            asked_per_s=_sum(stores, "asked_per_s"),
-            primaries=_worst(stores, "primaries") or 0,
-            primaries_down=_worst(stores, "primaries_down") or 0,
-        ),
+        store=_add_stores([document.get("store", {}) for document in documents]),
         decided_locally_per_s=_sum(documents, "decided_locally_per_s"),
         unknown_tenants_per_s=_sum(documents, "unknown_tenants_per_s"),
         live_servers=max(int(document.get("live_servers", 0)) for document in documents),
@@ -350,6 +341,18 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
             for gateway, number in sorted(document.get("writes_refused", {}).items())
         },
         gateways=len(documents),
+    )
+
+
+def _add_stores(documents: list[dict[str, Any]]) -> StoreFigures:
+    return StoreFigures(
+        p50_us=_worst(documents, "p50_us"),
+        p99_us=_worst(documents, "p99_us"),
+        timeouts_per_s=_sum(documents, "timeouts_per_s"),
+        errors_per_s=_sum(documents, "errors_per_s"),
+        asked_per_s=_sum(documents, "asked_per_s"),
+        primaries=_worst(documents, "primaries") or 0,
+        primaries_down=_worst(documents, "primaries_down") or 0,
     )
 
 

@@ -49,14 +49,7 @@ def clear_counter(
         problems.add("tenant", _SUBJECT)
     problems.settle()
     row = environment_of(environment)
-    if tenant:
-        found = _quota(row, tenant, dependency, limit)
-    elif dependency:
-        found = _vendor_limit(row, dependency, limit)
-    else:
-        found = row.subject_limits.filter(name=limit).first()
-    if found is None:
-        raise NotFound("limit", limit)
+    found = _limit(row, tenant, dependency, limit)
     if found.algorithm == Algorithm.CONCURRENCY:
         problems.add("limit", "Its slots belong to calls that run. They are free when the calls end.")
     counted = _counted_by(problems, row, found, values or {})
@@ -73,17 +66,27 @@ def clear_counter(
             target_name=tenant or dependency or "a caller",
             before=None,
             # The values are left out: they are a caller, and the audit is never deleted.
-            after={
-                "limit": limit,
-                "counted": was_counted,
-                **({"dependency": dependency} if tenant and dependency else {}),
-                **({"per": ", ".join(found.per)} if found.per else {}),
-            },
+            after={"limit": limit, "counted": was_counted}
+            | ({"dependency": dependency} if tenant and dependency else {})
+            | ({"per": ", ".join(found.per)} if found.per else {}),
             reason=reason,
             environment=environment,
         )
     log.warning("counter.cleared", environment=environment, limit=limit, actor=actor.name)
     return was_counted
+
+
+def _limit(row: Environment, tenant: str, dependency: str, name: str) -> LimitColumns:
+    found: LimitColumns | None
+    if tenant:
+        found = _quota(row, tenant, dependency, name)
+    elif dependency:
+        found = _vendor_limit(row, dependency, name)
+    else:
+        found = row.subject_limits.filter(name=name).first()
+    if found is None:
+        raise NotFound("limit", name)
+    return found
 
 
 def _delete(key: str) -> bool:

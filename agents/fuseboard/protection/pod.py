@@ -330,14 +330,7 @@ class Pod:
         """The answer of ``/resilience``: figures only, without tenants and without secrets."""
         now, shedder, usage = self._clock(), self.shedder, self.usage
         with self._lock:
-            routes = {
-                route.pattern: {
-                    "p95_ms": _ms(route.p95_s(now)),
-                    "mean_ms": _ms(route.histogram.mean(now)),
-                    "sla_ms": round(route.sla_s * 1000) or None,
-                }
-                for route in self.requests.routes.all()
-            }
+            routes = self._routes_as_dict(now)
             p95_s = self.requests.p95_s(now)
         return {
             "pressure": self.pressure.as_dict(),
@@ -360,26 +353,37 @@ class Pod:
                 "memory_from": usage.memory_from,
                 "loop_lag_ms": round(self.lag.mean_s * 1000, 1),
             },
-            "shedding": None
-            if shedder is None
-            else {
-                "active": shedder.active,
-                "observe_only": self._observing,
-                "refused": dict(shedder.refused),
-                "priorities": [
-                    {"priority": one.priority, "asked": one.asked, "shed": one.shed}
-                    for one in shedder.priorities()
-                ],
-                "observed": self.observed,
-                "changes": shedder.changes,
-                "finished_per_s": round(shedder.rate, 1),
-            },
+            "shedding": None if shedder is None else self._shedding_as_dict(shedder),
             "readiness": {
                 "ready": self.ready().ready,
                 "why": self.ready().why,
                 "asks_unready": self.readiness.asks,
                 "changes": self.readiness.changes,
             },
+        }
+
+    def _routes_as_dict(self, now: float) -> dict[str, object]:
+        return {
+            route.pattern: {
+                "p95_ms": _ms(route.p95_s(now)),
+                "mean_ms": _ms(route.histogram.mean(now)),
+                "sla_ms": round(route.sla_s * 1000) or None,
+            }
+            for route in self.requests.routes.all()
+        }
+
+    def _shedding_as_dict(self, shedder: Shedder) -> dict[str, object]:
+        return {
+            "active": shedder.active,
+            "observe_only": self._observing,
+            "refused": dict(shedder.refused),
+            "priorities": [
+                {"priority": one.priority, "asked": one.asked, "shed": one.shed}
+                for one in shedder.priorities()
+            ],
+            "observed": self.observed,
+            "changes": shedder.changes,
+            "finished_per_s": round(shedder.rate, 1),
         }
 
 

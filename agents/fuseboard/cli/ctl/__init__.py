@@ -70,9 +70,12 @@ def add_to(commands: Commands) -> None:
     )
     wanted = ctl.add_subparsers(dest="ctl", required=True, metavar="COMMAND")
     _add_plans(wanted)
+    _add_revisions(wanted)
     _add_requests(wanted)
     _add_breakers(wanted)
     _add_backlogs(wanted)
+    _add_quotas(wanted)
+    _add_counters(wanted)
     _add_tenants(wanted)
     _add_templates(wanted)
     _add_protection(wanted)
@@ -133,6 +136,9 @@ def _add_plans(wanted: Commands) -> None:
         metavar="N",
         help="the number of nginx servers that share the limits (default: 1)",
     )
+
+
+def _add_revisions(wanted: Commands) -> None:
     listed = _command(wanted, "revisions", plans.revisions, "list the newest revisions")
     listed.add_argument("--limit", type=int, default=20, help="the most entries to print (default: 20)")
     back = _command(
@@ -239,7 +245,7 @@ def _add_backlogs(wanted: Commands) -> None:
         parser.add_argument("dependency")
 
 
-def _add_tenants(wanted: Commands) -> None:
+def _add_quotas(wanted: Commands) -> None:
     quota = wanted.add_parser("quota", help="set a quota of a tenant or a tier")
     put = _command(
         quota.add_subparsers(dest="quota_command", required=True, metavar="COMMAND"),
@@ -266,6 +272,9 @@ def _add_tenants(wanted: Commands) -> None:
         metavar="TIME",
         help="remove the quota after this duration, such as 90s, 15m or 2h",
     )
+
+
+def _add_counters(wanted: Commands) -> None:
     counter = wanted.add_parser("counter", help="clear the counter of a limit")
     clear = _command(
         counter.add_subparsers(dest="counter_command", required=True, metavar="COMMAND"),
@@ -279,6 +288,9 @@ def _add_tenants(wanted: Commands) -> None:
     clear.add_argument("--dependency", default="", help="the dependency that the calls go to")
     for name in counters.BY:
         clear.add_argument(option(name), default="", metavar="VALUE", help="for a limit that counts by it")
+
+
+def _add_tenants(wanted: Commands) -> None:
     tenant = wanted.add_parser("tenant", help="print tenants and the settings that apply to them")
     about = tenant.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
     _command(about, "show", tenants.show, "print a tenant and its quotas").add_argument("tenant")
@@ -359,22 +371,7 @@ def _add_fleet(wanted: Commands) -> None:
     )
     about.add_argument("--tenant", default="")
     about.add_argument("--dependency", default="")
-    refused = _command(
-        wanted,
-        "refusals",
-        refusals.listing,
-        "print how many requests were refused, by what, and samples of them",
-    )
-    for name in refusals.FILTERS:
-        refused.add_argument(f"--{name}", default="", help=f"only of this {name}")
-    refused.add_argument(
-        "--last",
-        type=breakers.duration,
-        default=3600,
-        metavar="TIME",
-        help="how far to look back, such as 15m or 6h (default: 1h)",
-    )
-    refused.add_argument("--limit", type=int, default=20, help="the most samples to print (default: 20)")
+    _add_refusals(wanted)
     follow = _command(
         wanted, "tail", fleet.tail, "print edits and changes of breakers as they happen, until Ctrl-C"
     )
@@ -393,3 +390,22 @@ def _add_fleet(wanted: Commands) -> None:
         metavar="SECONDS",
         help="the seconds between two requests (default: 1)",
     )
+
+
+def _add_refusals(wanted: Commands) -> None:
+    refused = _command(
+        wanted,
+        "refusals",
+        refusals.listing,
+        "print how many requests were refused, by what, and samples of them",
+    )
+    for name in refusals.FILTERS:
+        refused.add_argument(f"--{name}", default="", help=f"only of this {name}")
+    refused.add_argument(
+        "--last",
+        type=breakers.duration,
+        default=3600,
+        metavar="TIME",
+        help="how far to look back, such as 15m or 6h (default: 1h)",
+    )
+    refused.add_argument("--limit", type=int, default=20, help="the most samples to print (default: 20)")
