@@ -24,7 +24,7 @@ from controlplane.policies.models import Environment
 from controlplane.postgres import transaction_lock
 from controlplane.status.measured import measured
 from controlplane.status.read_facts import read_facts
-from controlplane.status.read_watched import MOST_SPENT, knows, read_first
+from controlplane.status.read_watched import MAX_SPENT, knows, read_first
 from controlplane.status.status import Status, status_of
 
 #: Rules whose findings are news to people.
@@ -104,7 +104,7 @@ def evaluate_environment(environment: str) -> list[Change]:
         if not knows(environment):
             spent = Alert.objects.filter(environment=environment, key__startswith="quota:")
             open_ones = spent.exclude(state=AlertState.RESOLVED)
-            read_first(environment, open_ones.values_list("subject_name", flat=True)[:MOST_SPENT])
+            read_first(environment, open_ones.values_list("subject_name", flat=True)[:MAX_SPENT])
         status = status_of(read_facts(environment))
         changes = _apply(environment, status, now)
     for change in changes:

@@ -17,7 +17,7 @@ _EDGES_S = (0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05
 
 
 class RefusedWrites:
-    """What Postgres refused to store, and what was dropped because of that. Times are monotonic."""
+    """Values that Postgres refused, and those that were dropped because of that. Times are monotonic."""
 
     #: How long an alert counts them, and the most that it counts.
     WINDOW_S = 600.0

@@ -1,4 +1,4 @@
-"""What Prometheus reads from the gateway."""
+"""The metrics that Prometheus reads from the gateway."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable

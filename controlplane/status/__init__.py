@@ -1,1 +1,1 @@
-"""What the control plane knows of the fleet at one moment, built once for pages, API and alert rules."""
+"""The fleet at one moment, built once for pages, API and alert rules."""

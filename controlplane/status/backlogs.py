@@ -13,7 +13,7 @@ FRESH_S = 30.0
 #: A worker asks about once per second while it is idle. After this time without, it is worth a word.
 QUIET_S = 10.0
 
-#: Of a backlog; the first that is true counts.
+#: States of a backlog; the first that is true counts.
 BacklogState = Literal[
     "unknown", "full", "untaken", "stopped", "paused", "working", "waiting", "dead", "empty"
 ]

@@ -1,4 +1,4 @@
-"""What breakers did, in lines: one for a breaker that opens again and again."""
+"""Changes of breakers in lines: one for a breaker that opens again and again."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -68,18 +68,18 @@ class BreakerStatus:
     until: float | None
     #: When the present open time or override began.
     period_since: float | None
-    #: Of the fleet's own state; ``None`` while it is closed, and while its transitions are not collected.
+    #: Start of the fleet's state; ``None`` while it is closed, and while its transitions are not collected.
     incident: Incident | None
     calls: int
     failures: int
     consecutive: int
-    #: Of the last hour, the part in which the fleet's breaker was open.
+    #: The part of the last hour in which the fleet's breaker was open.
     open_share: float
     traffic: DependencyFigures
     override: Override | None
     #: The override ends within minutes: see ``ENDS_SOON_S``.
     ends_soon: bool
-    #: What the protection of its calls does; ``None`` without a part of it, or a pod that reports it.
+    #: Figures of the protection of its calls; ``None`` without a part of it, or a pod that reports it.
     protected: CallFigures | None
     #: How many live pods report each (effective state, decided by the pod alone).
     views: Mapping[tuple[str, bool], int]

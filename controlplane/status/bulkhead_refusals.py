@@ -1,4 +1,4 @@
-"""What bulkheads refused lately, by tier, from the stored series."""
+"""Recent refusals of bulkheads, by tier, from the stored series."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class BulkheadRefusals:
 
 
 def refused_lately(environment: str, dependencies: Sequence[str], now: datetime) -> list[BulkheadRefusals]:
-    """Of the last hour, for the first ``MOST`` dependencies."""
+    """Refusals of the last hour, for the first ``MOST`` dependencies."""
     return [_of(environment, name, now) for name in dependencies[:MOST]]
 
 

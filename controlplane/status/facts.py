@@ -1,4 +1,4 @@
-"""What the control plane knows of the fleet, as plain data: read once per tick, without models or HTML.
+"""The fleet as plain data: read once per tick, without models or HTML.
 
 All moments are seconds since the epoch.
 """
@@ -57,7 +57,7 @@ class PodLoad:
     observed_per_s: float = 0.0
     asks_unready: bool = False
     unready: bool = False
-    #: What protects its calls, over all dependencies: slots of bulkheads, and rates of about 30 s.
+    #: The protection of its calls, over all dependencies: slots of bulkheads, and rates of about 30 s.
     slots: int = 0
     slots_in_use: int = 0
     queued: int = 0
@@ -128,7 +128,7 @@ class Dependency:
     title: str = ""
     kind: str = ""
     owner: str = ""
-    #: What callers get instead, as a person wrote it.
+    #: The result that callers get instead, as a person wrote it.
     fallback: str = ""
     runbook: str = ""
     runbook_title: str = ""
@@ -143,7 +143,7 @@ class Dependency:
     open_max_ms: int = 600_000
     probes: int = 3
     successes_to_close: int = 2
-    #: What protects pods from it, as ``fuseboard.contract.protection.CallProtection``; empty for nothing.
+    #: Protection of pods from it, as ``fuseboard.contract.protection.CallProtection``; empty for nothing.
     protection: dict[str, Any] = field(default_factory=dict)
     override: Override | None = None
     #: A limit of 0 admits none of its calls.
@@ -154,7 +154,7 @@ class Dependency:
 
 @dataclass(frozen=True, kw_only=True)
 class TripFigures:
-    """What was counted over the fleet when a breaker tripped."""
+    """Counts over the fleet when a breaker tripped."""
 
     calls: int
     failures: int
@@ -251,7 +251,7 @@ class Observing:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentFacts:
-    """What Postgres says of one environment, without its pods: one edit changes it."""
+    """One environment in Postgres, without its pods: one edit changes it."""
 
     now: float
     environment: str = DEFAULT_ENVIRONMENT
@@ -327,9 +327,9 @@ class Facts(PodFacts):
     #: How long a decision waits for Redis at most, by the fleet's tuning.
     store_deadline_us: int = Tuning().store_deadline_us
     dependencies: tuple[Dependency, ...] = ()
-    #: Of dependencies whose backlog was ever used, as the worker read them last.
+    #: Backlogs of dependencies that ever used one, as the worker read them last.
     backlogs: tuple[BacklogSeen, ...] = ()
-    #: What protects every pod, as ``fuseboard.contract.protection.PodProtection``; empty for nothing.
+    #: Protection of every pod, as ``fuseboard.contract.protection.PodProtection``; empty for nothing.
     pod_protection: dict[str, Any] = field(default_factory=dict)
     #: Parts that only observed when the rows were read.
     observing: tuple[Observing, ...] = ()
@@ -342,7 +342,7 @@ class Facts(PodFacts):
     #: Newest first.
     transitions: tuple[Transition, ...] = ()
     changes: tuple[Change, ...] = ()
-    #: Of the last day, newest first.
+    #: Transitions of the last day, newest first.
     pod_events: tuple[PodEvent, ...] = ()
     #: Recent revisions and when they were made, oldest first.
     revisions: tuple[tuple[int, float], ...] = ()
@@ -350,13 +350,13 @@ class Facts(PodFacts):
     scheduled: tuple[ScheduledChange, ...] = ()
     #: Names that two processes report under.
     duplicated: tuple[str, ...] = ()
-    #: Who has a revision that Postgres lacks, because Postgres was restored; empty when none has.
+    #: Redis or the pod with a revision that Postgres lacks, because it was restored; empty for none.
     ahead: str = ""
     #: There are limits, and all of them are shadows: they count and refuse nothing.
     unlimited: bool = False
     #: When the rules of alerts were evaluated last; ``None`` where nobody looked.
     evaluated_at: float | None = None
-    #: What an admin changed of alert rules: rule -> field -> value.
+    #: Changes of alert rules by an admin: rule -> field -> value.
     alert_rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Age of the oldest edit that is not in Redis yet; 0 for none.
     outbox_oldest_s: float = 0.0

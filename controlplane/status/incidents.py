@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from controlplane.status.facts import Transition
 
-#: What opens a breaker, of transitions without figures: by an older agent, or of a probe.
+#: Reasons that open a breaker, for transitions without figures: by an older agent, or of a probe.
 CAUSES = {
     "consecutive": "consecutive failures",
     "ratio": "too many failed calls",
@@ -52,7 +52,7 @@ def closed_since(transitions: Sequence[Transition]) -> float | None:
 
 
 def trip_words(trip: Transition) -> str:
-    """What opened the breaker, with the figures of that moment."""
+    """The reason that opened the breaker, with the figures of that moment."""
     figures = trip.figures
     if trip.actor:
         return f"opened by {trip.actor}"

@@ -15,9 +15,9 @@ LEAST_ATTEMPTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class PodLocks:
-    """What one pod reports. Counts are of about ``WINDOW_S``."""
+    """The report of one pod. Counts are of about ``WINDOW_S``."""
 
-    #: As the fields of ``fuseboard.contract.primitives.LockCounters`` and ``OnceCounters``; 0 is left out.
+    #: Fields of ``fuseboard.contract.primitives.LockCounters`` and ``OnceCounters``; 0 is left out.
     locks: Mapping[str, int] = field(default_factory=dict)
     once: Mapping[str, int] = field(default_factory=dict)
     #: Locks that it holds, and since when it holds the one that it holds longest.
@@ -76,7 +76,7 @@ class LocksStatus:
 
     @property
     def longest_s(self) -> float:
-        """For how long the lock is held that is held longest, named or not; 0 for none."""
+        """Seconds since which the longest held lock is held, named or not; 0 for none."""
         since = [one.longest_since for _, one in self.pods if one.longest_since is not None]
         return max(0.0, self.now - min(since)) if since else 0.0
 

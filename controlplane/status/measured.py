@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of a status: small, so that a scrape reads one row and not a thousand pods."""
+"""The part of a status in ``/metrics``: small, so that a scrape reads one row and not a thousand pods."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ def observed_until(one: Observing) -> str:
 
 
 def observed_rate(facts: Facts, one: Observing) -> str:
-    """What it would refuse. Pods count it for shedding, and for all parts of calls together."""
+    """Calls that it would refuse. Pods count them for shedding, and for all parts of calls together."""
     if one.part == "shedding":
         shed = sum(pod.load.observed_per_s for pod in facts.live_servers if pod.load)
         return f"It would refuse {shed:.1f} requests/s."

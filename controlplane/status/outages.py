@@ -19,7 +19,7 @@ Span = tuple[float, float]
 
 
 class Pod(Protocol):
-    """What ``facts.Server`` says of a pod."""
+    """The fields of ``facts.Server`` that this module reads."""
 
     @property
     def mode(self) -> str: ...
@@ -30,7 +30,7 @@ class Pod(Protocol):
 
 
 class Change(Protocol):
-    """What ``facts.PodEvent`` says of a change."""
+    """The fields of ``facts.PodEvent`` that this module reads."""
 
     @property
     def kind(self) -> str: ...

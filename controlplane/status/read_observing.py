@@ -1,4 +1,4 @@
-"""Which parts of the protection only observe, until when, and by whom. Blocking: call it in a thread."""
+"""Parts of the protection that only observe, until when, and by whom. Blocking: call it in a thread."""
 
 import time
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def read_observing(environment: str, protection: Mapping[str, Any]) -> tuple[Obs
 
 @lru_cache(maxsize=64)
 def _observing(environment: str, part: str, until_us: int) -> Observing:
-    """Who set this time does not change, so the history is read once, not every second."""
+    """The person who set this time does not change, so the history is read once, not every second."""
     until = until_us / 1_000_000
     field = {f"{PROTECTION}.observe.{part}_until_us": until_us}
     changes = Change.objects.filter(

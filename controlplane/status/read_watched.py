@@ -35,11 +35,11 @@ T = TypeVar("T")
 #: A process reads them this often, however many pages it serves.
 READ_AGAIN_S = 30.0
 #: Budgets that are kept: those that are spent most.
-MOST_SPENT = 200
+MAX_SPENT = 200
 #: The usual hour of a tenant is the median of this time.
 USUAL_H = 7 * 24
 #: Hours of a tenant below which nothing is usual.
-_LEAST_HOURS = 12
+_MIN_HOURS = 12
 _USUAL_AGAIN_S = 600.0
 #: Refusals of one caller are added up over this time.
 _REFUSED_FOR = timedelta(minutes=10)
@@ -68,7 +68,7 @@ def _callers(environment: str) -> tuple[RefusedCaller, ...]:
 
 
 class _Reader:
-    """What one process read last, by environment."""
+    """The last reading of this process, by environment."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -116,7 +116,7 @@ class _Reader:
             self._first[environment] = frozenset(tenants)
 
     def forget(self) -> None:
-        """For a change that must be seen at once, and for tests."""
+        """Read again at once: after a change that must be seen, and in tests."""
         with self._lock:
             self._read.clear()
             self._usual.clear()
@@ -139,7 +139,7 @@ class _NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class _Unread:
-    """What a source that answers did not say."""
+    """The parts that a source left out of its answer."""
 
     because: str
     only: frozenset[str]
@@ -153,7 +153,7 @@ class _Blindness:
         self.blind: dict[Source, Blind] = {}
 
     def kept(self, source: Source, read: Callable[[], T], before: T) -> T:
-        """What is read now, or what was read before if that fails: other alerts are about Redis and pods.
+        """The present reading, or the one before if that fails: other alerts are about Redis and pods.
 
         A savepoint, because a statement that is too slow must not end the transaction of an evaluation.
         """
@@ -186,7 +186,7 @@ def _usual(environment: str, tenants: Collection[str]) -> dict[str, float]:
         return {}
     now = datetime.now(UTC)
     rates = read_hourly_rates(environment, tenants, start=now - timedelta(hours=USUAL_H), end=now)
-    return {tenant: median(hours) if len(hours) >= _LEAST_HOURS else 0.0 for tenant, hours in rates.items()}
+    return {tenant: median(hours) if len(hours) >= _MIN_HOURS else 0.0 for tenant, hours in rates.items()}
 
 
 def _vendors(environment: str, now: float) -> dict[str, VendorAnswers]:
@@ -243,7 +243,7 @@ def _spent(
         spent_key(row.tenant, row.dependency, row.name) for row in found.rows if row.spent is None
     )
     because = f"Redis gives no answer, or an error, for {len(unread)} of {len(found.rows)}"
-    spent = tuple(sorted(known, key=lambda one: -one.share)[:MOST_SPENT])
+    spent = tuple(sorted(known, key=lambda one: -one.share)[:MAX_SPENT])
     return spent, _Unread(because, unread) if unread else None
 
 

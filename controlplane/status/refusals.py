@@ -1,4 +1,4 @@
-"""Who is refused, by which rule, where and why: counts from the stored series, the rest from samples.
+"""Refusals by caller, rule, pod and reason: counts from the stored series, the rest from samples.
 
 A count and an estimate are never mixed: a count is what pods counted, and ``None`` where nothing counts this
 combination; an estimate is a share of the samples, with their number.
@@ -17,10 +17,10 @@ from controlplane.refusals.names import NO_TENANT
 from controlplane.series.kinds import FLEET, POD, RULE, TENANT, Kind
 from controlplane.series.reading import read
 
-#: What samples can be grouped by.
+#: Fields by which samples can be grouped.
 DIMENSIONS = ("tenant", "rule", "endpoint", "server", "reason", "dependency")
 #: Lines of one dimension, and those of them that are counted.
-MOST_LINES, MOST_COUNTED = 50, 12
+MOST_LINES, MAX_COUNTED = 50, 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Line:
 
     value: str
     samples: int
-    #: Of all refusals in the samples that the filter finds.
+    #: All refusals in the samples that the filter finds.
     percent: float
     counted: CountedRefusals | None = None
 
@@ -111,7 +111,7 @@ def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) 
                 percent=100 * group["part"] / whole["weight"],
                 counted=counted(Filter(**{**wanted.set, dimension: group[dimension]}))
                 # An empty value would mean any.
-                if group[dimension] and at < MOST_COUNTED
+                if group[dimension] and at < MAX_COUNTED
                 else None,
             )
             for at, group in enumerate(groups[:MOST_LINES])
@@ -122,7 +122,7 @@ def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) 
 def counted_refusals(
     environment: str, wanted: Filter, start: datetime, end: datetime
 ) -> CountedRefusals | None:
-    """What pods counted; ``None`` if nothing counts this combination, or nothing is stored of it."""
+    """The counts of pods; ``None`` if nothing counts this combination, or nothing is stored of it."""
     series = _series(wanted)
     if series is None:
         return None

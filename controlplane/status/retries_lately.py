@@ -1,4 +1,4 @@
-"""What became of retries lately, from the stored series."""
+"""Recent outcomes of retries, from the stored series."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LATELY = timedelta(hours=1)
 
 @dataclass(frozen=True, kw_only=True)
 class RetriesLately:
-    """Of the last hour; ``None`` if nothing is stored of it."""
+    """Outcomes of the last hour; ``None`` if nothing is stored of it."""
 
     dependency: str
     first_calls: int | None
@@ -39,7 +39,7 @@ class RetriesLately:
 
 
 def retries_lately(environment: str, dependencies: Sequence[str], now: datetime) -> list[RetriesLately]:
-    """Of the first ``MOST`` dependencies."""
+    """Outcomes for the first ``MOST`` dependencies."""
     return [_of(environment, name, now) for name in dependencies[:MOST]]
 
 

@@ -19,7 +19,7 @@ def failed(environment: str) -> int:
 
 
 def upcoming(environment: str) -> tuple[ScheduledChange, ...]:
-    """What is due within the time in which it is announced, the next first; overdue changes included."""
+    """Changes that are due within the time in which they are announced, the next first, with overdue ones."""
     until = timezone.now() + timedelta(seconds=settings.ANNOUNCE_S)
     quotas = TenantQuota.objects.filter(tenant__environment=environment, expires_at__lte=until)
     columns = quotas.order_by("expires_at").values_list("tenant__key", "name", "expires_at")

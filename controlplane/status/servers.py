@@ -12,10 +12,10 @@ LAG_CRITICAL_S = 30.0
 
 #: The most that a healthy pod has: waiting calls, p95 in thousandths of the SLA of its route, its own errors
 #: per second, CPU in thousandths.
-MOST_WAITING = 1_000
-MOST_LATE = 1_000
-MOST_ERRORS_PER_S = 10.0
-MOST_CPU = 900
+MAX_WAITING = 1_000
+MAX_LATE = 1_000
+MAX_ERRORS_PER_S = 10.0
+MAX_CPU = 900
 #: A pod is unhealthy above this part of one of these, unless an admin chose another part.
 UNHEALTHY_AT = 1.0
 
@@ -134,15 +134,15 @@ def _parts(server: Server) -> list[tuple[float, str]]:
         return []
     late, cpu = load.late or 0, load.cpu or 0
     return [
-        (load.waiting / MOST_WAITING, f"{load.waiting:,} calls wait"),
-        (late / MOST_LATE, f"p95 of a route is {late / 10:.0f} % of its SLA"),
-        (load.errors_per_s / MOST_ERRORS_PER_S, f"{load.errors_per_s:.0f} errors/s"),
-        (cpu / MOST_CPU, f"CPU is at {cpu / 10:.0f} %"),
+        (load.waiting / MAX_WAITING, f"{load.waiting:,} calls wait"),
+        (late / MAX_LATE, f"p95 of a route is {late / 10:.0f} % of its SLA"),
+        (load.errors_per_s / MAX_ERRORS_PER_S, f"{load.errors_per_s:.0f} errors/s"),
+        (cpu / MAX_CPU, f"CPU is at {cpu / 10:.0f} %"),
     ]
 
 
 def spared_how(server: Server, *, observes: bool) -> str:
-    """What spares a pod that is under pressure or unhealthy. ``observes``: shedding refuses nothing."""
+    """The relief for a pod that is under pressure or unhealthy. ``observes``: shedding refuses nothing."""
     load = server.load
     if load is None:
         return ""

@@ -16,7 +16,7 @@ class Status:
     #: Worst first.
     breakers: tuple[BreakerStatus, ...]
     fleet: FleetSummary
-    #: Of dependencies whose backlog was ever used, the fullest first.
+    #: Backlogs that were ever used, the fullest first.
     backlogs: tuple[BacklogStatus, ...]
     locks: LocksStatus
 

@@ -27,13 +27,13 @@ class Blind:
 
 
 #: A server of Redis is degraded above one of these, or if it does not answer.
-MOST_OPS_SHARE = 0.9
-MOST_MEMORY_SHARE = 0.9
-MOST_REPLICATION_LAG_S = 10.0
+MAX_OPS_SHARE = 0.9
+MAX_MEMORY_SHARE = 0.9
+MAX_REPLICATION_LAG_S = 10.0
 
 
 #: Below this part of a core, the CPU per command says little.
-LEAST_CPU_SHARE = 0.1
+MIN_CPU_SHARE = 0.1
 
 
 def capacity_of(ops_per_s: float | None, cpu_share: float | None) -> int:
@@ -43,7 +43,7 @@ def capacity_of(ops_per_s: float | None, cpu_share: float | None) -> int:
     """
     if settings.REDIS_CAPACITY_OPS:
         return settings.REDIS_CAPACITY_OPS
-    if not ops_per_s or cpu_share is None or cpu_share < LEAST_CPU_SHARE:
+    if not ops_per_s or cpu_share is None or cpu_share < MIN_CPU_SHARE:
         return 0
     return round(ops_per_s / cpu_share)
 
@@ -72,26 +72,26 @@ class RedisServer:
     @property
     def degraded_because(self) -> tuple[str, ...]:
         """Empty for a server that is well."""
-        busy = self.answers and self.used > MOST_OPS_SHARE
+        busy = self.answers and self.used > MAX_OPS_SHARE
         also = (f"is at {self.used * 100:.0f} % of its capacity",) if busy else ()
         return (*self.ill_because, *also)
 
     @property
     def ill_because(self) -> tuple[str, ...]:
-        """The same without its load, about which there is an alert for each server."""
+        """The lines without its load, about which there is an alert for each server."""
         if not self.answers:
             return ("does not answer",)
         found = []
-        if self.lag_s > MOST_REPLICATION_LAG_S:
+        if self.lag_s > MAX_REPLICATION_LAG_S:
             found.append(f"is {self.lag_s:.0f} s behind its primary")
-        if self.memory_share > MOST_MEMORY_SHARE:
+        if self.memory_share > MAX_MEMORY_SHARE:
             found.append(f"uses {self.memory_share * 100:.0f} % of its memory limit")
         return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VendorAnswers:
-    """What a dependency answered in the last minutes."""
+    """The answers of a dependency in the last minutes."""
 
     minutes: int
     #: All that ended, however they ended.
@@ -108,7 +108,7 @@ def spent_key(tenant: str, dependency: str, name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What is spent of a quota, or of a vendor limit, with a calendar period."""
+    """The spent part of a quota, or of a vendor limit, with a calendar period."""
 
     #: Empty for a limit of a dependency on all tenants together.
     tenant: str
@@ -151,5 +151,5 @@ class Watched:
     expiring: tuple[Expiry, ...] = ()
     #: Callers that were refused most in the last 10 minutes, by digest.
     callers: tuple[RefusedCaller, ...] = ()
-    #: Of these, the figures above are of before, or missing.
+    #: Sources whose figures above are older, or missing.
     blind: tuple[Blind, ...] = ()

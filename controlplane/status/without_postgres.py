@@ -25,14 +25,14 @@ RETRY_NOTES_S = 5.0
 #: After Postgres is back, gateways record what they hold within a few seconds. A gateway that restarted has
 #: lost it.
 RECORDED_S = 60.0
-#: Of an override that pods report and no note explains.
+#: Shown for an override that pods report and no note explains.
 UNKNOWN_ACTOR = "unknown operator"
 UNKNOWN_REASON = "made while Postgres is unavailable; the audit will say who and why when it is back"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What an operator did to a breaker without Postgres."""
+    """An action of an operator on a breaker without Postgres."""
 
     what: Literal["forced_open", "reset"]
     #: In Redis alone: pods then see an open breaker, not an override.
@@ -148,7 +148,7 @@ def _recorded(dependency: Dependency | None, note: Note) -> bool:
 
 
 def _with_notes(facts: Facts, notes: Mapping[str, Note], now: float) -> Facts:
-    """What operators did without Postgres, over what Postgres last knew."""
+    """Actions of operators without Postgres, over the last state in Postgres."""
     if not notes:
         return facts
     return replace(
@@ -197,14 +197,14 @@ def _override(
 
 
 def _not_reset(known: Override | None, note: Note | None) -> Override | None:
-    """What Postgres knew, unless the note says that it was reset since."""
+    """The override in Postgres, unless the note says that it was reset since."""
     if known is not None and note is not None and note.what == "reset" and known.made_at < note.made_at:
         return None
     return known
 
 
 def from_note(note: Note | None, known: Override | None, now: float) -> Override | None:
-    """What an operator did since Postgres became unavailable."""
+    """The action of an operator since Postgres became unavailable."""
     if note is None or note.what != "forced_open" or note.expires_at <= now:
         return None
     return Override(
@@ -219,7 +219,7 @@ def from_note(note: Note | None, known: Override | None, now: float) -> Override
 
 
 def from_servers(views: Sequence[BreakerSeen], known: Override | None, now: float) -> Override | None:
-    """What most live pods apply; who made it and why is known only of the override Postgres knew."""
+    """The override that most live pods apply; its author and reason are known only from Postgres."""
     modes = Counter(view.override for view in views if view.override is not None)
     if not modes:
         return None
@@ -238,7 +238,7 @@ def from_servers(views: Sequence[BreakerSeen], known: Override | None, now: floa
 
 
 def last_known(views: Sequence[BreakerSeen], known: Override | None, now: float) -> Override | None:
-    """What Postgres knew, while no pod reports the breaker or the override is too recent to be confirmed."""
+    """The override in Postgres, while no pod reports the breaker or it is too recent to be confirmed."""
     if known is not None and (not views or now - known.made_at < CONFIRMED_S):
         return known
     return None

@@ -19,9 +19,9 @@ from controlplane.audit_export.waiting import WaitingExport
 from controlplane.phrases import count
 from controlplane.status.status import Status
 from controlplane.status.watched import (
-    MOST_MEMORY_SHARE,
-    MOST_OPS_SHARE,
-    MOST_REPLICATION_LAG_S,
+    MAX_MEMORY_SHARE,
+    MAX_OPS_SHARE,
+    MAX_REPLICATION_LAG_S,
     Blind,
     RedisServer,
 )
@@ -45,11 +45,11 @@ _EACH_EXPORT = Scope[tuple[WaitingExport, float]](
 
 _ILL_NODE = (
     "min by (node) (fuseboard_redis_up) == 0"
-    f" or max by (node) (fuseboard_redis_replication_lag_seconds) > {MOST_REPLICATION_LAG_S:g}"
+    f" or max by (node) (fuseboard_redis_replication_lag_seconds) > {MAX_REPLICATION_LAG_S:g}"
     " or max by (node) (fuseboard_redis_memory_bytes / fuseboard_redis_memory_limit_bytes)"
-    f" > {MOST_MEMORY_SHARE:g}"
+    f" > {MAX_MEMORY_SHARE:g}"
 )
-_DEGRADED_NODES = f"{_ILL_NODE} or {USED_CAPACITY} > {MOST_OPS_SHARE:g}"
+_DEGRADED_NODES = f"{_ILL_NODE} or {USED_CAPACITY} > {MAX_OPS_SHARE:g}"
 
 
 def _degraded(status: Status) -> list[RedisServer]:

@@ -1,1 +1,1 @@
-"""What a heartbeat is answered with: configuration, overrides, reserved shares, drills."""
+"""The parts of the answer to a heartbeat: configuration, overrides, reserved shares, drills."""

@@ -37,7 +37,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one reading of Postgres found, all of one moment."""
+    """The result of one reading of Postgres, all of one moment."""
 
     head: ConfigHead
     policy: bytes
@@ -48,7 +48,7 @@ class Loaded:
 
 
 class Changes:
-    """Which tenants changed at which revision, as far back as ``floor``."""
+    """The tenants that changed, by revision, as far back as ``floor``."""
 
     def __init__(self, floor: int) -> None:
         self.floor = floor

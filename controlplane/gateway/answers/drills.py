@@ -1,4 +1,4 @@
-"""Which pods pretend that Redis is slow or down, and for how long. Read once per second."""
+"""Drills: the pods that pretend that Redis is slow or down, and until when. Read once per second."""
 
 from psycopg import AsyncConnection
 

@@ -27,7 +27,7 @@ _decode = msgspec.json.Decoder(HandedOverride).decode
 
 
 def read_handed_override(body: bytes, authorization: bytes) -> HandedOverride:
-    """What a web process handed over. Raises ``Problem``; looks at nothing before the signature is right."""
+    """An override of a web process. Raises ``Problem``; looks at nothing before the signature is right."""
     if not is_signed(body, authorization):
         raise problems.unsigned()
     try:
@@ -52,7 +52,7 @@ class HandedOverrides:
 
     @property
     def waiting(self) -> list[HandedOverride]:
-        """Those that Postgres does not have yet, oldest first, with those that have expired."""
+        """The overrides that Postgres does not have yet, oldest first, with those that have expired."""
         return list(self._waiting.values())
 
     def take(self, hold: HandedOverride, configuration: Configuration) -> None:

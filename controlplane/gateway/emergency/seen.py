@@ -1,4 +1,4 @@
-"""What this gateway sees of an environment by itself, as facts for the rules of alerts."""
+"""An environment as this gateway sees it by itself: facts for the rules of alerts."""
 
 from controlplane.fleet.live import FleetFigures, StoreFigures
 from controlplane.fleet.models import ServerState

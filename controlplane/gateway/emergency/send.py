@@ -27,7 +27,7 @@ from controlplane.gateway.counts import Counts
 
 #: Receivers that are sent to at once. One that answers slowly keeps no other waiting.
 AT_ONCE = 8
-#: The same of chat, pagers and mail. Each has a program of about 50 MB, which ends when all is sent.
+#: Chat, pagers and mail at once. Each has a program of about 50 MB, which ends when all is sent.
 SENDERS_AT_ONCE = 3
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""Which gateway sends an alert, when several see the same and no row in Postgres can decide.
+"""The choice of the gateway that sends an alert, when several see it and no row in Postgres can decide.
 
 With Redis: the holder of a key. It also leaves a mark, so that its successor does not repeat it. Without
 Redis: gateways send one after the other, 20 s apart, and ask the others first. One that does not answer
@@ -24,7 +24,7 @@ from controlplane.redis.scripts import limits
 
 PATH = "/control/v1/oncall"
 MAX_BODY_BYTES = 512
-#: For Redis, and for each of the other gateways.
+#: Timeout of Redis, and of each other gateway.
 TIMEOUT_S = 1.0
 LEASE_MS = 15_000
 MARK_MS = 60_000

@@ -76,7 +76,7 @@ class Emergency:
         self._turns = Turns(settings.gateway, self.journal, clock)
         self._sender = Sender(self.journal, clock, counts)
 
-    # What Postgres knows.
+    # Reading of Postgres.
 
     async def read(self) -> None:
         """Read the plans every few seconds, forever, and hand in what was sent meanwhile."""
@@ -148,10 +148,10 @@ class Emergency:
         for environment, fleet in self._fleets.items():
             fleet.unhanded = self.journal.unhanded(environment)
 
-    # What is wrong.
+    # Evaluation of the rules.
 
     def quiet_s(self, environment: str) -> float:
-        """For how long no process evaluated the alerts of an environment, as far as this gateway knows."""
+        """Seconds since the alerts of an environment were evaluated, as far as this gateway knows."""
         age_s, at = self._quiet.get(environment, (0.0, self._begun))
         return age_s + self._clock.monotonic() - at
 
@@ -231,7 +231,7 @@ class Emergency:
             self.journal.save()
             log.warning("oncall.over", environment=environment, key=key)
 
-    # What is sent.
+    # Episodes and their messages.
 
     async def _report(self, environment: str) -> None:
         plan, now = self._plans[environment], self._clock.wall()

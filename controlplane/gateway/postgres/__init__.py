@@ -1,1 +1,1 @@
-"""What the gateway writes to Postgres and reads from it, off the path of a heartbeat."""
+"""Reads and writes of Postgres, off the path of a heartbeat."""

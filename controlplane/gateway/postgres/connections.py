@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from controlplane.postgres import conninfo
 
-#: As in DATABASE_URL, unless that says otherwise.
+#: Defaults that DATABASE_URL can replace.
 CONNECT_TIMEOUT_S = 2
 STATEMENT_TIMEOUT_MS = 3_000
 

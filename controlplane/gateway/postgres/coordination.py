@@ -1,4 +1,4 @@
-"""What gateways agree on through Postgres, once per second: which one hears which pod, shares, and drills.
+"""Gateways agree through Postgres, once per second: which one hears which pod, shares, and drills.
 
 They also record here which services got a key for the tokens of their refusals, and samples of refusals.
 """

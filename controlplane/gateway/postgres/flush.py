@@ -30,12 +30,12 @@ from controlplane.gateway.servers.rows import Row, row_of
 from controlplane.gateway.settings import GatewaySettings
 
 #: Pods named in one notification. A reader looks at all pods if it needs more.
-MOST_NAMED = 50
+MAX_NAMED = 50
 
 #: How long an urgent change waits for others in the same batch.
 GATHER_S = 0.03
 
-#: For a pod without news, one row per heartbeat is enough: this part of its interval lies between two.
+#: A pod without news gets one row per heartbeat: this part of its interval lies between two rows.
 CALM_SHARE = 0.6
 
 #: Pods of one batch. Rows that are prepared and not written in time are prepared again: without this bound,
@@ -195,7 +195,7 @@ class Flusher:
             log.warning(
                 "gateway.rows_slow", rows=len(rows), first=rows[0].name, last=rows[-1].name, error=str(error)
             )
-            # What the connection waits for is unknown. If Postgres is down, the next statement shows it.
+            # The cause of the timeout is unknown. If Postgres is down, the next statement shows it.
             await self._postgres.disconnect()
             return False
         return True
@@ -252,7 +252,7 @@ class Flusher:
             self._forget_at = asyncio.get_running_loop().time() + FORGET_EVERY_S
             for statement in _FORGET:
                 await connection.execute(statement)
-        names = [name for dirty in batch for name in dirty.names][:MOST_NAMED]
+        names = [name for dirty in batch for name in dirty.names][:MAX_NAMED]
         payload = json.dumps({"servers": names, "figures": with_figures})
         await connection.execute("SELECT pg_notify(%s, %s)", (notify_channels.FLEET, payload))
 
@@ -285,7 +285,7 @@ class Flusher:
 
 
 class _Dirty:
-    """What one fleet has to write at the monotonic time ``now``: at most ``most`` pods, urgent ones first."""
+    """The pods that one fleet writes at the monotonic time ``now``: at most ``most``, urgent ones first."""
 
     def __init__(self, fleet: Fleet, now: float, most: int | None = None) -> None:
         self.fleet = fleet

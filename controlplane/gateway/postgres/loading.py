@@ -15,7 +15,7 @@ from controlplane.errors import NotFound
 from controlplane.fleet.live import GATEWAY_STOPPED_AFTER
 from controlplane.fleet.models import Figures, Server, ServerState
 from controlplane.gateway.answers.configuration import Loaded
-from controlplane.gateway.servers.known_names import MOST_NAMES
+from controlplane.gateway.servers.known_names import MAX_NAMES
 from controlplane.gateway.wire.tokens import Token
 from controlplane.policies.models import Environment
 from controlplane.publishing.snapshot import take_snapshot
@@ -27,7 +27,7 @@ _ORPHANS_AT_ONCE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What changed since the last one; ``servers`` only when asked for."""
+    """Changes since the last reading; ``servers`` only when asked for."""
 
     tokens: dict[str, Token]
     #: By environment; those whose head is the one already known are left out.
@@ -62,7 +62,7 @@ def read(
         except (PolicyError, NotFound, ValidationError) as error:
             unreadable[slug] = str(error)
     servers = list(_servers(gateway) if with_servers else _orphans(gateway)[:_ORPHANS_AT_ONCE])
-    named = Server.objects.order_by("-id").values_list("id", "environment", "name")[:MOST_NAMES]
+    named = Server.objects.order_by("-id").values_list("id", "environment", "name")[:MAX_NAMES]
     names = list(named) if with_servers else ()
     return Reading(
         tokens=_tokens(),

@@ -25,7 +25,7 @@ _READ = f"""
     ORDER BY id
 """  # noqa: S608 - a text of this code
 
-#: What a gateway wrote between the order and its reading.
+#: Deletes the row that a gateway wrote between the order and its reading.
 _DELETE = """
     DELETE FROM fleet_server
     WHERE environment = %s AND name = %s AND last_seen_at <= to_timestamp(%s)

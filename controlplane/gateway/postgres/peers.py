@@ -1,4 +1,4 @@
-"""What one gateway must know of the others, read from Postgres once per second and never in a beat.
+"""The other gateways and their pods, read from Postgres once per second and never in a heartbeat.
 
 Servers keep their connection, so each is heard by one gateway at a time, but moves when a gateway
 stops or a balancer decides so. A server that this process no longer hears may be heard elsewhere:
@@ -17,7 +17,7 @@ from controlplane.fleet.call_figures import add_calls
 from controlplane.fleet.live import FIGURES_FRESH_FOR, SPENDING_FOR
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.fleet import Fleet
-from controlplane.gateway.servers.known_names import MOST_NAMES, KnownNames
+from controlplane.gateway.servers.known_names import MAX_NAMES, KnownNames
 from controlplane.publishing.models import HISTORY
 from controlplane.publishing.publish import NOTE_AHEAD
 from controlplane.publishing.unknown_revisions import SELECT, UnknownRevision
@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 #: The newest, if there are more than are remembered.
 _NAMES = f"""
-    SELECT id, environment, name FROM fleet_server WHERE id > %s ORDER BY id DESC LIMIT {MOST_NAMES}
+    SELECT id, environment, name FROM fleet_server WHERE id > %s ORDER BY id DESC LIMIT {MAX_NAMES}
 """  # noqa: S608 - a number of this code
 #: Rows of it that are taken in before other tasks run.
 _CHUNK = 2_000

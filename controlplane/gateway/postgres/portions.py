@@ -15,7 +15,7 @@ from controlplane.gateway.servers.rows import Row
 #: Rows in one statement, and breakers of all its rows, so that a whole fleet of new pods stays far below the
 #: statement timeout, and encoding them delays no heartbeat. A pod may report 500 breakers.
 MOST_ROWS = 250
-MOST_BREAKERS = 5_000
+MAX_BREAKERS = 5_000
 
 #: A row that takes long although it is alone is tried again after this pause.
 AGAIN_S = 15.0
@@ -85,7 +85,7 @@ class Portions:
         for row in rows:
             breakers += len(row.breakers)
             most = self._most_rows if size is None else size
-            if part and (len(part) >= most or breakers > MOST_BREAKERS):
+            if part and (len(part) >= most or breakers > MAX_BREAKERS):
                 yield part
                 part, breakers = [], len(row.breakers)
             part.append(row)

@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class RefusalRows:
-    """What this gateway does for the log of refusals: keys for pods, samples, rows."""
+    """The log of refusals in a gateway: keys for pods, samples, rows."""
 
     def __init__(self, clock: Clock, counts: Counts) -> None:
         self._clock = clock

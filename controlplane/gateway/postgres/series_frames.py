@@ -30,7 +30,7 @@ LOOK_S = 1.0
 #: Things in one row.
 PART = 250
 #: More things of one kind in one environment are a mistake or an attack: the others have no series.
-MOST_ENTITIES = {FLEET: 1, DEPENDENCY: 2_000, POD: 50_000, TENANT: 50_000, RULE: 50_000}
+MAX_ENTITIES = {FLEET: 1, DEPENDENCY: 2_000, POD: 50_000, TENANT: 50_000, RULE: 50_000}
 #: The numbers of things are read again after this time, because old things are deleted.
 ENTITIES_AGAIN_S = 3_600.0
 #: Frames that no worker sealed in this time are deleted, so that they do not fill the disk.
@@ -143,7 +143,7 @@ class SeriesWriter:
                 fleet.series.erased = False
                 self._ids[environment].clear()
             for span in fleet.series.dirty(before=before):
-                # What is heard in the meantime makes it dirty again.
+                # A heartbeat in the meantime makes it dirty again.
                 span.dirty = False
                 try:
                     async with asyncio.timeout(self._settings.flush_timeout_s):
@@ -194,7 +194,7 @@ class SeriesWriter:
         if new := [thing for thing in new if thing not in found]:
             rows = await (await connection.execute(_HOW_MANY, (environment,))).fetchall()
             there: dict[int, int] = dict(rows)
-            room = {kind: most - there.get(kind.number, 0) for kind, most in MOST_ENTITIES.items()}
+            room = {kind: most - there.get(kind.number, 0) for kind, most in MAX_ENTITIES.items()}
             fitting = []
             for thing in sorted(new, key=lambda one: (one[0].number, *one[1:])):
                 if room[thing[0]] > 0:
@@ -226,7 +226,7 @@ class SeriesWriter:
         if (environment, kind) not in self._full:
             self._full.add((environment, kind))
             log.warning(
-                "gateway.series_full", environment=environment, kind=kind.name, most=MOST_ENTITIES[kind]
+                "gateway.series_full", environment=environment, kind=kind.name, most=MAX_ENTITIES[kind]
             )
 
     def _count_failure(self) -> None:

@@ -1,4 +1,4 @@
-"""What the protection of one pod's calls did in the last half minute, and how full its bulkheads are."""
+"""The protection of one pod's calls: its counts of the last half minute, and how full its bulkheads are."""
 
 from msgspec import Struct, msgpack
 
@@ -12,16 +12,16 @@ WINDOW_S = 30.0
 SPACING_S = 9.0
 #: Dependencies of one heartbeat that are kept, packed. One needs 60 to 250 bytes.
 POINT_BYTES = 8_192
-#: The same while the pod's token or environment keeps too much.
+#: Bytes of one heartbeat while the pod's token or environment keeps too much.
 SPARSE_POINT_BYTES = 512
 
 #: No process has more slots, and none counts more per second: a larger number is a mistake or a lie.
-_MOST_SLOTS = 10_000
-_MOST_MILLI = 10**9
+_MAX_SLOTS = 10_000
+_MAX_MILLI = 10**9
 _LONGEST_MS = 3_600_000
 #: The longest queue of each of three tiers.
-_MOST_PLACES = 30_000
-_MOST_COUNTED = 10**9
+_MAX_PLACES = 30_000
+_MAX_COUNTED = 10**9
 _SHORTEST_S = 0.5
 _TIERS = tuple(tier.value for tier in CallTier)
 
@@ -125,7 +125,7 @@ class CallTrack:
             del points[0]
 
     def newest(self) -> dict[str, _Calls]:
-        """What the last heartbeat reported, by dependency."""
+        """The report of the last heartbeat, by dependency."""
         if not self._points:
             return {}
         return {calls.dependency: calls for calls in _unpack(self._points[-1].packed)}
@@ -176,9 +176,9 @@ def _calls_of(call: CallLoad) -> _Calls:
         _bounded(call.mean_ms, _LONGEST_MS),
         tuple(
             _Slots(
-                min(tier.limit, _MOST_SLOTS),
-                min(tier.active, _MOST_SLOTS),
-                min(tier.queued, _MOST_SLOTS),
+                min(tier.limit, _MAX_SLOTS),
+                min(tier.active, _MAX_SLOTS),
+                min(tier.queued, _MAX_SLOTS),
                 tier.entered,
                 tier.full,
                 tier.timed_out,
@@ -187,10 +187,10 @@ def _calls_of(call: CallLoad) -> _Calls:
         ),
         _bounded(call.p95_ms, _LONGEST_MS),
         _bounded(call.wait_p95_ms, _LONGEST_MS),
-        _bounded(call.queue_size, _MOST_PLACES),
-        _bounded(call.queue_predicted, _MOST_PLACES),
-        min(call.reclaimed, _MOST_COUNTED),
-        min(call.nested, _MOST_COUNTED),
+        _bounded(call.queue_size, _MAX_PLACES),
+        _bounded(call.queue_predicted, _MAX_PLACES),
+        min(call.reclaimed, _MAX_COUNTED),
+        min(call.nested, _MAX_COUNTED),
         call.exhausted,
     )
 
@@ -243,7 +243,7 @@ def _continues(was: _Calls, now: _Calls) -> bool:
 def _add_rates(found: dict[Key, int], was: _Calls, now: _Calls, milli: float) -> None:
     for field, kind in _RATES.items():
         if (grown := getattr(now, field) - getattr(was, field)) > 0:
-            found[kind, now.dependency] = min(int(grown * milli), _MOST_MILLI)
+            found[kind, now.dependency] = min(int(grown * milli), _MAX_MILLI)
     for tier, before, after in zip(_TIERS, was.slots, now.slots, strict=False):
         name = slot_key(now.dependency, tier)
         for kind, grown in (
@@ -252,4 +252,4 @@ def _add_rates(found: dict[Key, int], was: _Calls, now: _Calls, milli: float) ->
             ("slots_timed_out", after.timed_out - before.timed_out),
         ):
             if grown > 0:
-                found[kind, name] = min(int(grown * milli), _MOST_MILLI)
+                found[kind, name] = min(int(grown * milli), _MAX_MILLI)

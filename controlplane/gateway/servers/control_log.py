@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class ControlLog:
-    """Of one environment."""
+    """The log of one environment."""
 
     def __init__(self, environment: str) -> None:
         self._environment = environment

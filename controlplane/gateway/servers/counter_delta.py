@@ -1,4 +1,4 @@
-"""What a pod counted between two heartbeats: the one place where cumulative counters are subtracted.
+"""The difference of two heartbeats of a pod: the one place where cumulative counters are subtracted.
 
 A difference has the shape of ``Counters``, without what did not change. Rates and series read it. It is made
 when one of them needs it, not in the path of a heartbeat: a pod that sends ten heartbeats between two rows is
@@ -23,7 +23,7 @@ _NO_RULE = RuleCounters(rule="none", asked=0)
 
 
 def difference(was: Counters, now: Counters, *, cut: bool) -> Counters:
-    """What was counted in between. Each rule in it has ``asked``.
+    """The counts between two heartbeats. Each rule in it has ``asked``.
 
     With ``cut``, the earlier lists are not complete: something new in them may have counted before, so it
     counts from its next heartbeat.
@@ -56,7 +56,7 @@ def rise(was: int, now: int) -> int:
 
 
 def rises(was: Iterable[int], now: tuple[int, ...]) -> tuple[int, ...]:
-    """The same for buckets of a histogram; empty if nothing was counted. Zeros at the end may be missing."""
+    """The rises of a histogram; empty if nothing was counted. Zeros at the end may be missing."""
     if was == now:
         return ()
     return tuple([rise(old, new) for old, new in zip_longest(was, now, fillvalue=0)])
@@ -121,7 +121,7 @@ def _all_tenants(counters: Counters) -> TenantCounters:
 
 
 def _rules(base: TenantCounters, after: TenantCounters, *, new_counts: bool) -> tuple[RuleCounters, ...]:
-    """What each rule bound, refused, and would have refused."""
+    """The rules that counted something."""
     if not after.rules:
         return ()
     known = {rule.rule: rule for rule in base.rules}

@@ -4,7 +4,7 @@ A process that counted a request divides by processes that counted one: others c
 shares its name is counted for the other pods after some heartbeats only; until then, it adds itself.
 """
 
-from controlplane.gateway.servers.duplicates import MOST_RIVALS
+from controlplane.gateway.servers.duplicates import MAX_RIVALS
 from controlplane.gateway.servers.liveness import RecentMaximum
 
 
@@ -25,7 +25,7 @@ class CountedLately:
     def note(self, boot: str, now: float) -> None:
         self._until.pop(boot, None)
         self._until = {boot: until for boot, until in self._until.items() if until > now}
-        if len(self._until) >= MOST_RIVALS:
+        if len(self._until) >= MAX_RIVALS:
             del self._until[next(iter(self._until))]
         self._until[boot] = now + RecentMaximum.WINDOW_S
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 BEATS = 3
 
 #: Processes under one name that are counted, apart from its owner; and while there is little memory left.
-MOST_RIVALS = 16
+MAX_RIVALS = 16
 SPARSE_RIVALS = 1
 
 
@@ -29,7 +29,7 @@ class Duplicates:
     __slots__ = ("_by_boot", "_present", "asking")
 
     def __init__(self) -> None:
-        #: Of those counted last, the ones that counted a request.
+        #: Processes of the last count that counted a request.
         self.asking = 0
         self._by_boot: dict[str, _Rival] = {}
         self._present: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ class Duplicates:
     def __len__(self) -> int:
         return len(self._by_boot)
 
-    def hear(self, boot: str, sequence: int, now: float, *, asked: bool, most: int = MOST_RIVALS) -> None:
+    def hear(self, boot: str, sequence: int, now: float, *, asked: bool, most: int = MAX_RIVALS) -> None:
         """A heartbeat of a boot that does not own the name. At most ``most`` boots are remembered."""
         known = self._by_boot.get(boot)
         if known is None:
@@ -52,7 +52,7 @@ class Duplicates:
         known = self._by_boot.get(boot)
         if known is not None:
             return not known.asked
-        return len(self._by_boot) < MOST_RIVALS or bool(self._idle())
+        return len(self._by_boot) < MAX_RIVALS or bool(self._idle())
 
     def _idle(self) -> list[str]:
         return [boot for boot, rival in self._by_boot.items() if not rival.asked]
@@ -90,11 +90,11 @@ class Duplicates:
         return any(rival.asked for rival in self._by_boot.values())
 
     def uncounted(self) -> list[str]:
-        """Those that counted a request, but did not send enough heartbeats to be counted."""
+        """Processes that counted a request, but did not send enough heartbeats to be counted."""
         return [boot for boot, r in self._by_boot.items() if r.asked and boot not in self._present]
 
     def counted(self) -> list[str]:
-        """Those that the last count contains, and that counted a request."""
+        """Processes that the last count contains, and that counted a request."""
         return [boot for boot in self._present if self.has_asked(boot)]
 
     def forget(self, boot: str) -> None:

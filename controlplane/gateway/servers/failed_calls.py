@@ -13,8 +13,8 @@ from fuseboard.contract.sync import SyncRequest
 #: Dependencies of one environment. Further ones are invented, or lists of an attacker.
 MOST_DEPENDENCIES = 1_000
 #: Failed calls of one dependency, and kinds in one of its steps.
-MOST_CALLS = 20
-MOST_KINDS = 20
+MAX_CALLS = 20
+MAX_KINDS = 20
 #: Counted in steps of five minutes, for an hour.
 STEP_S = 300
 STEPS = 12
@@ -27,16 +27,16 @@ AGAIN_S = 2.0
 
 @dataclass(slots=True)
 class _Failures:
-    """Of one dependency. A call is: unix seconds, pod, boot, number, kind, outcome, trace."""
+    """Failures of one dependency. A call is: unix seconds, pod, boot, number, kind, outcome, trace."""
 
-    calls: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))
+    calls: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=MAX_CALLS))
     #: Start of a step in unix seconds -> failed calls by kind.
     kinds: dict[int, Counter[str]] = field(default_factory=dict)
     written_at: float = float("-inf")
 
 
 class FailedCalls:
-    """Of the pods that one gateway hears in one environment."""
+    """Failed calls of the pods that one gateway hears in one environment."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Failures] = {}
@@ -95,7 +95,7 @@ class FailedCalls:
             if more > 0:
                 self._dirty[now.dependency] = None
                 known = _checked(kind)
-                if known not in counted and len(counted) >= MOST_KINDS:
+                if known not in counted and len(counted) >= MAX_KINDS:
                     known = OTHER_KINDS
                 counted[known] += more
         for old in [old for old in failures.kinds if old <= step - STEPS * STEP_S]:

@@ -66,7 +66,7 @@ def _plain(milli: dict[Key, int], kind: str) -> float:
 
 
 def _tenants(milli: dict[Key, int], *, most: int) -> list[dict[str, Any]]:
-    """Those refused most, then those asking most."""
+    """Tenants that are refused most, then tenants that ask most."""
     # One by one: there can be a hundred thousand, and a list of them takes megabytes.
     every = (
         (-milli.get(("tenant_refused", name), 0), -asked, name)
@@ -80,7 +80,7 @@ def _tenants(milli: dict[Key, int], *, most: int) -> list[dict[str, Any]]:
 
 
 def _rules(milli: dict[Key, int], leased: LeasedKeys) -> list[dict[str, Any]]:
-    """What rules bound: of all tenants together, then of the busiest."""
+    """Demand that rules bound: all tenants together, then the busiest."""
     every = (
         (tenant != "", -asked, rule, tenant)
         for (kind, name), asked in milli.items()

@@ -9,7 +9,7 @@ from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.divisors import divisor
-from controlplane.gateway.servers.duplicates import MOST_RIVALS, SPARSE_RIVALS
+from controlplane.gateway.servers.duplicates import MAX_RIVALS, SPARSE_RIVALS
 from controlplane.gateway.servers.failed_calls import FailedCalls
 from controlplane.gateway.servers.kept import Kept
 from controlplane.gateway.servers.leased_keys import LeasedKeys
@@ -28,7 +28,7 @@ from fuseboard.contract.sync import SyncRequest
 MOST_SERVERS = 50_000
 
 #: Pods with news for Postgres, with those that were dropped.
-MOST_WAITING = 2 * MOST_SERVERS
+MAX_WAITING = 2 * MOST_SERVERS
 
 #: A pod that left is remembered this long, so that an overtaken heartbeat does not revive it.
 TOMBSTONE_S = 60.0
@@ -57,7 +57,7 @@ class Fleet:
         self.kept, self.series, self.failed_calls = Kept(), FleetSeries(), FailedCalls()
         self.tenant_hours = TenantHours()
         self.leased = LeasedKeys(clock)
-        #: What became of locks, and of work that must not be done twice, since this process started.
+        #: Outcomes of locks, and of work that must not be done twice, since this process started.
         self.primitive_events: Events = Counter()
         self.preservation = SelfPreservation()
         self.protection = FleetProtection(environment, clock.monotonic())
@@ -72,11 +72,14 @@ class Fleet:
         self._beat_ms, self._beats_per_s = beat_ms, beats_per_s
         self.refused_names = RefusedNames()
         self._room = Room()
-        #: Pods that were dropped for a new one. Primaries of Redis, and those that give no answer. Alerts
-        #: that this gateway said by itself, and that Postgres does not have.
-        self.dropped = self.primaries = self.primaries_down = self.unhanded = 0
+        #: Pods that were dropped for a new one.
+        self.dropped = 0
+        #: Primaries of Redis, and how many of them give no answer.
+        self.primaries = self.primaries_down = 0
+        #: Alerts that this gateway sent by itself, and that Postgres does not have.
+        self.unhanded = 0
         self._most = RecentMaximum()
-        #: Of this process: pods that send heartbeats, and those of them that may be spending.
+        #: Live pods seen by this process, and how many of them may be spending.
         self._here = self._spending_here = 0
         self._everywhere = self._present_everywhere = 0
         self._swept = clock.monotonic()
@@ -147,7 +150,7 @@ class Fleet:
             self._note_size(self._here + 1, self._spending_here + server.spending)
 
     def overdue(self, now: float) -> list[KnownServer]:
-        """Those whose next heartbeat is overdue."""
+        """Pods whose next heartbeat is overdue."""
         return [
             server
             for server in self.servers.values()
@@ -282,7 +285,7 @@ class Fleet:
         self.hand_over(name)
         # Its row must not stay, as if it were online. Without Postgres, such pods pile up: little is kept of
         # each, and nothing of those that have no row.
-        if server.may_have_row and len(self.dirty) < MOST_WAITING:
+        if server.may_have_row and len(self.dirty) < MAX_WAITING:
             server.strip(left_wall=wall)
             self.dirty[name] = self.urgent[name] = server
 
@@ -361,7 +364,7 @@ class Fleet:
         if beat.boot == server.beat.boot:
             return False
         rivals, spending = server.rivals, server.spending
-        server.hear_rival(beat, now, counted=counted, most=SPARSE_RIVALS if full else MOST_RIVALS)
+        server.hear_rival(beat, now, counted=counted, most=SPARSE_RIVALS if full else MAX_RIVALS)
         self.kept.note(server, server.kept_for)
         if (server.rivals, server.spending) == (rivals, spending):
             return False

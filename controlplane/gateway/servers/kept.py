@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 #: Counters of one heartbeat that are kept, packed. A pod of an ordinary service needs 1 to 4 KB.
 POINT_BYTES = 16_384
-#: The same while its token or its environment keeps too much: hardly more than the totals.
+#: Bytes while its token or its environment keeps too much: hardly more than the totals.
 SPARSE_POINT_BYTES = 256
 #: Breakers of one pod that are kept.
-MOST_BREAKERS = 500
+MAX_BREAKERS = 500
 SPARSE_BREAKERS = 4
 #: In an environment that keeps this many percent of its bound, a pod keeps one breaker, no cause of its
 #: pressure, and nothing of what protects its calls. So 50,000 pods fit into the container of the gateway.
 CROWDED_PERCENT = 125
 CROWDED_BREAKERS = 1
 
-#: What the pods of one token, and of one environment, may keep. Both are estimates of memory.
+#: Bounds of the pods of one token, and of one environment. Both are estimates of memory.
 TOKEN_BYTES = 96 * 1024 * 1024
 ENVIRONMENT_BYTES = 128 * 1024 * 1024
 
-#: What figures take for each byte of the newest counters: names and numbers become objects.
+#: Bytes of figures for each byte of the newest counters: names and numbers become objects.
 _FIGURES = 6
-#: What a breaker takes, with the entry of its row.
+#: Bytes of a breaker, with the entry of its row.
 _BREAKER_BYTES = 700
-#: What the failures of one dependency take, and each kind or call among them.
+#: Bytes of the failures of one dependency, and of each kind or call among them.
 _FAILURES_BYTES, _FAILED_BYTES = 400, 200
-#: What another process under the name of a pod takes.
+#: Bytes of another process under the name of a pod.
 _RIVAL_BYTES = 300
-#: What a name takes that only one pod counts for: the name, the sum, and their entries.
+#: Bytes of a name that only one pod counts for: the name, the sum, and their entries.
 _NAME_BYTES = 250
 
 _pack = msgpack.Encoder().encode
@@ -61,8 +61,8 @@ class Kept:
         self._environment_bytes = environment_bytes
 
     def cut(self, beat: SyncRequest, token: str) -> tuple[SyncRequest, bytes]:
-        """What is kept of a heartbeat, and its counters, packed."""
-        most, breakers = POINT_BYTES, MOST_BREAKERS
+        """The part of a heartbeat that is kept, and its counters, packed."""
+        most, breakers = POINT_BYTES, MAX_BREAKERS
         was_cut = beat.cut > 0
         if self.is_full(token):
             most, breakers = SPARSE_POINT_BYTES, SPARSE_BREAKERS

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 #: More names than this are not remembered, and count as new.
-MOST_NAMES = 200_000
+MAX_NAMES = 200_000
 
 #: Rows are numbered before they are committed, so the newest numbers are read again, for longer than a
 #: transaction of a gateway takes.
@@ -34,7 +34,7 @@ class KnownNames:
         for number, environment, name in rows:
             names = self._names.setdefault(environment, set())
             self._last = max(self._last, number)
-            if name not in names and self._count < MOST_NAMES:
+            if name not in names and self._count < MAX_NAMES:
                 names.add(name)
                 self._count += 1
         if self._last > before:

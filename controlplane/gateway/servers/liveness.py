@@ -63,7 +63,7 @@ class SelfPreservation:
     """Whether the silence is believed. ``frozen_since`` is monotonic; ``None`` when it is."""
 
     frozen_since: float | None = None
-    #: As of the last sweep, see ``observe``.
+    #: Counts of the last sweep, see ``observe``.
     silent: int = 0
     expected: int = 0
     #: When servers last fell silent, oldest first.

@@ -1,4 +1,4 @@
-"""What became of the locks of one process lately, and of its work that must not be done twice."""
+"""Recent outcomes of the locks of one process, and of its work that must not be done twice."""
 
 from collections import Counter
 from typing import Any, TypeAlias
@@ -11,9 +11,9 @@ from fuseboard.contract.primitives import LockCounters, OnceCounters, Primitives
 WINDOW_S = 600.0
 #: Heartbeats closer together than this share one point.
 SPACING_S = 60.0
-#: What a named lock takes in memory, with its entry.
+#: Bytes of a named lock in memory, with its entry.
 NAMED_BYTES = 200
-_MOST_NUMBER = 10**12
+_MAX_NUMBER = 10**12
 
 
 class _Counts(Struct, array_like=True, frozen=True, gc=False):
@@ -76,7 +76,7 @@ class PrimitiveTrack:
         return grown
 
     def lately(self) -> Events:
-        """What was counted within about ``WINDOW_S``."""
+        """Counts of about ``WINDOW_S``."""
         if len(self._points) < 2:
             return Counter()
         return _difference(self._points[0].packed, self._points[-1].packed)
@@ -92,7 +92,7 @@ def _difference(was: bytes, now: bytes) -> Events:
         for name in new.__struct_fields__:
             # A counter must not fall. If one does, counting starts again from here.
             if (grown := getattr(new, name) - getattr(old, name)) > 0:
-                found[kind, name] = min(grown, _MOST_NUMBER)
+                found[kind, name] = min(grown, _MAX_NUMBER)
     return found
 
 

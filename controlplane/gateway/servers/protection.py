@@ -16,7 +16,7 @@ _encode = msgspec.json.encode
 
 
 class FleetProtection:
-    """What one gateway decides for the pods of one environment."""
+    """The decisions of one gateway for the pods of one environment."""
 
     def __init__(self, environment: str, now: float) -> None:
         self.log = ControlLog(environment)

@@ -22,7 +22,7 @@ _SPACING_S = 2.0
 #: A rate over less than this is noise.
 _SHORTEST_S = 0.5
 
-#: What is counted, and of what: ``("tenant_refused", "t-17")``.
+#: Kind of a count and its name: ``("tenant_refused", "t-17")``.
 Key = tuple[str, str]
 
 #: Buckets of the store's answer times.
@@ -35,7 +35,7 @@ def pair(tenant: str, rule: str) -> str:
 
 
 class Contribution(Struct, frozen=True, gc=False):
-    """What one process adds to the fleet's rates, in thousandths per second."""
+    """The part of one process in the fleet's rates, in thousandths per second."""
 
     counts: dict[Key, int]
     #: The store's answers per bucket of ``LATENCY_EDGES_US``; empty when there were none.
@@ -121,7 +121,7 @@ class Track:
             del points[0]
 
     def contribution(self) -> Contribution:
-        """What this process counted lately."""
+        """The recent rates of this process."""
         if not self.counts:
             return NOTHING
         newest = self._points[-1]
@@ -249,7 +249,7 @@ def _counts(counted: Counters, elapsed_s: float) -> dict[Key, int]:
 
 
 def _add_rules(found: dict[Key, int], tenant: str, rules: Iterable[RuleCounters], milli: float) -> None:
-    """What each rule bound, refused, and would have refused."""
+    """Add the rates of rules: bound, refused, and would have refused."""
     for rule in rules:
         name = pair(tenant, rule.rule)
         for kind, count in (

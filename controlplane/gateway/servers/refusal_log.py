@@ -23,9 +23,9 @@ GROUPS, PER_GROUP, OF_OTHERS = 24, 3, 12
 #: Samples of one pod in one minute; it sends at most 32 in a heartbeat.
 PER_POD = 200
 #: A sample stands for at most so many refusals: two pods' worth of a flood.
-MOST_WEIGHT = 100_000.0
+MAX_WEIGHT = 100_000.0
 #: Spans that wait while Postgres is down: 5 minutes.
-MOST_WAITING = 20
+MAX_WAITING = 20
 
 _Group = tuple[str, str, Reason]
 
@@ -89,7 +89,7 @@ class RefusalLog:
         self._counts.refusal_samples_left_out += len(beat.refusals) - len(good)
         for sample in good:
             heard = Heard(wall - sample.ago_ms / 1000, beat.service, beat.server, sample)
-            environment.group(sample).offer(min(sample.weight, MOST_WEIGHT), heard)
+            environment.group(sample).offer(min(sample.weight, MAX_WEIGHT), heard)
 
     def finished(self) -> list[LoggedRefusal]:
         """The oldest span that is over; empty if there is none. It stays until ``drop``."""
@@ -114,7 +114,7 @@ class RefusalLog:
         ]
         self._environments = {}
         if rows:
-            if len(self._waiting) >= MOST_WAITING:
+            if len(self._waiting) >= MAX_WAITING:
                 self._counts.refusal_samples_left_out += len(self._waiting.popleft())
             self._waiting.append(rows)
         minute = span * SPAN_S // 60

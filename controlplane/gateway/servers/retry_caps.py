@@ -13,7 +13,7 @@ from controlplane.gateway.servers.rates import Key
 #: ``retries_per_s`` of an environment without a protection of pods.
 USUAL_PER_S = 10
 #: A pod's own floor is at most this.
-MOST_MILLI = 10_000
+MAX_MILLI = 10_000
 
 #: First calls per second, and pods that make them.
 Calling = tuple[float, int]
@@ -34,7 +34,7 @@ def cap_milli(
     allowed_per_s = (load_factor_percent - 100) / 100 / 2 * calls_per_s
     if allowed_per_s >= max(USUAL_PER_S, retries_per_s) or callers < 1:
         return None
-    return min(MOST_MILLI, max(0, int(allowed_per_s * 1000 / callers)))
+    return min(MAX_MILLI, max(0, int(allowed_per_s * 1000 / callers)))
 
 
 class RetryCaps:

@@ -1,4 +1,4 @@
-"""Which pod a full fleet drops for a new one."""
+"""The choice of the pod that a full fleet drops for a new one."""
 
 from controlplane.gateway.servers.server import KnownServer
 

@@ -50,7 +50,7 @@ class Row(Struct, gc=False):
     uncharged: list[list[str]]
 
 
-#: What pages display of ``PodLoad``.
+#: Fields of ``PodLoad`` that pages display.
 _LOAD = (
     "pressure",
     "cpu",
@@ -126,7 +126,7 @@ def _share(server: KnownServer) -> dict[str, int]:
 
 
 def _alone(server: KnownServer) -> dict[str, int]:
-    """What it allowed without Redis and has not reported, or did not count; 0 is left out."""
+    """Calls that it allowed without Redis and has not reported, or did not count; 0 is left out."""
     alone = server.beat.alone
     if alone is None:
         return {}
@@ -153,7 +153,7 @@ def _load(server: KnownServer) -> dict[str, object]:
 
 
 def _calls(server: KnownServer) -> dict[str, float]:
-    """What protects its calls, summed over all dependencies; 0 is left out."""
+    """Slots and rates of the protection of its calls, summed over all dependencies; 0 is left out."""
     found: dict[str, float] = {}
     for (kind, _), value in server.rates.counts.items():
         if field := _SLOTS.get(kind):

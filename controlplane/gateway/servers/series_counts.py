@@ -1,4 +1,4 @@
-"""What a pod counted between two heartbeats, as fields of series."""
+"""The counts between two heartbeats of a pod, as fields of series."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -121,7 +121,7 @@ class Calls(Protocol):
 
 
 def counted_of_calls(was: Mapping[str, Calls], now: Iterable[CallLoad], *, cut: bool) -> Counted:
-    """What bulkheads refused, and what became of retries, since the earlier heartbeat.
+    """Refusals of bulkheads and outcomes of retries since the earlier heartbeat.
 
     With ``cut``, the earlier list is not complete, so what is new in it counts from its next heartbeat.
     """

@@ -1,4 +1,4 @@
-"""What the pods of one environment counted in each 10 s, in memory until Postgres has it.
+"""The counts of an environment in each 10 s, in memory until Postgres has them.
 
 The difference between two heartbeats is spread evenly over the time between them, in whole numbers, so
 the sum over all spans is exactly what pods counted. A heartbeat counts only from the one before it. If one in
@@ -38,9 +38,9 @@ TOP_DEPENDENCIES = 1_000
 #: Things of one span before the busiest are chosen.
 MOST_THINGS = 20_000
 #: Pods with a series, of one gateway and environment. The totals contain all pods.
-MOST_PODS = 2_000
+MAX_PODS = 2_000
 #: Things of one span after the busiest are chosen: this many are in memory for 30 spans.
-MOST_CHOSEN = 1 + TOP_TENANTS + TOP_RULES + TOP_DEPENDENCIES + MOST_PODS
+MAX_CHOSEN = 1 + TOP_TENANTS + TOP_RULES + TOP_DEPENDENCIES + MAX_PODS
 
 #: A process this young is counted from its start if it is heard for the first time.
 YOUNG_MS = 15_000
@@ -95,7 +95,7 @@ class Span:
 
 @dataclass(slots=True)
 class _Piece:
-    """What a pod counted between two heartbeats."""
+    """The counters of a pod at two heartbeats."""
 
     name: str
     since: float
@@ -137,7 +137,7 @@ class FleetSeries:
         self._doubted: set[str] = set()
         #: Pieces of processes that were replaced, and those before a doubt.
         self._ended: list[_Piece] = []
-        #: What bulkheads refused since the last look. It counts when it is heard: an hour needs no more.
+        #: Refusals of bulkheads since the last look. They count when they arrive: an hour needs no more.
         self._of_calls: Counted = {}
         self._began: float | None = None
         #: A tenant was erased from Postgres, so that the writer must ask for the numbers of things again.
@@ -156,7 +156,7 @@ class FleetSeries:
             if pod is not None:
                 self._end(pod)
                 self._drop_doubt(name, pod)
-            # As if it had been heard when it started, if that is not long ago.
+            # A pod that started a moment ago counts from its start.
             pod = _Pod(beat.boot, 0, now - beat.up_ms / 1000, b"", cut=False)
             self._pods[name] = pod
             known = beat.up_ms <= YOUNG_MS
@@ -236,7 +236,7 @@ class FleetSeries:
             self._add_part(self._span(at), counted, 0, 1, 1)
 
     def _pieces(self) -> list[_Piece]:
-        """What can be counted now."""
+        """Pieces that can be counted now."""
         pieces, self._ended = self._ended, []
         heard, self._heard = self._heard, set()
         for name in heard:
@@ -320,11 +320,11 @@ class FleetSeries:
     def _room(self, span: Span, thing: Thing) -> bool:
         if thing[0] is POD:
             # The totals contain the others.
-            if span.pods >= MOST_PODS:
+            if span.pods >= MAX_PODS:
                 return False
             span.pods += 1
             return True
-        most = MOST_CHOSEN if span.chosen else MOST_THINGS
+        most = MAX_CHOSEN if span.chosen else MOST_THINGS
         if len(span.counted) < most or thing == THE_FLEET:
             return True
         span.floor = max(span.floor, 1)

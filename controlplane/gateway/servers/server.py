@@ -56,7 +56,7 @@ def _new_allowance() -> Allowance:
 
 @dataclass(slots=True, eq=False)
 class KnownServer:
-    """What the gateway knows of one server. Times ending in ``_wall`` are unix seconds, others monotonic."""
+    """One server as the gateway knows it. Times ending in ``_wall`` are unix seconds, others monotonic."""
 
     beat: SyncRequest
     seen: float
@@ -71,9 +71,9 @@ class KnownServer:
     retired: list[str] = field(default_factory=list)
     allowance: Allowance = field(default_factory=_new_allowance)
     track: Track = field(default_factory=Track)
-    #: What the protection of its calls did.
+    #: Counts of the protection of its calls.
     calls: CallTrack = field(default_factory=CallTrack)
-    #: What became of its locks, and of its work that must not be done twice.
+    #: Outcomes of its locks, and of its work that must not be done twice.
     primitives: PrimitiveTrack = field(default_factory=PrimitiveTrack)
     #: Its own 5xx answers per second, between its last two heartbeats.
     errors_per_s: float = 0.0
@@ -84,7 +84,7 @@ class KnownServer:
     rates: Contribution = NOTHING
     #: Whether a process of this name ever counted a request. Until then it is in no divisor of local shares.
     has_asked: bool = False
-    #: The same of the process that owns the name now. Another one can take the name without a request.
+    #: Whether the process that owns the name now did. Another one can take the name without a request.
     owner_has_asked: bool = False
     #: Bytes that are kept of its heartbeats, and the token they count for; see ``kept``.
     kept: int = 0
@@ -104,7 +104,7 @@ class KnownServer:
     may_have_row: bool = False
     #: When the last row was made of it, monotonic.
     written: float = float("-inf")
-    #: What the last row said, so that moments stay put from row to row.
+    #: Moments of the last row, so that they stay the same from row to row.
     mode_since: tuple[Mode, float] | None = None
     breaker_rows: dict[str, BreakerRow] = field(default_factory=dict)
 
@@ -233,7 +233,7 @@ class KnownServer:
         self.shed_by_priority = {} if self.adopted else _shed_rates(last, beat, now - self.seen)
         self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
         self.has_asked = self.has_asked or self.owner_has_asked
-        # What was counted is in the tracks, and what was wanted is in the answer.
+        # The tracks have the counters, and the answer has the ids that the pod wanted.
         beat = replace(beat, counters=_IN_TRACK, want=(), protection=())
         self.beat, self.seen, self.seen_wall, self.next_s = beat, now, wall, next_s
         self.adopted = False
@@ -283,7 +283,7 @@ class KnownServer:
 
 
 def contribution_of(server: KnownServer) -> Contribution:
-    """What this pod counted lately, and how full its bulkheads are."""
+    """The recent rates of this pod, and how full its bulkheads are."""
     rates, calls = server.track.contribution(), server.calls.counts()
     return Contribution({**rates.counts, **calls}, rates.latency) if calls else rates
 
@@ -301,7 +301,7 @@ def has_asked(counters: Counters) -> bool:
 
 
 def _pressed(beat: SyncRequest) -> tuple[object, ...]:
-    """What an operator waits for of a pod's load: not its figures."""
+    """The part of a pod's load that an operator waits for: not its figures."""
     return () if beat.load is None else (beat.load.level, beat.load.unready)
 
 

@@ -1,4 +1,4 @@
-"""What this gateway knows of pods, for web processes while Postgres is down."""
+"""The pods as this gateway knows them, for web processes while Postgres is down."""
 
 import asyncio
 from collections.abc import Iterable

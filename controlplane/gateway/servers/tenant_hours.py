@@ -1,4 +1,4 @@
-"""What tenants of one environment asked for in each hour, as pods tally it, until Postgres has it.
+"""Requests of the tenants of one environment by hour, as pods tally them, until Postgres has them.
 
 A tally counts in the hour in which it arrives, about a minute late. A tally that is repeated counts once. The
 names of tenants are kept as numbers, because there can be many.
@@ -12,18 +12,18 @@ from fuseboard.contract.sync import SyncRequest
 
 HOUR_S = 3_600
 #: Tenants of one hour, about 15 MB. The others are left out, and the hour is marked.
-MOST_TENANTS = 100_000
+MAX_TENANTS = 100_000
 #: Tenants that one pod brings into an hour: as many as an agent counts. So a pod that invents some leaves
 #: room for those of others.
-MOST_OF_POD = 10_000
+MAX_OF_POD = 10_000
 #: Requests of a tenant in an hour, as a column of Postgres takes them.
-MOST_COUNTED = 2**31 - 1
+MAX_COUNTED = 2**31 - 1
 #: A pod that is heard for this long and has sent no tally is of an older release.
 SILENT_S = 150.0
 #: How long after its end an hour stays in memory, while Postgres is down.
 KEPT_S = 3_600
 #: Between two looks, this much is known at most.
-_MOST_COVERED_S = 30.0
+_MAX_COVERED_S = 30.0
 #: Requests that were asked, and refused, in one number: half the memory of a pair.
 _ASKED, _REFUSED = 32, 2**32 - 1
 
@@ -54,14 +54,14 @@ class Hour:
         held = counts.get(number)
         if held is None:
             brought = self.brought.get(pod, 0)
-            if self.tenants >= MOST_TENANTS or brought >= MOST_OF_POD:
+            if self.tenants >= MAX_TENANTS or brought >= MAX_OF_POD:
                 self.partial = True
                 return
             self.brought[pod] = brought + 1
             self.tenants += 1
             held = 0
         # Pods are not trusted: a sum that Postgres does not take would be written again and again.
-        total = min((held >> _ASKED) + asked, MOST_COUNTED)
+        total = min((held >> _ASKED) + asked, MAX_COUNTED)
         counts[number] = total << _ASKED | min((held & _REFUSED) + min(refused, asked), total)
         self.dirty.add(part)
 
@@ -85,7 +85,7 @@ class Hour:
 class _Pod:
     boot: str
     since: float
-    #: Of its last tally; 0 if it sent none.
+    #: Number of its last tally; 0 if it sent none.
     number: int = 0
 
 
@@ -135,7 +135,7 @@ class TenantHours:
         self._covered_until = now
         if self._heard:
             hour = self._hour(wall)
-            hour.known_s = min(HOUR_S, hour.known_s + min(now - since, _MOST_COVERED_S))
+            hour.known_s = min(HOUR_S, hour.known_s + min(now - since, _MAX_COVERED_S))
         self._heard = False
         self._forget([at for at in self.hours if at + HOUR_S + KEPT_S <= wall])
         for name in [name for name in self._pods if name not in present]:

@@ -1,4 +1,4 @@
-"""Which pods may be unready because of pressure: few of a service, so that the others can serve.
+"""Pods may be unready because of pressure: few of a service, so that the others can serve.
 
 A pod asks in its heartbeat. It is granted a lease of 30 s, which its heartbeats renew. Each gateway
 decides for the pods that it hears: the sum of parts rounded down is at most the part of the sum.
@@ -16,7 +16,7 @@ from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
 LEASE_S = 30.0
-#: The same where heartbeats are so far apart that it would end before it is renewed.
+#: Length of a lease in heartbeats, where these are so far apart that it would end before it is renewed.
 LEASE_BEATS = 3
 LONGEST_LEASE_S = 600.0
 #: In a smaller service, each pod that serves matters more than one that is slow.
@@ -78,7 +78,7 @@ class _Service:
         return self.asking.pop(name, None) is not None
 
     def _rank(self, most: int, now: float) -> None:
-        """Those with a lease come first, then those that asked for longest."""
+        """Order the pods: those with a lease come first, then those that asked for longest."""
 
         def place(item: tuple[str, _Asking]) -> tuple[bool, float, str]:
             return item[1].until <= now, item[1].since, item[0]
@@ -110,7 +110,7 @@ class UnreadyLeases:
     def lease_ms(
         self, beat: SyncRequest, percent: int, servers: Iterable[KnownServer], next_s: float, now: float
     ) -> int:
-        """For how long this pod may be unready; 0 for not.
+        """Milliseconds during which this pod may be unready; 0 for not.
 
         ``percent`` is the part of the service; ``next_s`` the time to the pod's next heartbeat.
         """

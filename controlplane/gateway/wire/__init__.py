@@ -1,1 +1,1 @@
-"""What arrives and leaves: names, tokens, limits and problems of a heartbeat request."""
+"""The request of a heartbeat: names, tokens, limits and problems."""

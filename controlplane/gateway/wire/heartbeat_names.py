@@ -5,7 +5,7 @@ from fuseboard.contract.sync import SyncRequest
 from fuseboard.contract.words import is_slug, is_subject
 
 #: Names remembered: far more than fleets have, and a bound for a client that invents names.
-MOST_NAMES = 200_000
+MAX_NAMES = 200_000
 
 
 def _repeated(names: list[str]) -> Problem:
@@ -56,6 +56,6 @@ class HeartbeatNames:
             return
         if not is_slug(name):
             raise invalid_field(field, "expected a slug of at most 64 characters")
-        if len(self._known) >= MOST_NAMES:
+        if len(self._known) >= MAX_NAMES:
             self._known.clear()
         self._known.add(name)

@@ -16,7 +16,7 @@ KEEP_ALIVE_S = 75
 #: A fleet that lost its gateway reconnects all at once.
 BACKLOG = 4096
 
-#: For requests in flight after a SIGTERM.
+#: Time for requests in flight after a SIGTERM.
 GRACE_S = 2
 
 #: The application counts bodies exactly. The frames of chunks, which these limits count too, need room.
@@ -31,7 +31,7 @@ def gateway_config(
 
 
 def uvicorn_config(app: Any, *, http: Any = "httptools", **tls: Any) -> uvicorn.Config:
-    """The same without limits. The benchmark serves what it compares the gateway with like this."""
+    """A server without limits. The benchmark serves what it compares the gateway with like this."""
     return uvicorn.Config(
         app,
         loop="uvloop",

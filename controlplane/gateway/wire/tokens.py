@@ -7,7 +7,7 @@ from hmac import compare_digest
 from controlplane.gateway.wire import problems
 
 #: Headers remembered, and the length of each. One token has several spellings, with more spaces for example.
-MOST_PROVEN = 10_000
+MAX_PROVEN = 10_000
 LONGEST_PROVEN = 256
 
 #: Compared with the secret of an unknown selector, so that both refusals take equally long.
@@ -103,7 +103,7 @@ class TokenBook:
         if not compare_digest(sha256(parts[2]).digest(), expected) or token is None:
             return None
         if len(authorization) <= LONGEST_PROVEN:
-            if len(self._proven) >= MOST_PROVEN:
+            if len(self._proven) >= MAX_PROVEN:
                 self._proven.clear()
             self._proven[authorization] = token
         return token

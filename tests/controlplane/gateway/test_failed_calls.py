@@ -71,7 +71,7 @@ def test_what_pods_can_grow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         other = DependencyFailures(dependency=f"d{number}", kinds={"timeout": 1})
         kept.hear(empty, beat(failures=(other,)), NOON, first=False)
     found = document(kept)
-    assert len(found["calls"]) == failed_calls.MOST_CALLS
+    assert len(found["calls"]) == failed_calls.MAX_CALLS
     assert len(found["kinds"]) == failed_calls.STEPS
     assert kept.left_out == 3
     crowded = FailedCalls()
@@ -79,7 +79,7 @@ def test_what_pods_can_grow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         one = failures(1, kind=f"kind{number}", total=1)
         crowded.hear(empty, beat(f"pod-{number}", failures=one), NOON, first=False)
     (step,) = document(crowded)["kinds"]
-    assert len(step[1]) <= failed_calls.MOST_KINDS + 1
+    assert len(step[1]) <= failed_calls.MAX_KINDS + 1
     assert sum(step[1].values()) == 100
 
 

@@ -15,7 +15,7 @@ from controlplane.gateway.servers import calls as call_track
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.kept import Kept
-from controlplane.gateway.servers.retry_caps import MOST_MILLI, USUAL_PER_S, cap_milli
+from controlplane.gateway.servers.retry_caps import MAX_MILLI, USUAL_PER_S, cap_milli
 from controlplane.gateway.servers.rows import row_of
 from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.load import CallLoad, PodLoad, PriorityLoad, TierLoad
@@ -96,7 +96,7 @@ def test_a_cap_is_bounded_and_the_fleet_stays_within_its_load_factor(
         # Then the pods' own floors, together as many as this, are within the load factor.
         assert callers == 0 or (factor - 100) / 200 * calls >= max(USUAL_PER_S, retries_per_s)
         return
-    assert 0 <= cap <= MOST_MILLI
+    assert 0 <= cap <= MAX_MILLI
     assert callers * cap / 1000 <= (factor - 100) / 200 * calls + 1e-6
 
 
@@ -116,7 +116,7 @@ def test_no_number_of_a_pod_leaves_the_bounds_of_others(lies: list[tuple[int, in
         hear(fleet, beat("honest", protection=calling(5)))
         clock.turn(5.0)
         caps = part(fleet, beat("honest", protection=calling(5))).get("retry_caps", {})
-        assert all(0 <= cap <= MOST_MILLI for cap in caps.values())
+        assert all(0 <= cap <= MAX_MILLI for cap in caps.values())
     figures = add_figures([figures_of(fleet)]).protection["llm"]
     assert figures.limit <= 10_000
     assert figures.first_calls_per_s <= 2 * 10**6
@@ -308,7 +308,7 @@ async def test_the_answer_carries_both(clock: TurnedClock) -> None:
         clock.turn(5.0)
     assert answers[-1].unready_ms == 0
     assert any(answer.unready_ms == 30_000 for answer in answers)
-    assert 0 <= answers[-1].retry_caps["llm"] <= MOST_MILLI
+    assert 0 <= answers[-1].retry_caps["llm"] <= MAX_MILLI
     text = exporter(gateway)(None).decode()
     assert 'fuseboard_fleet_retry_cap{dependency="llm",environment="production"}' in text
     assert 'fuseboard_gateway_unready_granted_total{environment="production"} 2.0' in text

@@ -204,7 +204,7 @@ async def test_names_are_read_once_and_again_after_an_hour(
 def test_names_of_deleted_rows_are_forgotten_and_their_number_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("controlplane.gateway.servers.known_names.MOST_NAMES", 2)
+    monkeypatch.setattr("controlplane.gateway.servers.known_names.MAX_NAMES", 2)
     names = KnownNames()
     names.add([(30_000 + n, "production", f"pod-{n}") for n in range(5)], 100.0)
     assert [names.has("production", f"pod-{n}") for n in range(5)] == [True, True, False, False, False]

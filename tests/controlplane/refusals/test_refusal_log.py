@@ -15,8 +15,8 @@ from controlplane.gateway.postgres import refusal_rows
 from controlplane.gateway.postgres.refusal_rows import RefusalRows
 from controlplane.gateway.servers.refusal_log import (
     GROUPS,
-    MOST_WAITING,
-    MOST_WEIGHT,
+    MAX_WAITING,
+    MAX_WEIGHT,
     OF_OTHERS,
     PER_GROUP,
     PER_POD,
@@ -118,7 +118,7 @@ def test_a_lying_pod_adds_a_bounded_number_with_a_bounded_weight():
     clock.turn(SPAN_S)
     rows = log.finished()
     assert len(rows) <= GROUPS * PER_GROUP + OF_OTHERS
-    assert sum(row.weight for row in rows) == pytest.approx(PER_POD * MOST_WEIGHT)
+    assert sum(row.weight for row in rows) == pytest.approx(PER_POD * MAX_WEIGHT)
     assert counts.refusal_samples == PER_POD
     assert counts.refusal_samples_left_out == 50 * 60 - PER_POD
 
@@ -126,14 +126,14 @@ def test_a_lying_pod_adds_a_bounded_number_with_a_bounded_weight():
 def test_while_postgres_is_down_a_bounded_number_waits():
     clock, counts = TurnedClock(), Counts()
     log = RefusalLog(clock, counts)
-    for _ in range(MOST_WAITING + 7):
+    for _ in range(MAX_WAITING + 7):
         log.hear(beat(refusals=(sample(),)))
         clock.turn(SPAN_S)
     waiting = 0
     while log.finished():
         log.drop()
         waiting += 1
-    assert waiting == MOST_WAITING
+    assert waiting == MAX_WAITING
     assert counts.refusal_samples_left_out == 7
 
 

@@ -251,7 +251,7 @@ async def test_a_longer_outage_keeps_the_last_five_minutes(setting, database):
 async def test_names_are_bounded_and_the_refused_are_counted(setting, database, monkeypatch):
     from controlplane.series.kinds import TENANT
 
-    monkeypatch.setitem(series_frames.MOST_ENTITIES, TENANT, 2)
+    monkeypatch.setitem(series_frames.MAX_ENTITIES, TENANT, 2)
     gateway, writer = setting.gateway("g1")
     tenants = tuple(TenantCounters(tenant=f"t-{number}", allowed=1) for number in range(5))
     gateway.fleet("production").absorb(

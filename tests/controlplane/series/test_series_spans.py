@@ -364,7 +364,7 @@ def test_pods_are_counted_once_per_span_also_without_their_names():
 
 
 def test_a_span_keeps_a_bounded_number_of_pods_and_dependencies(monkeypatch):
-    monkeypatch.setattr(series_spans, "MOST_PODS", 5)
+    monkeypatch.setattr(series_spans, "MAX_PODS", 5)
     monkeypatch.setattr(series_spans, "TOP_DEPENDENCIES", 7)
     series = FleetSeries()
     for n in range(20):

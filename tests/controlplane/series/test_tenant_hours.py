@@ -128,7 +128,7 @@ async def test_an_older_pod_makes_the_tenants_without_a_tally_unknown(setting, d
 
 
 async def test_too_many_tenants_are_left_out_and_unknown(setting, database, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(tenant_hours, "MOST_TENANTS", 2)
+    monkeypatch.setattr(tenant_hours, "MAX_TENANTS", 2)
     gateway, writer = setting.gateway("g1")
     pods = Pods(setting)
     await pods.tally(gateway, 1, *(TenantTally(name, 1) for name in ("a", "b", "c", "a")))
@@ -137,7 +137,7 @@ async def test_too_many_tenants_are_left_out_and_unknown(setting, database, monk
 
 
 async def test_a_pod_leaves_room_for_the_tenants_of_others(setting, database, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(tenant_hours, "MOST_OF_POD", 2)
+    monkeypatch.setattr(tenant_hours, "MAX_OF_POD", 2)
     gateway, writer = setting.gateway("g1")
     pods = Pods(setting)
     await pods.tally(gateway, 1, *(TenantTally(name, 1) for name in ("a", "b", "invented", "a")))
