@@ -70,3 +70,14 @@ def test_only_an_admin_changes_rules_and_those_of_level_3_are_fixed(log_in: Any)
     assert ada.post("/alerts/rules", typed).status_code == 302
     assert stored() == {"redis-down": {"note": "Call Olga"}}
     assert ada.post("/alerts/rules", {"rule": "gone", "act": "save", "reason": WHY}).status_code == 404
+
+
+@pytest.mark.parametrize("act", ["save", "reset"])
+def test_an_empty_version_replaces_no_change_of_another_admin(log_in: Any, act: str) -> None:
+    client = log_in("ada")
+    typed = {"rule": "shed", "enabled": "on", "reason": WHY}
+    assert client.post("/alerts/rules", typed | {"act": "save", "critical": "20"}).status_code == 302
+    refused = client.post("/alerts/rules", typed | {"act": act, "version": ""})
+    assert refused.status_code == 422
+    assert "Enter a whole number" in refused.content.decode()
+    assert stored() == {"shed": {"critical": 0.2}}

@@ -45,8 +45,18 @@ class NumberField(forms.Field):
         return number
 
 
-class RuleForm(EditForm):
+class VersionedForm(EditForm):
+    """Without a version, the edit replaces what another person saved. An empty one is no version."""
+
     rule = TextField(64)
+    version = WholeField(required=False)
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request)
+        self.fields["version"].required = "version" in self.data
+
+
+class RuleForm(VersionedForm):
     warning = NumberField(required=False)
     critical = NumberField(required=False)
     clear_percent = WholeField(required=False)
@@ -55,7 +65,6 @@ class RuleForm(EditForm):
     level = WholeField(required=False)
     enabled = forms.BooleanField(required=False)
     note = TextField(LONGEST_NOTE + 1)
-    version = WholeField(required=False)
 
     @property
     def values(self) -> RuleValues:
@@ -76,10 +85,7 @@ class SaveForm(RuleForm):
         return f"Rule {rule} was changed. The next evaluation applies it."
 
 
-class ResetForm(EditForm):
-    rule = TextField(64)
-    version = WholeField(required=False)
-
+class ResetForm(VersionedForm):
     def save(self) -> str:
         rule, version = self.cleaned_data["rule"], self.cleaned_data["version"]
         set_rule(rule=rule, values=RuleValues(), expected_version=version, **self.common)
