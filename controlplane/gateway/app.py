@@ -16,6 +16,7 @@ from controlplane.breakers.override_in_gateways import MAX_BODY_BYTES as HOLD_BY
 from controlplane.breakers.override_in_gateways import PATH
 from controlplane.fleet.status_client import MAX_BODY_BYTES as QUESTION_BYTES
 from controlplane.fleet.status_client import PATH as FLEET_PATH
+from controlplane.gateway.answers.configuration import Configuration
 from controlplane.gateway.answers.overrides import read_handed_override
 from controlplane.gateway.emergency.answers import answer
 from controlplane.gateway.emergency.turns import MAX_BODY_BYTES as ONCALL_BYTES
@@ -28,7 +29,7 @@ from controlplane.gateway.wire import problems
 from controlplane.gateway.wire.problems import Problem
 from controlplane.gateway.wire.texts import cleaned, is_suspect
 from controlplane.gateway.wire.tokens import Token
-from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, decode_request
+from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, SyncRequest, decode_request
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -72,9 +73,9 @@ class GatewayApp:
             elif scope["path"] == PATH:
                 await self._hold(scope, receive, send)
             elif scope["path"] == FLEET_PATH:
-                await self._tell(scope, receive, send)
+                await self._fleet_status(scope, receive, send)
             elif scope["path"] == ONCALL_PATH:
-                await self._tell_gateway(scope, receive, send)
+                await self._emergency_turn(scope, receive, send)
             else:
                 await self._respond(send, *self._other(scope))
         except Problem as problem:
@@ -112,7 +113,7 @@ class GatewayApp:
         self.gateway.hold(read_handed_override(body, authorization))
         await self._respond(send, 200, b'{"held":"in memory"}', _JSON_HEADERS)
 
-    async def _tell(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _fleet_status(self, scope: Message, receive: Receive, send: Send) -> None:
         """A web process asks for the fleet while Postgres is down."""
         gateway = self.gateway
         body, authorization = await self._signed(scope, receive, most=QUESTION_BYTES)
@@ -122,7 +123,7 @@ class GatewayApp:
         told = await gateway.status_answers.tell(gateway.fleet(environment), gateway.handed_overrides.waiting)
         await self._respond(send, 200, told, _JSON_HEADERS)
 
-    async def _tell_gateway(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _emergency_turn(self, scope: Message, receive: Receive, send: Send) -> None:
         """Another gateway asks whether it must send an alert; also while none has its configuration."""
         gateway = self.gateway
         if scope["method"] != "POST":
@@ -150,44 +151,19 @@ class GatewayApp:
 
     def _answer(self, token: Token, body: bytes, address: str) -> bytes:
         gateway = self.gateway
-        try:
-            beat = decode_request(body)
-        except msgspec.ValidationError as error:
-            raise problems.invalid(error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise problems.malformed(error) from None
-        environment = beat.environment
-        if environment != token.environment:
-            raise problems.wrong_environment(environment)
-        configuration = gateway.configurations.get(environment)
-        if configuration is None:
-            raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
-        gateway.names.check(beat)
-        if is_suspect(body):
-            # Ids that the pod asks for stay: they are looked up, and not stored.
-            beat = replace(cleaned(beat), want=beat.want)
-        token.check_pod(beat.service, beat.server)
-        fleet = gateway.fleet(environment)
+        beat, configuration = self._read_heartbeat(token, body)
+        fleet = gateway.fleet(beat.environment)
         now, wall = gateway.clock.monotonic(), gateway.clock.wall()
         wait_s = fleet.wait_s(beat.server, now)
         if wait_s:
             raise problems.too_many(wait_s)
-        known, counted = fleet.servers.get(beat.server), True
+        known = fleet.servers.get(beat.server)
         stale = known is not None and known.is_stale(beat, wall=wall) and not known.may_return(beat)
         whole = beat
         if beat.refusals or beat.tally is not None:
             # Not kept with the pod: they are for the log, and for the figures of the hour.
             beat = replace(beat, refusals=(), tally=None)
-        if known is None:
-            self._admit_name(token, fleet, beat.server, now)
-        elif known.adds_a_process(beat, wall=wall):
-            # Counted like a new name, but answered: it may be a pod whose name another process took.
-            counted = not gateway.tokens.new_name_wait_s(token, now)
-        try:
-            if fleet.absorb(beat, now=now, wall=wall, token=token.selector, address=address, counted=counted):
-                gateway.hurry()
-        except FleetFull:
-            raise problems.not_ready("This environment has too many servers.") from None
+        self._absorb(token, fleet, beat, address, now=now, wall=wall)
         if not stale:
             gateway.coordination.refusals.hear(whole)
         fleet.tenant_hours.hear(whole, now, wall, stale=stale)
@@ -209,6 +185,44 @@ class GatewayApp:
                 now=now,
             ),
         )
+
+    def _read_heartbeat(self, token: Token, body: bytes) -> tuple[SyncRequest, Configuration]:
+        """The heartbeat, and the configuration of its environment. Raises ``Problem``."""
+        gateway = self.gateway
+        try:
+            beat = decode_request(body)
+        except msgspec.ValidationError as error:
+            raise problems.invalid(error) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise problems.malformed(error) from None
+        environment = beat.environment
+        if environment != token.environment:
+            raise problems.wrong_environment(environment)
+        configuration = gateway.configurations.get(environment)
+        if configuration is None:
+            raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
+        gateway.names.check(beat)
+        if is_suspect(body):
+            # Ids that the pod asks for stay: they are looked up, and not stored.
+            beat = replace(cleaned(beat), want=beat.want)
+        token.check_pod(beat.service, beat.server)
+        return beat, configuration
+
+    def _absorb(
+        self, token: Token, fleet: Fleet, beat: SyncRequest, address: str, *, now: float, wall: float
+    ) -> None:
+        """Take the heartbeat into the fleet, if its name may be new. Raises ``Problem``."""
+        gateway, known, counted = self.gateway, fleet.servers.get(beat.server), True
+        if known is None:
+            self._admit_name(token, fleet, beat.server, now)
+        elif known.adds_a_process(beat, wall=wall):
+            # Counted like a new name, but answered: it may be a pod whose name another process took.
+            counted = not gateway.tokens.new_name_wait_s(token, now)
+        try:
+            if fleet.absorb(beat, now=now, wall=wall, token=token.selector, address=address, counted=counted):
+                gateway.hurry()
+        except FleetFull:
+            raise problems.not_ready("This environment has too many servers.") from None
 
     def _admit_name(self, token: Token, fleet: Fleet, name: str, now: float) -> None:
         """Refuse a pod that is new everywhere, if its token has brought too many. Raises ``Problem``."""
