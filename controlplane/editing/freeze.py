@@ -10,7 +10,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
 from controlplane.errors import EditsFrozen, InvalidEdit, NotFound
 from controlplane.policies.models import Environment
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 
 log = structlog.get_logger(__name__)
 
@@ -34,9 +34,7 @@ def freeze_edits(*, environment: str, until: datetime, reason: str, actor: Actor
 
 def end_freeze(*, environment: str, reason: str, actor: Actor) -> None:
     """Allow edits again. Raises ``InvalidEdit`` if edits are not frozen."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     _write(environment, None, reason, actor, "edit_freeze.ended")
 
 

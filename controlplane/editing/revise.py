@@ -19,6 +19,7 @@ from controlplane.editing.freeze import check_not_frozen
 from controlplane.errors import NotFound
 from controlplane.notify_channels import CONFIG
 from controlplane.policies.history import Changed, store_revision
+from controlplane.policies.models import Revision as RevisionRow
 from controlplane.postgres import notify
 from controlplane.publishing.models import OutboxEntry
 from controlplane.publishing.publish import publish_promptly
@@ -100,9 +101,7 @@ def revise(
             epoch, number = take_revision(environment)
             if needs_approval:
                 check_not_frozen(environment)
-            revision = Revision(
-                environment=environment, epoch=epoch, number=number, actor=actor, reason=reason
-            )
+            revision = Revision(environment, epoch, number, actor, reason)
             yield revision
             if needs_approval:
                 gate.check(
@@ -128,18 +127,21 @@ def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None, 
     """Store the revision, and have it published after the commit."""
     first = revision.audit_lines[0] if revision.audit_lines else None
     environment = revision.environment
-    store_revision(
+    row = RevisionRow(
         environment=environment,
         epoch=revision.epoch,
         number=revision.number,
-        actor=revision.actor,
+        actor=revision.actor.name[:200],
+        role=revision.actor.role,
+        origin=revision.actor.origin,
         action=first.action if first else "",
-        target=first.target_name if first else "",
-        reason=revision.reason,
+        target=first.target_name[:200] if first else "",
+        reason=revision.reason[:500],
+        changed=len(revision.changes),
         restores=restores,
         reverts=reverts,
-        changes=revision.changes,
     )
+    store_revision(row, revision.changes)
     OutboxEntry.objects.create(
         environment=environment, epoch=revision.epoch, revision=revision.number, reset=resets_breaker
     )

@@ -9,7 +9,6 @@ import msgspec
 from django.db import connection
 from django.db.models import Min
 
-from controlplane.audit.actor import Actor
 from controlplane.policies.models import Change, Revision
 
 Fields = dict[str, Any]
@@ -44,34 +43,9 @@ class Changed:
     after: Fields | None
 
 
-def store_revision(
-    *,
-    environment: str,
-    epoch: int,
-    number: int,
-    actor: Actor,
-    action: str,
-    target: str,
-    reason: str,
-    restores: int | None,
-    reverts: int | None,
-    changes: Sequence[Changed],
-) -> None:
+def store_revision(row: Revision, changes: Sequence[Changed]) -> None:
     """Store a revision and its changes, in the transaction of the edit."""
-    row = Revision.objects.create(
-        environment=environment,
-        epoch=epoch,
-        number=number,
-        actor=actor.name[:200],
-        role=actor.role,
-        origin=actor.origin,
-        action=action,
-        target=target[:200],
-        reason=reason[:500],
-        changed=len(changes),
-        restores=restores,
-        reverts=reverts,
-    )
+    row.save()
     with connection.cursor() as cursor:
         for part in in_parts(changes):
             cursor.execute(_KEEP, [row.pk, encode([as_document(change) for change in part])])

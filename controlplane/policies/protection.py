@@ -90,7 +90,11 @@ def completed(document: Mapping[str, Any], shape: Shape) -> Document:
 
 
 def flat_protection(document: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"bulkhead": {"borrow": true}}`` to ``{"protection.bulkhead.borrow": True}``."""
+    """``{"bulkhead": {"borrow": true}}`` to ``{"protection.bulkhead.borrow": True}``.
+
+    A part without values has no flat field. ``changed`` stores none: a new part begins with all of its
+    values, and a part to observe without a time is left out.
+    """
     found: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, Mapping):

@@ -23,7 +23,7 @@ from controlplane.policies.limits import full_columns, own_columns
 from controlplane.policies.merge import RATE
 from controlplane.policies.models import Tenant
 from controlplane.policies.state import State, names_of, read_state
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 from fuseboard.contract.limit_fields import NUMBERS, QUOTAS
 from fuseboard.contract.words import Algorithm
 
@@ -103,9 +103,7 @@ def bulk_edit(
     ``InvalidEdit``, and ``EditConflict`` when the configuration was changed after
     ``expected_revision``, because the filter may match other tenants now.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     found = preview_bulk_edit(environment=environment, filter=filter, change=change)
     check_revision(environment=environment, expected=expected_revision)
     if not found:

@@ -18,6 +18,13 @@ class Times(TypedDict, total=False):
     between_parts_ms: int | None
 
 
+class Texts(TypedDict):
+    title: str
+    owner: str
+    fallback_note: str
+    runbook: str | None
+
+
 class NewDependency(Times, total=False):
     """A value that is left out, or is ``None``, is the default of its kind."""
 
@@ -97,18 +104,16 @@ def describe_dependency(
     *,
     environment: str,
     dependency: str,
-    title: str,
-    owner: str,
-    fallback_note: str,
-    runbook: str | None,
     expected_version: int | None,
     reason: str,
     actor: Actor,
+    **texts: Unpack[Texts],
 ) -> int:
     """Change the texts about a dependency."""
-    typed = {"title": title, "owner": owner, "fallback_note": fallback_note, "runbook": runbook or ""}
+    runbook = texts["runbook"] or ""
+    typed = {**texts, "runbook": runbook}
     edit = EntityEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
     )
-    missing = {"runbook": NotFound("runbook", runbook or "")}
+    missing = {"runbook": NotFound("runbook", runbook)}
     return save_call(edit, reason=reason, actor=actor, action="dependency.described", refers=missing)

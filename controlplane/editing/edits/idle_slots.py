@@ -4,14 +4,12 @@ from controlplane.audit.actor import Actor
 from controlplane.editing.plans import apply_plan, plan_from_document
 from controlplane.errors import InvalidEdit
 from controlplane.policies.older_defaults import divided_bulkheads
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 
 def share_idle_slots(*, environment: str, reason: str, actor: Actor) -> int:
     """Switch ``share_idle`` on in every bulkhead that has it off, in one revision. Return the revision."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     names = divided_bulkheads(environment)
     if not names:
         raise InvalidEdit({"dependencies": ["Every bulkhead shares its idle slots already."]})

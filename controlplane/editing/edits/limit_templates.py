@@ -94,17 +94,7 @@ def remove_template(
             raise InvalidEdit(
                 {"template": [f"It is followed by {who}: keep their values, or choose another template."]}
             )
-        state = read_state(environment, tenants=tenants_following(environment, {template}))
-        values = None if instead is None else state.get(("template", instead))
-        if instead is not None and (values is None or instead == template):
-            raise InvalidEdit({"instead": ["No other template has this name."]})
-        after = {
-            thing: _without(thing[0], fields, template, instead, values) for thing, fields in state.items()
-        }
-        wanted: Wanted = {thing: fields for thing, fields in after.items() if fields != state[thing]}
-        wanted["template", template] = None
-        fitted = wanted if instead is None else _fitted(environment, wanted, state)
-        write_changes(revision, [Changed(*thing, state[thing], fields) for thing, fields in fitted.items()])
+        write_changes(revision, _removal(environment, template, instead))
         revision.audit(
             "template.removed",
             target_kind="template",
@@ -191,8 +181,21 @@ def _check_version(environment: str, template: str, expected: int | None) -> Fie
     return now
 
 
+def _removal(environment: str, template: str, instead: str | None) -> list[Changed]:
+    """Return the changes of the template and of the limits that follow it."""
+    state = read_state(environment, tenants=tenants_following(environment, {template}))
+    values = None if instead is None else state.get(("template", instead))
+    if instead is not None and (values is None or instead == template):
+        raise InvalidEdit({"instead": ["No other template has this name."]})
+    after = {key: _without(key[0], fields, template, instead, values) for key, fields in state.items()}
+    wanted: Wanted = {key: fields for key, fields in after.items() if fields != state[key]}
+    wanted["template", template] = None
+    fitted = wanted if instead is None else _fitted(environment, wanted, state)
+    return [Changed(*key, state[key], fields) for key, fields in fitted.items()]
+
+
 def _without(kind: str, fields: Fields, template: str, instead: str | None, values: Fields | None) -> Fields:
-    """Return the fields of a thing after its limits stop following ``template``."""
+    """Return the fields of an entity after its limits stop following ``template``."""
     prefix = PREFIX.get(kind)
     after = dict(fields)
     for limit, columns in limits_in(prefix, fields).items() if prefix else ():

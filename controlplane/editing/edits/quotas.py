@@ -6,11 +6,13 @@ from typing import Unpack
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_entity import EntityEdit, save_call
+from controlplane.editing.edits.edit_entity import EntityEdit, save_call, section_of
 from controlplane.editing.rows.limit_checks import check_new_limit, given_columns
 from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields
 from controlplane.policies.limit_fields import LimitOptions, QuotaOptions, SubjectLimitOptions
+
+_callers = section_of("subject_limits")
 
 
 def set_tenant_quota(
@@ -32,10 +34,8 @@ def set_tenant_quota(
     """
     if expires_at is not None and timezone.is_naive(expires_at):
         raise InvalidEdit({"expires_at": ["Give the time zone."]})
-    given = given_columns(options)
-    check_new_limit(quota, given, reason)
-    given["expires_at"] = "" if expires_at is None else expires_at.isoformat()
-    typed = {"quotas": {quota: given}}
+    ends = {"expires_at": "" if expires_at is None else expires_at.isoformat()}
+    typed = {"quotas": {quota: _given(quota, options, reason) | ends}}
     edit = EntityEdit(
         environment=environment, kind="tenant", name=tenant, typed=typed, version=expected_version
     )
@@ -63,9 +63,7 @@ def set_tier_quota(
     **options: Unpack[QuotaOptions],
 ) -> int:
     """Set a quota for every tenant of the tier that does not override it. This is one write."""
-    given = given_columns(options)
-    check_new_limit(quota, given, reason)
-    typed = {"quotas": {quota: given}}
+    typed = {"quotas": {quota: _given(quota, options, reason)}}
     edit = EntityEdit(environment=environment, kind="tier", name=tier, typed=typed, version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="tier_quota.set")
 
@@ -90,9 +88,7 @@ def set_vendor_limit(
     **options: Unpack[LimitOptions],
 ) -> int:
     """Set a limit of the vendor for the whole fleet. By default it is a strict, reserved one."""
-    given = given_columns(options)
-    check_new_limit(name, given, reason)
-    typed = {"vendor_limits": {name: given}}
+    typed = {"vendor_limits": {name: _given(name, options, reason)}}
     edit = EntityEdit(
         environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
     )
@@ -123,19 +119,17 @@ def set_subject_limit(
     """Limit requests without a tenant by ``per``, or all requests to a ``service`` together. By default
     each pod applies its local share while Redis is down.
     """
-    given = given_columns(options)
-    check_new_limit(name, given, reason)
-    typed = {"subject_limits": {name: given}}
+    typed = {"subject_limits": {name: _given(name, options, reason)}}
     edit = EntityEdit(environment=environment, kind="environment", name=environment, typed=typed)
-    return save_call(edit, reason=reason, actor=actor, action="subject_limit.set", audited=_subject_limits)
+    return save_call(edit, reason=reason, actor=actor, action="subject_limit.set", audited=_callers)
 
 
 def remove_subject_limit(*, environment: str, name: str, reason: str, actor: Actor) -> int:
     edit = EntityEdit(environment=environment, kind="environment", name=environment, removed=(name,))
-    return save_call(
-        edit, reason=reason, actor=actor, action="subject_limit.removed", audited=_subject_limits
-    )
+    return save_call(edit, reason=reason, actor=actor, action="subject_limit.removed", audited=_callers)
 
 
-def _subject_limits(fields: Fields) -> Fields:
-    return {field: value for field, value in fields.items() if field.startswith("subject_limits.")}
+def _given(limit: str, options: LimitOptions, reason: str) -> Fields:
+    given = given_columns(options)
+    check_new_limit(limit, given, reason)
+    return given

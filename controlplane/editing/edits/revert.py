@@ -21,7 +21,7 @@ from controlplane.policies.merge import WHOLE, merge, units
 from controlplane.policies.models import Change
 from controlplane.policies.models import Revision as RevisionRow
 from controlplane.policies.state import EntityKey, State, read_state, tenants_following
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 #: The choice for a unit that another edit has changed since.
 OnConflict = Literal["keep", "overwrite", "fail"]
@@ -110,9 +110,7 @@ def revert(
     left to do, nothing is written. Raises ``EditConflict`` when an entity in question was changed after
     ``expected_revision``, and ``InvalidEdit`` when the result would contradict the rest.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     row = _revision(environment, number)
     found = _planned(environment, row, environment_of(environment).revision, things, on_conflict, check)
     _check_unmoved(environment, found, expected_revision)

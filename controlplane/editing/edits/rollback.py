@@ -9,7 +9,7 @@ from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
 from controlplane.policies.history import Changed, first_recorded, states_as_of
 from controlplane.policies.state import State, names_of, read_state
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 
 def rollback(
@@ -21,9 +21,7 @@ def rollback(
     written and the present revision is returned. Raises ``EditConflict`` when the configuration was
     changed after ``expected_revision``.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     head = environment_of(environment).revision
     _check_known(environment, to_revision, head)
     changes = changes_back(environment, to_revision)

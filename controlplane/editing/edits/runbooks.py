@@ -14,7 +14,7 @@ from controlplane.policies.models import Dependency, Runbook, RunbookRevision
 from controlplane.policies.runbook_texts import known_runbook, runbook_row, source_of
 from controlplane.runbooks.format import read_runbook
 from controlplane.runbooks.shipped import Text, shipped, split_title
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 
 LONGEST_BODY = 100_000
 #: Runbooks of the release count if they were edited, or if a dependency uses them.
@@ -69,9 +69,7 @@ def restore_runbook(*, runbook: str, number: int, expected_version: int, reason:
 
 def use_shipped_runbook(*, runbook: str, expected_version: int, reason: str, actor: Actor) -> int:
     """Apply the text of the release again, also that of later releases; returns the new version."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     default = _default(runbook)
     with _editing(runbook, expected_version, actor) as (row, before):
         if row.source:
@@ -82,9 +80,7 @@ def use_shipped_runbook(*, runbook: str, expected_version: int, reason: str, act
 
 def keep_edited_runbook(*, runbook: str, expected_version: int, reason: str, actor: Actor) -> None:
     """Note that a person has compared the text with the one of this release, and keeps it."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     default = _default(runbook)
     with _editing(runbook, expected_version, actor) as (row, before):
         row.default_title, row.default_body = default.title, default.body
@@ -95,9 +91,7 @@ def keep_edited_runbook(*, runbook: str, expected_version: int, reason: str, act
 
 def remove_runbook(*, runbook: str, expected_version: int, reason: str, actor: Actor) -> None:
     """Remove a runbook that no release has, with its revisions. The audit keeps its last text."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     if runbook in shipped():
         raise InvalidEdit({"runbook": ["A runbook of the release stays. Use its text instead."]})
     with _editing(runbook, expected_version, actor) as (row, _):

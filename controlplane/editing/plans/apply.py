@@ -10,7 +10,7 @@ from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.policies.conflicts import check_revision
 from controlplane.policies.history import Progress
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 
 def apply_plan(
@@ -36,14 +36,10 @@ def apply_plan(
     ``approved_request`` is the change request that was approved for this plan, where edits need
     approval. No transaction should be open: comparing takes seconds.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     # Before the comparison, which is expensive, and after it, for edits in the meantime.
     check_revision(environment=environment, expected=expected_revision)
-    found = difference(environment, plan, prune=prune)
-    if check is not None:
-        check(found)
+    found = _compared(environment, plan, prune, check)
     check_revision(environment=environment, expected=expected_revision)
     if not found:
         if inside is not None:
@@ -61,17 +57,20 @@ def apply_plan(
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
-            found = difference(environment, plan, prune=prune)
-            if check is not None:
-                check(found)
-        revision.audit(
-            action,
-            target_kind="environment",
-            target_name=environment,
-            before={"revision": revision.number - 1},
-            after={"revision": revision.number, "prune": prune, **found.by_kind},
-        )
+            found = _compared(environment, plan, prune, check)
+        named = {"target_kind": "environment", "target_name": environment}
+        after = {"revision": revision.number, "prune": prune, **found.by_kind}
+        revision.audit(action, **named, before={"revision": revision.number - 1}, after=after)
         write_changes(revision, found.changes, progress=progress)
         if inside is not None:
             inside(revision.number)
     return revision.number
+
+
+def _compared(
+    environment: str, plan: Plan, prune: bool, check: Callable[[Difference], None] | None
+) -> Difference:
+    found = difference(environment, plan, prune=prune)
+    if check is not None:
+        check(found)
+    return found

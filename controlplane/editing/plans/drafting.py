@@ -25,7 +25,7 @@ from controlplane.policies.drafts import Draft, DraftState
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import as_document
 from controlplane.postgres import session_lock
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 log = structlog.get_logger(__name__)
 
@@ -83,9 +83,7 @@ def upload(*, environment: str, filename: str, stream: IO[bytes], prune: bool, a
 
 def order(*, draft: UUID, reason: str, actor: Actor) -> Draft:
     """Apply a draft that was read, at once if it is small. Raises ``InvalidEdit``."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     ordered = Draft.objects.filter(pk=draft, state=DraftState.READ).update(
         state=DraftState.ORDERED, reason=reason, actor=_stored(actor)
     )
