@@ -1,5 +1,6 @@
 """Applies the rules to the fleet and keeps their alerts in Postgres. The worker runs it every 5 s."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -144,21 +145,8 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     document, done = measured(status), None
     if status.fleet.lagging and last is not None and lag_repair.FIELD in last.measured:
         done = document[lag_repair.FIELD] = last.measured[lag_repair.FIELD]
-    rows = {
-        row.key: row
-        for row in Alert.objects.filter(environment=environment)
-        .exclude(state=AlertState.RESOLVED)
-        .select_related("incident", "cause__incident")
-    }
-    by_id: dict[int | None, Alert] = {one.pk: one for one in rows.values()}
-    for one in by_id.values():
-        if one.cause_id in by_id:
-            # The instance that this evaluation may resolve, not a copy of how it was.
-            one.cause = by_id[one.cause_id]
-    firing = firing_severities(rows.values())
-    found = {one.key: one for one in evaluate(status, _ALERTS, firing)}
-    for key in found.keys() & _REFRESH_PODS:
-        found[key] = replace(found[key], detail=found[key].detail + lag_repair.done_about(done))
+    rows = _open_alerts(environment)
+    found = _findings(status, rows, lag_repair.done_about(done))
     idle = idle_keys(status)
     changes = []
     seen = []
@@ -192,6 +180,25 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     return changes
 
 
+def _findings(status: Status, rows: Mapping[str, Alert], refreshed: str) -> dict[str, Finding]:
+    found = {one.key: one for one in evaluate(status, _ALERTS, firing_severities(rows.values()))}
+    for key in found.keys() & _REFRESH_PODS:
+        found[key] = replace(found[key], detail=found[key].detail + refreshed)
+    return found
+
+
+def _open_alerts(environment: str) -> dict[str, Alert]:
+    rows = Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED)
+    by_id: dict[int | None, Alert] = {
+        row.pk: row for row in rows.select_related("incident", "cause__incident")
+    }
+    for one in by_id.values():
+        if one.cause_id in by_id:
+            # The instance that this evaluation may resolve, not a copy of how it was.
+            one.cause = by_id[one.cause_id]
+    return {row.key: row for row in by_id.values()}
+
+
 def _known(row: Alert) -> Known:
     return Known(
         state=AlertState(row.state),
@@ -207,23 +214,7 @@ def _write(
     row: Alert, after: Known, finding: Finding | None, level: int, now: float, *, hidden: bool
 ) -> bool:
     """Write an alert if anything about it changed. Returns whether it did."""
-    fields: dict[str, object] = {
-        "state": after.state.value,
-        "level": level,
-        "severity": after.severity,
-        "worst": "critical" if "critical" in (row.worst, after.severity) else after.severity,
-        "true_since": _moment(after.true_since),
-        "level_since": _moment(after.level_since),
-        "clear_since": _moment(after.clear_since),
-        "idle_since": _moment(after.idle_since),
-        "blind_since": (row.blind_since or _moment(now)) if hidden else None,
-    }
-    if after.state is AlertState.FIRING and row.fired_at is None:
-        fields["fired_at"] = _moment(now)
-    if after.state is AlertState.RESOLVED:
-        fields["resolved_at"] = _moment(now)
-        why = ResolvedWhy.CLEARED if after.idle_since is None else ResolvedWhy.NO_TRAFFIC
-        fields["resolved_why"] = why.value
+    fields = _state_fields(row, after, level, now, hidden=hidden)
     if finding is not None:
         fields |= {
             "text": finding.text[:500],
@@ -256,6 +247,27 @@ def _write(
     elif changed:
         row.save(update_fields=changed)
     return bool(changed)
+
+
+def _state_fields(row: Alert, after: Known, level: int, now: float, *, hidden: bool) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "state": after.state.value,
+        "level": level,
+        "severity": after.severity,
+        "worst": "critical" if "critical" in (row.worst, after.severity) else after.severity,
+        "true_since": _moment(after.true_since),
+        "level_since": _moment(after.level_since),
+        "clear_since": _moment(after.clear_since),
+        "idle_since": _moment(after.idle_since),
+        "blind_since": (row.blind_since or _moment(now)) if hidden else None,
+    }
+    if after.state is AlertState.FIRING and row.fired_at is None:
+        fields["fired_at"] = _moment(now)
+    if after.state is AlertState.RESOLVED:
+        fields["resolved_at"] = _moment(now)
+        why = ResolvedWhy.CLEARED if after.idle_since is None else ResolvedWhy.NO_TRAFFIC
+        fields["resolved_why"] = why.value
+    return fields
 
 
 def _moment(at: float | None) -> datetime | None:

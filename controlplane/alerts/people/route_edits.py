@@ -152,27 +152,9 @@ def plan_of(
     at: datetime | None = None,
 ) -> RoutePreview:
     """The receivers of an alert of this rule if it fires now, or at another time. Raises ``InvalidEdit``."""
-    problems = Problems()
-    if rule not in MUTABLE_RULES:
-        problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
-    known = RULE_OF_KEY.get(rule)
-    if dependency and (known is None or not known.of_dependency):
-        problems.add("dependency", f"Alerts of the rule {rule} are not about a dependency: leave it out.")
-    if severity not in SEVERITIES:
-        problems.add("severity", "Choose warning or critical.")
-    problems.settle()
-    here = environment_of(environment)
-    slug = here.slug
+    alert = _imagined(environment, rule, dependency, severity)
     moment = at or timezone.now()
-    alert = Alert(
-        environment=slug,
-        key=f"{rule}:{dependency}" if dependency else rule,
-        level=settings_of(here.alert_rules, rule).timing.level,
-        severity=severity,
-        subject_kind="breaker" if dependency else "servers",
-        subject_name=dependency,
-    )
-    book = read_address_book(slug)
+    book = read_address_book(alert.environment)
     facts = book.facts_of(alert)
     route = route_of(book.routes, facts, moment)
     receivers = {row.name: row for row in book.receivers}
@@ -181,7 +163,7 @@ def plan_of(
         route=route.name,
         owner=facts.owner,
         level=facts.level,
-        muted=mute_of(not_ended(slug, moment), alert, moment),
+        muted=mute_of(not_ended(alert.environment, moment), alert, moment),
         steps=[
             PlannedStep(
                 at=moment + timedelta(minutes=after_min),
@@ -192,6 +174,28 @@ def plan_of(
             )
             for number, (after_min, _) in enumerate(route.steps)
         ],
+    )
+
+
+def _imagined(environment: str, rule: str, dependency: str, severity: str) -> Alert:
+    """An alert of the rule. Raises ``InvalidEdit``."""
+    problems = Problems()
+    if rule not in MUTABLE_RULES:
+        problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
+    known = RULE_OF_KEY.get(rule)
+    if dependency and (known is None or not known.of_dependency):
+        problems.add("dependency", f"Alerts of the rule {rule} are not about a dependency: leave it out.")
+    if severity not in SEVERITIES:
+        problems.add("severity", "Choose warning or critical.")
+    problems.settle()
+    here = environment_of(environment)
+    return Alert(
+        environment=here.slug,
+        key=f"{rule}:{dependency}" if dependency else rule,
+        level=settings_of(here.alert_rules, rule).timing.level,
+        severity=severity,
+        subject_kind="breaker" if dependency else "servers",
+        subject_name=dependency,
     )
 
 
