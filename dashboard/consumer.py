@@ -141,7 +141,7 @@ def environment_of(query: str) -> str:
 
 
 async def _exists(environment: str) -> bool:
-    # What is read of an environment stays in memory, so a socket cannot ask for names that it makes up.
+    # Facts of an environment stay in memory, so a socket cannot ask for names that it makes up.
     if environment == DEFAULT_ENVIRONMENT or environment in hub.environments:
         return True
     return await sync_to_async(is_environment)(environment)

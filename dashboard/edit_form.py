@@ -19,7 +19,7 @@ Errors = Mapping[str, Iterable[Any]]
 
 
 class EditForm(forms.Form):
-    """What a person typed for one edit.
+    """The values that a person typed for one edit.
 
     Fields only read text. The edit function checks the values, for pages and API alike, and reports all
     problems at once: ``run_edit`` puts them beside the fields.

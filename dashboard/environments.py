@@ -17,7 +17,7 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT, is_slug
 @dataclass(frozen=True)
 class Elsewhere:
     environment: str
-    #: Of the same page there.
+    #: The address of the same page there.
     address: str
 
 

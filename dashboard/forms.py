@@ -10,7 +10,7 @@ from controlplane.errors import InvalidEdit
 from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
 from dashboard.words.moments import WRONG, moment_of
 
-#: What a browser sends for a date and a time.
+#: The format in which a browser sends a date and a time.
 MOMENT = "%Y-%m-%dT%H:%M"
 NOT_WHOLE = "Enter a whole number."
 _WHOLE = re.compile(r"-?[0-9]{1,18}")

@@ -48,7 +48,7 @@ class Socket(Protocol):
 
 
 class Known:
-    """What this process knows of one environment."""
+    """The facts that this process has of one environment."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -57,7 +57,7 @@ class Known:
         #: The alerts in Postgres, by key.
         self.alerts: dict[str, StoredAlert] = {}
         self.live: Live | None = None
-        #: Of the last drawing. Browsers notice by it that they have missed one.
+        #: The number of the last drawing. Browsers notice by it that they have missed one.
         self.rev = 0
 
 
@@ -69,7 +69,7 @@ class Hub:
         self._known: dict[str, Known] = {}
         self._sockets: dict[Topic, set[Socket]] = defaultdict(set)
         self._sent: dict[Topic, SentFragments] = {}
-        #: Of each topic that has sockets: the newest drawing, and when the hub began to read for it.
+        #: The newest drawing of each topic with sockets, and when the hub began to read for it.
         self._drawn: dict[Topic, tuple[float, Drawing]] = {}
         self._ticks = 0
         self._wake = asyncio.Event()

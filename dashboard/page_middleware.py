@@ -1,4 +1,4 @@
-"""What all pages share: the environment in the address, tables as files, and edits that need approval."""
+"""The middleware of pages: the environment in the address, tables as files, edits that need approval."""
 
 from collections.abc import Callable
 from typing import Any

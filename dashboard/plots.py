@@ -148,14 +148,14 @@ def band(segments: Iterable[tuple[str, float]]) -> SafeString:
 
 
 #: A larger fleet has one bar for the shared pods of each zone, and marks for so many of the others.
-MOST_MARKED = 200
-MOST_OTHERS = 60
+MAX_MARKED = 200
+MAX_OTHERS = 60
 Zones = Sequence[tuple[str, Sequence[tuple[str, str, str]]]]
 
 
 def fleet(zones: Zones) -> SafeString:
     """One mark per pod (name, kind, word), grouped by zone: the shape changes, not only the hue."""
-    if sum(len(members) for _, members in zones) > MOST_MARKED:
+    if sum(len(members) for _, members in zones) > MAX_MARKED:
         return _large_fleet(zones)
     across, pitch = 24, 15.5
     body, label, x, y = "", [], 0.0, 0.0
@@ -179,7 +179,7 @@ def _large_fleet(zones: Zones) -> SafeString:
     """1,000 marks cannot be told apart, and are more than a tick may send."""
     across, pitch = 24, 15.5
     most = max(len(members) for _, members in zones)
-    body, label, y, room = "", [], 0.0, MOST_OTHERS
+    body, label, y, room = "", [], 0.0, MAX_OTHERS
     for zone, members in zones:
         others = [one for one in members if one[1] != "shared"]
         shared, marked = len(members) - len(others), others[:room]

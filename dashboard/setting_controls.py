@@ -66,7 +66,7 @@ def _plain_id(name: str) -> str:
 
 
 class Typed:
-    """What was typed, read field by field. ``settle`` raises ``InvalidEdit`` with every wrong field."""
+    """Typed values, read field by field. ``settle`` raises ``InvalidEdit`` with every wrong field."""
 
     def __init__(self, data: Mapping[str, str]) -> None:
         self.data = data
@@ -95,7 +95,7 @@ class Typed:
 
 
 def setting_values(setting: Setting, present: Any) -> dict[str, str]:
-    """What the inputs of a setting display."""
+    """The values in the inputs of a setting."""
     name = f"protection.{setting.path}"
     if setting.kind in ("numbers", "words"):
         return {f"{name}.{tier}": str(one) for tier, one in zip(TIERS, present, strict=True)}

@@ -29,7 +29,7 @@ from dashboard.views.refusals import erasures, explain, refusal_log
 from dashboard.views.runbooks import runbook_edits, runbooks
 from dashboard.views.tenants import bulk, imports, tenant, tenants, tiers
 
-#: As in ``controlplane.urls``, for addresses of an environment, which have no pages but these.
+#: Addresses of an environment have no pages but these. ``controlplane.urls`` has the handler of the others.
 handler404 = "dashboard.views.page.page_not_found"
 
 urlpatterns = [

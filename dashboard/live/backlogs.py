@@ -1,4 +1,4 @@
-"""What the pages of backlogs display: depth, wait, dead jobs and workers, the fullest first."""
+"""The content of the pages of backlogs: depth, wait, dead jobs and workers, the fullest first."""
 
 from dataclasses import dataclass
 from math import ceil

@@ -1,4 +1,4 @@
-"""What only the page of one breaker displays: how calls failed, what each pod sees, and its past."""
+"""The content of the page of one breaker: how calls failed, what each pod sees, and its past."""
 
 from dataclasses import dataclass, replace
 
@@ -13,13 +13,13 @@ from dashboard.live.pod_lines import own_transitions
 from dashboard.live.timeline import RANGES, lanes, segments_of
 
 #: Pods that are listed, however many there are: those that differ first.
-MOST_DIFFERING = 40
-MOST_AGREEING = 24
+MAX_DIFFERING = 40
+MAX_AGREEING = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """What pods see. In a large fleet only those that differ are named."""
+    """The states that pods see. In a large fleet only those that differ are named."""
 
     #: See another state than the fleet, or decide alone.
     differing: tuple[PodView, ...] = ()
@@ -36,10 +36,10 @@ def agreement_of(breaker: Breaker | None) -> Agreement:
     seen = breaker.seen if breaker is not None else ()
     differing = [view for view in seen if breaker is not None and (view.face != breaker.face or view.local)]
     agreeing = [view for view in seen if breaker is not None and view.face == breaker.face and not view.local]
-    few = agreeing if len(agreeing) <= MOST_AGREEING else []
+    few = agreeing if len(agreeing) <= MAX_AGREEING else []
     return Agreement(
-        differing=tuple(differing[:MOST_DIFFERING]),
-        more_differing=max(0, len(differing) - MOST_DIFFERING),
+        differing=tuple(differing[:MAX_DIFFERING]),
+        more_differing=max(0, len(differing) - MAX_DIFFERING),
         agreeing=tuple(few),
         more_agreeing=len(agreeing) - len(few),
     )

@@ -30,7 +30,7 @@ class Breaker(BreakerStatus):
     face: BreakerLook
     #: The last seconds of calls: see ``plots.strip``.
     marks: str
-    #: Of the calls of the last minute; ``None`` if unknown.
+    #: The latency of calls in the last minute; ``None`` if unknown.
     p99_ms: float | None
     #: Six hours of states, as one strip.
     band: SafeString
@@ -47,7 +47,7 @@ class Breaker(BreakerStatus):
 
     @property
     def label(self) -> str:
-        """For people who do not see the ring."""
+        """The ring in words, for people who do not see it."""
         if self.override is not None:
             return f"{self.face.word} by {self.override.actor}"
         if self.why:
@@ -57,7 +57,7 @@ class Breaker(BreakerStatus):
 
     @property
     def shown_ratio(self) -> float:
-        """For the ring and the bar: what is counted now, or what was when it tripped."""
+        """The part of the ring and the bar that is filled: counted now, or when it tripped."""
         trip = self.trip
         if trip is None:
             return 1.0 if self.alone and self.why else self.ratio
@@ -78,7 +78,7 @@ class Breaker(BreakerStatus):
 
     @property
     def counted(self) -> str:
-        """The same in a cell of a table: "5 in a row", "18/24"."""
+        """The count in a cell of a table: "5 in a row", "18/24"."""
         if self.alone and self.why:
             return ""  # The windows of pods are not one window.
         trip = self.trip

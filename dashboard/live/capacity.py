@@ -1,4 +1,4 @@
-"""What the pages of bulkheads, retries and rate limits display: who is near a limit, worst first."""
+"""The content of the pages of bulkheads, retries and rate limits: who is near a limit, worst first."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ NEAR = 0.8
 #: The longest window whose use follows from the rate of the last seconds.
 _SHORT_S = 60
 #: Keys that the page of hot keys lists.
-MOST_HOT = 50
+MAX_HOT = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class LimitRow:
 
     @property
     def nearness(self) -> str:
-        """What follows the figures of its use."""
+        """The words after the figures of its use."""
         return ", over the limit" if (self.share or 0) > 1 else ", near the limit" if self.near else ""
 
     @property
@@ -183,9 +183,9 @@ def _limit_row(rule: RuleFigures, columns: dict[str, Any] | None) -> LimitRow:
 
 
 def hot_rows(facts: Facts) -> list[LimitRow]:
-    """The same, those that are asked for most first."""
+    """The rows of limits, those that are asked for most first."""
     rows = limit_rows(facts)
-    return sorted(rows, key=lambda row: (-row.asked_per_s, row.tenant, row.rule))[:MOST_HOT]
+    return sorted(rows, key=lambda row: (-row.asked_per_s, row.tenant, row.rule))[:MAX_HOT]
 
 
 def _leases_above(columns: dict[str, Any] | None) -> str | None:

@@ -36,13 +36,13 @@ class ChangeLine:
     at: float
     actor: str
     human: bool
-    #: As a heading, and as what the actor did to the target.
+    #: The action as a heading, and as a verb between the actor and the target.
     action: str
     verb: str
     target_kind: str
     target: str
     reason: str
-    #: Of an override; empty for none.
+    #: The ticket of an override; empty for none.
     ticket: str
     #: The values that the change replaced, and the new ones.
     before: str
@@ -50,7 +50,7 @@ class ChangeLine:
     revision: int | None
     #: Whether the revision changed the configuration.
     revertible: bool
-    #: Which token was used, and whose it was; empty for a person with a session.
+    #: The token that was used, and its owner; empty for a person with a session.
     by_token: str
     #: The request that made the change and its trace, as log lines name them; empty for a task.
     request_id: str

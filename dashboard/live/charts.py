@@ -1,4 +1,4 @@
-"""Which charts a page displays: the lines of each, as fields of stored series.
+"""The charts of a page: the lines of each, as fields of stored series.
 
 The browser fetches the figures from the API and draws them, see ``chart.js``. So a chart survives a
 restart of web, and costs the live socket nothing.
@@ -35,9 +35,9 @@ class Line:
     #: ``rate`` per second, ``percent`` of the fields in ``of``, ``peak`` as measured, or ``percentile``.
     how: str = "rate"
     of: tuple[str, ...] = ()
-    #: What a peak is divided by.
+    #: The number that divides a peak.
     divisor: float = 1
-    #: For a percentile, in percent.
+    #: The percentile, in percent.
     at: float = 0
     #: Names a colour and a dash: ``plain``, ``bad``, ``cut`` or ``human``.
     look: str = "plain"
@@ -55,7 +55,7 @@ class Chart:
     #: A line across the chart, and its name.
     limit: float | None = None
     limit_label: str = ""
-    #: Of the fields of a percentile, the upper edges in microseconds.
+    #: The upper edges of the fields of a percentile, in microseconds.
     edges: tuple[int, ...] = ()
     #: Marks besides those of the API.
     marks: tuple[Mark, ...] = ()
@@ -78,7 +78,7 @@ class Chart:
 
     @property
     def described(self) -> str:
-        """What the browser needs besides the figures, as JSON."""
+        """The values that the browser needs besides the figures, as JSON."""
         lines = [asdict(line) for line in self.lines]
         return json.dumps(
             {

@@ -37,7 +37,7 @@ class ItemList:
 
 @dataclass
 class SentFragments:
-    """What the browsers of one topic display, and what waits for a message."""
+    """The fragments that the browsers of one topic display, and changes that wait for a message."""
 
     html: dict[str, str] = field(default_factory=dict)
     lists: dict[str, ItemList] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class SentFragments:
 
 @dataclass(frozen=True)
 class Drawing:
-    #: What changed, as one message. ``None`` if every socket needs the whole: of the first drawing.
+    #: The changes as one message. ``None`` if every socket needs the whole page, as after the first drawing.
     changed: bytes | None
     page: dict[str, Any]
 
@@ -112,7 +112,7 @@ def _changes(
     rev: int,
     announce: str,
 ) -> bytes | None:
-    """As many changes as one message has room for, the most urgent first. The others wait."""
+    """Encode as many changes as one message has room for, the most urgent first. The others wait."""
     now = context["live"].facts.now
     queue = _queue(html, lists, sent, now=now)
     count = len(queue)
@@ -136,7 +136,7 @@ def _changes(
 
 
 def _queue(html: dict[str, str], lists: dict[str, ItemList], sent: SentFragments, *, now: float) -> list[str]:
-    """What differs from what was sent, the most urgent first. Notes since when each waits."""
+    """Return the fragments that differ from those sent, the most urgent first. Note since when each waits."""
     changed = [target for target, one in lists.items() if sent.lists.get(target) != one]
     changed += [target for target in html if sent.html.get(target) != html[target]]
     sent.waiting = {target: sent.waiting.get(target, now) for target in changed}
@@ -157,7 +157,7 @@ def _opening(html: str) -> str:
 def _with(
     chosen: Iterable[str], html: dict[str, str], lists: dict[str, ItemList], sent: SentFragments
 ) -> SentFragments:
-    """What browsers display after a message with these changes."""
+    """The fragments that browsers display after a message with these changes."""
     fresh = dict.fromkeys(chosen)
     after = sent.html | {target: html[target] for target in fresh if target in html}
     # An item that waits for its first message is not in its list yet.

@@ -1,4 +1,4 @@
-"""What other people change while a form is open: read once for each revision, not for each form."""
+"""Changes that other people make while a form is open: read once for each revision, not for each form."""
 
 from functools import lru_cache
 

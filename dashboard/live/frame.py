@@ -1,4 +1,4 @@
-"""What every page displays around its content: the environment of now, and the fleet as it was drawn last."""
+"""The frame of every page around its content: the environment of now, and the fleet as it was drawn last."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace

@@ -1,4 +1,4 @@
-"""What the page of locks displays: who holds which lock for how long, and what became of locks lately."""
+"""The content of the page of locks: who holds which lock for how long, and what became of locks lately."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from controlplane.alerts.rules.thresholds import LOCK_HELD_S
 from controlplane.status.locks import WINDOW_S, HeldLock, LocksStatus, PodLocks
 
 #: Rows of a table: the others are counted.
-MOST_ROWS = 100
+MAX_ROWS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockPodRow:
-    """Of one pod, or of all pods together. Counts are of the last 10 minutes."""
+    """The locks of one pod, or of all pods together. Counts are of the last 10 minutes."""
 
     name: str
     locks: Mapping[str, int]
@@ -29,7 +29,7 @@ class LockPodRow:
 
     @property
     def mean_wait_s(self) -> float | None:
-        """Of all attempts: one that another process was served before has waited, too."""
+        """The mean over all attempts. An attempt has also waited if another process got the lock first."""
         attempts = self.locks.get("acquired", 0) + self.locks.get("taken", 0)
         return self.locks.get("waited_ms", 0) / 1000 / attempts if attempts else None
 
@@ -61,11 +61,11 @@ def locks_page(status: LocksStatus) -> LocksPage:
     pods = [_row(server.name, one) for server, one in status.pods]
     fleet = LockPodRow(name="", locks=status.locks, once=status.once, holding=status.holding)
     return LocksPage(
-        held=status.held[:MOST_ROWS],
+        held=status.held[:MAX_ROWS],
         holding=status.holding,
         pods=_with_sum(fleet, [row for row in pods if row.locks or row.holding]),
         once=_with_sum(fleet, [row for row in pods if row.once]),
-        more=max(0, len(pods) - MOST_ROWS),
+        more=max(0, len(pods) - MAX_ROWS),
         without=status.without,
     )
 
@@ -75,4 +75,4 @@ def _row(name: str, one: PodLocks) -> LockPodRow:
 
 
 def _with_sum(fleet: LockPodRow, rows: list[LockPodRow]) -> tuple[LockPodRow, ...]:
-    return (fleet, *rows[:MOST_ROWS]) if len(rows) > 1 else tuple(rows)
+    return (fleet, *rows[:MAX_ROWS]) if len(rows) > 1 else tuple(rows)

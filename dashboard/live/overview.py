@@ -37,12 +37,12 @@ Event = ChangeLine | Transition | BreakerLine | PodLine
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedRow:
-    """What one tenant, or one quota of all tenants, asked for and was refused."""
+    """Requests of one tenant, or for one quota of all tenants, and how many were refused."""
 
     name: str
     refused: float
     requests: float
-    #: Of all refusals, 0 to 100.
+    #: The share of all refusals, 0 to 100.
     share: float
 
     @property
@@ -78,7 +78,7 @@ class Live:
     #: The fullest first.
     backlogs: tuple[BacklogRow, ...]
     locks: LocksStatus
-    #: What became of the calls to all dependencies, in words.
+    #: The results of the calls to all dependencies, in words.
     calls: str
     counts: tuple[tuple[BreakerLook, int], ...]
     events: tuple[Event, ...]
@@ -104,7 +104,7 @@ class Live:
 
     @property
     def inexact(self) -> str:
-        """What keeps the limits from being exact, in words."""
+        """The reason why limits are not exact now, in words."""
         return why_not_exact(self.fleet)
 
     @property
@@ -113,7 +113,7 @@ class Live:
 
     @property
     def allowed_alone(self) -> str:
-        """What a pod allows without Redis, in words."""
+        """The share that a pod allows without Redis, in words."""
         return texts.allowed_alone(self.fleet.divisor)
 
     @property
@@ -123,13 +123,13 @@ class Live:
 
     @property
     def worst_kind(self) -> str:
-        """For the favicon: ok, open, half or forced."""
+        """The kind of the favicon: ok, open, half or forced."""
         kind = self.breakers[0].face.kind if self.breakers else "closed"
         return {"open": "open", "half": "half", "forced": "forced", "pinned": "forced"}.get(kind, "ok")
 
     @property
     def title(self) -> str:
-        """For the tab: what is not normal, in as few words as possible, and an environment but production."""
+        """The title of the tab: what is not normal, in few words, and an environment but production."""
         words = [
             f"{count} {face.word.lower()}"
             for face, count in self.counts
@@ -142,7 +142,7 @@ class Live:
 
     @cached_property
     def frame(self) -> Frame:
-        """What every page displays of it. It is made once for all pages."""
+        """The part of it that every page displays. It is made once for all pages."""
         fleet = self.fleet
         return Frame(
             **fields_of(self.facts),

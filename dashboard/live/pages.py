@@ -1,4 +1,4 @@
-"""What each page displays, computed before anything of it is drawn."""
+"""The content of each page, computed before anything of it is drawn."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from dashboard.reader import Reader
 @dataclass(frozen=True)
 class Page:
     topic: Topic
-    #: For the template of the page and for its fragments alike.
+    #: The values for the template of the page and for its fragments.
     context: Context
 
 
@@ -33,7 +33,7 @@ def _section(topic: Topic) -> str:
 
 
 def frame_context(topic: Topic, frame: Frame) -> Context:
-    """What the template of every page needs, whatever its content is."""
+    """The values that the template of every page needs, whatever its content is."""
     reader = Reader(name="", role=topic.role)
     return {
         "frame": frame,

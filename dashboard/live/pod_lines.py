@@ -1,4 +1,4 @@
-"""What happened to pods, in lines: one for all pods to which the same happened at about the same time."""
+"""Events of pods in lines: one line for all pods to which the same happened at about the same time."""
 
 import re
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ class _Group:
 
     @property
     def common(self) -> PodEvent:
-        """What happened to most of them: the same, for different causes."""
+        """The event of most of them: they share a change, but have different causes."""
         return max(self.events, key=lambda event: event.pods)
 
     @property
@@ -95,7 +95,7 @@ def _without_starts(events: list[PodEvent]) -> list[PodEvent]:
 
 
 def own_transitions(events: Iterable[PodEvent], dependency: str) -> list[Transition]:
-    """Of pods' own breakers, beside the transitions of the fleet's; newest first."""
+    """The transitions of pods' own breakers, beside those of the fleet's; newest first."""
     found = []
     for group in _groups(event for event in events if event.kind == "breaker"):
         match = _BREAKER.fullmatch(group.common.detail)
@@ -132,7 +132,7 @@ def _names(event: PodEvent) -> tuple[str, ...]:
 
 
 def _change(event: PodEvent) -> str:
-    """What changed, without the cause."""
+    """The change without its cause."""
     return event.detail.partition(": ")[0] if event.kind == "mode" else event.detail
 
 

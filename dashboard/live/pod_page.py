@@ -1,4 +1,4 @@
-"""What only the page of one pod displays: who it is, and breakers and shares as it sees them."""
+"""The content of the page of one pod: who it is, and breakers and shares as it sees them."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,8 +13,8 @@ from dashboard.live.overview import Live
 from dashboard.live.servers import ServerRow, row_of
 
 #: Breakers that are listed: those that differ up to the first number, then others up to the second.
-MOST_DIFFERING = 100
-MOST_LIKE_THE_FLEET = 50
+MAX_DIFFERING = 100
+MAX_LIKE_THE_FLEET = 50
 #: A token that expires within this time is marked.
 ENDS_SOON = timedelta(days=14)
 
@@ -98,7 +98,7 @@ def pod_page(live: Live, name: str) -> PodPage | None:
 
 
 def page_of_old_pod(live: Live, server: Server) -> PodPage:
-    """Of a pod that left a while ago: it is in no list any more, but its row is still there."""
+    """The page of a pod that left a while ago: it is in no list any more, but its row is still there."""
     facts = live.facts
     return _page(live, row_of(server_status(server, facts), facts, live.fleet, live.breakers))
 
@@ -117,12 +117,12 @@ def _page(live: Live, row: ServerRow) -> PodPage:
 
 
 def breakers_on_pod(live: Live, server: Server) -> BreakersOnPod:
-    """Those that differ from the fleet first."""
+    """The breakers of a pod, those that differ from the fleet first."""
     fleet = {breaker.name: breaker.face for breaker in live.breakers}
     every = [_breaker(name, seen, fleet.get(name)) for name, seen in server.breakers.items()]
     every.sort(key=lambda row: (not row.differs, row.name))
     differing = sum(row.differs for row in every)
-    shown = every[: min(differing, MOST_DIFFERING) + MOST_LIKE_THE_FLEET]
+    shown = every[: min(differing, MAX_DIFFERING) + MAX_LIKE_THE_FLEET]
     return BreakersOnPod(rows=tuple(shown), differing=differing, more=len(every) - len(shown))
 
 

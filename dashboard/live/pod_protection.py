@@ -1,4 +1,4 @@
-"""What protects every pod, as the page of the pods displays it: parts that are on, and pods in trouble."""
+"""The protection of every pod, as its page displays it: parts that are on, and pods in trouble."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from controlplane.status.servers import spared_how
 from dashboard.live.servers import Fleet, ServerRow
 
 #: Pods that the list names. The alert, the API and the pages of the pods have all of them.
-MOST = 20
+MAX_SPARED = 20
 _PARTS = {"shedding": "shedding", "readiness": "readiness", "routes": "routes with an SLA"}
 
 
@@ -36,7 +36,7 @@ class PodsProtection:
     #: The parts that are on, in words.
     parts: str
     observed: tuple[ObservedLine, ...]
-    #: What was shed of the requests of each priority, the lowest first; empty while nothing is.
+    #: The shed requests of each priority, the lowest first; empty while none is shed.
     shed: tuple[str, ...]
     spared: tuple[SparedRow, ...]
     #: How many more there are than ``spared`` lists.
@@ -46,15 +46,15 @@ class PodsProtection:
 def pods_protection(facts: Facts, fleet: Fleet) -> PodsProtection:
     observes = facts.observes("shedding")
     rows = [_row(row, observes=observes) for row in fleet.rows if row.server.live and _is_listed(row)]
-    # Those that nothing spares first.
+    # Pods that nothing spares come first.
     rows.sort(key=lambda row: (not row.unhealthy, row.name))
     parts = [word for part, word in _PARTS.items() if part in facts.pod_protection]
     return PodsProtection(
         parts=", ".join(parts) or "off",
         observed=observed_lines(facts, facts.observing_now),
         shed=tuple(_shed_lines(facts)),
-        spared=tuple(rows[:MOST]),
-        more=len(rows[MOST:]),
+        spared=tuple(rows[:MAX_SPARED]),
+        more=len(rows[MAX_SPARED:]),
     )
 
 

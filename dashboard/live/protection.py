@@ -1,4 +1,4 @@
-"""What protects pods from one dependency, as its page displays it."""
+"""The protection of pods from one dependency, as its page displays it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ def duration(ms: float) -> str:
 
 
 def _suggestions(calls: CallFigures, bulkhead: Mapping[str, Any], tier: str) -> list[str]:
-    """What the present latency says about sizes."""
+    """Advice about sizes from the present latency."""
     if calls.mean_ms is None or calls.mean_ms <= 0 or not bulkhead:
         return []
     mean = duration(calls.mean_ms)

@@ -20,7 +20,7 @@ _Value = Callable[["Scene"], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What the values of one page are read from."""
+    """The sources of the values of one page."""
 
     live: Live
     #: That the runbook is read for.

@@ -36,7 +36,7 @@ class ServerRow(ServerStatus):
 
     @property
     def word_now(self) -> str:
-        """For the map: ``shared``, or ``last known: shared``."""
+        """The word on the map: ``shared``, or ``last known: shared``."""
         return self.word if self.heard or not self.server.live else f"Last known: {self.word.lower()}"
 
     @property
@@ -50,7 +50,7 @@ class ServerRow(ServerStatus):
 
     @property
     def kinds(self) -> str:
-        """For the filter: a live pod has its mode also beside a problem with the configuration."""
+        """The kinds for the filter: a live pod has its mode also beside a problem with the configuration."""
         if not self.server.live:
             return self.kind
         unhealthy = ("unhealthy",) if self.unhealthy else ()
@@ -66,7 +66,7 @@ class ServerRow(ServerStatus):
 
     @property
     def level(self) -> str:
-        """What the pod does because of its pressure."""
+        """The reaction of the pod to its pressure."""
         words = {"shed": "sheds the lowest tiers", "shed_hard": "serves only the highest tier"}
         if self.observes:
             words = {
@@ -160,7 +160,7 @@ def _limits(server: Server, facts: Facts, fleet: FleetSummary) -> str:
         return "rising"
     if (server.redis_p99_us or 0) > facts.store_deadline_us:
         return "partly local"
-    # Which pods made the local decisions is not known.
+    # The pods that made the local decisions are not known.
     return "exact" if fleet.measured and not fleet.decided_locally_per_s else "shared"
 
 

@@ -1,4 +1,4 @@
-"""What only the page of one tenant displays: its quotas, its parents, and the rollout of its last edit."""
+"""The content of the page of one tenant: its quotas, its parents, and the rollout of its last edit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -36,13 +36,13 @@ class Tile:
 
 
 def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
-    """What the history keeps."""
+    """The figures that the history keeps."""
     figures = facts.figures
     if not facts.heard:
         return {}
     # Without a call to Redis there is no response time, not one of 0 ms.
     p99 = {"p99": figures.store.p99_us / 1000} if figures.store.p99_us is not None else {}
-    # What nothing measures is not 0/s.
+    # A figure that nothing measures is not 0/s.
     rates = {
         "refused": figures.refused_per_s,
         "full": _full_per_s(facts),
@@ -76,7 +76,7 @@ def retry_load(facts: Facts) -> float | None:
 
 
 def calls_in_words(facts: Facts) -> str:
-    """What became of the calls to all dependencies."""
+    """The results of the calls to all dependencies."""
     if unknown := no_data_words(facts):
         return unknown
     calls = sum(traffic.calls_per_s for traffic in facts.figures.dependencies.values())
@@ -97,7 +97,7 @@ def _failed_percent(facts: Facts) -> float:
 
 
 def why_not_exact(fleet: FleetSummary) -> str:
-    """What keeps the limits from being exact, in words."""
+    """The reason why limits are not exact now, in words."""
     alone = (*fleet.local, *fleet.drill)
     if alone:
         decide = they(alone, "decides", "decide")

@@ -14,7 +14,7 @@ from dashboard.plots import short, svg
 
 RANGES = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400}
 _NAMES = {"15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h"}
-#: Of a breaker that no live pod reports, and of the time before the fleet was known.
+#: The state of a breaker that no live pod reports, and before the fleet was known.
 UNKNOWN = NO_DATA
 _WIDTH, _LEFT = 880, 86
 #: The mean width of a letter, and the space around a label.
@@ -100,7 +100,7 @@ def segments_of(status: BreakerStatus, facts: Facts, start: float, end: float) -
         state, since = UNKNOWN, max((server.last_seen for server in facts.servers), default=0.0)
     overrides = [override for override in facts.overrides(status.name) if override.expires_at > start]
     known_from = max(facts.known_from, status.dependency.added_at)
-    # What no pod sees now is not known until the end of the picture, which is a little later.
+    # A state that no pod sees now is unknown until the end of the picture, which is a little later.
     unknown = [(left, end if right >= facts.now else right) for left, right in facts.without_redis]
     return segments(own, state, since, start, end, overrides, known_from=known_from, unknown=unknown)
 
@@ -128,7 +128,7 @@ def _segment(start: float, end: float, state: str) -> Segment:
 
 
 def shares(found: Sequence[Segment], start: float, end: float) -> list[tuple[str, float]]:
-    """For ``plots.band``: kinds with their share of the time, in percent."""
+    """Return kinds with their share of the time, in percent, as ``plots.band`` takes them."""
     whole = max(1.0, end - start)
     return [(segment.kind, (segment.end - segment.start) / whole * 100) for segment in found]
 

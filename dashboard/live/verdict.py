@@ -56,7 +56,7 @@ class Condition:
 
 
 def _condition(key: str, sentence: Sentence, since: float | None = None) -> Condition:
-    """What is no alert."""
+    """A condition that is no alert."""
     dates = _DATES_INCIDENT.get(key, 0)
     return Condition(weight=WEIGHTS[key], sentence=sentence, since=since, dates_incident=dates)
 
@@ -68,7 +68,7 @@ class Verdict:
     more: int
     #: The headline when there is no sentence.
     calm: str
-    #: Of the present incident; ``None`` when what is active is no incident.
+    #: The start of the present incident; ``None`` without one.
     since: float | None
     #: The rest of the breakers and the pods, in words.
     breakers: str

@@ -33,7 +33,7 @@ class _Cell:
 @dataclass
 class DrawnRow:
     cells: list[str]
-    #: What a filter of the page compares: its words and its kinds.
+    #: A filter of the page compares these: the words and the kinds of the row.
     name: str
     kinds: list[str]
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 
-#: What a reader can choose for ``period``.
+#: The choices for ``period``.
 PERIODS = (
     ("1h", "Last hour"),
     ("24h", "Last 24 hours"),

@@ -1,4 +1,4 @@
-"""Which lists can be saved as a view, with which parameters; and the views that a page offers."""
+"""Lists that can be saved as a view, with their parameters; and the views that a page offers."""
 
 import re
 from collections.abc import Mapping

@@ -25,7 +25,7 @@ from controlplane.audit.export import harmless_cell
 from dashboard.tables.drawn_table import DrawnTable, drawn_table
 
 #: Rows of one file, and of one piece of a list that the page divides.
-MOST_ROWS, _PIECE = 200_000, 500
+MAX_ROWS, _PIECE = 200_000, 500
 #: Rows of a list of which the page draws only the newest.
 _LISTED = 10_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.IGNORECASE)
@@ -100,11 +100,11 @@ def _pieces(
     yield as_csv([table.headings])
     written, headings = 0, table.headings
     while True:
-        rows = [row.cells for row in _chosen(table, request.GET)][: MOST_ROWS - written]
+        rows = [row.cells for row in _chosen(table, request.GET)][: MAX_ROWS - written]
         written += len(rows)
         if rows:
             yield as_csv(rows)
-        if written >= MOST_ROWS or (len(table.rows) >= _LISTED and not table.following):
+        if written >= MAX_ROWS or (len(table.rows) >= _LISTED and not table.following):
             yield as_csv([[f"cut: only the first {written} rows"]])
             return
         if not table.following:
@@ -112,7 +112,7 @@ def _pieces(
         with _turn:
             found = _following(request, page, table.following)
         if found is None or found.headings != headings:
-            # What began with 200 can only end early. The last line says so.
+            # An answer that began with 200 can only end early. The last line says so.
             yield as_csv([[f"cut: the page changed after {written} rows"]])
             return
         table = found
@@ -152,7 +152,7 @@ def _chosen(table: DrawnTable, given: QueryDict) -> list[Any]:
     if wanted.removeprefix("-") not in keys:
         return rows
     place = keys.index(wanted.removeprefix("-"))
-    # What is empty comes last, in either order.
+    # Empty cells come last, in either order.
     filled = [row for row in rows if row.cells[place]]
     filled.sort(key=lambda row: _order(row.cells[place]), reverse=wanted.startswith("-"))
     return [*filled, *(row for row in rows if not row.cells[place])]

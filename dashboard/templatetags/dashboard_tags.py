@@ -157,7 +157,7 @@ def besides(errors: Mapping[str, Iterable[str]] | None, shown: str) -> dict[str,
 
 @register.inclusion_tag("dashboard/notice.html")
 def cautions(texts: Iterable[str]) -> dict[str, Any]:
-    """What an operator should look at."""
+    """Notices that an operator should look at."""
     return _notice(list(texts), "st-warn", "status", "warn")
 
 
@@ -230,14 +230,14 @@ def alert_url(subject: Subject) -> str:
 
 
 @register.filter
-def said(value: object) -> str:
+def value_text(value: object) -> str:
     """A field's value in a difference."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, dict):
-        return ", ".join(f"{name} {said(found)}" for name, found in value.items())
+        return ", ".join(f"{name} {value_text(found)}" for name, found in value.items())
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         return f"{datetime.fromisoformat(value).astimezone(UTC):%-d %B %Y %H:%M:%S} UTC"
     return f"{value:,}" if isinstance(value, int) else str(value) or "empty"
@@ -345,7 +345,7 @@ def seconds(milliseconds: int) -> str:
 
 @register.filter
 def initials(name: str) -> str:
-    """For the avatar."""
+    """The letters in an avatar."""
     parts = [part for part in name.replace("-", ".").replace("_", ".").replace("@", ".").split(".") if part]
     return "".join(part[0] for part in parts[:2]).upper() or "?"
 
@@ -362,7 +362,7 @@ def hm(at: float) -> SafeString:
 
 @register.filter("moment")
 def moment_filter(at: datetime | None, form: str) -> SafeString | str:
-    """As ``date``, with the local time as a tooltip."""
+    """Format like ``date``, with the local time as a tooltip."""
     return time_tag(at, date_filter(at, form)) if at is not None else ""
 
 

@@ -153,7 +153,7 @@ def _field(
 
 
 def _described(control_id: str, hint: str, errors: list[str]) -> dict[str, Any]:
-    """What ties a control to its hint and its error, for those who do not see them beside it."""
+    """Attributes that tie a control to its hint and its error, for those who do not see them beside it."""
     parts = [f"{control_id}_{part}" for part, shown in (("hint", hint), ("error", errors)) if shown]
     found: dict[str, Any] = {"aria-describedby": " ".join(parts)} if parts else {}
     return found | ({"aria-invalid": "true", "autofocus": True} if errors else {})

@@ -1,4 +1,4 @@
-"""What every page has in common: its reader, the live picture, the address of its socket."""
+"""The common parts of every page: its reader, the live picture, the address of its socket."""
 
 import time
 from collections.abc import Collection
@@ -96,7 +96,7 @@ def current_frame(environment: str, here: EnvironmentFacts | None = None) -> Fra
 
 
 def dependency_names(environment: str) -> QuerySet[Dependency, str]:
-    """For a list to choose from, by name."""
+    """The names in a list to choose from."""
     return Dependency.objects.filter(environment=environment).order_by("name").values_list("name", flat=True)
 
 
@@ -169,7 +169,7 @@ def not_found(request: HttpRequest, heading: str, text: str) -> HttpResponse:
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """For an address that no page has. Who is logged in keeps the frame, with its links and counts."""
+    """Answer an address that no page has. People who are logged in keep the frame, with links and counts."""
     heading, text = "Page not found", "The address may be outdated or mistyped."
     try:
         if reader_of(request) is not None:

@@ -1,4 +1,4 @@
-"""What the command palette can open, as data: only what the role of the reader permits.
+"""The entries of the command palette, as data: only what the role of the reader permits.
 
 The browser combines verbs with breakers, matches what is typed, and opens pages. Nothing is written here:
 a command that changes something opens its form, filled in.
@@ -84,7 +84,7 @@ def _breaker(row: Breaker, request: HttpRequest) -> Entry:
 
 
 def _verbs(request: HttpRequest) -> list[Entry]:
-    """What can be done to a breaker: the browser puts its name behind each.
+    """The actions for a breaker: the browser puts its name behind each.
 
     ``needs`` is the override that the action changes; ``lasts`` are the durations that the form offers.
     """
@@ -203,7 +203,7 @@ def _views(request: HttpRequest) -> list[Entry]:
 
 
 def _commands(request: HttpRequest) -> list[Entry]:
-    """What runs at once in the browser, and forms without an object."""
+    """Commands that run at once in the browser, and forms without an object."""
     ui = [
         _entry(f"ui:{run}", name, "Runs at once", ui=run, also=also)
         for run, name, also in (

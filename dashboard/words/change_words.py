@@ -1,4 +1,4 @@
-"""What a change of one thing means, in words: one line per unit, with the values before and after.
+"""A change of one thing in words: one line per unit, with the values before and after.
 
 Every page that shows a difference uses this: the previews of editors, revisions, reverts, imports and
 change requests.
@@ -17,7 +17,7 @@ from controlplane.policies.merge import RATE, units
 from controlplane.policies.models import STREAM_COLUMNS
 from dashboard.words.limit_values import value_words
 from dashboard.words.rate_words import limits_calls_at_once, rate_words
-from dashboard.words.setting_lines import column_label, lower_first, said, setting_words
+from dashboard.words.setting_lines import column_label, lower_first, setting_words, value_text
 from fuseboard.contract.limit_fields import BY_NAME, Choices, Number, Patterns, TimeZone
 from fuseboard.contract.words import Algorithm
 
@@ -80,8 +80,8 @@ def field_words(name: str, before: Any, after: Any) -> ChangeWords:
     """
     field, _, tier = name.partition(" of tier ")
     words = f"{setting_words(field)} (tier {tier})" if tier else setting_words(field)
-    said = _value(field, before), _value(field, after)
-    return ChangeWords(words, *said, fields=field, shrinks=_falls(before, after))
+    values = _value(field, before), _value(field, after)
+    return ChangeWords(words, *values, fields=field, shrinks=_falls(before, after))
 
 
 def _flat(quotas: Mapping[str, Fields]) -> Fields:
@@ -101,7 +101,7 @@ def _lines(
         if limit is None:
             for name in moved:
                 falls = _falls(before.get(name), after.get(name))
-                words = _said(name, before), _said(name, after)
+                words = _value_in(name, before), _value_in(name, after)
                 yield ChangeWords(setting_words(name), *words, fields=name, shrinks=falls)
             continue
         prefix, _, name = limit.partition(".")
@@ -118,7 +118,7 @@ def _template_lines(before: Fields, after: Fields) -> Iterator[ChangeWords]:
     moved = list(different(before, after))
     if "title" in moved:
         yield ChangeWords(
-            setting_words("title"), _said("title", before), _said("title", after), fields="title"
+            setting_words("title"), _value_in("title", before), _value_in("title", after), fields="title"
         )
     if not RATE.isdisjoint(moved):
         yield from _rate_lines("Rate", before, after, moved, ("", ""))
@@ -130,7 +130,7 @@ def _rate_lines(
 ) -> Iterator[ChangeWords]:
     old, new = (f" (tier {tier})" if tier else "" for tier in tiers)
     before = (rate_words(was) if was else "") + old
-    # The same rate from elsewhere is a change too: it follows the tier from now on, or no more.
+    # An equal rate from elsewhere is a change too: it follows the tier from now on, or no more.
     after = (rate_words(now) if now else "") + new
     if was and now and limits_calls_at_once(was) and limits_calls_at_once(now):
         yield from _slot_lines(name, was, now, moved)
@@ -143,7 +143,7 @@ def _rate_lines(
 
 
 def _slot_lines(name: str, was: Fields, now: Fields, moved: list[str]) -> Iterator[ChangeWords]:
-    """Of calls at once: the rate in words does not say for how long one of them may last."""
+    """How long calls at once may last: the rate in words does not include it."""
     for field in moved:
         if field.rpartition(".")[2] == "window_s":
             before, after = (column_words("window_s", each) for each in (was, now))
@@ -174,10 +174,10 @@ def column_words(column: str, columns: Fields) -> str:
         return rate_words(value) if value else "none"
     described = BY_NAME.get(column)
     if described is None or isinstance(described, Choices | Patterns | TimeZone):
-        return said("", value) if value not in (None, "", []) else "none"
+        return value_text("", value) if value not in (None, "", []) else "none"
     if isinstance(described, Number) or column in WORDS:
         return value_words(described, value) or "none"
-    return said("", value)
+    return value_text("", value)
 
 
 def _value(name: str, value: Any) -> str:
@@ -185,7 +185,7 @@ def _value(name: str, value: Any) -> str:
         return ""
     column = name.rpartition(".")[2]
     known = column in BY_NAME or column in ("expires_at", "returns_to")
-    return column_words(column, {column: value}) if _is_limit(name) and known else said(name, value)
+    return column_words(column, {column: value}) if _is_limit(name) and known else value_text(name, value)
 
 
 def _columns(prefix: str, name: str, fields: Fields) -> dict[str, Any]:
@@ -241,11 +241,11 @@ def _is_limit(name: str) -> bool:
     return name.partition(".")[0] in _PREFIXES
 
 
-def _said(name: str, fields: Fields) -> str:
+def _value_in(name: str, fields: Fields) -> str:
     if name in fields:
-        return said(name, fields[name])
+        return value_text(name, fields[name])
     if not fields:
         return ""
     if name.startswith("protection."):
         return "off"
-    return said(name, _LEFT_OUT[name]) if name in _LEFT_OUT else ""
+    return value_text(name, _LEFT_OUT[name]) if name in _LEFT_OUT else ""

@@ -41,7 +41,7 @@ class TiersAsOf:
 
 
 class TiersWith:
-    """The same after some changes: a tenant may follow a tier that is changed with it."""
+    """Tiers after some changes: a tenant may follow a tier that is changed with it."""
 
     def __init__(self, tiers: Tiers, changes: Iterable[Any]) -> None:
         self._tiers = tiers

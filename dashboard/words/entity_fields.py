@@ -126,7 +126,7 @@ OWN: dict[str, tuple[OwnField, ...]] = {
 
 
 def choices_of_sizes() -> list[tuple[str, str]]:
-    """What a new dependency can get. The queue of a shorter timeout waits for half of it."""
+    """The sizes of bulkheads for a new dependency. The queue of a shorter timeout waits for half of it."""
     sizes = [(size, size_words(size, timeout_ms=NEW_TIMEOUT_MS)) for size in PRESETS["bulkhead"]]
     return [*sizes, (NO_PROTECTION, "none: no bulkhead, no retries")]
 

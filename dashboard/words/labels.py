@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.status.incidents import CAUSES
 from dashboard.words.store_errors import mode_cause_words
 
-#: What a plan did, as a key of its counts: ``tenant.changed``.
+#: Key of the counts of a plan -> what the plan did: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
 #: Cause of a transition, as it is stored.
@@ -64,12 +64,12 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     ]
     shown = sorted(fields, key=_weight)
     limits = [field for field in shown if field.endswith(" limit")]
-    # Of a limit: its size, its burst, its window and whether it refuses. The page of the quota has the rest.
+    # The size, burst and window of a limit, and whether it refuses. The page of the quota has the rest.
     besides = [field for field in shown if field.endswith((" burst", " window_s", " shadow"))]
     counts = [field for field in shown if _COUNT.fullmatch(field)]
     shown = counts or ([*limits[:2], *besides[:3]] if limits else shown[:2])
-    was = ", ".join(_said(field, old[field]) for field in shown if old.get(field) not in (None, ""))
-    now = ", ".join(_said(field, new[field]) for field in shown if new.get(field) not in (None, ""))
+    was = ", ".join(_value_text(field, old[field]) for field in shown if old.get(field) not in (None, ""))
+    now = ", ".join(_value_text(field, new[field]) for field in shown if new.get(field) not in (None, ""))
     # Values that differ by less than the texts show, such as seconds, are not a change to a reader.
     return ("" if was == now else was, now)
 
@@ -86,7 +86,7 @@ def _planned(field: str, value: Any) -> str:
     if isinstance(value, list):
         return f"{field.replace('_', ' ')} {', '.join(map(str, value)) or 'none'}"
     moment = f"{str(value)[:16].replace('T', ' ')} UTC"
-    return f"until {moment}" if field.endswith("expires_at") else _said(field, value)
+    return f"until {moment}" if field.endswith("expires_at") else _value_text(field, value)
 
 
 def _flat(fields: dict[str, Any] | None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _weight(field: str) -> tuple[int, str]:
     return (first.index(last) if last in first else len(first), field)
 
 
-def _said(field: str, value: Any) -> str:
+def _value_text(field: str, value: Any) -> str:
     if field == "mode":
         return str(value).replace("_", " ")
     if field in _COUNTED:
@@ -112,7 +112,7 @@ def _said(field: str, value: Any) -> str:
     if field == "kind":
         return drill_words(str(value)) if str(value) in _DRILLS else f"kind {value}"
     if field.endswith("_until_us") and isinstance(value, int):
-        # Of a part that only observes.
+        # A part observes only until then.
         moment = datetime.fromtimestamp(value / 1_000_000, UTC)
         return f"{field.removesuffix('_until_us').replace('_', ' ')} until {moment:%Y-%m-%d %H:%M} UTC"
     if field == "expires_at":
@@ -145,12 +145,12 @@ def cause_words(cause: str) -> str:
 
 
 def state_verb(state: str, *, own: bool = False) -> str:
-    """What a breaker does that changes to a state; with ``own``, what a pod does with its own breaker."""
+    """The verb for a breaker that changes to a state; with ``own``, for a pod and its own breaker."""
     return {"open": "opened", "half_open": "probes with" if own else "is probing"}.get(state, state)
 
 
 def policy_words(policy: str) -> str:
-    """What a limit does without Redis."""
+    """The effect of a failure policy: what a limit does without Redis."""
     return {
         "fail_open": "allows",
         "fail_closed": "refuses",
@@ -160,7 +160,7 @@ def policy_words(policy: str) -> str:
 
 
 def event_words(kind: str) -> str:
-    """What happened to a pod."""
+    """An event of a pod in words."""
     return {
         "joined": "Joined",
         "left": "Left",
@@ -200,5 +200,5 @@ def request_words(state: str) -> str:
 
 
 def drill_words(kind: str) -> str:
-    """What a drill simulates."""
+    """The outage that a drill simulates."""
     return _DRILLS.get(kind, kind)

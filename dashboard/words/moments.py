@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-#: For a refused text.
+#: The error for a refused text.
 WRONG = "Enter a date and a time from 2000 to 2999, in UTC or with an offset, such as 2030-01-31T18:00+01:00."
-#: As in the API. Near the ends of the calendar, one day more or another time zone is no time at all.
+#: Accepted years, as in the API. At the ends of the calendar, another time zone can be no time at all.
 _YEARS = range(2000, 3000)
 
 

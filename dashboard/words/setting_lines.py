@@ -10,7 +10,7 @@ from dashboard.words.entity_fields import OWN
 from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 
 _OWN = {own.name: own.label.partition(":")[0] for each in OWN.values() for own in each}
-#: What a form or a plan writes before the name of a limit.
+#: Prefixes that a form or a plan writes before the name of a limit.
 _LIMITS = frozenset(("limit", "quotas", "vendor_limits", "subject_limits"))
 #: Columns of a limit that are no field of its contract.
 _COLUMNS = {
@@ -38,7 +38,7 @@ def column_label(column: str) -> str:
     return _column(column)[0]
 
 
-def said(field: str, value: Any) -> str:
+def value_text(field: str, value: Any) -> str:
     """Return a value with the unit of its field."""
     if field in ("runbook", "parent") and not value:
         return "none"
@@ -53,7 +53,8 @@ def said(field: str, value: Any) -> str:
         of = [f"{tier} " for tier in TIERS] if field in _FOR_EACH_TIER else [""] * len(value)
         after = f" {unit}" if unit else ""
         return (
-            ", ".join(f"{who}{said('', one)}{after}" for who, one in zip(of, value, strict=False)) or "none"
+            ", ".join(f"{who}{value_text('', one)}{after}" for who, one in zip(of, value, strict=False))
+            or "none"
         )
     if isinstance(value, dict):
         # A route.

@@ -2,7 +2,7 @@
 
 import re
 
-#: What a person reads -> an error of the client of Redis.
+#: Text for people -> an error of the client of Redis.
 _STORE_ERRORS = {
     "connection refused": re.compile(r"ConnectionRefused|Errno 111|Connection refused"),
     "connection reset": re.compile(r"ConnectionReset|BrokenPipe|Errno 104|Connection (reset|closed|lost)"),
@@ -19,7 +19,7 @@ _STORE_ERRORS = {
     "certificate not accepted": re.compile(r"SSL|CERTIFICATE"),
     "no answer in time": re.compile(r"Timeout|timed out"),
 }
-#: What the agent itself says before the error.
+#: The words of the agent before the error.
 _BEFORE_ERROR = re.compile(r".*, last: |never reached: |answers, but: ")
 
 

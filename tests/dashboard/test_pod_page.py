@@ -11,7 +11,7 @@ from controlplane.accounts.models import AgentToken
 from controlplane.fleet.models import Server
 from controlplane.shares.models import Piece
 from controlplane.status.read_facts import read_facts
-from dashboard.live.pod_page import MOST_DIFFERING, MOST_LIKE_THE_FLEET
+from dashboard.live.pod_page import MAX_DIFFERING, MAX_LIKE_THE_FLEET
 from dashboard.live.topics import PAGES, Topic, fragments
 
 
@@ -51,8 +51,8 @@ def test_a_breaker_that_is_not_configured_any_more_is_no_error(log_in: Any) -> N
 def test_many_breakers_make_no_long_page(log_in: Any) -> None:
     put_server("web-1", breakers=[breaker(f"dep-{number:03}", local=True) for number in range(400)])
     html = page(log_in)
-    assert html.count("decides alone") == MOST_DIFFERING + MOST_LIKE_THE_FLEET
-    assert f"{400 - MOST_DIFFERING - MOST_LIKE_THE_FLEET} more, not listed" in text_of(html)
+    assert html.count("decides alone") == MAX_DIFFERING + MAX_LIKE_THE_FLEET
+    assert f"{400 - MAX_DIFFERING - MAX_LIKE_THE_FLEET} more, not listed" in text_of(html)
 
 
 def test_its_token_and_address_are_displayed(log_in: Any) -> None:

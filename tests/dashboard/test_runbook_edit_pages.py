@@ -12,7 +12,7 @@ from controlplane.editing.edits import runbooks
 from controlplane.policies import runbook_texts
 from controlplane.policies.models import Runbook, RunbookRevision
 from controlplane.runbooks.shipped import Text, shipped
-from dashboard.views.runbooks.text_difference import MOST_LINES, difference_of
+from dashboard.views.runbooks.text_difference import MAX_LINES, difference_of
 from tests.controlplane.accounts.permission_lists import RUNBOOK
 from tests.dashboard.test_incident_pages import text
 
@@ -182,7 +182,7 @@ def test_two_texts_are_compared_line_by_line() -> None:
     assert kinds.count("gap") == 1
     assert kinds.count("same") == 12, "three lines on each side"
     assert difference_of("a", "a").lines == ()
-    assert difference_of("x\n" * MOST_LINES, "y").too_long
+    assert difference_of("x\n" * MAX_LINES, "y").too_long
 
 
 def _base(form: str) -> str:

@@ -64,7 +64,7 @@ def test_a_list_in_pages_is_followed_to_its_end(log_in, production, monkeypatch)
 
 def test_a_file_is_bounded_and_says_so(log_in, production, monkeypatch):
     many_tenants(130)
-    monkeypatch.setattr(table_files, "MOST_ROWS", 100)
+    monkeypatch.setattr(table_files, "MAX_ROWS", 100)
     rows = file(log_in("ada"), "/tenants?csv=h-t&q=many")
     assert len(rows) == 102
     assert rows[-1] == ["cut: only the first 100 rows"]

@@ -6,7 +6,7 @@ import pytest
 from editor_steps import bulk_shown
 
 from controlplane.policies.models import Revision, Tenant, TenantQuota, TierQuota
-from dashboard.views.tenants.bulk import MOST_SELECTED
+from dashboard.views.tenants.bulk import MAX_SELECTED
 from dashboard.words.rate_words import window_words
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,8 +40,8 @@ def test_only_what_was_selected_changes(log_in: Any, many: list[str]) -> None:
 
 def test_a_selection_is_bounded_and_needs_the_right(log_in: Any, many: list[str]) -> None:
     client = log_in("ada")
-    shown = client.get("/tenants/bulk", {"b": [f"x{n}" for n in range(MOST_SELECTED + 5)]})
-    assert f"{MOST_SELECTED} selected" in shown.content.decode()
+    shown = client.get("/tenants/bulk", {"b": [f"x{n}" for n in range(MAX_SELECTED + 5)]})
+    assert f"{MAX_SELECTED} selected" in shown.content.decode()
     client = log_in("olga")
     assert "bulk-selected" not in client.get("/tenants").content.decode()
     assert client.get("/tenants/bulk", {"b": "shop-1"}).status_code == 403

@@ -70,7 +70,7 @@ class RouteForm(EditForm):
 
     def save(self) -> str:
         typed = {name: self.cleaned_data[name] for name in _VALUES}
-        # What is no day is refused with the others.
+        # An unknown day is refused together with the other values.
         typed["days"] = tuple(_DAYS.get(day, -1) for day in typed["days"])
         typed["zone"] = typed["zone"] or "UTC"
         name, place = self.cleaned_data["name"], self.cleaned_data["place"]
@@ -158,7 +158,7 @@ def _plan(environment: str, asked: QueryDict) -> RoutePreview:
 
 
 def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> dict[str, Any]:
-    """What was typed, or the route to change, or an empty form."""
+    """The typed values, or the route to change, or an empty form."""
     if typed is not None and typed.get("act") == "put":
         return {
             **typed.dict(),

@@ -134,7 +134,7 @@ def _page(
 
 
 def _form(typed: Mapping[str, str] | None, row: RuleInForce) -> dict[str, Any]:
-    """What was typed, or what is in force. The default is the hint of each field."""
+    """The typed values, or those in force. The default is the hint of each field."""
     timing, threshold = row.settings.timing, row.settings.threshold
     default = row.default
     form: dict[str, Any] = {

@@ -77,7 +77,7 @@ def incident_file(request: HttpRequest, number: int) -> HttpResponse:
 
 @require_GET
 def shared_report(request: HttpRequest, token: str) -> HttpResponse:
-    """For whoever has the link: the report alone, without a form and without a way into the application."""
+    """The report for people with its link: without a form, and without a way into the application."""
     found = shared_incident(token)
     if found is None:
         return _outside(request, {}, 404)

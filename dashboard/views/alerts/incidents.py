@@ -35,7 +35,7 @@ _LINES = 60
 _STATES = (("", "Any state"), ("open", "Open"), ("closed", "Closed"))
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 #: Incidents that another one can be merged into.
-_MOST_TARGETS = 50
+_MAX_TARGETS = 50
 
 
 @require_GET
@@ -166,7 +166,7 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
     others = incidents(row.environment).filter(merged_into=None).exclude(pk=row.pk)
     context |= {
         "splittable": [(alert.id, alert.text) for alert in keys.values()] if len(keys) > 1 else [],
-        "targets": [(one.pk, f"{one.pk}: {one.title}") for one in others[:_MOST_TARGETS]],
+        "targets": [(one.pk, f"{one.pk}: {one.title}") for one in others[:_MAX_TARGETS]],
         "longest": LONGEST_NOTE,
     }
     return render(request, "dashboard/incident.html", context, status=status)

@@ -23,7 +23,7 @@ _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
 
 
 class MuteForm(EditForm):
-    """What the preview shows, and the button *Start* starts."""
+    """The mute that the preview shows and the button *Start* starts."""
 
     rule = TextField(200)
     dependency = TextField(200)
@@ -66,7 +66,7 @@ def mutes(request: HttpRequest) -> HttpResponse:
 
 
 def ended_text(row: Mute) -> str:
-    """What follows when a mute ends, or one period of it."""
+    """The message after a mute, or one period of it, was ended."""
     rest = "Alerts that still fire are sent."
     if row.ended_at is None:
         starts, _ = period_of(row, timezone.now())

@@ -32,7 +32,7 @@ from fuseboard.contract.words import OverrideMode, is_slug
 log = structlog.get_logger(__name__)
 
 #: Each breaker is one transaction, and the operator waits for all of them.
-MOST = 50
+MAX_SELECTED = 50
 _LASTS = tuple(choice for choice in OverrideForm.LASTS if choice[0] != "until")
 
 
@@ -62,17 +62,17 @@ def open_selected(request: HttpRequest) -> HttpResponse:
     if not may_for_some(request.user, "override_breaker", environment_in(request)):
         raise PermissionDenied("This needs the role operator.")
     asked = request.POST if request.method == "POST" else request.GET
-    names = list(dict.fromkeys(name for name in asked.getlist("b")[: 4 * MOST] if is_slug(name)))
+    names = list(dict.fromkeys(name for name in asked.getlist("b")[: 4 * MAX_SELECTED] if is_slug(name)))
     context = context_of(request, "selection")
-    # What is sent is compared with the breakers of now.
+    # A sent form is compared with the breakers of now.
     live = (current_live if request.method == "POST" else recent_live)(environment_in(request))
     found = [breaker for name in names if (breaker := live.breaker(name)) is not None]
     chosen = [breaker for breaker in found if _may_open(request, breaker)]
     problem = ""
     if not names:
         problem = "Select at least one breaker."
-    elif len(names) > MOST:
-        problem = f"{len(names)} breakers are selected. Select at most {MOST}."
+    elif len(names) > MAX_SELECTED:
+        problem = f"{len(names)} breakers are selected. Select at most {MAX_SELECTED}."
     form = OpenSelectedForm(request.POST if request.method == "POST" else None, initial={"lasts": "15"})
     status = 422 if problem else 200
     results: list[Result] = []

@@ -23,7 +23,7 @@ from dashboard.live.timeline import RANGES, range_name
 from dashboard.reader import actor_of, check_owner
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views.breakers import without_postgres
-from dashboard.views.breakers.breaker_selection import MOST
+from dashboard.views.breakers.breaker_selection import MAX_SELECTED
 from dashboard.views.breakers.override_form import OverrideForm
 from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, recent_live, show
 from dashboard.views.runbooks.runbook_html import Drawing, draw_runbook
@@ -46,7 +46,7 @@ _NEEDS_OVERRIDE = ("extend", "automatic")
 @require_role("viewer")
 def breakers(request: HtmxHttpRequest) -> HttpResponse:
     state = {"pinned": "forced"}.get(request.GET.get("state", ""), request.GET.get("state", ""))
-    return show(request, "breakers", "breakers.html", states=_STATES, state=state, most_selected=MOST)
+    return show(request, "breakers", "breakers.html", states=_STATES, state=state, most_selected=MAX_SELECTED)
 
 
 @require_http_methods(["GET", "POST"])
@@ -62,7 +62,7 @@ def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
 @require_POST
 @require_role("viewer")
 def breaker_preview(request: HtmxHttpRequest, name: str) -> HttpResponse:
-    """What the form would do, in words; nothing is done."""
+    """Show in words what the form would do, and do nothing."""
     found = current_live(environment_in(request)).breaker(name)
     check_owner(request, "override_breaker", _owner(found))
     if found is None:
@@ -265,7 +265,7 @@ def _failing(found: Breaker) -> str:
 
 
 def preview(found: Breaker, data: Any) -> Preview | None:
-    """What the change would affect, before it is made; ``None`` until the form says enough."""
+    """Return what the change would affect, before it is made; ``None`` until the form says enough."""
     act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
     if act in _NEEDS_OVERRIDE and found.override is None:
         return None

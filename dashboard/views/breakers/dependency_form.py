@@ -74,7 +74,7 @@ def typed_settings(data: Mapping[str, str]) -> DependencySettings:
 
 
 def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
-    """What the inputs display: the row, with the values of presets that the address names.
+    """The values in the inputs: the row, with the values of presets that the address names.
 
     A dependency that was never edited and has no protection shows the presets of its kind, switched on.
     """

@@ -36,7 +36,7 @@ from dashboard.words.change_words import change_words
 from dashboard.words.setting_lines import wrong_lines
 
 #: Differences that the preview lists.
-_MOST = 30
+_MAX_LINES = 30
 
 
 class DependencyForm(EditForm):
@@ -83,7 +83,7 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @require_role("viewer")
 def dependency_preview(request: HttpRequest, name: str) -> HttpResponse:
-    """What saving would change, and advice about it; nothing is written."""
+    """Show what saving would change, with advice. Write nothing."""
     _editable(request, name)
     return render(
         request, "dashboard/setting_preview.html", _preview(environment_in(request), name, request.POST)
@@ -110,7 +110,7 @@ def _preview(environment: str, name: str, data: Mapping[str, str]) -> dict[str, 
     lines = change_words(change)
     ignored = [ignored_words(environment, newly_used([change]))]
     advice = [*advice_about(after), *queue_max_after(environment, [change]), *filter(None, ignored)]
-    return {"changes": lines[:_MOST], "more": len(lines[_MOST:]), "advice": advice}
+    return {"changes": lines[:_MAX_LINES], "more": len(lines[_MAX_LINES:]), "advice": advice}
 
 
 def _page(

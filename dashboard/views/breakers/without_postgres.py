@@ -1,4 +1,4 @@
-"""What an operator may do to a breaker while Postgres is unavailable: through Redis, and recorded later.
+"""Overrides and resets while Postgres is unavailable: through Redis, and recorded later.
 
 Without Redis as well, an override to open goes to the gateways, which keep it in memory. In either
 case, the gateways count how many pods apply it.

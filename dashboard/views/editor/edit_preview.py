@@ -1,4 +1,4 @@
-"""What saving an edit would change, in words, and what it would have changed in the last days."""
+"""The preview of an edit: what it would change, in words, and would have changed in the last days."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from dashboard.words.rate_words import ends_words
 from dashboard.words.setting_lines import wrong_lines
 
 #: Lines of a preview.
-_MOST = 40
+_MAX_LINES = 40
 #: Fields that change which requests are refused, so that a replay can show a difference.
 _REPLAYED = frozenset({"quotas", "tier", "suspended"})
 
@@ -32,7 +32,7 @@ _REPLAYED = frozenset({"quotas", "tier", "suspended"})
 @require_POST
 @for_editors
 def edit_preview(request: HttpRequest, kind: str) -> HttpResponse:
-    """What saving would change, in words. Nothing is written."""
+    """Show in words what saving would change. Write nothing."""
     asked = read_request(request, kind)
     context = {"kind": kind, "name": asked.name, "new": asked.new, **preview_of(asked)}
     return render(request, "dashboard/edit_preview.html", context)
@@ -41,7 +41,7 @@ def edit_preview(request: HttpRequest, kind: str) -> HttpResponse:
 @require_POST
 @for_editors
 def edit_replay(request: HttpRequest, kind: str) -> HttpResponse:
-    """What the last days would have been with what was typed. One runs at a time for each person."""
+    """Replay the last days with the typed values. One replay runs at a time for each person."""
     asked = read_request(request, kind)
     context: dict[str, Any] = {"kind": kind, "name": asked.name, "new": asked.new}
     # The preview displays what is wrong.
@@ -76,8 +76,8 @@ def preview_of(asked: EditRequest) -> dict[str, Any]:
     tiers = TiersAsOf(edit.environment, edit.base)
     lines = [line for change in own for line in change_words(change, tiers, tiers)]
     return {
-        "lines": lines[:_MOST],
-        "left_off": max(0, len(lines) - _MOST),
+        "lines": lines[:_MAX_LINES],
+        "left_off": max(0, len(lines) - _MAX_LINES),
         "others": len(changes) - len(own),
         "advice": found.difference.advice,
         "temporary": _temporary(edit, found),
@@ -87,7 +87,7 @@ def preview_of(asked: EditRequest) -> dict[str, Any]:
 
 
 def _temporary(edit: EntityEdit, found: Preview) -> list[str]:
-    """Which of the changed quotas end, and what applies afterwards."""
+    """The changed quotas that end, and what applies afterwards."""
     if edit.kind != "tenant":
         return []
     changed = edit.typed.get("quotas", {})
@@ -99,18 +99,18 @@ def _temporary(edit: EntityEdit, found: Preview) -> list[str]:
 
 
 def _outages(edit: EntityEdit, found: Preview) -> list[tuple[str, str]]:
-    """What each changed quota allows while Redis is down."""
+    """The use that each changed quota allows while Redis is down."""
     changed = edit.typed.get("quotas")
     if edit.kind not in ("tier", "tenant") or not changed:
         return []
     before, after = (limits_in("quotas", fields or {}) for fields in (found.before, found.after))
     names = [name for name in sorted(changed) if name in after and after[name] != before.get(name)]
     pods = divisor(edit.environment)
-    return [(name, outage_words(edit.environment, after[name], pods=pods)) for name in names[:_MOST]]
+    return [(name, outage_words(edit.environment, after[name], pods=pods)) for name in names[:_MAX_LINES]]
 
 
 def _reach(edit: EntityEdit, found: Preview) -> dict[str, Any]:
-    """Which tenants the edit reaches, and whether a replay of the last days says something about it."""
+    """The tenants that the edit reaches, and whether a replay of the last days shows its effect."""
     if edit.kind not in ("tier", "tenant") or not found.difference:
         return {}
     # A replay has no limit to compare with what a removed one refused.

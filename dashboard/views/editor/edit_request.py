@@ -1,4 +1,4 @@
-"""What a request to an editor asks: for which thing, as of which revision, and what was typed."""
+"""A request to an editor: the tier, tenant, dependency or environment, the revision, and typed values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,11 +47,11 @@ class EditRequest:
     base: int
     #: The thing as of that revision; ``None`` if it did not exist.
     shown: Fields | None
-    #: For a tenant, the quotas of its tier that it has no own values for.
+    #: The quotas of its tier that a tenant has no own values for.
     of_tier: Mapping[str, Fields]
-    #: What the inputs contain: what was sent, or what a link fills in.
+    #: The texts in the inputs: sent, or filled in by a link.
     inputs: Mapping[str, str]
-    #: What differs from the thing as the page shows it.
+    #: The typed values that differ from those that the page shows.
     typed: Typed
     #: Units whose values of another person this edit replaces, and the revision at which this was chosen.
     replace: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What was typed in the editor of a tier, a tenant, a dependency or the environment.
+"""The typed values in the editor of a tier, a tenant, a dependency or the environment.
 
 Only what differs from what the page showed is read. What a value may be is checked by the plan that the
 typed values become.
@@ -39,7 +39,7 @@ from fuseboard.contract.words import Algorithm, FailurePolicy
 
 @dataclass
 class Typed:
-    """What was typed and differs from what the page showed."""
+    """The typed values that differ from those that the page showed."""
 
     #: In the form of a plan of one thing.
     fields: dict[str, Any] = field(default_factory=dict)
@@ -190,7 +190,7 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
     template = data.get(f"{name}.template", was)
     if template != was:
         if template:
-            # What it counts belongs to the limit, and the form shows it beside the template.
+            # The measure belongs to the limit, and the form shows it beside the template.
             own = (name for name in _COUNTED if not was or name in present["own"])
             kept = {
                 name: present[name] for name in own if present.get(name, OPTIONAL[name]) != OPTIONAL[name]

@@ -53,7 +53,9 @@ class DeadJobsForm(EditForm):
         if errors:
             raise InvalidEdit(errors)
         # The time of Redis at which the page was read, in us.
-        return _said(self.act, _ACTS[self.act](until=datetime.fromtimestamp(until / 1e6, UTC), **self.common))
+        return _done_text(
+            self.act, _ACTS[self.act](until=datetime.fromtimestamp(until / 1e6, UTC), **self.common)
+        )
 
 
 @require_http_methods(["GET", "POST"])
@@ -73,7 +75,7 @@ def backlog(request: HttpRequest, name: str) -> HttpResponse:
         return _page(request, name, typed=form.data, errors={"act": [_DOWN]}, status=503)
 
 
-def _said(act: str, changed: Changed) -> str:
+def _done_text(act: str, changed: Changed) -> str:
     jobs = count(changed.number, "dead job", grouped=True)
     done = "returned to the queue" if act == "return" else "deleted"
     words = [f"{jobs} {'was' if changed.number == 1 else 'were'} {done}."]

@@ -17,7 +17,7 @@ from dashboard.forms import TextField, TextsField, WholeField, whole
 from dashboard.views.page import context_of, text_parameter
 
 _PAST = 20
-#: Who takes part in a drill.
+#: The pods that take part in a drill.
 _CHOICES = (("servers", "Selected pods"), ("percent", "Percent of the fleet"), ("service", "One service"))
 
 

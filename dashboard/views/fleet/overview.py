@@ -68,7 +68,7 @@ def _with_last_hour(
     try:
         context["lately"] = lately(environment_in(request), names, timezone.now())
     except (OperationalError, InterfaceError):
-        # What is live comes from the gateways, and is displayed all the same.
+        # Live figures come from the gateways, and are displayed all the same.
         context["lately"] = None
     return render(request, f"dashboard/{page}.html", context)
 

@@ -1,4 +1,4 @@
-"""What protects every pod of the environment: a plain form, with a preview while it is typed."""
+"""The protection of every pod of the environment: a plain form, with a preview while it is typed."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from dashboard.words.change_words import change_words
 from dashboard.words.setting_lines import wrong_lines
 
 #: Differences that the preview lists.
-_MOST = 30
+_MAX_LINES = 30
 
 
 class PodProtectionForm(EditForm):
@@ -74,7 +74,7 @@ def pod_protection(request: HttpRequest) -> HttpResponse:
 @require_POST
 @require("edit_breaker_policy")
 def pod_protection_preview(request: HttpRequest) -> HttpResponse:
-    """What saving would change; nothing is written."""
+    """Show what saving would change. Write nothing."""
     return render(request, "dashboard/setting_preview.html", _preview(environment_in(request), request.POST))
 
 
@@ -89,8 +89,8 @@ def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
     change = Changed("environment", environment, before, after)
     lines = change_words(change)
     return {
-        "changes": lines[:_MOST],
-        "more": len(lines[_MOST:]),
+        "changes": lines[:_MAX_LINES],
+        "more": len(lines[_MAX_LINES:]),
         "advice": queue_max_after(environment, [change]),
     }
 

@@ -32,7 +32,7 @@ _LONGEST = 45_000
 
 @dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """As ``set_pod_protection`` takes it."""
+    """The typed settings, as ``set_pod_protection`` takes them."""
 
     protection: Mapping[str, Any]
     observe_for_s: Mapping[str, int]
@@ -61,7 +61,7 @@ def typed_settings(data: Mapping[str, str]) -> PodSettings:
 
 
 def values_of(row: Environment, preset: str = "") -> dict[str, str]:
-    """What the inputs display: the row, with the values of a preset that the address names."""
+    """The values in the inputs: the row, with the values of a preset that the address names."""
     document: dict[str, Any] = dict(row.protection)
     for name, change in POD_PRESETS.get(preset, {}).items():
         defaults = {each.name: each.default for each in POD_SETTINGS if each.part == name}

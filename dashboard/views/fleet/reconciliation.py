@@ -1,4 +1,4 @@
-"""What pods allowed without Redis in an outage, and how much of it was over the limits."""
+"""Requests that pods allowed without Redis in an outage, and how many of them were over the limits."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -121,14 +121,14 @@ def _outage_row(outage: Outage, since: datetime, now: datetime) -> OutageRow:
 
 
 def _row(line: Line) -> LineRow:
-    def said(amount: int | None) -> str:
+    def quantity(amount: int | None) -> str:
         return _UNKNOWN if amount is None else amount_words(amount, line.measure or "calls")
 
     return LineRow(
         line=line,
-        without=said(line.without_redis),
-        both=said(line.with_redis),
-        capacity=said(line.capacity),
+        without=quantity(line.without_redis),
+        both=quantity(line.with_redis),
+        capacity=quantity(line.capacity),
         over=_UNKNOWN if line.certainty is Certainty.UNKNOWN else f"{line.over:,}",
         at_most=f"{line.over_at_most:,}",
     )

@@ -33,7 +33,7 @@ def _page(request: HttpRequest, name: str, *, status: int = 200, **extra: Any) -
         return not_found(request, "No such pod", "It never reported, or not for more than a day.")
     context = context_of(request, "server", key=row.name, **extra)
     facts = context["live"].facts
-    # As the gateways answer it: without a request yet, a pod is in no divisor and divides by all pods.
+    # Gateways answer a pod without a request so: it is in no divisor, and divides by all pods.
     divisor = facts.divisor if row.spending else max(facts.divisor, live.present(environment_in(request)))
     piece, reported = piece_of(row), reported_piece(row)
     # A gateway of an older version does not store what the pod says, and not the token either.

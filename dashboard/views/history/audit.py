@@ -70,7 +70,7 @@ def audit(request: HttpRequest) -> HttpResponse:
 @require_GET
 @require("export_audit")
 def audit_export(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """The same entries as a file, oldest first."""
+    """The entries of the page as a file, oldest first."""
     kind = _FILES.get(request.GET.get("format", ""))
     if kind is None:
         return HttpResponse("format must be csv or jsonl", status=400, content_type="text/plain")

@@ -1,4 +1,4 @@
-"""What happened to an environment, from every source that keeps it: edits, breakers, alerts and pods.
+"""Changes of an environment from every source that keeps them: edits, breakers, alerts and pods.
 
 This is no second audit: each line leads to the page that has the whole of it.
 """
@@ -81,7 +81,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class ChangedEntity:
     kind: str
     name: str
     #: created, changed or removed.
@@ -91,17 +91,17 @@ class Thing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Happening:
+class LoggedChange:
     at: datetime
     kind: str
     who: str
     human: bool = False
     what: str
-    #: What it happened to, and its page.
+    #: The name of what changed, and its page.
     thing: str = ""
     link: str = ""
     detail: str = ""
-    things: tuple[Thing, ...] = ()
+    things: tuple[ChangedEntity, ...] = ()
     more: int = 0
     reason: str = ""
     revision: int | None = None
@@ -111,9 +111,9 @@ class Happening:
     css: str = ""
 
 
-def happenings(wanted: Wanted) -> list[Happening]:
+def changes_of(wanted: Wanted) -> list[LoggedChange]:
     """The newest first, one more than ``most`` if there are more. Lines of one moment keep their order."""
-    sources: dict[str, Callable[[Wanted], Iterable[Happening]]] = {
+    sources: dict[str, Callable[[Wanted], Iterable[LoggedChange]]] = {
         "revision": _revisions,
         "entry": _entries,
         "breaker": _breakers,
@@ -127,7 +127,7 @@ def happenings(wanted: Wanted) -> list[Happening]:
     return sorted(found, key=lambda line: line.at, reverse=True)[: wanted.most + 1]
 
 
-def _revisions(wanted: Wanted) -> Iterable[Happening]:
+def _revisions(wanted: Wanted) -> Iterable[LoggedChange]:
     rows = Revision.objects.filter(environment=wanted.environment, at__gte=wanted.start, at__lt=wanted.end)
     if wanted.kind == "edit":
         rows = rows.exclude(action__startswith="breaker.")
@@ -150,10 +150,10 @@ def _revisions(wanted: Wanted) -> Iterable[Happening]:
 
 def _revision(
     row: Revision, changes: list[Change], entry: Entry | None, reverted: Undone | None
-) -> Happening:
+) -> LoggedChange:
     is_override = row.action.startswith("breaker.")
-    said = line_of(change_of(entry)) if entry is not None else None
-    return Happening(
+    line = line_of(change_of(entry)) if entry is not None else None
+    return LoggedChange(
         at=row.at,
         kind="override" if is_override else "edit",
         who=row.actor,
@@ -161,8 +161,8 @@ def _revision(
         what=action_words(row.action),
         thing="" if changes else row.target,
         link=reverse("breaker", args=[row.target]) if is_override and row.target else "",
-        detail=_values(said) if said is not None else "",
-        things=tuple(_thing(one) for one in changes),
+        detail=_values(line) if line is not None else "",
+        things=tuple(_entity(one) for one in changes),
         more=max(0, row.changed - len(changes)),
         reason=row.reason,
         revision=row.number,
@@ -173,18 +173,18 @@ def _revision(
     )
 
 
-def _values(said: ChangeLine) -> str:
-    return f"{said.before} \u2192 {said.after}" if said.before and said.after else said.after
+def _values(line: ChangeLine) -> str:
+    return f"{line.before} \u2192 {line.after}" if line.before and line.after else line.after
 
 
-def _thing(one: Change) -> Thing:
-    said = change_words(Changed(one.kind, one.name, one.before, one.after))
-    return Thing(
+def _entity(one: Change) -> ChangedEntity:
+    lines = change_words(Changed(one.kind, one.name, one.before, one.after))
+    return ChangedEntity(
         kind=one.kind,
         name=one.name,
         what="created" if one.before is None else "removed" if one.after is None else "changed",
-        lines=tuple(said[:_LINES]),
-        more=max(0, len(said) - _LINES),
+        lines=tuple(lines[:_LINES]),
+        more=max(0, len(lines) - _LINES),
     )
 
 
@@ -200,8 +200,8 @@ def _entries_of(environment: str, rows: list[Revision]) -> dict[int, Entry]:
     return {entry.revision: entry for entry in found.order_by("-id") if entry.revision is not None}
 
 
-def _entries(wanted: Wanted) -> Iterable[Happening]:
-    """What people did without a revision: schedules, freezes, drills, approvals, acknowledged alerts."""
+def _entries(wanted: Wanted) -> Iterable[LoggedChange]:
+    """Actions of people without a revision: schedules, freezes, drills, approvals, acknowledged alerts."""
     rows = Entry.objects.filter(
         environment=wanted.environment, revision__isnull=True, at__gte=wanted.start, at__lt=wanted.end
     ).exclude(action="marker.added")
@@ -210,22 +210,22 @@ def _entries(wanted: Wanted) -> Iterable[Happening]:
     if wanted.thing:
         rows = rows.filter(target_name=wanted.thing)
     for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
-        said = line_of(change_of(row))
-        yield Happening(
+        line = line_of(change_of(row))
+        yield LoggedChange(
             at=row.at,
             kind="other",
-            who=said.actor,
-            human=said.human,
-            what=said.action,
-            thing=said.target,
-            detail=_values(said),
-            reason=said.reason,
+            who=line.actor,
+            human=line.human,
+            what=line.action,
+            thing=line.target,
+            detail=_values(line),
+            reason=line.reason,
             link=f"{reverse('audit')}?{urlencode({'q': row.request_id or row.target_name})}",
         )
 
 
-def _breakers(wanted: Wanted) -> Iterable[Happening]:
-    """What breakers did by themselves. What a person did to one is an override."""
+def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
+    """Transitions that breakers made by themselves. Those by people are overrides."""
     if wanted.actor:
         return
     rows = TransitionRow.objects.select_related("dependency").filter(
@@ -245,9 +245,9 @@ def _breakers(wanted: Wanted) -> Iterable[Happening]:
             "link": reverse("breaker", args=[name]),
         }
         if isinstance(row, BreakerLine):
-            yield Happening(**common, what=f"Breaker {row.did}", css="st-open")
+            yield LoggedChange(**common, what=f"Breaker {row.did}", css="st-open")
             continue
-        yield Happening(
+        yield LoggedChange(
             **common,
             what=f"Breaker {state_verb(row.after)}",
             detail=trip_words(row) if row.figures else cause_words(row.cause),
@@ -255,7 +255,7 @@ def _breakers(wanted: Wanted) -> Iterable[Happening]:
         )
 
 
-def _alerts(wanted: Wanted) -> Iterable[Happening]:
+def _alerts(wanted: Wanted) -> Iterable[LoggedChange]:
     if wanted.actor:
         return
     every = Alert.objects.filter(environment=wanted.environment, fired_at__isnull=False)
@@ -267,12 +267,12 @@ def _alerts(wanted: Wanted) -> Iterable[Happening]:
             yield _alert(row, getattr(row, column), resolved=column == "resolved_at")
 
 
-def _alert(row: Alert, at: datetime, *, resolved: bool) -> Happening:
+def _alert(row: Alert, at: datetime, *, resolved: bool) -> LoggedChange:
     kind: Any = row.subject_kind
     subject = Subject(kind=kind, name=row.subject_name, quota=row.subject_quota)
     lasted = span((at - (row.fired_at or at)).total_seconds()) if resolved else ""
     critical = row.worst == "critical"
-    return Happening(
+    return LoggedChange(
         at=at,
         kind="alert",
         who="",
@@ -285,7 +285,7 @@ def _alert(row: Alert, at: datetime, *, resolved: bool) -> Happening:
     )
 
 
-def _pods(wanted: Wanted) -> Iterable[Happening]:
+def _pods(wanted: Wanted) -> Iterable[LoggedChange]:
     """One line for what happened to several pods within the same minute."""
     if wanted.actor or wanted.end - wanted.start > PODS_WITHIN:
         return
@@ -303,25 +303,27 @@ def _pods(wanted: Wanted) -> Iterable[Happening]:
     groups = (
         rows.annotate(minute=TruncMinute("at"), change=change)
         .values("minute", "kind", "change")
-        .annotate(pods=Count("server", distinct=True), last=Max("at"), one=Min("server"), said=Min("detail"))
+        .annotate(
+            pods=Count("server", distinct=True), last=Max("at"), one=Min("server"), first_detail=Min("detail")
+        )
         .order_by("-last", "kind", "change")[: wanted.most + 1]
     )
     for group in groups:
         alone = group["pods"] == 1
-        yield Happening(
+        yield LoggedChange(
             at=group["last"],
             kind="pod",
             who="",
             what=event_words(group["kind"]),
             thing=group["one"] if alone else f"{group['pods']} pods",
             link=reverse("server", args=[group["one"]]) if alone else reverse("servers"),
-            detail=event_detail_words(group["said"]),
+            detail=event_detail_words(group["first_detail"]),
             css="st-warn" if group["kind"] in (EventKind.SILENT, EventKind.CONFIG_REJECTED) else "",
         )
 
 
-def _markers(wanted: Wanted) -> Iterable[Happening]:
-    """What was deployed, as a pipeline reported it."""
+def _markers(wanted: Wanted) -> Iterable[LoggedChange]:
+    """Deployments, as a pipeline reported them."""
     rows = markers(wanted.environment).filter(at__gte=wanted.start, at__lt=wanted.end)
     if wanted.actor:
         rows = rows.filter(by=wanted.actor)
@@ -329,4 +331,4 @@ def _markers(wanted: Wanted) -> Iterable[Happening]:
         rows = rows.filter(service=wanted.thing)
     for row in rows[: wanted.most + 1]:
         named = row.service if row.service not in row.text else ""
-        yield Happening(at=row.at, kind="marker", who=row.by, what=row.text, thing=named)
+        yield LoggedChange(at=row.at, kind="marker", who=row.by, what=row.text, thing=named)

@@ -24,10 +24,10 @@ from dashboard.words.change_words import ChangeWords
 from dashboard.words.changed_items import ChangedItem, TiersAsOf, TiersWith, changed_items
 
 _PAST = 50
-_MOST = 100
+_MAX_PENDING = 100
 _THINGS_PER_PAGE = 100
 
-#: What a button of a request does -> the permission it needs.
+#: Button of a request -> the permission that it needs.
 _ACTS = {
     "approve": "approve_change",
     "reject": "approve_change",
@@ -104,7 +104,7 @@ def change_request(request: HttpRequest, number: int) -> HttpResponse:
 
 def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     rows = ChangeRequest.objects.filter(environment=environment_in(request))
-    pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MOST)]
+    pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MAX_PENDING)]
     past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[: rows_listed(request, _PAST)]
     context = context_of(
         request,

@@ -1,4 +1,4 @@
-"""What could explain an incident: edits, overrides, breakers, alerts and pods in one list, by time."""
+"""Changes that could explain an incident: edits, overrides, breakers, alerts and pods, by time."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
-from dashboard.views.history.change_log import KINDS, PODS_WITHIN, Happening, Wanted, happenings
+from dashboard.views.history.change_log import KINDS, PODS_WITHIN, LoggedChange, Wanted, changes_of
 from dashboard.views.page import context_of, owned_by, text_parameter
 from dashboard.words.moments import moment_of
 
@@ -18,8 +18,8 @@ _PER_PAGE = 60
 _PERIODS = (("1h", "1 hour"), ("6h", "6 hours"), ("24h", "24 hours"), ("7d", "7 days"))
 _HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
 _USUAL = "24h"
-_MOST_OF_A_MOMENT = 2_000
-#: Of a time in Postgres.
+_MAX_OF_A_MOMENT = 2_000
+#: The resolution of a time in Postgres.
 _RESOLUTION = timedelta(microseconds=1)
 
 
@@ -45,7 +45,7 @@ def changes(request: HttpRequest) -> HttpResponse:
         actor=filters.get("actor", ""),
         thing=filters.get("thing", ""),
     )
-    found = happenings(wanted)[displayed:]
+    found = changes_of(wanted)[displayed:]
     shown = found[:_PER_PAGE]
     more = len(found) > _PER_PAGE
     context = context_of(request, "changes")
@@ -60,7 +60,7 @@ def changes(request: HttpRequest) -> HttpResponse:
         "filters": filters,
         "filtered": bool(filters),
         "errors": {"to": [wrong]} if wrong else {},
-        # Which pods did what is counted over a day at most.
+        # Events of pods are counted over a day at most.
         "without_pods": wanted.kind in ("", "pod") and end - start > PODS_WITHIN,
         "older": _older(filters, end, shown, before, displayed) if more else "",
     }
@@ -75,7 +75,7 @@ def _filters(request: HttpRequest) -> dict[str, str]:
 
 
 def _older(
-    filters: dict[str, str], end: datetime, shown: list[Happening], before: datetime | None, displayed: int
+    filters: dict[str, str], end: datetime, shown: list[LoggedChange], before: datetime | None, displayed: int
 ) -> str:
     """The address of the next page, which begins within the last moment of this one."""
     last = shown[-1].at
@@ -86,7 +86,7 @@ def _older(
 
 def _whole(text: str) -> int:
     """Lines of one moment, at most as many as this page can be asked to read."""
-    return min(int(text), _MOST_OF_A_MOMENT) if text.isascii() and text.isdigit() else 0
+    return min(int(text), _MAX_OF_A_MOMENT) if text.isascii() and text.isdigit() else 0
 
 
 def _moment(text: str) -> tuple[datetime | None, str]:

@@ -27,7 +27,7 @@ from dashboard.reader import check_reverts, one_at_a_time_as
 from dashboard.views.page import context_of, not_found, text_parameter
 from dashboard.words.changed_items import items_to_come
 
-#: Of a revert of very many things, the page lists the first.
+#: The page lists so many of the things that a revert changes.
 _SHOWN = 20
 #: A revision that changed more is not previewed: it is merged once, when it is reverted.
 _PREVIEWED = 1_000
@@ -36,7 +36,7 @@ _RUNNING = "Your earlier revert or replay still runs. Try again in a few seconds
 
 @dataclass(frozen=True)
 class _Preview:
-    """What a revert would do, or why it is not possible."""
+    """The effect of a revert, or why it is not possible."""
 
     found: Reverted | None = None
     errors: dict[str, list[str]] | None = None

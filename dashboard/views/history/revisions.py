@@ -1,4 +1,4 @@
-"""What each revision changed, and how to restore it."""
+"""Revisions: what each one changed, and how to restore it."""
 
 from functools import partial
 from typing import Any

@@ -23,12 +23,12 @@ from dashboard.tables.table_files import rows_listed
 from dashboard.views.page import context_of
 from dashboard.words.labels import planned_words
 
-_MOST = 200
-#: What a change looks like, for a tenant that exists.
+_MAX_ROWS = 200
+#: An example of a change, for a tenant that exists.
 _EXAMPLE = "tenants:\n  {}:\n    quotas:\n      requests: {{limit: 5000, window_s: 60, burst: 500}}"
-#: Of one scheduled change; the others are counted.
+#: Listed things of one scheduled change; the others are counted.
 _THINGS_SHOWN = 3
-#: Of one thing: a tenant may have many quotas.
+#: Listed values of one thing: a tenant may have many quotas.
 _VALUES_SHOWN = 12
 
 
@@ -132,7 +132,7 @@ def _nested(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
-    rows, most = Schedule.objects.filter(environment=environment_in(request)), rows_listed(request, _MOST)
+    rows, most = Schedule.objects.filter(environment=environment_in(request)), rows_listed(request, _MAX_ROWS)
     ending = TenantQuota.objects.filter(tenant__environment=environment_in(request), expires_at__isnull=False)
     tenant = Tenant.objects.filter(environment=environment_in(request), deleted=False).order_by("key").first()
     context = context_of(
@@ -140,7 +140,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "schedules",
         example=_EXAMPLE.format(tenant.key if tenant is not None else "a-tenant"),
         waiting=[row_of(row) for row in rows.filter(state="waiting").order_by("due_at")[:most]],
-        failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MOST],
+        failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MAX_ROWS],
         ending=ending.select_related("tenant__tier").order_by("expires_at")[:most],
         past=rows.exclude(state="waiting").order_by("-ended_at")[: rows_listed(request, 20)],
         planned=[text for field in ("plan", "document") for text in extra.get("errors", {}).get(field, ())],

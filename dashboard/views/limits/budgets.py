@@ -62,14 +62,14 @@ def budgets_page(request: HttpRequest) -> HttpResponse:
 
 
 def _row(budget: Budget) -> BudgetRow:
-    def said(amount: int | None) -> str:
+    def quantity(amount: int | None) -> str:
         return "" if amount is None else amount_words(amount, budget.measure)
 
     return BudgetRow(
         budget=budget,
-        spent=said(budget.spent),
+        spent=quantity(budget.spent),
         limit=amount_words(budget.limit, budget.measure),
-        projected=said(budget.projected),
+        projected=quantity(budget.projected),
         edit=_edit(budget),
     )
 

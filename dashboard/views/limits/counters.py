@@ -18,7 +18,7 @@ from dashboard.views.page import show
 
 log = structlog.get_logger(__name__)
 
-#: What a limit can count by -> the label of its value.
+#: Kind of a subject that a limit can count -> the label of its value.
 BY = (("user", "User"), ("ip", "Address"), ("api_key", "API key"), ("endpoint", "Endpoint"))
 _NAMED = ("tenant", "dependency", "limit")
 

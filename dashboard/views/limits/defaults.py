@@ -66,7 +66,7 @@ def _page(
 
 
 def _older_pods(environment: str) -> list[str]:
-    """What live pods of earlier versions do not apply."""
+    """Settings that live pods of earlier versions do not apply."""
     others = [one for one in newer_settings(environment) if one != SHARED_SLOTS]
     has_bulkheads = Dependency.objects.filter(environment=environment, protection__has_key="bulkhead")
     found = [

@@ -1,4 +1,4 @@
-"""Who asks most: keys by rate, how pods serve them, and callers that are refused most, by digest."""
+"""The busiest callers: keys by rate, how pods serve them, and callers that are refused most, by digest."""
 
 from datetime import timedelta
 

@@ -69,7 +69,7 @@ def template(request: HttpRequest, name: str) -> HttpResponseBase:
 @require_POST
 @require("edit_quota")
 def template_preview(request: HttpRequest, name: str) -> HttpResponse:
-    """What saving would change, and where; nothing is written."""
+    """Show what saving would change, and where. Write nothing."""
     return render(
         request,
         "dashboard/template.html#reach",

@@ -1,4 +1,4 @@
-"""What the limit in a form allows while Redis is down."""
+"""The use that the limit in a form allows while Redis is down."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -37,7 +37,7 @@ def account(request: HttpRequest) -> HttpResponse:
     """The user's own account: second factor, password, sessions."""
     if request.user.pk is None:
         raise Http404  # Only the claims in the cookie are known, and nothing of the account can be read now.
-    # Who has no role here, or must add a second factor first, sees no frame: its links lead nowhere for them.
+    # Without a role here, or before a second factor, a person sees no frame: its links lead nowhere.
     framed = reader_of(request) is not None
     logins = LoginRow.objects.filter(user_id=request.user.pk, ended_at__isnull=True).order_by("-created_at")
     return render(

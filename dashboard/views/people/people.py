@@ -1,4 +1,4 @@
-"""Who may log in and what they may do; and the page behind a single-use link."""
+"""People and their roles; and the page behind a single-use link."""
 
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from fuseboard.contract.words import is_slug
 
 _ROLES = tuple(Role.choices)
 #: Names that the form of roles suggests.
-_MOST_SERVICES = 200
+_MAX_SERVICES = 200
 
 
 class PeopleForm(EditForm):
@@ -125,7 +125,7 @@ class PersonForm(PeopleForm):
         return cancel_lost(reader=self.request.user, **self.common)
 
     def _after(self) -> str:
-        """What happens to the waiting changes that the person may not make any more, for the message."""
+        """The part of the message about waiting changes that the person may not make any more."""
         if self.cleaned_data["cancel"]:
             return f" Cancelled: {count(len(self._cancel_lost()), 'waiting change')}."
         waiting = seen_by(self.request.user, waiting_of(self.known["username"]))
@@ -201,8 +201,8 @@ def _service_rows(here: str, given: dict[str, dict[str, str]]) -> list[dict[str,
 
 def _services() -> list[str]:
     """Names that may be meant: services of pods, and owners of dependencies."""
-    pods = Server.objects.order_by("service").values_list("service", flat=True).distinct()[:_MOST_SERVICES]
-    owners = Dependency.objects.order_by("owner").values_list("owner", flat=True).distinct()[:_MOST_SERVICES]
+    pods = Server.objects.order_by("service").values_list("service", flat=True).distinct()[:_MAX_SERVICES]
+    owners = Dependency.objects.order_by("owner").values_list("owner", flat=True).distinct()[:_MAX_SERVICES]
     return sorted(name for name in {*pods, *owners} if is_slug(name))
 
 

@@ -57,7 +57,7 @@ def explain_token(request: HttpRequest) -> HttpResponse:
 @require_GET
 @require("view")
 def explain_sample(request: HttpRequest, number: int) -> HttpResponse:
-    """What a sample of the log means: as its token would be explained."""
+    """Explain a sample of the log, as its token would be explained."""
     sample = RefusalSample.objects.filter(
         environment=environment_in(request), pk=min(number, 2**63 - 1)
     ).first()
@@ -112,7 +112,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
 
 
 def _words(change: ChangeSince) -> list[ChangeWords]:
-    """Of a limit that was created, only its rate."""
+    """The change in words; only the rate of a limit that was created."""
     return [line for line in change_words(change.as_changed()) if line.before or "," not in line.name]
 
 

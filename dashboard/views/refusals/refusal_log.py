@@ -1,4 +1,4 @@
-"""Who is refused, by which rule, where and why: counts, shares of samples, and the samples themselves."""
+"""The log of refusals by caller, rule, place and reason: counts, shares of samples, and the samples."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

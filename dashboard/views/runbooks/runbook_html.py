@@ -27,7 +27,7 @@ class Tick:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """What a runbook is drawn with. Without a scene, its values are unknown."""
+    """The context in which a runbook is drawn. Without a scene, its values are unknown."""
 
     scene: Scene | None = None
     #: The words of a step that is done -> who did it.

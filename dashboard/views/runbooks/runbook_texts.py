@@ -66,7 +66,7 @@ def _symptom(body: str) -> str:
 
 
 def every_runbook() -> list[Page]:
-    """Those that people wrote, and those of the release."""
+    """The runbooks that people wrote, and those of the release."""
     try:
         found = known_runbooks()
     except (OperationalError, InterfaceError):
@@ -101,7 +101,7 @@ def _page(known: Known) -> Page:
 
 
 def scene_of(live: Live, breaker: Breaker | None) -> Scene:
-    """What the values are read from. Of Redis nothing is known while Postgres is down."""
+    """The sources of the values. While Postgres is down, nothing is known about Redis."""
     try:
         fresh = timezone.now() - REDIS_FRESH_FOR
         nodes = list(RedisNode.objects.filter(read_at__gt=fresh).order_by("address"))

@@ -33,8 +33,8 @@ from dashboard.views.runbooks.runbook_texts import (
 )
 
 #: Open incidents, and dependencies, that can be chosen.
-_MOST_INCIDENTS = 20
-_MOST_DEPENDENCIES = 12
+_MAX_INCIDENTS = 20
+_MAX_DEPENDENCIES = 12
 _UNREADABLE = (
     "This runbook cannot be read",
     "Postgres is unavailable, and the release has no runbook of this name. The list has those it has.",
@@ -145,7 +145,7 @@ def _now(request: HttpRequest, found: Page, live: Live) -> dict[str, Any]:
         "operates": operates,
         "breaker": breaker,
         # In the order of the page of breakers: what is open first.
-        "dependencies": [one.name for one in live.breakers[:_MOST_DEPENDENCIES]]
+        "dependencies": [one.name for one in live.breakers[:_MAX_DEPENDENCIES]]
         if breaker is None and found.document.of_dependency
         else [],
         "steps": len(steps),
@@ -162,7 +162,7 @@ def _incidents(request: HttpRequest, found: Page) -> tuple[Incident | None, list
     every = incidents(environment_in(request))
     asked = text_parameter(request, "incident")
     try:
-        opened = list(every.filter(closed_at=None)[:_MOST_INCIDENTS])
+        opened = list(every.filter(closed_at=None)[:_MAX_INCIDENTS])
         chosen = every.filter(pk=int(asked)).first() if asked.isdecimal() and len(asked) < 10 else None
         if chosen is None:
             chosen = every.filter(closed_at=None, alerts__runbook=found.slug).first()
@@ -172,7 +172,7 @@ def _incidents(request: HttpRequest, found: Page) -> tuple[Incident | None, list
 
 
 def _dependency(request: HttpRequest, found: Page, chosen: Incident | None, live: Live) -> str:
-    """What the values and the buttons are of: asked for, or of the incident, or the only one it is for."""
+    """The dependency of values and buttons: asked for, of the incident, or the only one of the page."""
     if asked := text_parameter(request, "of"):
         return asked
     if chosen is not None:

@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 #: Lines around a change.
 _AROUND = 3
 #: Comparing takes time that grows with the square of the lines.
-MOST_LINES = 4_000
+MAX_LINES = 4_000
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TextDifference:
 
 def difference_of(before: str, after: str) -> TextDifference:
     old, new = before.splitlines(), after.splitlines()
-    if len(old) + len(new) > MOST_LINES:
+    if len(old) + len(new) > MAX_LINES:
         return TextDifference((), 0, 0, too_long=True)
     lines: list[Line] = []
     for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_AROUND):

@@ -52,7 +52,7 @@ _FIELDS = {"quota": "limit", "scale": "percent", "remove": "quota", "tier": "to_
 #: Tenants that the preview lists.
 _LISTED = 20
 #: Tenants that can be selected in the list and edited together: those of one page.
-MOST_SELECTED = 50
+MAX_SELECTED = 50
 _LONGEST_KEY = 200
 _FLAGS = {"yes": True, "no": False}
 
@@ -83,7 +83,7 @@ def bulk(request: HttpRequest) -> HttpResponseBase:
 @require_POST
 @require("edit_quota")
 def bulk_preview(request: HttpRequest) -> HttpResponse:
-    """What saving would change. Nothing is written. One runs at a time for each person."""
+    """Show what saving would change. Write nothing. One preview runs at a time for each person."""
     typed, context = request.POST, dict[str, Any]()
     try:
         who, what = _filter(typed), _change(typed)
@@ -205,7 +205,7 @@ def _filter(typed: Any) -> TenantFilter:
 def _selected(typed: Any) -> tuple[str, ...]:
     """Tenants that were selected in the list."""
     given = dict.fromkeys(key[:_LONGEST_KEY].replace("\x00", "") for key in typed.getlist("b"))
-    return tuple(key for key in given if key)[:MOST_SELECTED]
+    return tuple(key for key in given if key)[:MAX_SELECTED]
 
 
 def _change(typed: Any) -> TenantChange:
@@ -228,7 +228,7 @@ def _change(typed: Any) -> TenantChange:
         columns, errors = dict[str, int](), dict[str, list[str]]()
         for name in ("limit", "window_s", "burst"):
             try:
-                # What is left empty stays as it is.
+                # A field that is left empty stays as it is.
                 if typed.get(name, "").strip():
                     columns[name] = whole(typed[name], name)
             except InvalidEdit as error:

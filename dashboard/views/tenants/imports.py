@@ -82,7 +82,7 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
         "draft": row,
         "summary": summary(counts) if any(counts.values()) else "",
         "kinds": [count_words(name, count) for name, count in document.get("by_kind", {}).items()],
-        "things": _things(row, document),
+        "things": _changed_items(row, document),
         "advice": document.get("advice", ()),
         "left_off": max(0, sum(counts.values()) - FIRST),
         "rows": document.get("rows", 0),
@@ -95,7 +95,7 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
     return render(request, "dashboard/draft.html", context_of(request, "import") | context, status=status)
 
 
-def _things(row: Draft, document: dict[str, Any]) -> list[ChangedItem]:
+def _changed_items(row: Draft, document: dict[str, Any]) -> list[ChangedItem]:
     tiers = TiersAsOf(row.environment, row.compared_with)
     if (first := document.get("first")) is not None:
         shown, others = ([Changed(**each) for each in part] for part in (first, document.get("tiers", ())))

@@ -15,7 +15,7 @@ from dashboard.live.known import no_data_words
 from dashboard.tables.list_filters import as_query
 from dashboard.tables.table_files import rows_drawn
 from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
-from dashboard.views.tenants.bulk import MOST_SELECTED
+from dashboard.views.tenants.bulk import MAX_SELECTED
 
 _PER_PAGE = 50
 _STATES = (("", "Any state"), ("active", "Active"), ("suspended", "Suspended"))
@@ -65,7 +65,7 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
         "parent": parent,
         "state": state,
         "states": _STATES,
-        "most_selected": MOST_SELECTED,
+        "most_selected": MAX_SELECTED,
         "filtered": bool(filters),
         "down": down,
         "order_link": as_query(filters, sort="" if down else "-tenant"),
@@ -102,7 +102,7 @@ def _part(
 
 
 def _first(rows: QuerySet[Tenant], order: str, most: int) -> list[Tenant]:
-    """As many as a page has, and one more."""
+    """Read as many tenants as a page has, and one more."""
     return list(first_tenants(rows, order, most + 1).prefetch_related("quotas"))
 
 
