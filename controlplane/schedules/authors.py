@@ -13,15 +13,8 @@ from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
-from controlplane.audit.record import actor_of, source_of
+from controlplane.audit.record import actor_of
 from controlplane.schedules.models import Schedule, ScheduleState
-
-
-def author_of(row: Schedule) -> Actor:
-    found = source_of(
-        action="change.scheduled", target_kind="schedule", number=row.pk, environment=row.environment
-    )
-    return Actor(name=row.actor, role=row.role, **found)
 
 
 def authors_of(rows: Collection[Schedule]) -> dict[int, Actor]:

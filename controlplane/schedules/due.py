@@ -26,7 +26,7 @@ from controlplane.policies.fields import limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.policies.state import read_state
-from controlplane.schedules.authors import author_of, check_author
+from controlplane.schedules.authors import authors_of, check_author
 from controlplane.schedules.models import Needs, Schedule, ScheduleState
 
 log = structlog.get_logger(__name__)
@@ -71,7 +71,7 @@ def _apply(pk: int) -> bool:
 
     # It was approved when it was scheduled, and is applied only exactly as approved.
     approved = ChangeRequest.objects.filter(schedule=pk).first()
-    author = author_of(row)
+    author = authors_of([row])[row.pk]
 
     def made(revision: int) -> None:
         # Inside, because the author can lose the rights while a large change is written.

@@ -14,7 +14,7 @@ from controlplane.editing.plans.schema import SECTIONS
 from controlplane.errors import InvalidEdit
 from controlplane.phrases import count
 from controlplane.policies.models import Tenant, TenantQuota
-from controlplane.schedules.authors import author_of, why_not_theirs_now
+from controlplane.schedules.authors import authors_of, why_not_theirs_now
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
 from dashboard.edit_form import EditForm, run_edit
@@ -44,9 +44,16 @@ class Row:
     lost: str
 
 
-def row_of(schedule: Schedule) -> Row:
-    approved = ChangeRequest.objects.filter(schedule=schedule.pk).first()
-    lost = why_not_theirs_now(schedule.environment, author_of(schedule), approved)
+def _rows(schedules: list[Schedule]) -> list[Row]:
+    authors = authors_of(schedules)
+    approved = {row.schedule: row for row in ChangeRequest.objects.filter(schedule__in=authors)}
+    return [
+        _row(one, why_not_theirs_now(one.environment, authors[one.pk], approved.get(one.pk)))
+        for one in schedules
+    ]
+
+
+def _row(schedule: Schedule, lost: str) -> Row:
     try:
         found = plan_from_document(schedule.document).things
     except PlanErrors:  # a plan of an earlier version, which fails when it is due
@@ -139,7 +146,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         request,
         "schedules",
         example=_EXAMPLE.format(tenant.key if tenant is not None else "a-tenant"),
-        waiting=[row_of(row) for row in rows.filter(state="waiting").order_by("due_at")[:most]],
+        waiting=_rows(list(rows.filter(state="waiting").order_by("due_at")[:most])),
         failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MAX_ROWS],
         ending=ending.select_related("tenant__tier").order_by("expires_at")[:most],
         past=rows.exclude(state="waiting").order_by("-ended_at")[: rows_listed(request, 20)],
