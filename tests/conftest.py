@@ -6,6 +6,7 @@ separate, whatever the environment configures, because tests empty them.
 
 import argparse
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -65,6 +66,8 @@ def _only_distributes() -> bool:
 # At import, not in a hook: the conftests of the folders below may import models.
 atexit.register(_session.close)
 if not _only_distributes():
+    # Modules and collected tests stay until the end: no search for garbage walks over them.
+    gc.disable()
     _start()
 if not _agents_alone:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -77,6 +80,13 @@ if not _agents_alone:
     if _only_distributes():
         # A worker reads its settings once it has servers, as this conftest does.
         del os.environ["DJANGO_SETTINGS_MODULE"]
+
+
+def pytest_collection_finish() -> None:
+    """Search for garbage among what tests make, as applications do."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
