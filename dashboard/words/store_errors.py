@@ -1,8 +1,8 @@
-"""Why a pod has no Redis, in words of people: it reports the error of its client."""
+"""Turns the error of a pod's Redis client into words for people."""
 
 import re
 
-#: Text for people -> an error of the client of Redis.
+#: Words for people -> the pattern of an error of the Redis client.
 _STORE_ERRORS = {
     "connection refused": re.compile(r"ConnectionRefused|Errno 111|Connection refused"),
     "connection reset": re.compile(r"ConnectionReset|BrokenPipe|Errno 104|Connection (reset|closed|lost)"),
@@ -19,13 +19,13 @@ _STORE_ERRORS = {
     "certificate not accepted": re.compile(r"SSL|CERTIFICATE"),
     "no answer in time": re.compile(r"Timeout|timed out"),
 }
-#: The words of the agent before the error.
+#: The words that the agent puts before the error. fuseboard/store/health.py writes them.
 _BEFORE_ERROR = re.compile(r".*, last: |never reached: |answers, but: ")
 
 
 def mode_cause_words(cause: str) -> str:
-    """Why a pod decides without Redis. A pod reports the error of its client, which is for programmers."""
+    """Why a pod decides without Redis. Errors without words here stay as they are."""
     match = _BEFORE_ERROR.match(cause)
     before = match[0] if match else ""
     error = cause[len(before) :]
-    return before + next((words for words, sign in _STORE_ERRORS.items() if sign.search(error)), error)
+    return before + next((words for words, pattern in _STORE_ERRORS.items() if pattern.search(error)), error)

@@ -21,12 +21,13 @@ class Refusal(Struct, frozen=True):
 class DecisionBuilder(Struct, frozen=True):
     """Adds this pod's name, the revision of the configuration, and the mode of the decision.
 
-    That is the pod's mode, unless a decision says otherwise: a pod in shared mode decides alone what
-    Redis does not answer in time.
+    The mode is that of the pod, unless the caller gives another one: when Redis is late, a pod in shared
+    mode decides alone, and the decision has mode local.
     """
 
     server: str
     health: StoreHealth
+    #: Signs the tokens of refusals.
     signer: Signer | None = None
 
     def charge(self, domain: str, demand: Demand, answer: RedisAnswer) -> Charge:
@@ -35,8 +36,9 @@ class DecisionBuilder(Struct, frozen=True):
         return Charge(domain, demand, answer.at_us, answer.token, account=account)
 
     def local_charge(self, demand: Demand, now: float) -> Charge:
-        """The charge to this pod's shares at a moment of the monotonic clock."""
-        return Charge("", demand, int(now * 1_000_000), "", local=True, account=Account(self))
+        """The charge to this pod's own shares. ``now`` is monotonic seconds."""
+        at_us = int(now * 1_000_000)
+        return Charge(domain="", demand=demand, at_us=at_us, token="", local=True, account=Account(self))
 
     def allow(
         self,

@@ -16,7 +16,9 @@ T = TypeVar("T", Decision, Permit)
 
 
 class CrossLoopAgent(ContextManagers):
-    """The blocks and decisions of ``agent``. One agent gives a permit and gets its report.
+    """Offers the ``with`` blocks and decisions of ``agent`` on any loop.
+
+    Report a permit to the agent that gave it.
 
     ``on_late`` is called for each decision that the agent's loop did not make in time.
     """
@@ -49,7 +51,7 @@ class CrossLoopAgent(ContextManagers):
         undo = self._agent.give_back
         answer = submit(self._agent, question.ask, undo)
         found = await received(answer, undo, self._on_late, timeout_s=question.timeout_s)
-        return found or question.otherwise()
+        return question.otherwise() if found is None else found
 
     def report(
         self, permit: Permit, outcome: Outcome, elapsed_s: float | None = None, *, cooldown_ms: int = 0
@@ -66,9 +68,11 @@ class CrossLoopAgent(ContextManagers):
         self._agent.give_back(taken)
 
     def allow_unasked(self, *, tenant: str = "", dependency: str = "") -> Decision:
+        """The decision that allows a call that the agent cannot decide."""
         return self._agent.allow_unasked(tenant=tenant, dependency=dependency)
 
     def permit_unasked(self, dependency: str) -> Permit:
+        """The permit of a call that the agent cannot decide."""
         return self._agent.permit_unasked(dependency)
 
     def longest_wait_s(self, dependency: str = "", *, tenant: str | None = None) -> float:
@@ -78,4 +82,5 @@ class CrossLoopAgent(ContextManagers):
         return self._agent.queue_timeout_s(dependency)
 
     def permit_late(self, dependency: str) -> Permit:
+        """The permit of a call that the loop did not decide in time. Raises ``Refused`` with a bulkhead."""
         return self._agent.permit_late(dependency)

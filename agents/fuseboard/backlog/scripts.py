@@ -14,7 +14,15 @@ from fuseboard.backlog.envelopes import Envelopes
 from fuseboard.backlog.options import Options
 from fuseboard.batching.demand import is_slot, most_in_redis, rule_of
 from fuseboard.batching.encoding import msgpack_encode, numbered_rule
-from fuseboard.batching.redis_question import LATE, PROBES
+from fuseboard.batching.redis_question import (
+    COOLING_DOWN,
+    FORCED_OPEN,
+    LATE,
+    OPEN,
+    PROBE_BUSY,
+    PROBES,
+    SLOW_START,
+)
 from fuseboard.contract import keys
 from fuseboard.contract.backlog_figures import BacklogFigures
 from fuseboard.contract.policy import Limit
@@ -35,18 +43,19 @@ from fuseboard.store.store import NotServedError, Reply, Store, Word
 from fuseboard.subject import Costs
 
 #: Answers of ``backlog_submit.lua``.
-ACCEPTED, KNOWN, FINISHED, MANY_JOBS, MANY_BYTES, NO_MEMORY = range(6)
+ACCEPTED, KNOWN, FINISHED, TOO_MANY_JOBS, TOO_MANY_BYTES, NO_MEMORY = range(6)
 #: The verdict of ``backlog_take.lua`` when no job was ready.
 NONE_READY = -1
-#: How a job ends: arguments of ``backlog_end.lua``; and its answer for a job of another worker.
+#: How a job ends: arguments of ``backlog_end.lua``.
 DONE, RETRY, DEAD, RELEASE = 1, 2, 3, 4
+#: The answer of ``backlog_end.lua`` for a job of another worker, or one that ended before.
 NOT_OURS = 0
 #: The changes that ``backlog_change.lua`` makes.
 CANCEL, REVIVE = 1, 2
 
 #: A limit of 0 is looked at again after this time.
 PAUSED_S = 1.0
-#: A question whose answer takes longer is given up. A late answer is still read.
+#: The caller stops waiting after this time. The connection still reads a late answer.
 PATIENCE_S = 2.0
 
 
@@ -55,7 +64,7 @@ class NotRun(StoreUnavailable):
 
 
 class Row(NamedTuple):
-    """One job, as ``backlog_take.lua`` returns it. Times are store time in us."""
+    """One job in the reply of ``backlog_take.lua``. Times are store time in us."""
 
     job_id: str
     fence: int
@@ -66,11 +75,12 @@ class Row(NamedTuple):
     deadline: int
     priority: int
     tenant: str
+    #: Measure, amount, measure, amount, and so on.
     costs: list[str | int]
 
 
 class Head(Struct, array_like=True, frozen=True):
-    """The first part of the reply of ``backlog_take.lua``; see there."""
+    """The first part of the reply of ``backlog_take.lua``, which describes every field."""
 
     verdict: int
     generation: int
@@ -94,9 +104,13 @@ class Taken(NamedTuple):
     """The jobs that a worker may send now, and when to ask again. Times are seconds from now."""
 
     jobs: list[Granted]
+    #: The breaker refuses, or a limit is 0.
     refused: bool
+    #: When limits or the breaker may let a job pass; 0 if that is unknown, or if no job is ready.
     wait_s: float
+    #: When a job is due, or a lease ends; 0 for none.
     next_s: float
+    #: Asking again at once can bring more jobs.
     again: bool
 
 
@@ -104,7 +118,7 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class BacklogScripts:
-    """Belongs to the event loop of the agent."""
+    """Asks Redis about one backlog. Use it on the agent's event loop only."""
 
     def __init__(
         self,
@@ -129,12 +143,14 @@ class BacklogScripts:
     # The limits of the dependency, without those of tenants
 
     def limits(self) -> list[Limit]:
-        """The limits that bind a job. Calls of a backlog have no subject."""
+        """The limits that apply to a job, which has no caller and no endpoint, and calls for no tenant."""
         vendor = self.calls.breaker(self.dependency).dependency.vendor_limits
         return [limit for limit in vendor if not (limit.per or limit.endpoints or limit.dependency)]
 
     def slots(self) -> tuple[tuple[str, ...], list[str | int]]:
-        """The keys of limits that count slots, and for each its measure and how long a slot lasts in us."""
+        """The keys of limits that count slots; and for each, one after the other, its measure and how long a
+        slot lasts in us.
+        """
         slots = [limit for limit in self.limits() if is_slot(limit)]
         return (
             tuple(self._limit_key(limit) for limit in slots),
@@ -155,7 +171,7 @@ class BacklogScripts:
     # The questions
 
     async def submit(self, asked: list[object], payload: bytes) -> list[int]:
-        """``asked`` begins with the id of the job."""
+        """``backlog_submit.lua`` describes ``asked``, which begins with the id of the job, and the reply."""
         kept = self.envelopes.close("payload", str(asked[0]), payload)
         if kept is None:
             raise NotRun("no gateway has given a key to seal the payload with yet")
@@ -176,6 +192,8 @@ class BacklogScripts:
     ) -> int:
         """The answer of ``backlog_end.lua``."""
         if how == DONE:
+            # The job was done, and must not run again. Without a key, its result is lost: no reader can open
+            # an empty text.
             result = self.envelopes.close("result", job_id, result) or b""
         slot_keys, slots = self.slots()
         asked = [job_id, fence, how, int(delay_s * 1e6), int(self.options.result_s * 1e6), cause]
@@ -202,7 +220,8 @@ class BacklogScripts:
         limits = self.limits()
         if any(limit.limit == 0 and not limit.shadow for limit in limits):
             breaker.release_local_probe(breaker.tally)
-            return Taken([], True, PAUSED_S, 0.0, False)  # paused: no cost fits, for now
+            # A limit is 0: the vendor is paused.
+            return Taken(jobs=[], refused=True, wait_s=PAUSED_S, next_s=0.0, again=False)
         named = tuple(self._limit_key(limit).encode() for limit in limits)
         guard_keys, guard = breaker.put(named)
         rules: dict[int, bytes] = {}
@@ -227,6 +246,7 @@ class BacklogScripts:
         tally = breaker.tally
         breaker.refusals.changing(named)
         try:
+            # It waits without a time limit, because a late answer may contain jobs.
             reply = await self._ask(
                 BACKLOG_TAKE, guard_keys + self.keys, (question, msgpack_encode(more)), patience_s=None
             )
@@ -250,7 +270,9 @@ class BacklogScripts:
             breaker.release_local_probe(tally)
         jobs = [self._granted(head, row, payload) for row, payload in zip(head.jobs, reply[1:], strict=True)]
         next_s = max(0.0, (head.next_us - head.now_us) / 1e6) if head.next_us else 0.0
-        return Taken(jobs, refused, head.wait_us / 1e6, next_s, bool(head.again))
+        return Taken(
+            jobs=jobs, refused=refused, wait_s=head.wait_us / 1e6, next_s=next_s, again=bool(head.again)
+        )
 
     def _granted(self, head: Head, row: Row, payload: bytes) -> Granted:
         calls = self.calls
@@ -284,7 +306,10 @@ class BacklogScripts:
         arguments: tuple[Word, ...],
         patience_s: float | None = PATIENCE_S,
     ) -> Reply:
-        """The reply. Raises ``StoreUnavailable``, or ``NotRun`` if Redis surely did nothing."""
+        """The reply. Raises ``StoreUnavailable``, or ``NotRun`` if Redis surely did nothing.
+
+        ``None`` for ``patience_s`` waits until the connection answers or breaks.
+        """
         calls = self.calls
         if not calls.health.usable:
             raise NotRun(calls.health.cause)
@@ -304,4 +329,4 @@ class BacklogScripts:
 
 def breaker_refuses(verdict: int) -> bool:
     """Whether the breaker, and no limit, refuses."""
-    return verdict in (2, 3, 4, 7, 8)
+    return verdict in (OPEN, PROBE_BUSY, FORCED_OPEN, COOLING_DOWN, SLOW_START)

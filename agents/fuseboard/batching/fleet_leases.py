@@ -1,14 +1,14 @@
 """Fleet leases: calls charged in advance, and spent from memory.
 
-A demand that is asked for more often than its threshold gets a fleet lease: one question to Redis for
-many calls at once, spent in this pod until it ends, and then renewed. A leased decision costs a
-comparison and a subtraction, and Redis runs one command instead of hundreds. While a bucket is known to be
-less than half used, a low rate is enough: such an **early** lease saves the pod its questions. The key is
-not hot, and is not reported as leased.
+A demand that is asked for more often than its threshold is hot, and gets a fleet lease. One question to
+Redis charges many calls. The pod spends them from memory until the lease ends, and renews it before. A leased
+decision costs a comparison and a subtraction, and Redis runs one command instead of hundreds. While a bucket
+is known to be less than half used, a low rate is enough. Such an **early** lease saves questions too. Its
+demand is not hot, and pages do not report it as leased.
 
 The effect of a lease on a limit is bounded (docs/limits.md). Calls are charged when they are leased and
-made at most ``lease_length_s`` later. So a sliding window that may be leased counts over that much more
-time, and never lets more than its limit through any window. A bucket may let through what it refills in
+made at most one lease length later. So Redis counts the window of a leasable sliding limit longer by that
+length, and no window ever has more calls than the limit. A bucket may let through what it refills in
 that time. A pod holds at most its part of ``HELD_PART`` of a limit. Unused calls go back where they
 were charged. What a dead pod held is lost for one window, which refuses too much, never too little.
 """
@@ -25,10 +25,12 @@ from fuseboard.batching.settlements import Settlements
 from fuseboard.contract.policy import HOT_PER_S, lease_length_ms
 from fuseboard.decision import Decision
 
-#: A key stays leased until it has been below this part of its threshold for this time.
+#: A hot demand counts as below its threshold only below this part of it. An early lease is renewed down to
+#: this part of ``EARLY_PER_S``.
 COOL_BELOW = 0.4
+#: A hot demand stays hot until it has been below that part for this time.
 COOL_AFTER_S = 60.0
-#: Calls per second of one key in one pod that are worth a lease while its limits have ample room.
+#: Calls per second of one demand in one pod that are worth a lease while its limits have ample room.
 EARLY_PER_S = 20
 #: The part of a limit that all pods together may hold unspent.
 HELD_PART = 0.2
@@ -66,20 +68,20 @@ class Lease:
         self.supply = supply
         self.answer = answer
         self.granted = self.tokens = answer.calls
-        #: The caller that takes token number ``renew_at`` starts the renewal.
+        #: A number of tokens, and no time: the caller that takes this token starts the renewal.
         self.renew_at = max(1, int(answer.calls * RENEW_BELOW))
         self.begun = begun
         self.until = begun + length_s
         #: The one decision of all its calls.
         self.decision = decision
-        #: How many of its spent calls are counted already.
+        #: Spent calls that were already passed to ``supply.count``.
         self.counted = 0
-        #: Whether the key was hot. Otherwise it is an early lease.
+        #: Whether the demand was hot. Otherwise it is an early lease.
         self.hot = supply.is_hot(begun)
 
 
 class LeasedDemand:
-    """How often one demand is asked for, and its lease."""
+    """Measures how often one demand is asked for, and holds its lease when it has one."""
 
     __slots__ = (
         "asked",
@@ -111,10 +113,10 @@ class LeasedDemand:
         self.early = bool(demand.refs) and all(may_be_leased_early(ref.limit) for ref in demand.refs)
         #: The demand of single calls, and what Redis last said about it.
         self.single = demand
-        #: These limits and costs, for a question about many calls.
+        #: The demand with these limits and costs, for questions about many calls.
         self.demand = Demand(demand.refs, demand.costs, demand.priority)
         self.decision_of = decision_of
-        #: Called with spent calls, and whether the key was hot.
+        #: Called with spent calls, and whether the demand was hot.
         self.count = count
         self.asked = 0
         self.since = monotonic()
@@ -122,7 +124,7 @@ class LeasedDemand:
         self.rate = 0.0
         self.hot_at = float("-inf")
         self.lease: Lease | None = None
-        #: The name under which its lease can be spent directly; empty for none.
+        #: The tenant whose plain requests may spend the lease through ``spend_by_name``; empty for none.
         self.name = ""
         self.renewing = False
         #: Rises when the lease, or the one being fetched, must not be spent any more.
@@ -152,7 +154,9 @@ class Leases:
         self._live_servers = live_servers
         self._usable = usable
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Demands with a lease, or with one being fetched.
         self._supplies: set[LeasedDemand] = set()
+        #: ``LeasedDemand.name`` -> its lease.
         self._at_hand: dict[str, Lease] = {}
         self.spend_by_name = self._spend_by_name()
 
@@ -169,7 +173,7 @@ class Leases:
     def _spend_by_name(self) -> Callable[[str], Decision | None]:
         """A function that spends one call by name, and returns the decision or ``None``.
 
-        Local names, and few of them: this is the whole cost of a leased decision.
+        It uses few variables, and only local ones: nothing else runs for a leased decision.
         """
         find, clock, spend = self._at_hand.get, monotonic, self.spend
 
@@ -198,7 +202,7 @@ class Leases:
         self.renew(supply)
 
     def drop(self) -> None:
-        """Something has changed: give everything back. What is still hot is leased again."""
+        """Rules have changed: give everything back. Demands that are still hot are leased again."""
         for supply in tuple(self._supplies):
             self.revoke(supply)
 
@@ -208,14 +212,18 @@ class Leases:
             task.cancel()
 
     def _measure(self, supply: LeasedDemand, rate: float, *, sustained: float = inf) -> None:
-        """``sustained`` is the rate over at least ``STRETCH_S``: a burst does not make a key hot."""
-        # Rises at once, falls by halves: too small a lease costs a question, too large a one a refund.
+        """``sustained`` is the rate over at least ``STRETCH_S``: a burst does not make a demand hot."""
+        # The rate rises at once, and falls half of the way with each measurement. A lease that is too small
+        # costs one more question, a lease that is too large one refund.
         supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
         now, threshold = monotonic(), self._threshold(supply.demand)
-        # A hot key stays hot down to 40 % of the threshold. Otherwise a rate near the threshold would switch
-        # leases on and off.
-        hot = supply.is_hot(now)
-        if supply.rate >= threshold * COOL_BELOW if hot else min(supply.rate, sustained) >= threshold:
+        # A hot demand stays hot down to 40 % of the threshold. Otherwise a rate near the threshold would
+        # switch leases on and off.
+        if supply.is_hot(now):
+            enough = supply.rate >= threshold * COOL_BELOW
+        else:
+            enough = min(supply.rate, sustained) >= threshold
+        if enough:
             supply.hot_at = now
 
     def _measure_lease(self, supply: LeasedDemand, lease: Lease) -> None:
@@ -231,13 +239,14 @@ class Leases:
         if supply.renewing or not self._usable():
             return
         if supply.lease is not None:
-            # Spent sooner than expected. Otherwise the lease would stay too small after every quiet moment.
+            # A lease that is spent early has no measurement yet, and would stay too small after every quiet
+            # moment. At its renewal time, this is the second measurement: a rate that fell goes down twice.
             self._measure_lease(supply, supply.lease)
         if not supply.is_hot(monotonic()) and not self._worth_an_early_lease(supply):
             return
         supply.renewing = True
         self._supplies.add(supply)
-        # The generation of now: a rule may change before the task begins.
+        # The generation is read now, because a rule may change before the task starts.
         fetching = self._supply(supply, supply.lease_generation)
         task = asyncio.get_running_loop().create_task(fetching, name="fuseboard-lease")
         self._tasks.add(task)
@@ -266,13 +275,14 @@ class Leases:
         self._end(supply)
         self._supplies.add(supply)
         lease = supply.lease = Lease(supply, answer, begun, length_s, supply.decision_of(answer))
+        # All calls of the lease share its account.
         for charge in lease.decision.charges:
             charge.account.lease = lease
         if supply.name:
             self._at_hand[supply.name] = lease
         loop = asyncio.get_running_loop()
         due = loop.time() + length_s * RENEW_AFTER
-        # Rounded down: a lease that is renewed late may be spent before.
+        # The time is rounded down: at a later time, the lease may already be spent.
         due -= due % (length_s * TOGETHER)
         supply.timer = loop.call_at(due, self._look, supply, lease)
 
@@ -298,7 +308,7 @@ class Leases:
         )
 
     def _look(self, supply: LeasedDemand, lease: Lease) -> None:
-        """Part of its time has passed: renew it while it is hot, or let it end."""
+        """Part of its time has passed: renew it if it was used, and end it when all its time has passed."""
         supply.timer = None
         if supply.lease is not lease:
             return
@@ -336,6 +346,7 @@ class Leases:
             del self._at_hand[supply.name]
         self._count(supply, lease)
         if lease.tokens > 0:
+            # The answer has the calls that go back. Accounts of calls that still run read ``granted``.
             lease.answer.calls = lease.tokens
             lease.granted, lease.tokens = lease.granted - lease.tokens, 0
             supply.domain.unused(supply.demand, lease.answer)

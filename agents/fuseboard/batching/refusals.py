@@ -1,9 +1,8 @@
 """Remembered refusals, by counter.
 
-A pod answers from memory while Redis would surely refuse again. What the pod itself does changes the end of a
-refusal: a grant, a lease or a settled cost makes it later, what goes back makes it earlier. So the pod
-asks Redis again while such a question about the counter is under way, and forgets the refusal when the
-answer comes.
+A pod answers from memory while Redis would surely refuse again. A charge moves the end of a refusal later, a
+refund earlier. While the pod itself changes a counter, it does not use the memory, and asks Redis. When the
+answer comes, it forgets the refusals of that counter.
 """
 
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 from fuseboard.contract.words import Reason
 
-#: When there are more, all are forgotten: asking Redis once too often is always right.
+#: When there are more, all are forgotten: asking Redis once too often is always safe.
 MAX_REMEMBERED = 20_000
 
 #: Redis is asked about a spent limit again after this time, however long the limit stays spent. Any pod may
@@ -50,7 +49,8 @@ class RememberedRefusals:
     __slots__ = ("_changing", "_last_end", "_size", "by_counter")
 
     def __init__(self) -> None:
-        #: Read by each grant, which has nothing to do while it is empty.
+        #: Counter -> demands that it refused. distribute.py tests it for each grant: while it is empty, a
+        #: grant need not forget refusals.
         self.by_counter: dict[bytes, set[Refusable]] = {}
         self._size = 0
         #: When the last of them ends; monotonic seconds.
@@ -59,7 +59,7 @@ class RememberedRefusals:
         self._changing: dict[bytes, int] = {}
 
     def remember(self, demand: Refusable, reason: Reason, rule: str, until: float) -> None:
-        """``demand`` was refused until then (monotonic seconds), or until one of its counters changes."""
+        """``demand`` is refused until ``until`` (monotonic seconds), or until one of its counters changes."""
         if self._size >= MAX_REMEMBERED:
             self.forget(tuple(self.by_counter))
         denial = demand.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
@@ -71,7 +71,10 @@ class RememberedRefusals:
             self._size += len(refused) - before
 
     def left_s(self, demand: Refusable) -> float:
-        """How long the remembered refusal still applies; 0 when Redis should be asked."""
+        """How long the remembered refusal still applies; 0 when Redis should be asked.
+
+        Forgets a refusal that has ended.
+        """
         if demand.denial is None:
             return 0.0
         left_s = demand.denial.left_s(monotonic())
@@ -82,13 +85,13 @@ class RememberedRefusals:
         return left_s
 
     def changing(self, counters: Iterable[bytes]) -> None:
-        """A question that may charge or refund these counters was sent. ``changed`` follows."""
+        """Use no refusal of these counters until ``changed``: a question that may change them was sent."""
         changing = self._changing
         for key in counters:
             changing[key] = changing.get(key, 0) + 1
 
     def changed(self, counters: Iterable[bytes]) -> None:
-        """That question was answered, or its connection is lost."""
+        """End one ``changing``: its question was answered, or the connection is lost."""
         changing = self._changing
         for key in counters:
             if changing[key] > 1:
@@ -97,9 +100,9 @@ class RememberedRefusals:
                 del changing[key]
 
     def forget(self, counters: Iterable[bytes]) -> None:
-        """These counters were charged or refunded."""
+        """Forget every refusal by these counters, which were charged or refunded."""
         if monotonic() >= self._last_end:
-            # All have ended. Otherwise those of demands that do not come again would stay.
+            # All have ended, so forget all at once. Demands still hold an ended denial: ``left_s`` drops it.
             self.by_counter.clear()
             self._size = 0
             return
@@ -108,7 +111,7 @@ class RememberedRefusals:
                 self.drop(demand)
 
     def drop(self, demand: Refusable) -> None:
-        """The refusal of this demand has ended."""
+        """Forget the refusal of this demand."""
         demand.denial = None
         for key in demand.keys:
             refused = self.by_counter.get(key)

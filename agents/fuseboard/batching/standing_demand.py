@@ -1,4 +1,4 @@
-"""The demand of all like calls, with what is remembered from one call to the next."""
+"""One demand for all calls with the same limits and costs, and what the pod remembers between them."""
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from fuseboard.reporting.request_tallies import RequestTally
 
 
 class StandingDemand(Demand):
-    """Made once for all like calls, and kept until a rule changes."""
+    """Made once for all calls with the same limits and costs, and kept until a rule changes."""
 
     __slots__ = (
         "_statuses",
@@ -30,16 +30,17 @@ class StandingDemand(Demand):
         super().__init__(refs, costs, priority)
         #: A limit that cannot admit this call, however long the caller waits.
         self.never = self._never_fits()
-        #: Whether its calls may be leased, and the lease it has.
+        #: Its calls may be leased.
         self.leasable = bool(refs) and all(may_be_leased(ref.limit) for ref in refs)
+        #: Counts how often it is asked for, and holds its lease. ``None`` until it is asked for again.
         self.supply: LeasedDemand | None = None
-        #: It has been asked for before. Costs that differ from call to call are asked for once, and need no
-        #: supply.
+        #: It was asked for before. Only then it gets a supply: costs that change with each call come once.
         self.repeated = False
-        #: One call of a tenant, without a subject: nearly all requests are this.
+        #: The request costs one call, and has no address, key or endpoint. Nearly all requests are this.
         self.plain = False
-        #: The names of the limits that bind it. Those it inherits are listed under the tenant that owns them.
+        #: The names of its limits, without those that a tenant inherits.
         self.rules = tuple([ref.limit.name for ref in refs])
+        #: Tenant that owns limits -> the names of those that this demand inherits from it.
         self.inherited: dict[str, tuple[str, ...]] = {}
         #: Where its requests are counted for the tenants it inherits from.
         self.above: tuple[RequestTally, ...] = ()
@@ -47,7 +48,11 @@ class StandingDemand(Demand):
         self._warns = any(ref.limit.warn_percent for ref in refs)
 
     def statuses(self, left: tuple[int, ...] = (), spent: str = "") -> tuple[LimitStatus, ...]:
-        """Each limit: ``left`` is what Redis says is left, ``spent`` names a limit that is used up."""
+        """The status of each limit.
+
+        ``left`` is what Redis says is left. Without it, ``spent`` is the name of a limit that is used up, or
+        empty.
+        """
         unknown = self._statuses
         if unknown is None:
             unknown = self._statuses = tuple([LimitStatus.of(ref.limit) for ref in self.refs])
@@ -79,7 +84,10 @@ class StandingDemand(Demand):
 
 
 def refusal_reason(limit: Limit, usual: Reason) -> Reason:
-    """The reason of a refusal by ``limit``: concurrency limits and budgets have reasons of their own."""
+    """The reason of a refusal by ``limit``: concurrency limits and budgets have their own.
+
+    A budget is a fixed window that counts a cost other than calls.
+    """
     if limit.algorithm is Algorithm.CONCURRENCY:
         return Reason.CONCURRENCY
     if limit.algorithm is Algorithm.FIXED_WINDOW and limit.measure != "calls":

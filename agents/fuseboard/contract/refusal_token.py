@@ -1,16 +1,17 @@
 """The token of a refusal: which rule of which revision refused which tenant, on which pod, and when.
 
 A pod makes one when it answers a refusal over HTTP; the control plane explains it. Nothing is stored. The
-token contains no name and no limit, only digests that change with every token, so it says nothing to the
-caller that was refused, and two tokens cannot be recognized as of one tenant or one pod. The control plane
+token contains no name and no limit, only digests that change with every token. So a refused caller learns
+nothing from it, and cannot see that two tokens are from one tenant or one pod. The control plane
 resolves a digest by trying the names that it knows, and looks limits up by the revision.
 
 The format is ``fr1.`` and 54 bytes in base64url without padding. Numbers are big-endian::
 
+    field    bytes  meaning
     day      2  of the key, in days since 1970
-    key id   4  which (environment, service, day), and which secret
+    key id   4  identifies the key: environment, service, day and secret
     time     6  when the request was refused, in ms since 1970, by the clock of the control plane
-    number   3  random: no two tokens have equal digests
+    number   3  random, so that two tokens of one millisecond differ too
     revision 5
     retry    4  ms until asking again could succeed, at most 2^32 - 1; 0 for unknown
     reason   1  place in ``REASONS``
@@ -20,7 +21,8 @@ The format is ``fr1.`` and 54 bytes in base64url without padding. Numbers are bi
     pod      4  digest
     tag     12  HMAC-SHA256 of everything before it, cut
 
-A digest is HMAC-SHA256 of its kind, the first 15 bytes and the name, cut. Every byte is covered by the tag.
+The first 15 bytes, day to number, are the salt. A digest is HMAC-SHA256 of its kind, the salt and the name,
+cut. Every byte is covered by the tag.
 """
 
 import hmac
@@ -42,7 +44,8 @@ KEY_ID_BYTES, KEY_BYTES = 4, 32
 URN = "urn:fuseboard:refusal:"
 HEADER = "fuseboard-refusal"
 
-#: The address of a page, to which a token is added as the fragment. It stands in a header between < and >.
+#: A valid explain_url, or empty. The agent adds the token as the fragment, and sends the address in a header
+#: between < and >, so it contains neither.
 PAGE = r"^(https?://[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]{1,480})?\Z"
 ExplainPage = Annotated[str, Meta(pattern=PAGE)]
 
@@ -94,10 +97,10 @@ class RefusalKey(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The content of a token, as the pod knows it."""
+    """The content of a token, before names become digests."""
 
     at_ms: int
-    #: Random, so that two tokens have no equal digests.
+    #: Random, so that two tokens of one millisecond differ too.
     number: int
     revision: int
     reason: Reason | None
@@ -173,28 +176,29 @@ def read_token(text: str) -> RefusalToken:
         whole = urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
     except NotBase64:
         raise TokenError("not base64url") from None
-    # The decoder skips foreign characters and takes unused bits: a token has one spelling only.
+    # The decoder ignores foreign characters and unused bits. The comparison gives a token one spelling only.
     if len(whole) != BYTES or urlsafe_b64encode(whole).rstrip(b"=") != encoded:
         raise TokenError("not base64url")
     salt = whole[: _SALT.size]
-    day, key_id, *time_and_number = _SALT.unpack(salt)
+    day, key_id, time_high, time_low, _, _ = _SALT.unpack(salt)
     high, low, retry_after_ms, reason, mode = _FIELDS.unpack_from(whole, _SALT.size)
-    rule = _SALT.size + _FIELDS.size
-    tenant, server, tag = rule + _RULE, rule + _RULE + _TENANT, _BODY_BYTES
+    rule_at = _SALT.size + _FIELDS.size
+    tenant_at = rule_at + _RULE
+    server_at, tag_at = tenant_at + _TENANT, _BODY_BYTES
     return RefusalToken(
         day=day,
         key_id=key_id,
-        at_ms=time_and_number[0] << 32 | time_and_number[1],
+        at_ms=time_high << 32 | time_low,
         revision=high << 32 | low,
         retry_after_ms=retry_after_ms,
         reason=REASONS[reason] if reason < len(REASONS) else None,
         mode=MODES[mode] if mode < len(MODES) else None,
         salt=salt,
-        rule=whole[rule:tenant],
-        tenant=whole[tenant:server],
-        server=whole[server:tag],
-        body=whole[:tag],
-        tag=whole[tag:],
+        rule=whole[rule_at:tenant_at],
+        tenant=whole[tenant_at:server_at],
+        server=whole[server_at:tag_at],
+        body=whole[:tag_at],
+        tag=whole[tag_at:],
     )
 
 

@@ -1,4 +1,7 @@
-"""The form of what protects every pod: what it displays, and what was typed as the edit takes it."""
+"""The form of pod protection: draws it, and reads what was typed.
+
+The part ``""`` has the settings that belong to no part.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,20 +29,22 @@ _TIMES = (
     ("259200", "For 3 days"),
     ("604800", "For 7 days"),
 )
-#: Characters of all routes: 200 of them, of 200 characters each.
+#: Characters of all routes: 200 lines, each with 200 characters, `` = ``, the milliseconds and a line end.
 _LONGEST = 45_000
+#: Errors of routes that the form displays at once.
+_MAX_WRONG_LINES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """The typed settings, as ``set_pod_protection`` takes them."""
+    """The arguments ``protection`` and ``observe_for_s`` of ``set_pod_protection``."""
 
     protection: Mapping[str, Any]
     observe_for_s: Mapping[str, int]
 
 
 def typed_settings(data: Mapping[str, str]) -> PodSettings:
-    """Raises ``InvalidEdit`` with every field that is no number, and every line that is no route."""
+    """Raises ``InvalidEdit`` with every field that is no number, and the first lines that are no routes."""
     typed = Typed(data)
     protection: dict[str, Any] = {}
     for setting in POD_SETTINGS:
@@ -48,20 +53,20 @@ def typed_settings(data: Mapping[str, str]) -> PodSettings:
         if setting.part and data.get(f"protection.{setting.part}.on") != "on":
             protection[setting.part] = None
             continue
-        found = typed.value(setting, f"protection.{setting.path}")
-        (protection.setdefault(setting.part, {}) if setting.part else protection)[setting.name] = found
+        target = protection.setdefault(setting.part, {}) if setting.part else protection
+        target[setting.name] = typed.value(setting, f"protection.{setting.path}")
     protection["routes"] = _routes(typed)
     observe_for_s = {
-        part: typed.number(_observe(part))
+        part: typed.number(_observe_input(part))
         for part in OBSERVED_PARTS
-        if data.get(_observe(part), _KEEP) != _KEEP
+        if data.get(_observe_input(part), _KEEP) != _KEEP
     }
     typed.settle()
     return PodSettings(protection=protection, observe_for_s=observe_for_s)
 
 
 def values_of(row: Environment, preset: str = "") -> dict[str, str]:
-    """The values in the inputs: the row, with the values of a preset that the address names."""
+    """The values of the inputs: those of the row, with those of a preset that the URL names."""
     document: dict[str, Any] = dict(row.protection)
     for name, change in POD_PRESETS.get(preset, {}).items():
         defaults = {each.name: each.default for each in POD_SETTINGS if each.part == name}
@@ -73,7 +78,7 @@ def values_of(row: Environment, preset: str = "") -> dict[str, str]:
         if setting.kind == "routes":
             values[ROUTES] = "\n".join(f"{route['pattern']} = {route['sla_ms']}" for route in present)
         elif setting.part == "observe":
-            values[_observe(setting.name.removesuffix("_until_us"))] = _KEEP
+            values[_observe_input(setting.name.removesuffix("_until_us"))] = _KEEP
         else:
             values |= setting_values(setting, present)
     return values | {
@@ -81,8 +86,8 @@ def values_of(row: Environment, preset: str = "") -> dict[str, str]:
     }
 
 
-def until(until_us: int, now: datetime) -> datetime | None:
-    """When a part stops to only observe; ``None`` if it refuses."""
+def _observes_until(until_us: int, now: datetime) -> datetime | None:
+    """When the part ends observing; ``None`` if it does not observe."""
     at = datetime.fromtimestamp(until_us / 1_000_000, UTC)
     return at if at > now else None
 
@@ -110,25 +115,25 @@ def groups(
             label = LABELS[ROUTES]
             controls.append(control(ROUTES, label, hint=hint, lines=4, longest=_LONGEST))
         switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
-        preset = tuple(POD_PRESETS) if part == "shedding" else ()
+        presets = tuple(POD_PRESETS) if part == "shedding" else ()
         found.append(
             Group(
                 title=POD_PARTS[part],
                 help=_HELP[part],
                 controls=controls,
                 switch=switch,
-                preset="preset" if preset else "",
-                presets=preset,
+                preset="preset" if presets else "",
+                presets=presets,
             )
         )
     present: dict[str, int] = row.protection.get("observe", {})
-    ends = {part: until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED}
+    ends = {part: _observes_until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED}
     found.append(
         Group(
             title="Observe only",
             help="A part decides and counts, but refuses nothing. It ends automatically.",
             controls=[
-                control(_observe(part), label, choices=_choices(ends[part]))
+                control(_observe_input(part), label, choices=_choices(ends[part]))
                 for part, label in OBSERVED.items()
             ],
         )
@@ -142,20 +147,20 @@ def _choices(at: datetime | None) -> Sequence[tuple[str, str]]:
     return ((_KEEP, f"Until {at:%-d %b %H:%M} UTC, as it is"), ("0", "No, it refuses from now on"), *_TIMES)
 
 
-def _observe(part: str) -> str:
+def _observe_input(part: str) -> str:
     return f"observe_for_s.{part}"
 
 
 def _routes(typed: Typed) -> list[dict[str, Any]]:
     found, wrong = [], []
     for number, line in enumerate(typed.data.get(ROUTES, "").splitlines(), 1):
-        pattern, sign, sla_ms = (part.strip() for part in line.rpartition("="))
+        pattern, equals, sla_ms = (part.strip() for part in line.rpartition("="))
         if not line.strip():
             continue
-        if not (sign and pattern and sla_ms.isascii() and sla_ms.isdigit() and len(sla_ms) < 10):
+        if not (equals and pattern and sla_ms.isascii() and sla_ms.isdigit() and len(sla_ms) < 10):
             wrong.append(f"Line {number}: enter a pattern, =, and milliseconds, such as POST /v1/* = 2000.")
         else:
             found.append({"pattern": pattern, "sla_ms": int(sla_ms)})
     if wrong:
-        typed.errors[ROUTES] = wrong[:3]
+        typed.errors[ROUTES] = wrong[:_MAX_WRONG_LINES]
     return found

@@ -12,7 +12,7 @@ from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
 
 
 class TemplateForm(forms.Form):
-    """The values of a template that people change by hand. Files and the API have all of them."""
+    """The form has only the values that people change by hand. Files and the API have all values."""
 
     name = forms.CharField(max_length=64, required=False)
     title = forms.CharField(max_length=200, required=False)
@@ -42,41 +42,42 @@ class TemplateForm(forms.Form):
         return name
 
     def columns(self) -> dict[str, Any]:
-        """Return column -> typed value, as edits take them. A field that was not sent is left out."""
+        """Return column -> typed value, for an edit. A field that was not sent is left out."""
         found = {each.name: self._column(each) for each in IN_TEMPLATE_FORM if each.name in self.data}
         return {name: value for name, value in found.items() if value is not None}
 
     def values(self) -> dict[str, Any]:
-        """Return what was typed, as ``set_template`` takes it."""
+        """Return the values that were typed, for ``set_template``."""
         return {"title": self.cleaned_data["title"], **self.columns()}
 
-    def _column(self, described: LimitField) -> Any:
-        typed = self.cleaned_data.get(described.name)
-        if isinstance(described, Flag):
+    def _column(self, field: LimitField) -> Any:
+        typed = self.cleaned_data.get(field.name)
+        if isinstance(field, Flag):
             return {"yes": True, "no": False}.get(str(typed))
-        return described.default if typed is None else typed
+        return field.default if typed is None else typed
 
 
-def _form_field(described: LimitField) -> forms.Field:
-    words = WORDS[described.name]
+def _form_field(field: LimitField) -> forms.Field:
+    words = WORDS[field.name]
     common: dict[str, Any] = {"label": words.label}
-    match described:
+    match field:
         case Number():
             if words.usual:
                 common |= {"required": False, "help_text": f"empty: {words.usual}"}
-            unit = " of seconds" if described.unit == "seconds" else ""
-            # A default below zero stands for a setting elsewhere. It is entered as nothing.
-            return WholeNumberField(max(0, described.least), described.most, unit=unit, **common)
+            unit = " of seconds" if field.unit == "seconds" else ""
+            # A negative value means "use the setting elsewhere". A person leaves the input empty for it, so
+            # the input accepts 0 or more.
+            return WholeNumberField(max(0, field.least), field.most, unit=unit, **common)
         case Choice() | Flag():
             choices = list(words.choices.items())
-            if described.default == "":
+            if field.default == "":
                 choices.insert(0, ("", words.usual.capitalize()))
             return forms.ChoiceField(
                 choices=choices,
-                required=described.default != "",
-                initial=form_value(described, described.default),
+                required=field.default != "",
+                initial=form_value(field, field.default),
                 help_text=words.hint,
                 **common,
             )
         case _:
-            raise TypeError(f"{described.name}: no form shows a field of this kind yet")
+            raise TypeError(f"{field.name}: no form shows a field of this kind yet")
