@@ -6,6 +6,7 @@ from django.utils import timezone
 from controlplane.approvals import gate
 from controlplane.approvals.models import ChangeRequest, ProposedChange
 from controlplane.errors import EditConflict, InvalidEdit
+from controlplane.policies.conflicts import describe_changes
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
 from controlplane.policies.models import Change
@@ -37,10 +38,7 @@ def check_base(row: ChangeRequest, *, making: int | None = None) -> None:
         raise EditConflict(
             expected_version=row.base,
             current_version=now,
-            changed={
-                f"{each.kind} {each.name}": ", ".join(different(each.before, each.after)) or "removed"
-                for each in found
-            },
+            changed=describe_changes(found),
             by=latest.actor,
             at=latest.at,
         )

@@ -1,10 +1,13 @@
 """Detects that another person edited the same thing, and reports what they changed."""
 
+from collections.abc import Iterable
+
 from controlplane.audit.models import Entry
 from controlplane.errors import EditConflict
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different
 from controlplane.policies.history import changed_since, changes_of, first_recorded
+from controlplane.policies.models import Change
 
 
 def check_version(
@@ -52,13 +55,19 @@ def check_revision(*, environment: str, expected: int | None, making: int | None
     raise EditConflict(
         expected_version=expected,
         current_version=now,
-        changed={
-            f"{change.kind} {change.name}": ", ".join(different(change.before, change.after)) or "removed"
-            for change in changes
-        },
+        changed=describe_changes(changes),
         by=latest.actor if latest else "",
         at=latest.at if latest else None,
     )
+
+
+def describe_changes(changes: Iterable[Change]) -> dict[str, str]:
+    """Return thing -> the fields that its newest change changed, or "removed". ``changes``: newest first."""
+    found: dict[str, str] = {}
+    for change in changes:
+        text = "removed" if change.after is None else ", ".join(different(change.before, change.after))
+        found.setdefault(f"{change.kind} {change.name}", text)
+    return found
 
 
 def check_section(environment: str, section: str, *, expected: int, head: int, now: Fields) -> None:

@@ -103,7 +103,7 @@ def put_route(
         _check_receivers(slug, values, problems)
         others = [row for row in routes_of(slug)[:-1] if row.name != name]
         row = Route.objects.filter(environment=slug, name=name).first()
-        if row is None and len(others) >= MAX_ROUTES:
+        if row is None and name != DEFAULT and len(others) >= MAX_ROUTES:
             problems.add("name", f"An environment has at most {MAX_ROUTES} routes. Remove one first.")
         if place is not None:
             problems.whole("place", place, 1, len(others) + 1)

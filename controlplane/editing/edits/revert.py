@@ -14,6 +14,7 @@ from controlplane.editing.plans.resolving import PREFIX, Wanted, fit
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.policies.conflicts import describe_changes
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
@@ -351,10 +352,7 @@ def _check_unmoved(environment: str, found: Reverted, expected: int | None) -> N
         raise EditConflict(
             expected_version=expected,
             current_version=found.revision,
-            changed={
-                f"{each.kind} {each.name}": ", ".join(different(each.before, each.after)) or "removed"
-                for each in moved[:5]
-            },
+            changed=describe_changes(moved[:5]),
             by=latest.actor if latest else "",
             at=latest.at if latest else None,
         )

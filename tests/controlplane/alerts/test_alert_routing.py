@@ -13,7 +13,14 @@ from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.receivers import remove_receiver
 from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, Receiver, Route
-from controlplane.alerts.people.route_edits import RouteValues, hours_of, plan_of, put_route, remove_route
+from controlplane.alerts.people.route_edits import (
+    MAX_ROUTES,
+    RouteValues,
+    hours_of,
+    plan_of,
+    put_route,
+    remove_route,
+)
 from controlplane.alerts.people.routing import DEFAULT, Facts, holes, in_hours, route_of, routes_of, warnings
 from controlplane.alerts.rules.backlogs import EACH_BACKLOG
 from controlplane.alerts.rules.every import RULES
@@ -167,6 +174,19 @@ def test_routes_are_ordered_changed_and_removed(production: str) -> None:
     last = Entry.objects.filter(target_kind="route").order_by("id").last()
     assert last is not None
     assert (last.action, last.target_name, last.before["owner"]) == ("route.removed", "a", "search")
+
+
+@needs_postgres
+def test_the_default_route_can_be_saved_first_when_all_routes_are_used(production: str) -> None:
+    receiver("chat")
+    Route.objects.bulk_create(
+        Route(environment=production, name=f"day-{place}", place=place, steps=[[0, ["chat"]]])
+        for place in range(1, MAX_ROUTES + 1)
+    )
+    with pytest.raises(InvalidEdit, match="at most 50 routes"):
+        _put("night")
+    _put(DEFAULT)
+    assert routes_of(production)[-1].steps == [[0, ["chat"]]]
 
 
 def _put(name: str, *, place: int | None = None, **fields: Any) -> Route:

@@ -98,6 +98,21 @@ def test_restored_things_get_new_versions_and_revisions(production: str, ada: An
     assert Tier.objects.get(name="gold").version > 1
 
 
+def test_a_conflict_names_a_removed_thing_as_removed(production: str, ada: Any) -> None:
+    number = edits.create_tenant(tenant="globex", tier="free", actor=ada, **WHY)
+    quota(ada, 7, "globex")
+    quota(ada, 300)
+    common: dict[str, Any] = {"tenant": "globex", "expected_version": None, "actor": ada, **WHY}
+    removal = edits.remove_tenant(**common)
+    with pytest.raises(EditConflict) as conflict:
+        back(ada, 1, expected=number)
+    assert conflict.value.changed["tenant globex"] == "removed"
+    assert "quotas.requests.limit" in conflict.value.changed["tenant acme"]
+    with pytest.raises(EditConflict) as conflict:
+        edits.revert(number=removal, expected_revision=removal - 1, actor=ada, **WHY)
+    assert conflict.value.changed == {"tenant globex": "removed"}
+
+
 def test_a_restored_configuration_is_published(production: str, ada: Any, text_limits: Any) -> None:
     from tests.controlplane.publishing.test_publishing import record
 
