@@ -3,8 +3,8 @@
 EditError
 ├── InvalidEdit    the values are not valid: field -> messages
 │   └── EditsFrozen    the environment is frozen for a time
-├── EditConflict   another person changed it meanwhile
-├── NameTaken      another one has this name
+├── EditConflict   another person changed the same thing first
+├── NameTaken      the name is in use
 └── NotFound       it does not exist
 """
 
@@ -38,7 +38,7 @@ class EditsFrozen(InvalidEdit):
 
 
 class EditConflict(EditError):
-    """``changed`` maps the fields that another person changed to their current values."""
+    """``changed``: a field -> its present value; or a changed thing -> the names of its fields, as text."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Whether the configuration that a request changes is still the one it was made from."""
+"""Finds later changes that conflict with a change request."""
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
@@ -13,7 +13,7 @@ from controlplane.policies.models import Change
 from controlplane.policies.state import read_state
 
 #: Kinds that other things refer to: without one of them, an edit may no longer be valid.
-_NAMED = ("tier", "dependency", "template")
+_REFERRED_TO = ("tier", "dependency", "template")
 
 
 def changed_since(row: ChangeRequest) -> QuerySet[Change]:
@@ -21,23 +21,28 @@ def changed_since(row: ChangeRequest) -> QuerySet[Change]:
     found = Change.objects.filter(revision__environment=row.environment, revision__number__gt=row.base)
     mine = ProposedChange.objects.filter(request=row)
     # References to a removed thing, or followers of a changed template, may have been added since.
-    wide = mine.filter(Q(kind="template") | Q(kind__in=_NAMED, after__isnull=True)).exists()
+    wide = mine.filter(Q(kind="template") | Q(kind__in=_REFERRED_TO, after__isnull=True)).exists()
     if not (row.whole or wide):
         same = Exists(mine.filter(kind=OuterRef("kind"), name=OuterRef("name")))
-        found = found.filter(same | Q(kind__in=_NAMED, after__isnull=True))
+        # The removal of a tier, dependency or template conflicts with every request: it may refer to it.
+        found = found.filter(same | Q(kind__in=_REFERRED_TO, after__isnull=True))
     return found.select_related("revision").order_by("-revision__number", "kind", "name")
 
 
 def check_base(row: ChangeRequest, *, making: int | None = None) -> None:
-    """Raise ``EditConflict`` when it cannot be applied as it is; ``making`` is the revision being made."""
-    if row.lowers_to is not None:
+    """Raise ``EditConflict`` if a later change affects the request.
+
+    Raises ``InvalidEdit`` if its time has passed, or if a row has changed without a revision. ``making`` is
+    the revision being made.
+    """
+    if row.lowers_to is not None:  # a change of the approval rule changes no configuration
         return
     if found := list(changed_since(row)[:5]):
         latest = found[0].revision
-        now = environment_of(row.environment).revision if making is None else making - 1
+        head = environment_of(row.environment).revision if making is None else making - 1
         raise EditConflict(
             expected_version=row.base,
-            current_version=now,
+            current_version=head,
             changed=describe_changes(found),
             by=latest.actor,
             at=latest.at,
@@ -48,10 +53,10 @@ def check_base(row: ChangeRequest, *, making: int | None = None) -> None:
 
 
 def _check_rows(row: ChangeRequest) -> None:
-    """Rows that were not written by an edit are in no revision."""
+    """Compare each row with its value when the request was made: it can change without a revision."""
     changes = gate.changes_of(row)
     tenants = {change.name for change in changes if change.kind == "tenant"}
-    now = read_state(row.environment, tenants=tenants)
+    state = read_state(row.environment, tenants=tenants)
     for change in changes:
-        if different(change.before, now.get((change.kind, change.name))):
+        if different(change.before, state.get((change.kind, change.name))):
             raise InvalidEdit({"request": [f"{change.kind} {change.name} has changed: rebase the request."]})

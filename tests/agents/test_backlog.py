@@ -106,7 +106,7 @@ class TestClients:
         with pytest.raises(Refused) as refused:
             await backlog.submit(b"x" * 60)
         assert refused.value.decision.reason is Reason.BACKLOG_FULL
-        with pytest.raises(Misconfigured, match="store it elsewhere"):
+        with pytest.raises(Misconfigured, match="Store it elsewhere"):
             await backlog.submit(b"x" * (16 * 2**10 + 1))
 
     async def test_a_cost_that_no_limit_can_admit_is_refused_at_once(self, agent: Agent):
@@ -146,7 +146,7 @@ class TestClients:
     @pytest.mark.parametrize(
         ("call", "says"),
         [
-            (lambda backlog: backlog.submit(b"", priority=0), "higher is first"),
+            (lambda backlog: backlog.submit(b"", priority=0), "The highest goes first"),
             (lambda backlog: backlog.submit(17), "encode it"),
             (lambda backlog: backlog.submit(b"", job_id="a\nb"), "the id of a job"),
             (lambda backlog: backlog.submit(b"", delay_s=-1), "delay_s must be"),

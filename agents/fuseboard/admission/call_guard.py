@@ -19,7 +19,8 @@ from fuseboard.protection.local_rate import LocalRate
 
 logger = logging.getLogger("fuseboard.protection")
 
-#: A call without a report keeps its slot for this time, or for so many of its timeouts if that is longer.
+#: A call without a report keeps its slot for this time, or for ``RECLAIM_TIMEOUTS`` times its timeout,
+#: whichever is longer.
 RECLAIM_S = 600.0
 RECLAIM_TIMEOUTS = 4
 
@@ -38,17 +39,17 @@ class GuardedCall(msgspec.Struct, gc=False):
     guard: "CallGuard"
     #: Number of this call in its guard; 0 after it has ended.
     number: int
-    #: The rate that it spent a token of.
+    #: The rate limit whose token it used.
     rate: LocalRate | None
 
     def end(self, counts: bool) -> None:
-        """The call has ended: free its slot, once. ``counts``: its duration says something."""
+        """The call has ended: free its slot, once. ``counts``: add its duration to the latency."""
         number, self.number = self.number, 0
         if number:
             self.guard.end(number, counts)
 
     def undo(self) -> None:
-        """The call was not made. One that has ended was."""
+        """The call was not made: free its slot and put the token back. Changes nothing after ``end``."""
         number, self.number = self.number, 0
         if number:
             self.guard.end(number, False, made=False)
@@ -68,10 +69,12 @@ class CallGuard:
         self.clock = clock
         #: The dependency has a protection now.
         self.on = False
+        #: Index in ``TIERS``; 1 is standard.
         self.tier = 1
         self.sla_s = 0.0
         #: How long a call takes: what was last measured, or what is expected.
         self._mean_s = 1.0
+        #: ``None`` while there is no bulkhead, or it is switched off.
         self.bulkhead: Bulkhead | None = None
         self.local_rate: LocalRate | None = None
         #: How long calls take, and how long they waited for a slot.
@@ -82,12 +85,13 @@ class CallGuard:
         #: Calls that found no free slot while their own task had one.
         self.nested = 0
         # Kept while it is switched off: the slots of calls in flight belong to it.
-        self._bulkhead: Bulkhead | None = None
-        self._observed = 0
+        self._last_bulkhead: Bulkhead | None = None
+        #: Calls that earlier local rates observed.
+        self._observed_before = 0
         self._reclaim_s = RECLAIM_S
         #: The calls in flight, oldest first: the slot, and since when.
         self._calls: dict[int, tuple[SlotKind | None, float]] = {}
-        self._last = self._reported = 0
+        self._last_number = self._reported_number = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # Settings
@@ -100,16 +104,17 @@ class CallGuard:
         self._reclaim_s = max(RECLAIM_S, RECLAIM_TIMEOUTS * longest_timeout_ms(dependency) / 1000)
         expected_ms = protection.sla_ms or dependency.breaker.slow_ms
         expected_s = min(expected_ms, dependency.timeout_ms) / 1000
-        if not self._last:
+        if not self._last_number:
             self._mean_s = expected_s
+        # The bulkhead is off, is on for the first time, or is on again or has changed.
         if protection.bulkhead is None:
-            self._lift()
-        elif self._bulkhead is None:
-            self.bulkhead = self._bulkhead = Bulkhead(
+            self._disable_bulkhead()
+        elif self._last_bulkhead is None:
+            self.bulkhead = self._last_bulkhead = Bulkhead(
                 protection.bulkhead, name=self.name, expected_s=expected_s, clock=self.clock
             )
-        elif self.bulkhead is None or self._bulkhead.settings != protection.bulkhead:
-            self.bulkhead = self._bulkhead
+        elif self.bulkhead is None or self._last_bulkhead.settings != protection.bulkhead:
+            self.bulkhead = self._last_bulkhead
             self.bulkhead.resize(protection.bulkhead, expected_s=expected_s)
         if protection.local_rate is None:
             self._drop_rate()
@@ -121,26 +126,26 @@ class CallGuard:
     def switch_off(self) -> None:
         """The dependency has no protection any more. Calls that wait get a slot."""
         self.on = False
-        self._lift()
+        self._disable_bulkhead()
         self._drop_rate()
 
-    def _lift(self) -> None:
+    def _disable_bulkhead(self) -> None:
         if self.bulkhead is not None:
             self.bulkhead.disable()
             self.bulkhead = None
 
     def _drop_rate(self) -> None:
         if self.local_rate is not None:
-            self._observed += self.local_rate.observed
+            self._observed_before += self.local_rate.observed
             self.local_rate = None
 
     # Calls
 
     def begin(self, seat: SlotKind | None, rate: LocalRate | None, at: float) -> GuardedCall:
-        """A call is made that got ``seat`` at this moment, and spent a token of ``rate``."""
+        """Record a call that got ``seat`` at ``at``, and used a token of ``rate``."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        self._last = number = self._last + 1
+        self._last_number = number = self._last_number + 1
         self._calls[number] = (seat, at)
         return GuardedCall(self, number, rate)
 
@@ -153,11 +158,14 @@ class CallGuard:
         now = self.clock()
         if counts:
             self.latency.add(now - at, now)
-        if seat is not None and self._bulkhead is not None:
-            self._bulkhead.leave(seat, now - at if made else None, now)
+        if seat is not None and self._last_bulkhead is not None:
+            self._last_bulkhead.leave(seat, now - at if made else None, now)
 
     def forgotten(self, number: int) -> None:
-        """The permit of this call is garbage. Called by a finalizer, so in any thread and at any moment."""
+        """The permit of this call was garbage-collected without a report.
+
+        A finalizer calls this, in any thread and at any moment.
+        """
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits for a slot
                 self._loop.call_soon_threadsafe(lambda: self.end(number, False, made=False))
@@ -173,7 +181,7 @@ class CallGuard:
         return None if call is None else call[1]
 
     def drain_s(self, bulkhead: Bulkhead, number: int) -> float:
-        """In how many seconds a call of tier ``number`` that got no slot can be tried again."""
+        """Seconds until a call of tier ``number`` that got no slot may try again."""
         return max(SOONEST_S, bulkhead.drain_s(number, self.mean_s(self.clock())))
 
     def mean_s(self, now: float) -> float:
@@ -218,23 +226,23 @@ class CallGuard:
     @property
     def refused(self) -> int:
         """Total of calls that got no slot."""
-        tiers = self._bulkhead.tiers if self._bulkhead is not None else ()
+        tiers = self._last_bulkhead.tiers if self._last_bulkhead is not None else ()
         return sum(tier.full + tier.timed_out for tier in tiers)
 
     # Figures of a heartbeat
 
-    def recent(self) -> int:
-        """The calls since the last heartbeat; they count towards the next one from now on."""
-        recent, self._reported = self._last - self._reported, self._last
+    def take_recent(self) -> int:
+        """Return the calls since the last heartbeat, and start to count again."""
+        recent, self._reported_number = self._last_number - self._reported_number, self._last_number
         return recent
 
     def load(self) -> CallLoad:
         now, bulkhead = self.clock(), self.bulkhead
-        self.mean_s(now)  # remembered, if there is a figure
+        self.mean_s(now)  # remembers the mean, if there is one
         sizes = bulkhead.queue_sizes(now) if bulkhead is not None else None
-        observed = self._observed
-        if self._bulkhead is not None:
-            observed += self._bulkhead.observed
+        observed = self._observed_before
+        if self._last_bulkhead is not None:
+            observed += self._last_bulkhead.observed
         if self.local_rate is not None:
             observed += self.local_rate.observed
         return CallLoad(
@@ -298,13 +306,13 @@ class CallGuards:
 
     def observes_bulkheads(self) -> bool:
         """Whether bulkheads only count what they would refuse."""
-        return self._lasts(self._observe.bulkhead_until_us)
+        return self._not_over(self._observe.bulkhead_until_us)
 
     def observes_local_rates(self) -> bool:
         """Whether local rates are observed only."""
-        return self._lasts(self._observe.local_rate_until_us)
+        return self._not_over(self._observe.local_rate_until_us)
 
-    def _lasts(self, until_us: int) -> bool:
+    def _not_over(self, until_us: int) -> bool:
         return until_us > 0 and self.configuration.clock.now_us() < until_us
 
     def queue_timeout_s(self, dependency: str) -> float | None:
@@ -319,7 +327,7 @@ class CallGuards:
         guards = self.every()
         for guard in guards:
             guard.reclaim()
-        recent = {guard.name: guard.recent() + guard.waiting for guard in guards}
+        recent = {guard.name: guard.take_recent() + guard.waiting for guard in guards}
         busiest = sorted(guards, key=lambda guard: -recent[guard.name])
         return tuple(guard.load() for guard in busiest[:MAX_CALL_LOADS])
 

@@ -210,7 +210,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         """Whether Redis decides this request. Never in local mode; during a ramp, a growing part of the
         requests.
         """
-        part = self.health.shared_tenths
+        part = self.health.rounded_shared_part
         return part > 0 and (part >= 1.0 or random.random() < part)
 
     def _supply(self, lane: RequestLane) -> LeasedDemand:

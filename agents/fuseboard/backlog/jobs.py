@@ -15,7 +15,8 @@ from fuseboard.errors import FuseboardError
 class TryAgain(Portable, Exception):
     """A handler raises it to run the job again after ``after_s`` seconds, if the job has tries left.
 
-    Raised ``from`` another error, that error is reported to the breaker. Otherwise nothing is.
+    ``raise TryAgain(...) from error`` reports ``error`` to the breaker. Without ``from``, nothing is
+    reported.
     """
 
     def __init__(self, after_s: float) -> None:
@@ -28,7 +29,7 @@ class TryAgain(Portable, Exception):
 
 
 class Undeliverable(Exception):
-    """A handler raises it to put the job to the dead letters at once: trying again would not help."""
+    """A handler raises it to make the job a dead letter at once: trying again would not help."""
 
 
 class JobLost(FuseboardError):
@@ -36,7 +37,7 @@ class JobLost(FuseboardError):
 
 
 class Submitted(Struct, frozen=True):
-    """The job is in the backlog."""
+    """The backlog knows the job."""
 
     id: str
     #: ``False`` if a job with this id was submitted before: then nothing was changed or spent.
@@ -53,7 +54,7 @@ class Result(Struct, frozen=True):
     status: str
     #: The value that the handler returned.
     value: bytes = b""
-    #: Why it is dead.
+    #: Why it is dead, or why its value cannot be read.
     cause: str = ""
 
     @property
@@ -73,10 +74,11 @@ class Depth(Struct, frozen=True, kw_only=True):
     results: int
     #: Seconds that the next job has waited.
     waiting_s: float
-    #: Since a worker last asked; ``None`` if none ever did.
+    #: Seconds since a worker last asked; ``None`` if none ever did.
     asked_s: float | None
     #: Memory in use, in percent of ``maxmemory`` of Redis, when it was last read.
     memory_percent: int
+    # Totals since the first job.
     submitted: int
     taken: int
     done: int
@@ -130,8 +132,8 @@ class Job:
         self.payload = payload
         #: 1 for the first time that the job is handed out.
         self.attempt = attempt
-        #: Rises with every job that is handed out. A resource that remembers the highest fence refuses what a
-        #: worker writes after another one got its job.
+        #: Rises with every job that is handed out. Remember the highest fence for each job id, and refuse
+        #: writes with a lower one: another worker got the job since.
         self.fence = fence
         self.priority = priority
         #: How long it was in the backlog.
@@ -158,26 +160,29 @@ class Job:
         return not self.lost and monotonic() < self.lease_until
 
     def check(self) -> None:
-        """Raise ``JobLost`` if there is no use in working on it. Call it before each effect of a long job."""
+        """Raise ``JobLost`` if the job was cancelled or its lease has ended. Call it before each effect."""
         if self.cancelled:
             raise JobLost(f"job {self.id!r} was cancelled")
         if not self.ours:
             raise JobLost(f"the lease of job {self.id!r} has ended: another worker may have it")
 
     def renew(self, until: float) -> None:
-        """Its lease lasts until this time now; monotonic seconds."""
+        """Set the new end of the lease, in monotonic seconds."""
         self.lease_until = until
 
     def lose(self, *, cancelled: bool = False) -> None:
         """The job was cancelled, or belongs to another worker."""
         if self.lost or self.cancelled:
             return
-        self.lost, self.cancelled = not cancelled, cancelled
+        if cancelled:
+            self.cancelled = True
+        else:
+            self.lost = True
         if self._on_lost is not None:
             self._on_lost()
 
     def on_lost(self, callback: Callable[[], None] | None) -> None:
-        """Call ``callback`` when the job is lost, in the thread that notices."""
+        """Call ``callback`` when the job is lost or cancelled, in the thread that notices."""
         self._on_lost = callback
         if callback is not None and (self.lost or self.cancelled):
             callback()

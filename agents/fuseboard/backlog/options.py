@@ -8,7 +8,7 @@ from fuseboard.contract.backlog_figures import MAX_BYTES, MAX_JOBS
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
 
-#: Bounds that no option can exceed, beside those of the contract.
+#: Upper bounds. ``MAX_BYTES`` and ``MAX_JOBS`` are in the contract.
 MAX_PAYLOAD, MAX_RESULT = 64 * 2**10, 64 * 2**10
 MAX_TRIES = 100
 DAY_S = 86_400.0
@@ -40,18 +40,20 @@ class Options:
     fair: bool = False
     #: Payloads and results are sealed with the keys of the service. All workers must be able to open them.
     sealed: bool = False
-    #: A waiting job overtakes later jobs of one priority more after this time.
+    #: One step of priority is worth this much waiting: a job goes before jobs of the next higher priority
+    #: that arrive later than this after it.
     age_s: float = 60.0
-    #: The age in a fair backlog, in calls handed out meanwhile.
+    #: One step of priority in a fair backlog, as the cost of jobs.
     age_calls: int = 100
     max_jobs: int = MAX_JOBS
     max_bytes: int = MAX_BYTES
     max_payload: int = 16 * 2**10
-    #: Nothing is accepted while Redis uses more of its ``maxmemory``.
+    #: Jobs are refused while Redis uses more than this percentage of its ``maxmemory``.
     max_memory_percent: int = 70
-    #: How often a job is handed out at most; then it is a dead letter.
+    #: How many times a job is handed out before it is a dead letter.
     max_tries: int = 5
-    #: A job of a worker that died is handed out again after this time. Renewed each third of it.
+    #: A job of a worker that died is handed out again after this time. The pod of a live worker renews
+    #: the lease every ``lease_s / 3``.
     lease_s: float = 30.0
     #: The lease of a job that runs longer is not renewed.
     max_run_s: float = 3600.0
@@ -100,8 +102,8 @@ def check_id(value: object) -> str:
 def check_priority(value: object) -> int:
     if type(value) is not int or not 1 <= value <= 10:
         raise Misconfigured(
-            f"priority must be 1 to 10, and higher is first, not {value!r}: for a queue in which lower is "
-            "first, pass 10 - p"
+            f"priority must be a whole number from 1 to 10, not {value!r}. The highest goes first. If you "
+            "convert from 0 to 9 with the lowest first, pass 10 - p"
         )
     return value
 
@@ -119,6 +121,6 @@ def to_bytes(what: str, value: object, most: int) -> bytes:
     data = bytes(data)
     if len(data) > most:
         raise Misconfigured(
-            f"{what} has {len(data)} bytes, and may have {most}: store it elsewhere, and queue its address"
+            f"{what} has {len(data)} bytes; the limit is {most}. Store it elsewhere, and pass its address"
         )
     return data

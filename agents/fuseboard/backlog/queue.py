@@ -18,14 +18,14 @@ from fuseboard.backlog.workers import NOT_SEALED, Handler, Value, Workers
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.seals import Seals
 
-#: The states of jobs that are asked for together are collected for this time.
+#: Wait this long to collect ids, then ask for all their states at once.
 GATHER_S = 0.005
 #: Pauses between two looks for a result: the first, doubling up to the last.
 PAUSES_S = (0.02, 0.25)
 MAX_WAIT_S = 3600.0
 #: The pause of a worker that waits for the first key of a sealed backlog.
 KEY_S = 0.25
-#: Ids of one question.
+#: The most ids in one question.
 MAX_IDS = 500
 
 
@@ -73,9 +73,9 @@ class Backlog:
     ) -> Submitted:
         """Queue a job. With a ``job_id``, submitting again changes nothing and is safe after every error.
 
-        ``tenant`` pays now, with its quotas on requests and on the dependency. The dependency's limits
-        are spent when the job is handed out. ``priority`` is 1 to 10, higher first. ``deadline_s``: a job
-        that was not handed out within this time expires. Raises ``Refused`` (``backlog_full``,
+        This call spends the quotas of ``tenant``, on requests and on the dependency. The job spends the
+        dependency's limits when it is handed out. ``priority`` is 1 to 10, higher first. ``deadline_s``: a
+        job that was not handed out within this time expires. Raises ``Refused`` (``backlog_full``,
         ``store_unavailable``, or a quota) and ``Misconfigured``.
         """
         self._bind()
@@ -94,13 +94,13 @@ class Backlog:
     async def cancel(self, job_id: str) -> bool:
         """Cancel a job; ``False`` when it is unknown or has ended.
 
-        A job that a worker runs ends when its lease is renewed next. Raises ``StoreUnavailable``.
+        A job that runs learns it at the next renewal of its lease, and ends. Raises ``StoreUnavailable``.
         """
         self._bind()
         return await self._scripts.change(check_id(job_id), CANCEL) != 0
 
     async def revive(self, job_id: str) -> bool:
-        """Hand out a dead job again, with all its tries and without a deadline that has passed.
+        """Hand out a dead job again. Its tries start again, and a deadline in the past is dropped.
 
         ``False`` when it is not dead.
         """
@@ -108,7 +108,7 @@ class Backlog:
         return await self._scripts.change(check_id(job_id), REVIVE) != 0
 
     async def result(self, job_id: str, *, wait_s: float = 0.0) -> Result:
-        """The result of a job, once it is finished or ``wait_s`` seconds have passed.
+        """Wait until the job is finished, at most ``wait_s``. Return its state.
 
         Raises ``StoreUnavailable``.
         """
@@ -170,22 +170,22 @@ class Backlog:
                 await asyncio.sleep(KEY_S)
                 self._bind()
             job = self._job(await self._pump.next())
-            if job.ours:
-                self.renewal.add(job)
-                payload = self._scripts.envelopes.open("payload", job.id, job.payload)
-                if payload is not None:
-                    job.payload = payload
-                    return job
-                self._workers.refuse(job)
+            if not job.ours:
+                # The answer was late. Redis hands the job out again.
+                self._workers.return_call_only(job)
                 continue
-            # The answer was late. Redis hands the job out again.
-            self._workers.give_back(job)
+            self.renewal.add(job)
+            payload = self._scripts.envelopes.open("payload", job.id, job.payload)
+            if payload is not None:
+                job.payload = payload
+                return job
+            self._workers.refuse(job)
 
     def _job(self, granted: Granted) -> Job:
         row, permit = granted.row, granted.permit
         permit.settler = self._agent.settle
         permit.timeout_s = self._agent.timeout_s(self.dependency)
-        left_s = (granted.until - monotonic()) - self.options.lease_s * DRIFT
+        handed_out_us = row.lease_end - int(self.options.lease_s * 1e6)
         return Job(
             job_id=row.job_id,
             dependency=self.dependency,
@@ -193,8 +193,8 @@ class Backlog:
             attempt=row.tries,
             fence=row.fence,
             priority=row.priority,
-            waited_s=max(0, row.lease_end - int(self.options.lease_s * 1e6) - row.submitted) / 1e6,
-            lease_until=monotonic() + left_s,
+            waited_s=max(0, handed_out_us - row.submitted) / 1e6,
+            lease_until=granted.until - self.options.lease_s * DRIFT,
             permit=permit,
         )
 
@@ -210,8 +210,8 @@ class Backlog:
         """The job was begun, and its worker cannot finish it: hand it out again."""
         await self._workers.hand_back(job)
 
-    def _unused(self, granted: Granted) -> None:
-        """No worker waits for it any more."""
+    def _return_unused(self, granted: Granted) -> None:
+        """Return a granted job that no worker waits for."""
         self._workers.release(self._job(granted))
 
     # Methods that the agent calls
@@ -222,7 +222,7 @@ class Backlog:
         return self._scripts
 
     def hint(self) -> None:
-        """A job was submitted somewhere."""
+        """Wake the pump: a pod submitted a job, or a slot is free."""
         if self._bound is not None:
             self._pump.hint()
 
@@ -239,7 +239,7 @@ class Backlog:
         self._bound = None
 
     def _bind(self) -> None:
-        """Use the parts of the agent's present run."""
+        """Rebuild the parts if the agent was restarted."""
         admission = self._admission()
         if self._bound is admission:
             return
@@ -250,7 +250,7 @@ class Backlog:
             inside.calls, admission.store, self.dependency, self.options, self._seals
         )
         self._submitting = Submitter(admission, inside, self._scripts)
-        self._pump = Pump(self._scripts, self._unused)
+        self._pump = Pump(self._scripts, self._return_unused)
         self.renewal = Renewal(
             self._thread,
             keys=tuple(key.decode() for key in self._scripts.keys),
@@ -283,14 +283,14 @@ class Backlog:
         except Exception as error:
             for future in asked.values():
                 future.set_exception(error)
-                future.exception()  # a caller that has left reads it never
+                future.exception()  # mark it as read: the caller may have gone
             return
         for (job_id, future), state in zip(asked.items(), states, strict=True):
             future.set_result(_result(state, job_id, self._scripts.envelopes))
 
 
 def _result(state: bytes, job_id: str, envelopes: Envelopes) -> Result:
-    """A state of ``backlog_look.lua``."""
+    """Parse a state of ``backlog_look.lua``: ``dead <cause>``, ``done <us> <value>``, or another word."""
     word, _, rest = state.partition(b" ")
     status = word.decode(errors="replace") or "unknown"
     if status == "dead":

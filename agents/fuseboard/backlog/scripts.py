@@ -216,7 +216,7 @@ class BacklogScripts:
     async def take(self, most: int) -> Taken:
         """Ask for jobs that may be sent now."""
         calls, breaker = self.calls, self.calls.breaker(self.dependency)
-        part, now_us, sent_at = calls.health.shared_tenths, calls.health.store_time_us(), monotonic()
+        part, now_us, sent_at = calls.health.rounded_shared_part, calls.health.store_time_us(), monotonic()
         limits = self.limits()
         if any(limit.limit == 0 and not limit.shadow for limit in limits):
             breaker.release_local_probe(breaker.tally)

@@ -196,7 +196,7 @@ class Workers:
         self._agent.report(job.permit, Outcome.NEUTRAL)
         await self._end(job, RELEASE)
 
-    def give_back(self, job: Job) -> None:
+    def return_call_only(self, job: Job) -> None:
         """The lease has ended before the job began: only its call is given back."""
         self._agent.give_back(job.permit)
 

@@ -1,16 +1,19 @@
 """All callers of one event-loop tick share one question to Redis per domain.
 
-A domain is what one script call decides atomically: a dependency, or the requests of all tenants (in a
-Cluster, of one tenant). One question per domain is in flight while the next one gathers callers. The
-deadline of a question starts when its first caller arrives, whether it is sent or not. One timer serves
-all deadlines. Nothing is ever cancelled: after the deadline, callers decide locally, and the late
-answer is still read, because it says what was consumed.
+A domain is one dependency, or all requests to the service (in a Cluster: those of one tenant). One script
+call decides about one domain, atomically. One question per domain is in flight while
+the next one gathers callers.
+
+The deadline of a question starts when its first caller arrives, whether it is sent or not. One timer
+serves all deadlines. Nothing is ever cancelled: after the deadline, callers decide locally, and the
+late answer is still read, because it says what was consumed.
 """
 
 import asyncio
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
@@ -37,12 +40,13 @@ from fuseboard.store.store import ConnectionLostError, Reply, Store
 #: A timer that fires this late means that the loop was busy, not that Redis is slow.
 LOOP_LAG_S = 0.002
 
-#: The most calls of one group, and the most groups, in one question. Further calls go into the next one.
+#: The most calls of one group, and the most groups, in one question. A group is the callers with the same
+#: demand. Further calls go into the next question.
 MAX_CALLS = 1000
 MAX_GROUPS = 250
 
-#: A question without an answer counts against Redis after this time. Longer than a store may take without
-#: being at fault, and longer than one turn of a busy loop.
+#: A question without an answer counts against Redis after this time. It is longer than a healthy store
+#: takes, and longer than one turn of a busy loop.
 SILENT_S = 0.25
 #: Unanswered questions that are remembered. Further ones count against nothing.
 MAX_UNANSWERED = 10_000
@@ -96,6 +100,7 @@ class Batcher:
     def _ask_first(self, domain: Domain, demand: Demand) -> Caller:
         """Join as the first caller of its group."""
         question = domain.gathering
+        # A demand that is in the question already has a full group.
         if question is None or demand in question.groups or len(question.groups) >= MAX_GROUPS:
             question = self._begin(domain)
         caller: Caller = Future(loop=self._loop)
@@ -165,9 +170,10 @@ class Batcher:
             question.deadline = question.sent_at + self._tuning().store_deadline_us / 1_000_000
             self._watch(question)
         now_us = self._health.store_time_us()
+        # 0: the store's time is not known, so that there is no deadline.
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
         domain.lonely = len(question.groups) == 1 and question.calls == 1
-        keys, text = question.write(not_after, self._health.shared_tenths, now_us)
+        keys, text = question.write(not_after, self._health.rounded_shared_part, now_us)
         domain.refusals.changing(question.changes)
         self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))
 
@@ -200,7 +206,7 @@ class Batcher:
     def _distribute(self, question: Question, reply: Reply, *, late: bool) -> bool:
         """Distribute what was granted, in order of arrival. ``False`` when ``reply`` does not parse."""
         try:
-            decoded = decode_reply(reply)  # type: ignore[arg-type] # anything else is an error of its own
+            decoded = decode_reply(reply)  # type: ignore[arg-type] # a wrong type raises TypeError
         except (msgspec.DecodeError, TypeError):
             return False
         verdict, figures = decoded.verdict, decoded.figures
@@ -208,7 +214,10 @@ class Batcher:
             self._health.answered(decoded.now_us)
             return True
         groups, counters = len(question.groups), question.counters
-        complete = len(figures) == counters and verdict in (ADMITS, BYPASS, PROBES)
+        decides = verdict in (ADMITS, BYPASS, PROBES)
+        # The short answer grants everything, with one figure for each counter. The full answer has three for
+        # each group, and three for each counter.
+        complete = decides and len(figures) == counters
         if not complete and len(figures) != 3 * groups + 3 * counters:
             return False
         self._health.answered(decoded.now_us)
@@ -223,14 +232,13 @@ class Batcher:
         if complete:
             distribute_all(question, decoded)
         else:
-            # During a ramp, Redis decides only a part of each limit.
+            # During a ramp, Redis decides only a part of each limit: its refusals are not remembered.
             decided = self._health.decided_at(decoded.now_us, question.sent_at)
-            distribute_scarce(question, decoded, decided, remember=self._health.shared_tenths >= 1.0)
+            distribute_scarce(question, decoded, decided, remember=self._health.rounded_shared_part >= 1.0)
             tally_shadows(question, decoded)
-        # During a ramp, less is left of a limit than pods may spend. A breaker that refuses reads no limits.
-        decides = verdict in (ADMITS, BYPASS, PROBES)
+        # A breaker that refuses reads no limits. During a ramp, less is left of a limit than pods may spend.
         for demand in question.groups:
-            if demand.divides_what_is_left and decides and self._health.shared_tenths >= 1.0:
+            if demand.divides_what_is_left and decides and self._health.rounded_shared_part >= 1.0:
                 self._spending.learn(demand, decoded.now_us)
         return True
 
@@ -242,19 +250,20 @@ class Batcher:
         lag = monotonic() - self._deadlines[0][0]
         if lag > LOOP_LAG_S:
             # The answers may already be in the socket: read them first, and count nothing against Redis.
-            self._loop.call_soon(self._expire, False)
+            self._loop.call_soon(partial(self._expire, blame_store=False))
         else:
-            self._expire(True)
+            self._expire(blame_store=True)
 
     def _drop_finished(self) -> None:
         while self._deadlines and self._deadlines[0][1].over:
             self._deadlines.popleft()
 
-    def _expire(self, blame_store: bool) -> None:
+    def _expire(self, *, blame_store: bool) -> None:
         now = monotonic()
         self._drop_finished()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, question = self._deadlines.popleft()
+            # ``_send`` may have extended the deadline; then the question is in the queue twice.
             if not question.over and question.deadline <= now:
                 self._give_up(question)
                 if blame_store:
@@ -281,11 +290,11 @@ class Batcher:
 
 
 class LateQuestions:
-    """Questions without an answer in time while the event loop itself was late. Oldest first.
+    """Questions that missed their deadline while the event loop was late. Oldest first.
 
     At that moment it is not known whether Redis or the loop was at fault. An answer that was in the
     socket is read in the next turn of the loop, and clears Redis. An answer that is still missing after
-    ``SILENT_S`` was never given: a pod whose loop is always late must notice a lost Redis, too.
+    ``SILENT_S`` counts as missing: a pod whose loop is always late must notice a lost Redis, too.
     """
 
     def __init__(self) -> None:
@@ -297,7 +306,7 @@ class LateQuestions:
             self._waiting.append((monotonic(), question, question.calls))
 
     def unanswered(self) -> int:
-        """Drop the questions that are decided. Returns the calls of those that Redis never answered."""
+        """Drop questions that were answered or are older than ``SILENT_S``. Return the latter's calls."""
         latest, calls = monotonic() - SILENT_S, 0
         while self._waiting and (self._waiting[0][0] <= latest or self._waiting[0][1].answered):
             _, question, count = self._waiting.popleft()

@@ -122,7 +122,7 @@ class Settlements:
             self._timer = asyncio.get_running_loop().call_later(LATER_S, self.flush)
 
     def _send(self, corrections: list[tuple[tuple[bytes, int], Correction]]) -> None:
-        rules = RuleBook(self._health.shared_tenths, self._health.store_time_us())
+        rules = RuleBook(self._health.rounded_shared_part, self._health.store_time_us())
         words: list[object] = [rules.numbers]
         for (_, at_us), correction in corrections:
             words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)

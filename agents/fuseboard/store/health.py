@@ -103,8 +103,8 @@ class StoreHealth:
         return max(RAMP_START, 1.0 - (1.0 - RAMP_START) * left / self._ramp_length)
 
     @property
-    def shared_tenths(self) -> float:
-        """The shared part in steps of a tenth, so that the arguments of calls rarely change during a ramp."""
+    def rounded_shared_part(self) -> float:
+        """The shared part, from 0.0 to 1.0 in steps of 0.1: arguments of calls rarely change in a ramp."""
         return int(self.shared_part * 10 + 1e-9) / 10
 
     @property
@@ -114,7 +114,7 @@ class StoreHealth:
         In local mode all of it, and during a ramp the rest. In shared mode all of it too: for a single
         call that Redis did not answer in time, the pod's share is the best estimate.
         """
-        return (1.0 - self.shared_tenths) or 1.0
+        return (1.0 - self.rounded_shared_part) or 1.0
 
     def start(self) -> None:
         self._store.on_lost(self._connection_lost)

@@ -32,16 +32,16 @@ from fuseboard.contract.words import is_slug
 
 MAX_ROUTES = 50
 MAX_RECEIVERS = 20
-#: The steps of a route after the first message.
-MAX_STEPS = 3
-LONGEST_STEP_MIN = 24 * 60
+#: Escalations: the steps of a route after the first message.
+MAX_ESCALATIONS = 3
+LONGEST_ESCALATION_MIN = 24 * 60
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteValues:
-    """The values that a person enters. Empty matches everything."""
+    """The values that a person enters. An empty condition matches every alert."""
 
     owner: str = ""
     least_level: int = 1
@@ -58,6 +58,8 @@ class RouteValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Addressed:
+    """One receiver, and why it does not get the alert."""
+
     receiver: str
     #: Empty if it gets the alert.
     refusal: str
@@ -89,7 +91,9 @@ class RoutePreview:
 def put_route(
     *, environment: str, name: str, values: RouteValues, place: int | None, reason: str, actor: Actor
 ) -> Route:
-    """Add a route before the default, or change one. ``place`` 1 is asked first; ``None`` keeps its place.
+    """Add a route, or change one. ``place`` 1 is tried first.
+
+    ``None`` keeps the place; a new route goes last before the default.
 
     Raises ``InvalidEdit``.
     """
@@ -97,18 +101,19 @@ def put_route(
     problems.reason(reason)
     slug = environment_of(environment).slug
     _check(name, values, problems)
+    problems.settle()
     with transaction.atomic():
         Environment.objects.select_for_update().get(pk=slug)
-        # A receiver that is removed at this moment waits for the lock, or is missing.
+        # The lock makes a concurrent removal of a receiver wait.
         _check_receivers(slug, values, problems)
-        others = [row for row in routes_of(slug)[:-1] if row.name != name]
+        others = [row for row in routes_of(slug)[:-1] if row.name != name]  # without the default
         row = Route.objects.filter(environment=slug, name=name).first()
         if row is None and name != DEFAULT and len(others) >= MAX_ROUTES:
             problems.add("name", f"An environment has at most {MAX_ROUTES} routes. Remove one first.")
         if place is not None:
             problems.whole("place", place, 1, len(others) + 1)
         problems.settle()
-        before = _shown(row) if row is not None else None
+        before = _audit_values(row) if row is not None else None
         row = row or Route(environment=slug, name=name, place=len(others) + 1)
         for field in ("owner", "least_level", "least_severity", "begins", "ends", "zone"):
             setattr(row, field, getattr(values, field))
@@ -121,7 +126,7 @@ def put_route(
         if name != DEFAULT:
             at = (place or row.place) - 1
             _number([*others[:at], row, *others[at:]])
-        record_named(row, "route.set", reason, actor, before=before, after=_shown(row))
+        record_named(row, "route.set", reason, actor, before=before, after=_audit_values(row))
     return row
 
 
@@ -138,12 +143,12 @@ def remove_route(*, environment: str, name: str, reason: str, actor: Actor) -> N
         row = Route.objects.filter(environment=slug, name=name).first()
         if row is None:
             raise NotFound("route", name)
-        record_named(row, "route.removed", reason, actor, before=_shown(row))
+        record_named(row, "route.removed", reason, actor, before=_audit_values(row))
         row.delete()
-        _number(routes_of(slug)[:-1])
+        _number(routes_of(slug)[:-1])  # without the default
 
 
-def plan_of(
+def preview_route(
     *,
     environment: str,
     rule: str,
@@ -208,7 +213,7 @@ def hours_of(route: Route) -> str:
     return f"{days}{hours} {route.zone}"
 
 
-def steps_of(route: Route) -> str:
+def escalations_of(route: Route) -> str:
     """The receivers that get an alert later, as a person reads them."""
     return "; ".join(f"after {after_min} min {', '.join(names)}" for after_min, names in route.steps[1:])
 
@@ -230,12 +235,11 @@ def _check(name: str, values: RouteValues, problems: Problems) -> None:
         problems.add("zone", "Use the name of a time zone, like Europe/Berlin or UTC.")
     if name == DEFAULT and values != RouteValues(receivers=values.receivers, escalations=values.escalations):
         problems.add("name", "The default route matches every alert at all hours: change only its receivers.")
-    _check_steps(values, problems)
+    _check_escalations(values, problems)
     if name != DEFAULT and not values.receivers:
         problems.add("receivers", "Choose one receiver or more.")
     if len(values.receivers) > MAX_RECEIVERS:
         problems.add("receivers", f"Choose at most {MAX_RECEIVERS} receivers.")
-    problems.settle()
 
 
 def _check_receivers(environment: str, values: RouteValues, problems: Problems) -> None:
@@ -246,14 +250,14 @@ def _check_receivers(environment: str, values: RouteValues, problems: Problems) 
         problems.add("receivers", f"There is no receiver {sorted(missing)[0]!r}.")
 
 
-def _check_steps(values: RouteValues, problems: Problems) -> None:
+def _check_escalations(values: RouteValues, problems: Problems) -> None:
     minutes = [after_min for after_min, _ in values.escalations]
     for after_min in minutes:
-        problems.whole("escalations", after_min, 1, LONGEST_STEP_MIN)
+        problems.whole("escalations", after_min, 1, LONGEST_ESCALATION_MIN)
     if minutes != sorted(set(minutes)):
         problems.add("escalations", "Give each step more minutes than the step before.")
-    if len(minutes) > MAX_STEPS:
-        problems.add("escalations", f"Use at most {MAX_STEPS} steps.")
+    if len(minutes) > MAX_ESCALATIONS:
+        problems.add("escalations", f"Use at most {MAX_ESCALATIONS} steps.")
     if not all(0 < len(names) <= MAX_RECEIVERS for _, names in values.escalations):
         problems.add("escalations", f"Name 1 to {MAX_RECEIVERS} receivers for each step.")
 
@@ -273,7 +277,7 @@ def _number(rows: list[Route]) -> None:
             row.save(update_fields=["place"])
 
 
-def _shown(row: Route) -> dict[str, object]:
+def _audit_values(row: Route) -> dict[str, object]:
     return {
         "place": row.place,
         "owner": row.owner,
@@ -281,5 +285,5 @@ def _shown(row: Route) -> dict[str, object]:
         "least_severity": row.least_severity,
         "hours": hours_of(row),
         "receivers": ", ".join(row.steps[0][1]),
-        "escalations": steps_of(row),
+        "escalations": escalations_of(row),
     }

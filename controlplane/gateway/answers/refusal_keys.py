@@ -12,7 +12,7 @@ from controlplane.refusals.keys import DAY_S, day_at, key_of
 from controlplane.refusals.tokens import MOST_SERVICES
 from fuseboard.contract.sync import SyncRequest
 
-#: Without room, a service is not recorded: its tokens could not be explained.
+#: Skips a new service if the environment has ``most`` services already. Its tokens cannot be explained then.
 _RECORD = """
     INSERT INTO refusals_refusalservice (environment, service, last_on)
     SELECT %(environment)s::text, %(service)s::text, %(day)s::date
@@ -21,14 +21,15 @@ _RECORD = """
                   WHERE environment = %(environment)s::text AND service = %(service)s::text)
     ON CONFLICT (environment, service) DO UPDATE SET last_on = EXCLUDED.last_on
 """
-#: No token is explained after a year.
-_FORGET = "DELETE FROM refusals_refusalservice WHERE last_on < %(day)s::date - 400"
+#: Longer than a token is explained: ``FUSEBOARD_REFUSAL_TOKEN_DAYS`` is at most 365.
+_KEPT_DAYS = 400
+_FORGET = "DELETE FROM refusals_refusalservice WHERE last_on < %(day)s::date - %(kept_days)s::int"
 
 log = structlog.get_logger(__name__)
 
 
 class RefusalKeys:
-    """The part of an answer with the key. Everything is in memory; the record follows within a second."""
+    """Adds the key to the answer of a heartbeat. Keeps keys in memory; ``look`` writes the services."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,24 +38,25 @@ class RefusalKeys:
         self._parts: dict[tuple[str, str], bytes] = {}
         #: Not recorded yet.
         self._new: dict[tuple[str, str], None] = {}
-        self._per_environment: dict[str, int] = {}
+        self._services_in: dict[str, int] = {}
 
     def part(self, beat: SyncRequest) -> bytes:
         """The key of the pod's service today; nothing if the environment has too many services."""
         day = day_at(self._clock.wall())
         if day != self._day:
-            self._day, self._parts, self._per_environment = day, {}, {}
+            self._day, self._parts, self._services_in = day, {}, {}
         found = self._parts.get((beat.environment, beat.service))
         return self._make(beat, day) if found is None else found
 
     def _make(self, beat: SyncRequest, day: int) -> bytes:
-        known = self._per_environment.get(beat.environment, 0)
+        known = self._services_in.get(beat.environment, 0)
         if known >= MOST_SERVICES:
             return b""
-        if known == MOST_SERVICES - 1:
+        if known == MOST_SERVICES - 1:  # the last one that fits: warn once
             log.warning("gateway.too_many_services", environment=beat.environment, most=MOST_SERVICES)
-        self._per_environment[beat.environment] = known + 1
+        self._services_in[beat.environment] = known + 1
         key = key_of(beat.environment, beat.service, day)
+        # A fragment of JSON; the caller joins it to the rest of the answer.
         part = b',"refusal_key":' + msgspec.json.encode(key)
         if settings.EXPLAIN_URL:
             part += b',"explain_url":' + msgspec.json.encode(settings.EXPLAIN_URL)
@@ -71,4 +73,4 @@ class RefusalKeys:
             row = {"environment": environment, "service": service, "day": on, "most": MOST_SERVICES}
             await connection.execute(_RECORD, row)
             del self._new[environment, service]
-        await connection.execute(_FORGET, {"day": on})
+        await connection.execute(_FORGET, {"day": on, "kept_days": _KEPT_DAYS})

@@ -14,14 +14,14 @@ from controlplane.alerts.models import Receiver, Route
 from controlplane.alerts.people.mute_edits import MUTABLE_RULES
 from controlplane.alerts.people.route_edits import (
     DAYS,
-    MAX_STEPS,
+    MAX_ESCALATIONS,
     RoutePreview,
     RouteValues,
+    escalations_of,
     hours_of,
-    plan_of,
+    preview_route,
     put_route,
     remove_route,
-    steps_of,
 )
 from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
 from controlplane.errors import InvalidEdit
@@ -103,7 +103,7 @@ def _typed_steps(typed: Mapping[str, Any]) -> list[tuple[str, str]]:
             TextField(10).clean(typed.get(f"after_{number}")),
             TextField(2_000).clean(typed.get(f"to_{number}")),
         )
-        for number in range(MAX_STEPS)
+        for number in range(MAX_ESCALATIONS)
     ]
 
 
@@ -125,7 +125,7 @@ def _page(
     context = context_of(request, "routes", errors=errors)
     names = Receiver.objects.filter(environment=environment)
     context |= {
-        "rows": [(row, hours_of(row), row.steps[0][1], steps_of(row)) for row in rows],
+        "rows": [(row, hours_of(row), row.steps[0][1], escalations_of(row)) for row in rows],
         "form": _form(request, typed, rows),
         "plan": plan,
         "asked": request.GET,
@@ -148,7 +148,7 @@ def _plan(environment: str, asked: QueryDict) -> RoutePreview:
         moment = moment_of(at) if at else None
     except ValueError:
         raise InvalidEdit({"at": [WRONG]}) from None
-    return plan_of(
+    return preview_route(
         environment=environment,
         rule=bounded_text(asked, "rule", most=64),
         dependency=bounded_text(asked, "dependency"),
@@ -168,7 +168,7 @@ def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> d
         }
     row = next((row for row in rows if row.name == request.GET.get("edit")), None)
     if row is None:
-        return {"least_level": "2", "zone": "UTC", "steps": [("", "")] * MAX_STEPS}
+        return {"least_level": "2", "zone": "UTC", "steps": [("", "")] * MAX_ESCALATIONS}
     steps = [(str(after_min), ", ".join(names)) for after_min, names in row.steps[1:]]
     return {
         "name": row.name,
@@ -182,5 +182,5 @@ def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> d
         "ends": row.ends,
         "zone": row.zone,
         "receivers": set(row.steps[0][1]),
-        "steps": [*steps, *[("", "")] * (MAX_STEPS - len(steps))],
+        "steps": [*steps, *[("", "")] * (MAX_ESCALATIONS - len(steps))],
     }

@@ -17,7 +17,7 @@ from controlplane.alerts.people.route_edits import (
     MAX_ROUTES,
     RouteValues,
     hours_of,
-    plan_of,
+    preview_route,
     put_route,
     remove_route,
 )
@@ -277,7 +277,7 @@ def test_a_preview_says_who_gets_an_alert_and_why_others_do_not(production: str)
     receiver("old", disabled_because="The receiver answered 410 Gone.")
     Dependency.objects.create(environment_id=production, name="payments-api", owner="payments")
     _put("payments", owner="payments", receivers=("chat", "old"))
-    plan = plan_of(environment=production, rule="open", dependency="payments-api")
+    plan = preview_route(environment=production, rule="open", dependency="payments-api")
     assert (plan.route, plan.owner, plan.level, plan.muted, plan.reached) == (
         "payments",
         "payments",
@@ -290,7 +290,7 @@ def test_a_preview_says_who_gets_an_alert_and_why_others_do_not(production: str)
         ("chat", ""),
         ("old", "The receiver answered 410 Gone."),
     ]
-    plan = plan_of(environment=production, rule="local", severity="warning")
+    plan = preview_route(environment=production, rule="local", severity="warning")
     assert (plan.route, plan.reached) == (DEFAULT, False)
     assert warnings(production) == [
         "No receiver of the route default gets warning alerts of level 2.",
@@ -303,7 +303,7 @@ def test_a_preview_says_who_gets_an_alert_and_why_others_do_not(production: str)
         {"rule": "open", "severity": "x"},
     ):
         with pytest.raises(InvalidEdit):
-            plan_of(environment=production, **wrong)
+            preview_route(environment=production, **wrong)
 
 
 @needs_postgres

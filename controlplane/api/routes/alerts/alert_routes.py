@@ -9,12 +9,12 @@ from pydantic import Field
 
 from controlplane.alerts.models import Route
 from controlplane.alerts.people.route_edits import (
-    LONGEST_STEP_MIN,
+    LONGEST_ESCALATION_MIN,
+    MAX_ESCALATIONS,
     MAX_RECEIVERS,
-    MAX_STEPS,
     RoutePreview,
     RouteValues,
-    plan_of,
+    preview_route,
     put_route,
     remove_route,
 )
@@ -29,7 +29,7 @@ router = Router()
 
 class EscalationIn(Strict):
     #: After the first message.
-    after_minutes: Annotated[int, Field(ge=1, le=LONGEST_STEP_MIN)]
+    after_minutes: Annotated[int, Field(ge=1, le=LONGEST_ESCALATION_MIN)]
     receivers: Annotated[list[Slug], Field(min_length=1, max_length=MAX_RECEIVERS)]
 
 
@@ -47,7 +47,7 @@ class AlertRouteIn(Strict):
     #: Of the default route, empty for every receiver.
     receivers: Annotated[list[Slug], Field(max_length=MAX_RECEIVERS, default_factory=list)]
     #: Who gets the alert later, unless a person acknowledges it.
-    escalations: Annotated[list[EscalationIn], Field(max_length=MAX_STEPS, default_factory=list)]
+    escalations: Annotated[list[EscalationIn], Field(max_length=MAX_ESCALATIONS, default_factory=list)]
     #: 1 is asked first. Null keeps the place; a new route is the last before the default.
     place: Annotated[int, Field(ge=1, le=100)] | None = None
     reason: Reason
@@ -123,7 +123,7 @@ def preview(
     severity: Literal["warning", "critical"] = "critical",
 ) -> RoutePreview:
     """Who gets an alert of this rule if it fires now."""
-    return plan_of(environment=environment, rule=rule, dependency=dependency, severity=severity)
+    return preview_route(environment=environment, rule=rule, dependency=dependency, severity=severity)
 
 
 @router.put("/{route}", response=AlertRouteOut, auth=needs("manage_receivers"))

@@ -45,7 +45,7 @@ def list_revisions(
 
 @router.get("/{number}", response=RevisionDetail)
 def get_revision(request: HttpRequest, environment: Environment, number: RowId) -> RevisionDetail:
-    """Its changes, at most 1,000 of them."""
+    """One revision, who approved it, and at most 1,000 of its changes."""
     row = Revision.objects.filter(environment=environment_of(environment).slug, number=number).first()
     if row is None:
         raise NotFound("revision", str(number))
@@ -64,17 +64,17 @@ def get_revision(request: HttpRequest, environment: Environment, number: RowId) 
 def revert_revision(
     request: HttpRequest, environment: Environment, number: RowId, values: RevertIn
 ) -> RevertedOut:
-    """Undo what this revision changed, as a new revision. Later changes of the same values stay.
+    """Undo what this revision changed, as a new revision. By default, later changes of the same values stay.
 
-    ``units`` restricts the revert to some values of a thing. Overrides of breakers stay as they are. Each
-    caller gets one plan, apply, revert, preview, or what-if at a time. This needs the role admin; an admin
-    for a service reverts what changes only its dependencies.
+    ``on_conflict`` chooses otherwise. ``things[].units`` selects single values of a thing. Overrides of
+    breakers stay as they are. Each caller gets one plan, apply, revert, preview, or what-if at a time. This
+    needs the role admin; an admin of one service can revert changes of that service's dependencies only.
     """
     check = check_reverts(request, number)
     found = revert(
         environment=environment,
         number=number,
-        **_chosen(values),
+        **_selection(values),
         expected_revision=revision_read(request, values.expected_revision),
         reason=values.reason,
         actor=actor_of(request),
@@ -89,13 +89,17 @@ def revert_revision(
 def preview_revert_of_revision(
     request: HttpRequest, environment: Environment, number: RowId, values: RevertIn
 ) -> RevertedOut:
-    """Preview that revert. Each caller gets one plan, apply, preview, or what-if at a time."""
+    """Preview that revert. Each caller gets one plan, apply, revert, preview, or what-if at a time."""
     check = check_reverts(request, number)
-    return _reverted(preview_revert(environment=environment, number=number, **_chosen(values), check=check))
+    return _reverted(
+        preview_revert(environment=environment, number=number, **_selection(values), check=check)
+    )
 
 
-def _chosen(values: RevertIn) -> dict[str, Any]:
-    things = values.things and {(each.kind, each.name): each.units for each in values.things}
+def _selection(values: RevertIn) -> dict[str, Any]:
+    things = None
+    if values.things:
+        things = {(each.kind, each.name): each.units for each in values.things}
     return {"things": things, "on_conflict": values.on_conflict}
 
 
