@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.core.exceptions import ImproperlyConfigured
 
-from fuseboard.contract.refusal_token import PAGE
+from fuseboard.contract.refusal_token import EXPLAIN_URL_PATTERN
 
 _FLAGS = {
     "1": True,
@@ -167,7 +167,7 @@ def link(name: str) -> str:
 def page(name: str) -> str:
     """The address of a page, to which pods add a fragment; empty when it is not set."""
     value = text(name)
-    if not re.match(PAGE, value):
+    if not re.match(EXPLAIN_URL_PATTERN, value):
         raise ImproperlyConfigured(
             f"{name} must be the address of a page without a fragment, such as"
             " https://fuseboard.example.com/explain"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controlplane.status.facts import PodEvent, Transition
 from dashboard.words.labels import state_verb
-from dashboard.words.store_errors import mode_cause_words
+from dashboard.words.store_errors import store_error_words
 
 #: Pods notice a lost Redis one after the other, and report it with their next heartbeat.
 TOGETHER_S = 30.0
@@ -148,7 +148,7 @@ def _line(group: _Group) -> PodLine | None:
     # The end of a ramp is no news: its beginning said that Redis is back.
     if match is None or match[2] not in _MODES or (match[1], match[2]) == ("ramping", "shared"):
         return None
-    cause = f": {_short(mode_cause_words(match[3]))}" if match[3] and match[2] == "local" else ""
+    cause = f": {_short(store_error_words(match[3]))}" if match[3] and match[2] == "local" else ""
     return PodLine(at=group.at, pods=group.who, did=_MODES[match[2]][0 if one else 1] + cause)
 
 

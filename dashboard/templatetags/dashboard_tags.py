@@ -43,7 +43,7 @@ from dashboard.words.labels import (
     state_verb,
 )
 from dashboard.words.moments import time_tag
-from dashboard.words.store_errors import mode_cause_words
+from dashboard.words.store_errors import store_error_words
 
 register = template.Library()
 
@@ -391,7 +391,7 @@ register.filter("config_source", config_source_words)
 register.filter("drill", drill_words)
 register.filter("event", event_words)
 register.filter("event_detail", event_detail_words)
-register.filter("mode_cause", mode_cause_words)
+register.filter("mode_cause", store_error_words)
 register.filter("policy", policy_words)
 register.filter("duration", duration)
 register.filter("bytes", byte_size)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.status.incidents import CAUSES
-from dashboard.words.store_errors import mode_cause_words
+from dashboard.words.store_errors import store_error_words
 
 #: Key of the counts of a plan -> what the plan did: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
@@ -190,7 +190,7 @@ def event_detail_words(detail: str) -> str:
     """The detail of an event of a pod; a trigger of the database stores it."""
     change, found, cause = detail.partition(": ")
     if found and " -> " in change:
-        return f"{change}: {mode_cause_words(cause)}"
+        return f"{change}: {store_error_words(cause)}"
     return {"it said goodbye": "stopped cleanly"}.get(detail, detail)
 
 

@@ -23,7 +23,7 @@ _STORE_ERRORS = {
 _BEFORE_ERROR = re.compile(r".*, last: |never reached: |answers, but: ")
 
 
-def mode_cause_words(cause: str) -> str:
+def store_error_words(cause: str) -> str:
     """Why a pod decides without Redis. Errors without words here stay as they are."""
     match = _BEFORE_ERROR.match(cause)
     before = match[0] if match else ""

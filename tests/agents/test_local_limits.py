@@ -78,10 +78,10 @@ class TestPieces:
     @pytest.mark.parametrize("limit", RESERVED_KINDS)
     def test_a_cost_that_redis_never_grants_never_fits(self, limit: Limit):
         ref = LimitRef(limit, "key")
-        assert StandingDemand((ref,), (91,)).never is limit
-        assert StandingDemand((ref,), (90,)).never is None
+        assert StandingDemand((ref,), (91,)).impossible_limit is limit
+        assert StandingDemand((ref,), (90,)).impossible_limit is None
         shadow = LimitRef(msgspec.structs.replace(limit, shadow=True), "key")
-        assert StandingDemand((shadow,), (101,)).never is None
+        assert StandingDemand((shadow,), (101,)).impossible_limit is None
 
     def test_a_piece_that_has_run_out_is_nothing(self, clock: Clock):
         limits = with_piece(clock, lease_s=10.0)

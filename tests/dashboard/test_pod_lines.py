@@ -16,7 +16,7 @@ from dashboard.live.overview import build
 from dashboard.live.pages import page_of
 from dashboard.live.pod_lines import own_transitions, pod_lines
 from dashboard.live.topics import Topic, fragments
-from dashboard.words.store_errors import mode_cause_words
+from dashboard.words.store_errors import store_error_words
 
 
 def event(ago, server, detail, kind="mode"):
@@ -76,7 +76,7 @@ def test_pods_that_lose_and_regain_redis_are_two_lines():
 )
 def test_the_cause_of_an_outage_is_no_exception_of_python(cause, words):
     """S3.29: "ConnectionRefusedError: [Errno 111] Con..." widened the column of the mode."""
-    assert mode_cause_words(cause) == words
+    assert store_error_words(cause) == words
     if cause:
         assert said(event(1, "web-1", f"shared -> local: {cause}")) == [
             f"web-1 lost Redis and uses local limits: {words}"

@@ -101,7 +101,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             or demand.denial is not None
             or breaker.overridden
             or breaker.local.state is not CLOSED
-            or demand.never is not None
+            or demand.impossible_limit is not None
         ):
             self._refuse_by_what_is_known(lane)
         # Identifies the generations of both breakers: another object replaces it when either changes.
@@ -152,9 +152,9 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         breaker, demand = lane.breaker, lane.demand
         if (forced := self.forced_open(breaker)) is not None:
             self.refuse(lane, forced)
-        if (never := demand.never) is not None:
-            refusal = Refusal(breaker.reason_of(never), never.name)
-            self.refuse(lane, refusal, demand.statuses(spent=never.name))
+        if (impossible := demand.impossible_limit) is not None:
+            refusal = Refusal(breaker.reason_of(impossible), impossible.name)
+            self.refuse(lane, refusal, demand.statuses(spent=impossible.name))
         if (denial := breaker.denial) is not None and (left_s := denial.left_s(monotonic())) > 0:
             self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), demand.statuses())
         if (denial := demand.denial) is not None and (left_s := breaker.refusals.left_s(demand)) > 0:

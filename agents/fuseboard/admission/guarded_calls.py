@@ -185,7 +185,7 @@ def refuses(lane: CallLane) -> bool:
         breaker.denial is not None
         or demand.denial is not None
         or breaker.overridden
-        or demand.never is not None
+        or demand.impossible_limit is not None
         or breaker.local.state is not CLOSED
     )
 

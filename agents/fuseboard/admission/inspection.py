@@ -91,8 +91,8 @@ class Inspection(Struct, frozen=True):
         statuses = demand.statuses()
         if (refusal := calls.forced_open(breaker)) is not None:
             statuses = ()
-        elif (never := demand.never) is not None:
-            refusal = Refusal(refusal_reason(never, Reason.VENDOR_LIMIT), never.name)
+        elif (impossible := demand.impossible_limit) is not None:
+            refusal = Refusal(refusal_reason(impossible, Reason.VENDOR_LIMIT), impossible.name)
         else:
             unused = keys.vendor_limit(calls.environment, dependency, _UNUSED)
             answer = await self._probe(breaker, demand, unused)
@@ -128,8 +128,8 @@ class Inspection(Struct, frozen=True):
 
     async def _expect(self, lane: RequestLane, unused_key: str) -> Decision:
         demand = lane.demand
-        if (never := demand.never) is not None:
-            return self._refuse(lane, Refusal(refusal_reason(never, Reason.QUOTA), never.name))
+        if (impossible := demand.impossible_limit) is not None:
+            return self._refuse(lane, Refusal(refusal_reason(impossible, Reason.QUOTA), impossible.name))
         answer = await self._probe(lane.domain, demand, unused_key)
         if answer is None or answer.granted:
             left = () if answer is None else answer.left

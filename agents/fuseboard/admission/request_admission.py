@@ -127,7 +127,12 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         """
         demand = lane.demand
         decision: Decision | None = None
-        if lane.suspended or not demand.refs or demand.never is not None or demand.denial is not None:
+        if (
+            lane.suspended
+            or not demand.refs
+            or demand.impossible_limit is not None
+            or demand.denial is not None
+        ):
             decision = self._decide_by_what_is_known(lane)
         if decision is None:
             if not demand.repeated:
@@ -159,8 +164,8 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             )
         if not demand.refs:
             return self.decisions.allow(lane.snapshot, tenant=lane.tenant)
-        if (never := demand.never) is not None:
-            return self._refuse(lane, Refusal(lane.domain.reason_of(never), never.name))
+        if (impossible := demand.impossible_limit) is not None:
+            return self._refuse(lane, Refusal(lane.domain.reason_of(impossible), impossible.name))
         denial = demand.denial
         if denial is not None and (left_s := lane.domain.refusals.left_s(demand)) > 0:
             return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))

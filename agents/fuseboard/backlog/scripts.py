@@ -157,7 +157,7 @@ class BacklogScripts:
             [part for limit in slots for part in (limit.measure, limit.window_ms * 1000)],
         )
 
-    def never(self, costs: Costs) -> Limit | None:
+    def impossible_limit(self, costs: Costs) -> Limit | None:
         """A limit that can never admit these costs in Redis."""
         amounts = dict(costs)
         for limit in self.limits():

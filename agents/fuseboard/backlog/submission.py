@@ -66,9 +66,9 @@ class Submitter:
             raise Misconfigured(f"max_tries must be 1 to {options.max_tries}, not {max_tries!r}")
         if not self._calls.health.usable:
             self._refuse(Reason.STORE_UNAVAILABLE)
-        never = self._scripts.never(charged)
-        if never is not None:
-            self._refuse(refusal_reason(never, Reason.VENDOR_LIMIT), rule=never.name)
+        impossible = self._scripts.impossible_limit(charged)
+        if impossible is not None:
+            self._refuse(refusal_reason(impossible, Reason.VENDOR_LIMIT), rule=impossible.name)
         spent = await self._spend(tenant, charged) if tenant else None
         asked = [
             job_id,
@@ -128,8 +128,12 @@ class Submitter:
         demand = self._demand(tenant, self._calls.configuration.snapshot.quotas_of(tenant), costs)
         if not demand.refs:
             return None
-        if demand.never is not None:
-            self._refuse(refusal_reason(demand.never, Reason.QUOTA), rule=demand.never.name, tenant=tenant)
+        if demand.impossible_limit is not None:
+            self._refuse(
+                refusal_reason(demand.impossible_limit, Reason.QUOTA),
+                rule=demand.impossible_limit.name,
+                tenant=tenant,
+            )
         answer = await self._calls.batcher.ask(self._quotas, demand)
         if answer is None:
             self._refuse(Reason.STORE_UNAVAILABLE, tenant=tenant)

@@ -56,7 +56,7 @@ class Lease:
         "decision",
         "granted",
         "hot",
-        "renew_at",
+        "renew_below_tokens",
         "supply",
         "tokens",
         "until",
@@ -68,8 +68,8 @@ class Lease:
         self.supply = supply
         self.answer = answer
         self.granted = self.tokens = answer.calls
-        #: A number of tokens, and no time: the caller that takes this token starts the renewal.
-        self.renew_at = max(1, int(answer.calls * RENEW_BELOW))
+        #: The caller that takes the token of this number starts the renewal.
+        self.renew_below_tokens = max(1, int(answer.calls * RENEW_BELOW))
         self.begun = begun
         self.until = begun + length_s
         #: The one decision of all its calls.
@@ -165,7 +165,7 @@ class Leases:
         lease = supply.lease
         if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
             return None
-        if lease.tokens == lease.renew_at:
+        if lease.tokens == lease.renew_below_tokens:
             self.renew(supply)
         lease.tokens -= 1
         return lease
@@ -182,7 +182,7 @@ class Leases:
             if lease is None:
                 return None
             tokens = lease.tokens
-            if tokens > lease.renew_at and clock() < lease.until:
+            if tokens > lease.renew_below_tokens and clock() < lease.until:
                 lease.tokens = tokens - 1
                 return lease.decision
             spent = spend(lease.supply)

@@ -17,9 +17,9 @@ class StandingDemand(Demand):
         "_statuses",
         "_warns",
         "above",
+        "impossible_limit",
         "inherited",
         "leasable",
-        "never",
         "plain",
         "repeated",
         "rules",
@@ -29,7 +29,7 @@ class StandingDemand(Demand):
     def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...], priority: int = 0) -> None:
         super().__init__(refs, costs, priority)
         #: A limit that cannot admit this call, however long the caller waits.
-        self.never = self._never_fits()
+        self.impossible_limit = self._find_impossible()
         #: Its calls may be leased.
         self.leasable = bool(refs) and all(may_be_leased(ref.limit) for ref in refs)
         #: Counts how often it is asked for, and holds its lease. ``None`` until it is asked for again.
@@ -76,7 +76,7 @@ class StandingDemand(Demand):
             )
         return tuple([replace(status, remaining=calls) for status, calls in zip(unknown, left, strict=True)])
 
-    def _never_fits(self) -> Limit | None:
+    def _find_impossible(self) -> Limit | None:
         for ref, cost in zip(self.refs, self.costs, strict=True):
             if cost > most_in_redis(ref.limit):
                 return ref.limit

@@ -46,8 +46,8 @@ HEADER = "fuseboard-refusal"
 
 #: A valid explain_url, or empty. The agent adds the token as the fragment, and sends the address in a header
 #: between < and >, so it contains neither.
-PAGE = r"^(https?://[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]{1,480})?\Z"
-ExplainPage = Annotated[str, Meta(pattern=PAGE)]
+EXPLAIN_URL_PATTERN = r"^(https?://[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]{1,480})?\Z"
+ExplainPage = Annotated[str, Meta(pattern=EXPLAIN_URL_PATTERN)]
 
 #: A place in these never changes its meaning; new words are added at the end.
 REASONS = (
@@ -134,13 +134,13 @@ class RefusalToken(Struct, frozen=True, kw_only=True):
         return hmac.compare_digest(self.tag, _digest(key, b"tag", self.body, _TAG))
 
     def is_rule(self, key: bytes, dependency: str, rule: str) -> bool:
-        return self.rule == _named(key, b"rule", self.salt, _rule_name(dependency, rule), _RULE)
+        return self.rule == _name_digest(key, b"rule", self.salt, _rule_name(dependency, rule), _RULE)
 
     def is_tenant(self, key: bytes, tenant: str) -> bool:
-        return self.tenant == _named(key, b"tenant", self.salt, tenant, _TENANT)
+        return self.tenant == _name_digest(key, b"tenant", self.salt, tenant, _TENANT)
 
     def is_server(self, key: bytes, server: str) -> bool:
-        return self.server == _named(key, b"server", self.salt, server, _POD)
+        return self.server == _name_digest(key, b"server", self.salt, server, _POD)
 
 
 def make_token(key: RefusalKey, refused: Refused) -> str:
@@ -158,9 +158,9 @@ def make_token(key: RefusalKey, refused: Refused) -> str:
                 _UNKNOWN if refused.reason is None else _REASON_PLACES.get(refused.reason, _UNKNOWN),
                 _MODE_PLACES.get(refused.mode, _UNKNOWN),
             ),
-            _named(key.key, b"rule", salt, _rule_name(refused.dependency, refused.rule), _RULE),
-            _named(key.key, b"tenant", salt, refused.tenant, _TENANT),
-            _named(key.key, b"server", salt, refused.server, _POD),
+            _name_digest(key.key, b"rule", salt, _rule_name(refused.dependency, refused.rule), _RULE),
+            _name_digest(key.key, b"tenant", salt, refused.tenant, _TENANT),
+            _name_digest(key.key, b"server", salt, refused.server, _POD),
         )
     )
     return PREFIX + urlsafe_b64encode(body + _digest(key.key, b"tag", body, _TAG)).rstrip(b"=").decode()
@@ -207,7 +207,7 @@ def _rule_name(dependency: str, rule: str) -> str:
     return f"{dependency}\n{rule}"
 
 
-def _named(key: bytes, kind: bytes, salt: bytes, name: str, length: int) -> bytes:
+def _name_digest(key: bytes, kind: bytes, salt: bytes, name: str, length: int) -> bytes:
     return _digest(key, kind, salt + name.encode(errors="replace"), length)
 
 
