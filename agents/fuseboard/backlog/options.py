@@ -1,9 +1,11 @@
 """How a backlog queues and bounds its jobs, and checks of what callers pass."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from secrets import token_hex
 from typing import TypedDict
 
-from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.agent_api.arguments import check_costs, check_seconds
 from fuseboard.contract.backlog_figures import MAX_BYTES, MAX_JOBS
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
@@ -30,6 +32,19 @@ class OptionArguments(TypedDict, total=False):
     lease_s: float
     max_run_s: float
     result_s: float
+
+
+class JobArguments(TypedDict, total=False):
+    """The arguments of ``submit``; see ``NewJob``."""
+
+    job_id: str
+    tenant: str
+    cost: int
+    costs: Mapping[str, int] | None
+    priority: int
+    delay_s: float
+    deadline_s: float | None
+    max_tries: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +102,7 @@ class Options:
 
     def difference(self, other: "Options") -> str:
         """The names of the options that differ."""
-        names = [field.name for field in fields(self)]
+        names = [one.name for one in fields(self)]
         return ", ".join(name for name in names if getattr(self, name) != getattr(other, name))
 
 
@@ -124,3 +139,43 @@ def to_bytes(what: str, value: object, most: int) -> bytes:
             f"{what} has {len(data)} bytes; the limit is {most}. Store it elsewhere, and pass its address"
         )
     return data
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job that a caller submits. Raises ``Misconfigured``."""
+
+    options: Options
+    payload: bytes | str
+    job_id: str = ""
+    tenant: str = ""
+    cost: int = 1
+    costs: Mapping[str, int] | None = None
+    priority: int = 5
+    delay_s: float = 0.0
+    deadline_s: float | None = None
+    max_tries: int | None = None
+    body: bytes = field(init=False)
+    tries: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.costs is not None:
+            check_costs(self.costs)
+        self.body = to_bytes("a payload", self.payload, self.options.max_payload)
+        self.job_id = check_id(self.job_id) if self.job_id else token_hex(12)
+        check_priority(self.priority)
+        check_seconds("delay_s", self.delay_s, 0.0, LONGEST_DELAY_S)
+        if self.deadline_s is not None:
+            check_seconds("deadline_s", self.deadline_s, 0.001, LONGEST_DELAY_S)
+        self.tries = self.options.max_tries if self.max_tries is None else self.max_tries
+        if type(self.tries) is not int or not 1 <= self.tries <= self.options.max_tries:
+            raise Misconfigured(f"max_tries must be 1 to {self.options.max_tries}, not {self.max_tries!r}")
+
+    @property
+    def delay_us(self) -> int:
+        return int(self.delay_s * 1e6)
+
+    @property
+    def deadline_us(self) -> int:
+        """The time until the deadline; 0 without one."""
+        return int(self.deadline_s * 1e6) if self.deadline_s is not None else 0

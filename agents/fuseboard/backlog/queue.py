@@ -1,15 +1,16 @@
 """The backlog of one dependency, for an agent on an event loop."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
+from typing import Unpack
 
 from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.backlog.envelopes import Envelopes
 from fuseboard.backlog.host import JobAgent
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
-from fuseboard.backlog.options import Options, check_id
+from fuseboard.backlog.options import JobArguments, NewJob, Options, check_id
 from fuseboard.backlog.pump import STOP_S, Pump
 from fuseboard.backlog.renewal import DRIFT, Renewal
 from fuseboard.backlog.scripts import CANCEL, REVIVE, BacklogScripts, Granted
@@ -58,19 +59,7 @@ class Backlog:
 
     # Clients
 
-    async def submit(
-        self,
-        payload: bytes | str,
-        *,
-        job_id: str = "",
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        priority: int = 5,
-        delay_s: float = 0.0,
-        deadline_s: float | None = None,
-        max_tries: int | None = None,
-    ) -> Submitted:
+    async def submit(self, payload: bytes | str, **job: Unpack[JobArguments]) -> Submitted:
         """Queue a job. With a ``job_id``, submitting again changes nothing and is safe after every error.
 
         This call spends the quotas of ``tenant``, on requests and on the dependency. The job spends the
@@ -79,17 +68,7 @@ class Backlog:
         ``store_unavailable``, or a quota) and ``Misconfigured``.
         """
         self._bind()
-        return await self._submitting.submit(
-            payload,
-            job_id=job_id,
-            tenant=tenant,
-            cost=cost,
-            costs=costs,
-            priority=priority,
-            delay_s=delay_s,
-            deadline_s=deadline_s,
-            max_tries=self.options.max_tries if max_tries is None else max_tries,
-        )
+        return await self._submitting.submit(NewJob(self.options, payload, **job))
 
     async def cancel(self, job_id: str) -> bool:
         """Cancel a job; ``False`` when it is unknown or has ended.

@@ -1,18 +1,15 @@
 """Submits a job: the quotas of its tenant are spent first, and given back if the backlog refuses."""
 
 import asyncio
-from collections.abc import Mapping
-from secrets import token_hex
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
 from fuseboard.admission.admission import Admission
 from fuseboard.admission.decisions import Refusal
 from fuseboard.admission.inspection import Inspection
-from fuseboard.agent_api.arguments import check_costs, check_seconds
 from fuseboard.backlog.jobs import Submitted
-from fuseboard.backlog.options import LONGEST_DELAY_S, check_id, check_priority, to_bytes
+from fuseboard.backlog.options import NewJob
 from fuseboard.backlog.scripts import ACCEPTED, FINISHED, KNOWN, BacklogScripts, NotRun
 from fuseboard.batching.demand import LimitRef
 from fuseboard.batching.domains import LimitDomain, binds, demand_of
@@ -21,7 +18,7 @@ from fuseboard.configuration.snapshot import TenantRules
 from fuseboard.contract import keys
 from fuseboard.contract.words import Reason
 from fuseboard.decision import Charge, Decision
-from fuseboard.errors import Misconfigured, Refused, StoreUnavailable
+from fuseboard.errors import Refused, StoreUnavailable
 from fuseboard.subject import NO_SUBJECT, Costs, costs_of
 
 #: When to try a full backlog again.
@@ -38,63 +35,22 @@ class Submitter:
         # The tenant's quotas on the dependency, apart from its breaker: an open one must not refuse a submit.
         self._quotas = LimitDomain(f"d:{scripts.dependency}", self._calls.settlements)
 
-    async def submit(
-        self,
-        payload: bytes | str,
-        *,
-        job_id: str,
-        tenant: str,
-        cost: int,
-        costs: Mapping[str, int] | None,
-        priority: int,
-        delay_s: float,
-        deadline_s: float | None,
-        max_tries: int,
-    ) -> Submitted:
+    async def submit(self, job: NewJob) -> Submitted:
         """Raises ``Refused`` (a quota, ``backlog_full``, ``store_unavailable``) and ``Misconfigured``."""
-        options = self._scripts.options
-        if costs is not None:
-            check_costs(costs)
-        charged = costs_of(cost, costs)
-        body = to_bytes("a payload", payload, options.max_payload)
-        job_id = check_id(job_id) if job_id else token_hex(12)
-        check_priority(priority)
-        check_seconds("delay_s", delay_s, 0.0, LONGEST_DELAY_S)
-        if deadline_s is not None:
-            check_seconds("deadline_s", deadline_s, 0.001, LONGEST_DELAY_S)
-        if type(max_tries) is not int or not 1 <= max_tries <= options.max_tries:
-            raise Misconfigured(f"max_tries must be 1 to {options.max_tries}, not {max_tries!r}")
+        charged = costs_of(job.cost, job.costs)
         if not self._calls.health.usable:
             self._refuse(Reason.STORE_UNAVAILABLE)
         impossible = self._scripts.impossible_limit(charged)
         if impossible is not None:
             self._refuse(refusal_reason(impossible, Reason.VENDOR_LIMIT), rule=impossible.name)
-        spent = await self._spend(tenant, charged) if tenant else None
-        asked = [
-            job_id,
-            keys.subject_digest(tenant) if tenant else "",
-            priority,
-            int(delay_s * 1e6),
-            int(deadline_s * 1e6) if deadline_s is not None else 0,
-            max_tries,
-            int(options.age_s * 1e6),
-            options.age_calls,
-            int(options.fair),
-            cost,
-            [part for pair in charged for part in pair],
-            options.max_jobs,
-            options.max_bytes,
-            options.max_memory_percent,
-            self._scripts.channel,
-            self._scripts.dependency,
-        ]
+        spent = await self._spend(job.tenant, charged) if job.tenant else None
         try:
-            status, _, jobs, _ = await self._scripts.submit(asked, body)
+            status, _, jobs, _ = await self._scripts.submit(self._arguments(job, charged), job.body)
         except NotRun:
             self._give_back(spent)
             self._refuse(Reason.STORE_UNAVAILABLE)
         except StoreUnavailable:
-            # It may have been accepted. Submitter again with this id is safe.
+            # It may have been accepted. Submitting again with this id is safe.
             self._finish(spent)
             self._refuse(Reason.STORE_UNAVAILABLE)
         except asyncio.CancelledError:
@@ -106,11 +62,32 @@ class Submitter:
             raise
         if status == ACCEPTED:
             self._finish(spent)
-            return Submitted(job_id, True, jobs)
+            return Submitted(job.job_id, True, jobs)
         self._give_back(spent)
         if status in (KNOWN, FINISHED):
-            return Submitted(job_id, False, jobs)
+            return Submitted(job.job_id, False, jobs)
         self._refuse(Reason.BACKLOG_FULL, wait_s=FULL_RETRY_S)
+
+    def _arguments(self, job: NewJob, charged: Costs) -> list[Any]:
+        options = self._scripts.options
+        return [
+            job.job_id,
+            keys.subject_digest(job.tenant) if job.tenant else "",
+            job.priority,
+            job.delay_us,
+            job.deadline_us,
+            job.tries,
+            int(options.age_s * 1e6),
+            options.age_calls,
+            int(options.fair),
+            job.cost,
+            [part for pair in charged for part in pair],
+            options.max_jobs,
+            options.max_bytes,
+            options.max_memory_percent,
+            self._scripts.channel,
+            self._scripts.dependency,
+        ]
 
     async def _spend(self, tenant: str, costs: Costs) -> Decision:
         """Spend the tenant's quotas on requests, and then those on the dependency."""

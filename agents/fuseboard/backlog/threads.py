@@ -3,18 +3,18 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.agent_api.threads import refuse_loops, submit
 from fuseboard.backlog.host import BacklogHost
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
-from fuseboard.backlog.options import Options
+from fuseboard.backlog.options import JobArguments, Options
 from fuseboard.backlog.queue import MAX_WAIT_S, Backlog
 from fuseboard.backlog.workers import Value, check_work
 from fuseboard.errors import Misconfigured, StoreUnavailable
@@ -39,33 +39,9 @@ class BlockingBacklog:
         self._agent_now = agent
         self._stopped: set[threading.Event] = set()
 
-    def submit(
-        self,
-        payload: bytes | str,
-        *,
-        job_id: str = "",
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        priority: int = 5,
-        delay_s: float = 0.0,
-        deadline_s: float | None = None,
-        max_tries: int | None = None,
-    ) -> Submitted:
+    def submit(self, payload: bytes | str, **job: Unpack[JobArguments]) -> Submitted:
         """See ``Backlog.submit``."""
-        return self._ask(
-            lambda backlog: backlog.submit(
-                payload,
-                job_id=job_id,
-                tenant=tenant,
-                cost=cost,
-                costs=costs,
-                priority=priority,
-                delay_s=delay_s,
-                deadline_s=deadline_s,
-                max_tries=max_tries,
-            )
-        )
+        return self._ask(lambda backlog: backlog.submit(payload, **job))
 
     def cancel(self, job_id: str) -> bool:
         """See ``Backlog.cancel``."""

@@ -3,21 +3,20 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
-from secrets import token_hex
 from time import monotonic
 from typing import Any, NoReturn, Unpack, cast
 
 from msgspec import Struct
 
-from fuseboard.agent_api.arguments import check_costs, check_name, check_seconds
+from fuseboard.agent_api.arguments import check_name, check_seconds
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import (
     LONGEST_DELAY_S,
+    JobArguments,
+    NewJob,
     OptionArguments,
     Options,
     check_id,
-    check_priority,
-    to_bytes,
 )
 from fuseboard.backlog.queue import MAX_WAIT_S
 from fuseboard.backlog.renewal import Renewal
@@ -131,56 +130,35 @@ class FakeBacklog:
 
     # Clients
 
-    async def submit(
-        self,
-        payload: bytes | str,
-        *,
-        job_id: str = "",
-        tenant: str = "",
-        cost: int = 1,
-        costs: Mapping[str, int] | None = None,
-        priority: int = 5,
-        delay_s: float = 0.0,
-        deadline_s: float | None = None,
-        max_tries: int | None = None,
-    ) -> Submitted:
+    async def submit(self, payload: bytes | str, **job: Unpack[JobArguments]) -> Submitted:
         options = self.options
-        if costs is not None:
-            check_costs(costs)
-        body = to_bytes("a payload", payload, options.max_payload)
-        job_id = check_id(job_id) if job_id else token_hex(12)
-        check_priority(priority)
-        check_seconds("delay_s", delay_s, 0.0, LONGEST_DELAY_S)
-        if deadline_s is not None:
-            check_seconds("deadline_s", deadline_s, 0.001, LONGEST_DELAY_S)
-        tries = options.max_tries if max_tries is None else max_tries
-        if type(tries) is not int or not 1 <= tries <= options.max_tries:
-            raise Misconfigured(f"max_tries must be 1 to {options.max_tries}, not {max_tries!r}")
+        new = NewJob(options, payload, **job)
+        job_id, tenant = new.job_id, new.tenant
         self._refuse_as_scripted(tenant)
         jobs, size = self._depth(), sum(len(job.payload) for job in self._jobs.values())
         if job_id in self._jobs or job_id in self._results:
             return Submitted(job_id, False, jobs)
-        if jobs >= options.max_jobs or size + len(body) > options.max_bytes:
+        if jobs >= options.max_jobs or size + len(new.body) > options.max_bytes:
             self._totals["refused"] += 1
             self._agent.refuse_job(self.dependency, tenant, Refusal(Reason.BACKLOG_FULL, 1.0, None))
         now = self._now()
         self._sequence = max(self._sequence + 1, now)
-        job = Waiting(
+        kept = Waiting(
             id=job_id,
-            payload=body,
+            payload=new.body,
             tenant=tenant,
-            priority=priority,
-            costs={"calls": cost, **(costs or {})},
-            score=self._sequence - priority * int(options.age_s * 1e6),
+            priority=new.priority,
+            costs={"calls": new.cost, **(new.costs or {})},
+            score=self._sequence - new.priority * int(options.age_s * 1e6),
             number=len(self.submitted),
             submitted=now,
-            deadline=now + int(deadline_s * 1e6) if deadline_s is not None else 0,
-            max_tries=tries,
+            deadline=now + new.deadline_us if new.deadline_s is not None else 0,
+            max_tries=new.tries,
         )
-        if delay_s > 0:
-            job.state, job.due = "delayed", now + int(delay_s * 1e6)
-        self._jobs[job_id] = job
-        self.submitted.append(job)
+        if new.delay_s > 0:
+            kept.state, kept.due = "delayed", now + new.delay_us
+        self._jobs[job_id] = kept
+        self.submitted.append(kept)
         self._totals["submitted"] += 1
         return Submitted(job_id, True, jobs + 1)
 
