@@ -19,11 +19,11 @@ from zlib import crc32
 ROOT = Path(__file__).resolve().parent.parent
 PROSE = ROOT / "tools" / "prose"
 STAMP = PROSE / "node_modules" / ".stamp"
-LEAST_NODE = 20
+MIN_NODE = 20
 INSTALL_S = 180
 LINT_S = 300
 #: Lines of output, unless ``--all`` asks for every one.
-MOST = 40
+MAX_LINES = 40
 
 DOCUMENTS = (
     "README.md",
@@ -49,13 +49,15 @@ def main(arguments: list[str]) -> int:
     except CannotRun as why:
         sys.stdout.write(f"No suggestions on the English: {why}\n")
         return 0
-    shown = found if "--all" in arguments else found[:MOST]
+    shown = found if "--all" in arguments else found[:MAX_LINES]
     for place, rule, message in shown:
         sys.stdout.write(f"{place}: {message} [{rule}]\n")
     rules = ", ".join(
         f"{count} {rule}" for rule, count in Counter(rule for _, rule, _ in found).most_common()
     )
-    more = "" if len(shown) == len(found) else f"; the first {MOST}: make lint-prose ALL=1 prints every one"
+    more = (
+        "" if len(shown) == len(found) else f"; the first {MAX_LINES}: make lint-prose ALL=1 prints them all"
+    )
     sys.stdout.write(
         f"{len(found)} suggestions on the English ({rules or 'none'}); none fails make lint{more}\n"
     )
@@ -67,11 +69,11 @@ def install() -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise CannotRun(
-            f"install Node.js {LEAST_NODE} or newer with npm (on Debian: apt-get install nodejs npm)"
+            f"install Node.js {MIN_NODE} or newer with npm (on Debian: apt-get install nodejs npm)"
         )
     version = _run([node, "--version"], 10).strip()
-    if int(version.lstrip("v").partition(".")[0]) < LEAST_NODE:
-        raise CannotRun(f"it needs Node.js {LEAST_NODE} or newer, and {node} is {version}")
+    if int(version.lstrip("v").partition(".")[0]) < MIN_NODE:
+        raise CannotRun(f"it needs Node.js {MIN_NODE} or newer, and {node} is {version}")
     wanted = str(crc32((PROSE / "package-lock.json").read_bytes()))
     if STAMP.is_file() and STAMP.read_text() == wanted:
         return

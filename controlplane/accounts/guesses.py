@@ -9,7 +9,7 @@ from django.core.cache import cache
 from fuseboard.contract.addresses import counted_address
 
 #: Failed attempts of one address within a minute.
-MOST = 20
+MAX_FAILED_ATTEMPTS = 20
 FOR_S = 60
 
 
@@ -19,7 +19,7 @@ def take(address: str) -> str | None:
     ``None`` if there were too many. Each attempt is an entry that expires by itself, and only one of several
     concurrent attempts can add it.
     """
-    for number in range(MOST):
+    for number in range(MAX_FAILED_ATTEMPTS):
         entry = f"fuseboard.login_failed:{counted_address(address)}:{number}"
         if cache.add(entry, 1, timeout=FOR_S):
             return entry

@@ -32,7 +32,7 @@ TokenState = Literal["works", "limited", "expired", "revoked", "ended"]
 
 #: A token that ended is logged once in this time, and the newest of these tokens are remembered.
 LOG_AGAIN_S = 60.0
-_MOST_LOGGED = 1_000
+_MAX_LOGGED = 1_000
 #: Selector -> when it was logged, monotonic.
 _logged: dict[str, float] = {}
 
@@ -172,7 +172,7 @@ def _is_to_be_logged(selector: str) -> bool:
     if now - _logged.get(selector, float("-inf")) < LOG_AGAIN_S:
         return False
     _logged.pop(selector, None)
-    while len(_logged) >= _MOST_LOGGED:
+    while len(_logged) >= _MAX_LOGGED:
         _logged.pop(next(iter(_logged)), None)
     _logged[selector] = now
     return True

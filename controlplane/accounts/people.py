@@ -28,7 +28,7 @@ NO_ROLE = ""
 #: Roles that differ for one service: every viewer of an environment sees all of it.
 OF_SERVICE = (Role.OPERATOR.value, Role.ADMIN.value)
 #: Services for which one person has a role, in all environments together.
-MOST_SERVICES = 20
+MAX_SERVICES = 20
 
 #: Environment -> service -> role.
 ServiceRoles = Mapping[str, Mapping[str, str]]
@@ -195,9 +195,9 @@ def _check_service_roles(problems: Problems, given: ServiceRoles) -> None:
     for environment in given.keys() - known:
         problems.add("service_roles", f"There is no environment {environment}.")
     pairs = [pair for roles in given.values() for pair in roles.items()]
-    if len(pairs) > MOST_SERVICES:
+    if len(pairs) > MAX_SERVICES:
         # They are in the cookie of each session.
-        problems.add("service_roles", f"Give roles for at most {MOST_SERVICES} services.")
+        problems.add("service_roles", f"Give roles for at most {MAX_SERVICES} services.")
     for service, role in pairs:
         if not is_slug(service):
             problems.add(

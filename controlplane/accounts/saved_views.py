@@ -15,9 +15,9 @@ from controlplane.postgres import transaction_lock
 from controlplane.validation import Problems
 
 #: Views of one person in one environment, and shared views of one environment.
-MOST_VIEWS, MOST_SHARED = 50, 100
+MAX_VIEWS, MAX_SHARED = 50, 100
 LONGEST_NAME = 64
-_MOST_PARAMETERS, _LONGEST_VALUE = 20, 300
+_MAX_PARAMETERS, _LONGEST_VALUE = 20, 300
 #: Filters that have a tenant, or a rule of a tenant, as the whole value.
 _EXACT = frozenset({"parent", "rule", "tenant", "thing"})
 #: Filters of words, which can name a tenant among others. Those of one table end with ``.q``.
@@ -39,16 +39,14 @@ def save_view(
 ) -> SavedView:
     """Save a list for the actor. The caller checks that ``page`` is a list and knows the parameters."""
     name, problems = name.strip(), Problems()
-    if len(query) > _MOST_PARAMETERS or any(len(text) > _LONGEST_VALUE for text in query.values()):
-        problems.add(
-            "address", f"Use at most {_MOST_PARAMETERS} filters of {_LONGEST_VALUE} characters each."
-        )
+    if len(query) > _MAX_PARAMETERS or any(len(text) > _LONGEST_VALUE for text in query.values()):
+        problems.add("address", f"Use at most {_MAX_PARAMETERS} filters of {_LONGEST_VALUE} characters each.")
     with transaction.atomic():
         acting(actor)
         owner = _locked(actor)
         mine = SavedView.objects.filter(owner=owner, environment=environment)
-        if mine.count() >= MOST_VIEWS:
-            problems.add("name", f"You have {MOST_VIEWS} views. Delete one first.")
+        if mine.count() >= MAX_VIEWS:
+            problems.add("name", f"You have {MAX_VIEWS} views. Delete one first.")
         _check(problems, mine, name, becomes_shared=shared, environment=environment)
         row = SavedView.objects.create(
             owner=owner, environment=environment, name=name, page=page, query=dict(query), shared=shared
@@ -159,8 +157,8 @@ def _check(
         )
     if becomes_shared:
         transaction_lock("shared views", environment)
-        if SavedView.objects.filter(environment=environment, shared=True).count() >= MOST_SHARED:
-            problems.add("shared", f"{environment} has {MOST_SHARED} shared views. Stop sharing one first.")
+        if SavedView.objects.filter(environment=environment, shared=True).count() >= MAX_SHARED:
+            problems.add("shared", f"{environment} has {MAX_SHARED} shared views. Stop sharing one first.")
     problems.settle()
 
 

@@ -8,7 +8,7 @@ from ninja import Query
 
 from controlplane.api.schemas.edits_in import Moment
 from controlplane.errors import InvalidEdit
-from controlplane.series.reading import MOST
+from controlplane.series.reading import MAX_RANGE
 
 Since = Annotated[Moment | None, Query(description="By default an hour before `until`.")]
 Until = Annotated[Moment | None, Query(description="By default now.")]
@@ -19,6 +19,6 @@ def range_of(since: Moment | None, until: Moment | None) -> tuple[datetime, date
     start = since or end - timedelta(hours=1)
     if start >= end:
         raise InvalidEdit({"since": ["Enter a time before the end of the range."]})
-    if end - start > MOST:
-        raise InvalidEdit({"since": [f"Ask for at most {MOST.days} days."]})
+    if end - start > MAX_RANGE:
+        raise InvalidEdit({"since": [f"Ask for at most {MAX_RANGE.days} days."]})
     return start, end

@@ -6,7 +6,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 #: The most approvals that an environment can require.
-MOST_NEEDED = 5
+MAX_NEEDED = 5
 
 
 class Rule(models.Model):
@@ -17,9 +17,7 @@ class Rule(models.Model):
 
     class Meta:
         constraints = (
-            models.CheckConstraint(
-                condition=Q(needed__range=(0, MOST_NEEDED)), name="approvals_needed_range"
-            ),
+            models.CheckConstraint(condition=Q(needed__range=(0, MAX_NEEDED)), name="approvals_needed_range"),
         )
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from django.db import transaction
 from controlplane.accounts.given_access import COUNTS_FOR, different_people
 from controlplane.accounts.permissions import may
 from controlplane.approvals import gate
-from controlplane.approvals.models import MOST_NEEDED, PENDING, ChangeRequest, Rule
+from controlplane.approvals.models import MAX_NEEDED, PENDING, ChangeRequest, Rule
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import AuditLine, acting, record
 from controlplane.errors import InvalidEdit
@@ -24,7 +24,7 @@ def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -
     A higher number applies at once. A lower one needs approval, like any edit: raises ``gate.Proposed``.
     """
     problems = Problems()
-    problems.whole("needed", needed, 0, MOST_NEEDED)
+    problems.whole("needed", needed, 0, MAX_NEEDED)
     problems.reason(reason)
     problems.settle()
     head = environment_of(environment).revision

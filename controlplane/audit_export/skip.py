@@ -15,7 +15,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.validation import Problems
 
 #: Refusals of one entry before it can be left out: with the pauses between them, 2 and a half minutes.
-LEAST_ATTEMPTS = 4
+MIN_ATTEMPTS = 4
 
 
 def skip_refused(*, target: str, environment: str, sequence: int, reason: str, actor: Actor) -> Entry:
@@ -32,8 +32,8 @@ def skip_refused(*, target: str, environment: str, sequence: int, reason: str, a
         refused, attempts, problem = refusals.pop(environment, (None, 0, ""))
         if row is None or refused != sequence:
             raise NotFound("refused audit entry", str(sequence))
-        if attempts < LEAST_ATTEMPTS:
-            tried = f"The target refused it {attempts} of {LEAST_ATTEMPTS} times."
+        if attempts < MIN_ATTEMPTS:
+            tried = f"The target refused it {attempts} of {MIN_ATTEMPTS} times."
             raise InvalidEdit({"sequence": [f"{tried} Wait for the next attempt."]})
         left_out = Entry.objects.get(environment=environment, sequence=sequence)
         entry = record(

@@ -11,11 +11,11 @@ from controlplane.redis.scripts import PATIENT_S, PROMPT_S, limits
 from fuseboard.contract import keys
 
 #: The newest are listed.
-MOST_LISTED = 50
+MAX_LISTED = 50
 #: Of one call of the script, which may not block Redis for long.
 _AT_ONCE = 100
 #: The script keeps 1,000 at most; more calls mean that jobs die meanwhile.
-_MOST_CALLS = 20
+_MAX_CALLS = 20
 _LIST, RETURN, DELETE = 1, 2, 3
 #: The result "cancelled" of a deleted job is kept for this time.
 RESULT_US = 3600 * 1_000_000
@@ -72,7 +72,7 @@ class Changed:
 
 def read_dead(environment: str, dependency: str) -> DeadJobs:
     """Raises ``redis.RedisError``."""
-    answer = _run(limits(deadline_s=PROMPT_S), environment, dependency, _LIST, most=MOST_LISTED, until_us=0)
+    answer = _run(limits(deadline_s=PROMPT_S), environment, dependency, _LIST, most=MAX_LISTED, until_us=0)
     _, number, _, now, rows, _ = answer
     return DeadJobs(number=int(number), listed=tuple(_listed(rows)), now_us=now)
 
@@ -84,7 +84,7 @@ def change_dead(environment: str, dependency: str, what: int, *, until_us: int) 
     """
     store = limits(deadline_s=PATIENT_S)
     number, left, full, unreadable = 0, 0, False, 0
-    for call in range(_MOST_CALLS):
+    for call in range(_MAX_CALLS):
         try:
             changed, left, full, _, _, lost = _run(
                 store, environment, dependency, what, most=_AT_ONCE, until_us=until_us

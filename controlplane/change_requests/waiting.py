@@ -24,7 +24,7 @@ from controlplane.schedules.authors import authors_of, waiting_by, why_not_their
 from controlplane.schedules.edits import cancel_schedule
 
 #: The bound applies to each kind, for one person.
-MOST = 500
+MAX_WAITING = 500
 
 Kind = Literal["schedule", "change_request", "link"]
 
@@ -86,7 +86,7 @@ def _cancel(one: Waiting, username: str, reason: str, actor: Actor) -> bool:
 
 
 def _schedules(username: str) -> Iterator[Waiting]:
-    rows = list(waiting_by(username).order_by("due_at").defer("document")[:MOST])
+    rows = list(waiting_by(username).order_by("due_at").defer("document")[:MAX_WAITING])
     authors = authors_of(rows)
     approved = {row.schedule: row for row in ChangeRequest.objects.filter(schedule__in=authors)}
     lost = cache(why_not_theirs_now)
@@ -104,7 +104,7 @@ def _schedules(username: str) -> Iterator[Waiting]:
 def _requests(username: str) -> Iterator[Waiting]:
     rows = ChangeRequest.objects.filter(state__in=PENDING)
     rows = rows.filter(Q(author=username) | Q(persons__contains=[username])).order_by("pk")
-    for row in rows.defer("document")[:MOST]:
+    for row in rows.defer("document")[:MAX_WAITING]:
         yield Waiting(
             kind="change_request",
             number=row.pk,

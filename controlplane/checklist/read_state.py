@@ -37,7 +37,7 @@ TESTED_WITHIN = timedelta(days=90)
 #: Valid tokens that end sooner need a rotation before the deployment.
 TOKENS_END_WITHIN = timedelta(days=14)
 #: Rows of failed calls that are read: one of each dependency and gateway.
-_MOST_SAMPLED = 2_000
+_MAX_SAMPLED = 2_000
 _HEARD = (ServerState.ONLINE, ServerState.LATE)
 
 CALL_FIELDS = ("ok", "failures", "slow", "neutral")
@@ -183,7 +183,7 @@ def _traces_of_failed_calls(environment: str) -> dict[str, list[str]]:
     """Dependency -> the trace id of each sample, empty for a call without one."""
     found: dict[str, list[str]] = {}
     rows = FailedCalls.objects.filter(environment=environment).order_by("dependency", "gateway")
-    for dependency, document in rows.values_list("dependency", "document")[:_MOST_SAMPLED]:
+    for dependency, document in rows.values_list("dependency", "document")[:_MAX_SAMPLED]:
         found.setdefault(dependency, []).extend(call[6] for call in document["calls"])
     return found
 
@@ -191,7 +191,7 @@ def _traces_of_failed_calls(environment: str) -> dict[str, list[str]]:
 def _uncharged(environment: str) -> set[tuple[str, str]]:
     """Pairs of a dependency and a measure that pods report."""
     rows = Server.objects.filter(environment=environment, state__in=_HEARD).exclude(uncharged=[])
-    found = rows.values_list("uncharged", flat=True)[:_MOST_SAMPLED]
+    found = rows.values_list("uncharged", flat=True)[:_MAX_SAMPLED]
     return {(dependency, measure) for pairs in found for dependency, measure in pairs}
 
 

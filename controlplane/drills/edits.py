@@ -21,7 +21,7 @@ from controlplane.validation import Problems
 from fuseboard.contract.words import DrillKind
 
 LONGEST_MINUTES = 60
-MOST_SERVERS = 1_000
+MAX_SERVERS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +113,8 @@ def _choose(chosen: Chosen, live: dict[str, str], problems: Problems) -> tuple[l
         names, words = random.sample(sorted(live), count), f"{chosen.percent} % of {len(live)} pods"
         if not names:
             problems.add("percent", "No pod is reporting.")
-    if len(names) > MOST_SERVERS:
-        problems.add("servers", f"At most {MOST_SERVERS:,} pods can take part in one drill.")
+    if len(names) > MAX_SERVERS:
+        problems.add("servers", f"At most {MAX_SERVERS:,} pods can take part in one drill.")
     return names, words
 
 

@@ -8,15 +8,15 @@ from typing import Any
 from controlplane.fleet.models import FailedCalls
 
 #: Failed calls that are displayed.
-MOST = 20
+MAX_SHOWN = 20
 #: Gateways' rows that are read: far more than there are.
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 #: Failures are counted over this time.
 KINDS_S = 3600
 
 
 #: Rows of all dependencies that are read.
-_MOST_RECENT = 1_000
+_MAX_RECENT = 1_000
 #: Steps in which gateways count, and how many of them are recent: with the one that runs.
 STEP_S = 300
 _RECENT_STEPS = 2
@@ -48,7 +48,7 @@ class FailuresSeen:
 
 def recent_failures(environment: str, dependency: str, now: float) -> FailuresSeen:
     rows = FailedCalls.objects.filter(environment=environment, dependency=dependency).order_by("gateway")
-    documents: list[dict[str, Any]] = list(rows.values_list("document", flat=True)[:_MOST_ROWS])
+    documents: list[dict[str, Any]] = list(rows.values_list("document", flat=True)[:_MAX_ROWS])
     # A pod that moves to another gateway reports its last calls there again.
     calls = {tuple(call[1:4]): call for document in documents for call in document["calls"]}
     kinds: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def recent_failures(environment: str, dependency: str, now: float) -> FailuresSe
         for step, counted in document["kinds"]:
             if step > now - KINDS_S:
                 kinds.update(counted)
-    newest = sorted(calls.values(), key=lambda call: (-call[0], call[1], -call[3]))[:MOST]
+    newest = sorted(calls.values(), key=lambda call: (-call[0], call[1], -call[3]))[:MAX_SHOWN]
     since = min((document["since"] for document in documents), default=None)
     return FailuresSeen(
         calls=tuple(
@@ -75,7 +75,7 @@ def recent_kinds(environment: str, now: float) -> tuple[float, dict[str, Counter
         environment=environment, at__gt=datetime.fromtimestamp(since, UTC)
     ).order_by("dependency", "gateway")
     found: dict[str, Counter[str]] = {}
-    for dependency, steps in rows.values_list("dependency", "document__kinds")[:_MOST_RECENT]:
+    for dependency, steps in rows.values_list("dependency", "document__kinds")[:_MAX_RECENT]:
         for step, counted in steps:
             if step >= since:
                 found.setdefault(dependency, Counter()).update(counted)

@@ -135,13 +135,13 @@ class EventKind(models.TextChoices):
 
 
 #: The same value as in the trigger.
-MOST_EVENTS_PER_HOUR = 100
+MAX_EVENTS_PER_HOUR = 100
 
 
 class Event(models.Model):
     """One thing that happened to a pod. A trigger on its row writes it, whatever process changed the row.
 
-    It writes at most about ``MOST_EVENTS_PER_HOUR`` of one pod.
+    It writes at most about ``MAX_EVENTS_PER_HOUR`` of one pod.
     """
 
     environment = models.CharField(max_length=64)

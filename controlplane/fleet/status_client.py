@@ -30,7 +30,7 @@ VALID_S = 900.0
 #: For each gateway: a reader waits for the page.
 TIMEOUT_S = 1.0
 #: Far more than a gateway full of pods sends.
-_MOST_BYTES = 256 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
 
 #: Both sides derive their key from it, so it keeps the old name of this module.
 _SALT = "controlplane.fleet.asking"
@@ -101,7 +101,7 @@ def _ask_all(urls: Sequence[str], environment: str) -> list[StatusAnswer]:
 
 def _ask_one(url: str, body: bytes) -> StatusAnswer | None:
     try:
-        reply = signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=_MOST_BYTES)
+        reply = signing.post(url, PATH, body, salt=_SALT, timeout_s=TIMEOUT_S, most_bytes=_MAX_BYTES)
         return msgspec.json.decode(reply, type=StatusAnswer)
     except (signing.GatewayCallFailed, msgspec.MsgspecError) as error:
         log.warning("fleet.gateway_unanswered", gateway=url, error=str(error)[:300])

@@ -21,14 +21,14 @@ class RefusedWrites:
 
     #: How long an alert counts them, and the most that it counts.
     WINDOW_S = 600.0
-    _MOST = 1_000
+    _MAX_COUNTED = 1_000
     #: Between two log lines about the same.
     _QUIET_S = 60.0
 
     def __init__(self) -> None:
         #: Environment and what was written -> how often.
         self.total: Counter[tuple[str, str]] = Counter()
-        self._lately: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=self._MOST))
+        self._lately: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=self._MAX_COUNTED))
         self._logged: dict[tuple[str, str], float] = {}
 
     def add(

@@ -17,8 +17,8 @@ from controlplane.metric_catalogue import alerts as alert_metrics
 from controlplane.metric_catalogue import fleet as fleet_metrics
 from controlplane.metric_catalogue import processes as process_metrics
 from controlplane.metric_catalogue import traffic
-from controlplane.metric_catalogue.fleet import MOST_PROTECTED
-from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
+from controlplane.metric_catalogue.fleet import MAX_PROTECTED
+from controlplane.metric_catalogue.traffic import MAX_DEPENDENCIES
 from fuseboard.contract.load import MAX_PRIORITIES
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
 from fuseboard.contract.protection_fields import OBSERVED_PARTS
@@ -134,7 +134,7 @@ class GatewayCollector(Collector):
             if slowest is not None:
                 p99.add_metric([of], slowest / 1_000_000)
             configuration = self._gateway.configurations.get(of)
-            for name in sorted(configuration.dependencies)[:MOST_DEPENDENCIES] if configuration else ():
+            for name in sorted(configuration.dependencies)[:MAX_DEPENDENCIES] if configuration else ():
                 for kind, outcome in _OUTCOMES:
                     if value := milli.get((kind, name), 0):
                         calls.add_metric([of, name, outcome], value / 1000)
@@ -262,7 +262,7 @@ class GatewayCollector(Collector):
                     found.append((list(of), calls))
             for of in [of for of in self._called if of[0] == fleet.environment and of[1] not in figures]:
                 del self._called[of]
-        return nlargest(MOST_PROTECTED, found, key=lambda one: (one[1].first_calls_per_s, one[0]))
+        return nlargest(MAX_PROTECTED, found, key=lambda one: (one[1].first_calls_per_s, one[0]))
 
 
 def _shed(fleet: "Fleet") -> list[tuple[str, float]]:

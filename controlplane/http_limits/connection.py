@@ -29,7 +29,7 @@ CONNECTION = "fuseboard.connection"
 SLICE_BYTES = 16_384
 
 #: Requests of one connection that uvicorn works on or queues. While there are more, nothing is read.
-MOST_IN_FLIGHT = 8
+MAX_IN_FLIGHT = 8
 
 #: How long a client that is still sending may take to notice a refusal. If its bytes meet a closed
 #: connection, its system discards the refusal.
@@ -98,7 +98,7 @@ class LimitedConnection(asyncio.Protocol):
             # uvicorn resumes reading when it takes a request out of its queue.
             self._held += data
             self._transport.pause_reading()
-        elif len(data) <= SLICE_BYTES and self._begun - self._answered < MOST_IN_FLIGHT:
+        elif len(data) <= SLICE_BYTES and self._begun - self._answered < MAX_IN_FLIGHT:
             self._take(data)
         else:
             self._take_in_slices(data)
@@ -161,7 +161,7 @@ class LimitedConnection(asyncio.Protocol):
         self._since = self._loop.time()
         if self._refusal is not None:
             self._send_refusal(self._refusal)
-        elif self._held and self._begun - self._answered < MOST_IN_FLIGHT:
+        elif self._held and self._begun - self._answered < MAX_IN_FLIGHT:
             held, self._held = self._held, b""
             self._transport.resume_reading()
             self.data_received(held)
@@ -170,7 +170,7 @@ class LimitedConnection(asyncio.Protocol):
 
     def _take_in_slices(self, data: bytes) -> None:
         for start in range(0, len(data), SLICE_BYTES):
-            if self._begun - self._answered >= MOST_IN_FLIGHT:
+            if self._begun - self._answered >= MAX_IN_FLIGHT:
                 self._held = data[start:]
                 self._transport.pause_reading()
                 return

@@ -17,7 +17,7 @@ _CALLS = "Protection of calls"
 _LOCKS = "Locks and idempotency"
 
 #: Dependencies whose protection has series, busiest first. One without a call in the last hour has none.
-MOST_PROTECTED = 80
+MAX_PROTECTED = 80
 
 FLEET_SERVERS = per_environment(
     "fuseboard_fleet_servers",
@@ -120,7 +120,7 @@ BULKHEAD_SLOTS = per_dependency(
     GATEWAY,
     "tier",
     "kind",
-    most=9 * MOST_PROTECTED,
+    most=9 * MAX_PROTECTED,
     panel=Panel(
         _CALLS,
         "Slots in use",
@@ -136,7 +136,7 @@ BULKHEAD_REFUSED = per_dependency(
     GATEWAY,
     "tier",
     "reason",
-    most=6 * MOST_PROTECTED,
+    most=6 * MAX_PROTECTED,
     panel=Panel(_CALLS, "Calls that bulkheads refuse", lines=("environment", "dependency")),
 )
 RETRIES = per_dependency(
@@ -145,7 +145,7 @@ RETRIES = per_dependency(
     "Retries of the last 30 s: retried, helped, no_budget, or exhausted.",
     GATEWAY,
     "verdict",
-    most=4 * MOST_PROTECTED,
+    most=4 * MAX_PROTECTED,
     panel=Panel(_CALLS, "Retries", lines=("environment", "verdict")),
 )
 FALLBACKS = per_dependency(
@@ -154,7 +154,7 @@ FALLBACKS = per_dependency(
     "Answers of fallbacks in the last 30 s: used, or failed.",
     GATEWAY,
     "outcome",
-    most=2 * MOST_PROTECTED,
+    most=2 * MAX_PROTECTED,
 )
 RETRY_CAP = per_dependency(
     "fuseboard_fleet_retry_cap",
@@ -168,7 +168,7 @@ OBSERVED_CALLS = per_dependency(
     Gauge,
     "Calls of the last 30 s that parts in observe mode would have refused.",
     GATEWAY,
-    most=MOST_PROTECTED,
+    most=MAX_PROTECTED,
 )
 CALL_SECONDS = per_dependency(
     "fuseboard_fleet_call_seconds",
@@ -176,7 +176,7 @@ CALL_SECONDS = per_dependency(
     "Means over the pods: how long calls take (mean, p95), and wait for a slot (wait_p95).",
     GATEWAY,
     "kind",
-    most=3 * MOST_PROTECTED,
+    most=3 * MAX_PROTECTED,
     panel=Panel(_CALLS, "Time of calls, p95", lines=("environment", "dependency"), only='kind="p95"'),
 )
 ADAPTIVE_QUEUE = per_dependency(
@@ -185,19 +185,19 @@ ADAPTIVE_QUEUE = per_dependency(
     "Adaptive queues of all pods: places, and the calls that Little's law predicts in them.",
     GATEWAY,
     "kind",
-    most=2 * MOST_PROTECTED,
+    most=2 * MAX_PROTECTED,
 )
 BULKHEAD_RECLAIMED = per_dependency(
     "fuseboard_fleet_bulkhead_reclaimed",
     Gauge,
     "Calls since the start of the pods that were never reported, and lost their slots.",
     GATEWAY,
-    most=MOST_PROTECTED,
+    most=MAX_PROTECTED,
 )
 BULKHEAD_NESTED = per_dependency(
     "fuseboard_fleet_bulkhead_nested",
     Gauge,
     "Calls since the start of the pods that found no free slot while their own task had one.",
     GATEWAY,
-    most=MOST_PROTECTED,
+    most=MAX_PROTECTED,
 )

@@ -1,7 +1,7 @@
 """What a pod exports by itself, if its service mounts ``metrics``. The agent defines the figures."""
 
 from controlplane.metric_catalogue.metric import POD, Counter, Gauge, Histogram, Metric
-from controlplane.metric_catalogue.traffic import MOST_DEPENDENCIES
+from controlplane.metric_catalogue.traffic import MAX_DEPENDENCIES
 from fuseboard.contract import pod_figures
 from fuseboard.contract.pod_figures import EDGES, SERVER, PodFigure
 from fuseboard.contract.primitives import LOCK_EVENTS, ONCE_EVENTS
@@ -9,15 +9,15 @@ from fuseboard.contract.words import CallTier, Mode, Outcome, Reason
 
 #: Values of each label at most. What is refused is a request, or a call to a dependency.
 _VALUES = {
-    pod_figures.DEPENDENCY: MOST_DEPENDENCIES,
+    pod_figures.DEPENDENCY: MAX_DEPENDENCIES,
     pod_figures.MODE: len(Mode),
     pod_figures.OUTCOME: len(Outcome),
     pod_figures.REASON: len(Reason),
     pod_figures.TIER: len(CallTier),
 }
 #: A request is refused for no dependency. A question to Redis fails in two ways.
-_MOST = {
-    pod_figures.REFUSALS.name: (MOST_DEPENDENCIES + 1) * len(Reason),
+_MAX_SERIES = {
+    pod_figures.REFUSALS.name: (MAX_DEPENDENCIES + 1) * len(Reason),
     pod_figures.REDIS_FAILURES.name: 2,
     pod_figures.LOCKS.name: len(LOCK_EVENTS),
     pod_figures.ONCE.name: len(ONCE_EVENTS),
@@ -30,8 +30,8 @@ def _metric(figure: PodFigure) -> Metric:
 
 
 def _most(figure: PodFigure) -> int:
-    most = _MOST.get(figure.name, 1)
-    if figure.name not in _MOST:
+    most = _MAX_SERIES.get(figure.name, 1)
+    if figure.name not in _MAX_SERIES:
         for label in figure.labels:
             most *= _VALUES.get(label, 1)
     return most

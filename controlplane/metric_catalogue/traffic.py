@@ -21,11 +21,11 @@ _REDIS = "Redis"
 TOP = 20
 OTHER = "other"
 #: Versions of the agent that have series of their own.
-MOST_VERSIONS = 20
+MAX_VERSIONS = 20
 #: Dependencies that have series of a breaker and of calls.
-MOST_DEPENDENCIES = 200
+MAX_DEPENDENCIES = 200
 #: Backlogs that have series: those with a problem first, then the fullest.
-MOST_BACKLOGS = 16
+MAX_BACKLOGS = 16
 
 REQUESTS = per_environment(
     "fuseboard_fleet_requests_per_second",
@@ -137,7 +137,7 @@ CALLS = per_dependency(
     "Calls to a dependency by outcome: done (with failed and slow ones), failed, slow, refused.",
     GATEWAY,
     "outcome",
-    most=4 * MOST_DEPENDENCIES,
+    most=4 * MAX_DEPENDENCIES,
     panel=Panel(_BREAKERS, "Failed calls", lines=("environment", "dependency"), only='outcome="failed"'),
 )
 TENANT_REQUESTS = per_environment(
@@ -185,7 +185,7 @@ BREAKER_STATE = per_dependency(
     Gauge,
     "0 closed, 1 open, 2 half-open, 3 forced open by an override; other overrides count as closed.",
     WEB,
-    most=MOST_DEPENDENCIES,
+    most=MAX_DEPENDENCIES,
     panel=Panel(_BREAKERS, "Breakers that are open (1), half-open (2) or forced open (3)", above_zero=True),
 )
 BREAKER_OPEN_RATIO = per_dependency(
@@ -193,7 +193,7 @@ BREAKER_OPEN_RATIO = per_dependency(
     Gauge,
     "Part of the last hour in which the breaker was open.",
     WEB,
-    most=MOST_DEPENDENCIES,
+    most=MAX_DEPENDENCIES,
     panel=Panel(_BREAKERS, "Part of the last hour open", above_zero=True),
 )
 BREAKER_TRANSITIONS = per_dependency(
@@ -202,7 +202,7 @@ BREAKER_TRANSITIONS = per_dependency(
     "Changes of breakers by the new state.",
     WORKER,
     "to",
-    most=3 * MOST_DEPENDENCIES,
+    most=3 * MAX_DEPENDENCIES,
     panel=Panel(_BREAKERS, "Changes of breakers", above_zero=True),
 )
 BACKLOG_JOBS = per_dependency(
@@ -211,7 +211,7 @@ BACKLOG_JOBS = per_dependency(
     "Jobs of the 16 fullest backlogs by state: ready, delayed, leased, dead.",
     WEB,
     "state",
-    most=4 * MOST_BACKLOGS,
+    most=4 * MAX_BACKLOGS,
     panel=Panel(_BACKLOGS, "Jobs in backlogs", above_zero=True),
 )
 BACKLOG_USED = per_dependency(
@@ -219,7 +219,7 @@ BACKLOG_USED = per_dependency(
     Gauge,
     "Part of the bound of a backlog that is used, in jobs or bytes; at 1, jobs are refused.",
     WEB,
-    most=MOST_BACKLOGS,
+    most=MAX_BACKLOGS,
     panel=Panel(_BACKLOGS, "Used of backlogs"),
 )
 BACKLOG_WAIT = per_dependency(
@@ -227,7 +227,7 @@ BACKLOG_WAIT = per_dependency(
     Gauge,
     "How long the job that comes next has waited.",
     WEB,
-    most=MOST_BACKLOGS,
+    most=MAX_BACKLOGS,
     panel=Panel(_BACKLOGS, "Wait in backlogs"),
 )
 BACKLOG_UNTAKEN = per_dependency(
@@ -235,7 +235,7 @@ BACKLOG_UNTAKEN = per_dependency(
     Gauge,
     "For how long a job could be sent while no worker has a job or asks.",
     WEB,
-    most=MOST_BACKLOGS,
+    most=MAX_BACKLOGS,
 )
 CONFIG_LAG = per_environment(
     "fuseboard_config_lag_seconds",
@@ -253,7 +253,7 @@ AGENT_VERSIONS = per_environment(
     "Pods by version of the agent; beyond 20 versions, other.",
     WEB,
     "version",
-    most=MOST_VERSIONS + 1,
+    most=MAX_VERSIONS + 1,
 )
 TOKEN_EXPIRY = per_environment(
     "fuseboard_token_expiry_timestamp_seconds",

@@ -65,12 +65,12 @@ def _evaluated() -> list[Metric]:
         lag.add_metric([row.environment], row.measured["lag_s"])
         rejected.add_metric([row.environment], row.measured["rejected"])
         unlimited.add_metric([row.environment], row.measured["unlimited"])
-        for name, (number, part) in list(row.measured["breakers"].items())[: traffic.MOST_DEPENDENCIES]:
+        for name, (number, part) in list(row.measured["breakers"].items())[: traffic.MAX_DEPENDENCIES]:
             state.add_metric([row.environment, name], number)
             ratio.add_metric([row.environment, name], part)
         # A row of an older version has none.
         backlogs = sorted(row.measured.get("backlogs", {}).items(), key=lambda one: _rank(one[1]))
-        for name, figures in backlogs[: traffic.MOST_BACKLOGS]:
+        for name, figures in backlogs[: traffic.MAX_BACKLOGS]:
             of = [row.environment, name]
             for word in ("ready", "delayed", "leased", "dead"):
                 jobs.add_metric([*of, word], figures[word])
@@ -144,9 +144,9 @@ def _versions() -> list[Metric]:
     for environment, version, count in there.annotate(pods=Count("pk")).order_by("-pods", "agent_version"):
         found.setdefault(environment, []).append((version, count))
     for environment, versions in sorted(found.items()):
-        for version, count in versions[: traffic.MOST_VERSIONS]:
+        for version, count in versions[: traffic.MAX_VERSIONS]:
             family.add_metric([environment, version], count)
-        if others := sum(count for _, count in versions[traffic.MOST_VERSIONS :]):
+        if others := sum(count for _, count in versions[traffic.MAX_VERSIONS :]):
             family.add_metric([environment, _OTHER], others)
     return [family]
 

@@ -33,7 +33,7 @@ SCANNED, FIELDS = 1_000, 2_000
 #: How long one run may take. The next one continues.
 RUN_S = 10.0
 #: Rows of one environment: about 300 bytes each.
-MOST_ROWS = 500_000
+MAX_ROWS = 500_000
 #: After the last change of a mode, pods may still report for this time.
 REPORTS_FOR = timedelta(minutes=3)
 #: Single calls that missed their deadline change no mode.
@@ -152,7 +152,7 @@ class _AllNames:
         if environment not in self._names:
             self._names[environment] = Names(environment)
             rows = AllowedAlone.objects.filter(environment=environment).count()
-            self.room[environment] = MOST_ROWS - rows
+            self.room[environment] = MAX_ROWS - rows
         return self._names[environment]
 
 
@@ -237,7 +237,7 @@ def _store(state: Copying, names: _AllNames, here: Names, environment: str, rows
     if len(new) > names.room[environment]:
         if environment not in state.full:
             state.full.append(environment)
-            log.warning("reconciliation.full", environment=environment, rows=MOST_ROWS)
+            log.warning("reconciliation.full", environment=environment, rows=MAX_ROWS)
         new = new[: max(0, names.room[environment])]
     names.room[environment] -= len(new)
     about: dict[tuple[str, str], Named | None] = {}

@@ -10,7 +10,7 @@ from controlplane.fleet.models import Event, EventKind, Server, ServerState
 from controlplane.status.outages import ALONE, modes_of
 
 #: Events that are read, and outages that are listed.
-_ROWS, _MOST = 20_000, 100
+_ROWS, _MAX_SHOWN = 20_000, 100
 #: As long as events are kept.
 KEPT = timedelta(days=30)
 #: Pods that start are without Redis for a moment, which is no outage.
@@ -50,7 +50,7 @@ def outages(environment: str, now: datetime | None = None) -> list[Outage]:
             found[-1] = (last[0], ends, last[2] | {server})
         else:
             found.append((begin, end, {server}))
-    return [Outage(begin=begin, end=end, pods=len(pods)) for begin, end, pods in reversed(found)][:_MOST]
+    return [Outage(begin=begin, end=end, pods=len(pods)) for begin, end, pods in reversed(found)][:_MAX_SHOWN]
 
 
 def _spans(environment: str, now: datetime) -> list[tuple[datetime, datetime | None, str]]:

@@ -20,7 +20,7 @@ from controlplane.usage.models import RuleDemand
 from controlplane.usage.rollups import MINUTE_S
 
 #: Limits of one report, those that were most over first; and spans that are read for them.
-MOST_LIMITS, MOST_SPANS = 500, 50_000
+MAX_LIMITS, MAX_SPANS = 500, 50_000
 #: The longest time of a report.
 LONGEST = timedelta(days=40)
 
@@ -112,7 +112,7 @@ def reconciled(environment: str, since: datetime, until: datetime) -> Report:
     since = max(since, until - LONGEST)
     rows = _in_time(environment, since, until)
     chosen, number = _chosen(rows)
-    spans = list(_of_limits(rows, chosen).order_by("start")[:MOST_SPANS])
+    spans = list(_of_limits(rows, chosen).order_by("start")[:MAX_SPANS])
     lines = _lines(environment, spans)
     # Costs such as tokens have no sum with calls. An unknown limit counts calls, as nearly all do.
     sums = rows.filter(shadow=False, measure__in=_CALLS).aggregate(without=Sum("amount"))
@@ -153,7 +153,7 @@ def _chosen(rows: QuerySet[AllowedAlone]) -> tuple[list[tuple[str, str]], int]:
     limits = rows.values("domain", "counter").annotate(
         above=Sum(Greatest(F("amount") - F("capacity"), 0)), total=Sum("amount")
     )
-    first = limits.order_by(F("above").desc(nulls_last=True), "-total", "domain", "counter")[:MOST_LIMITS]
+    first = limits.order_by(F("above").desc(nulls_last=True), "-total", "domain", "counter")[:MAX_LIMITS]
     return [(row["domain"], row["counter"]) for row in first], limits.count()
 
 

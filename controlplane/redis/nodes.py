@@ -10,7 +10,7 @@ from controlplane.redis.endless_scripts import connection, primary_addresses
 from fuseboard.contract.store_url import StoreUrl
 
 #: More than a deployment has; a wrong answer of a server adds no more.
-MOST = 200
+MAX_NODES = 200
 PRIMARY, REPLICA = "primary", "replica"
 
 
@@ -49,7 +49,7 @@ def read_nodes(url: str) -> list[NodeFigures]:
             where = {"host": replica["ip"], "port": replica["port"], **_tls(parsed)}
             lag_s = float(replica.get("lag", -1))
             found[name] = _figures(name, REPLICA, _info(parsed, where), lag_s if lag_s >= 0 else None)
-    return list(found.values())[:MOST]
+    return list(found.values())[:MAX_NODES]
 
 
 def _primaries(url: StoreUrl) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from controlplane.refusals.models import RefusalSample
 #: Column of a sample -> what it is a digest of.
 KINDS = {"ip": "address", "user": "login", "api_key": "API key"}
 #: Callers of each kind.
-MOST = 10
+MAX_CALLERS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def refused_callers(environment: str, start: datetime, end: datetime) -> list[Re
         .annotate(column=Value(column), digest=F(column))
         .values("column", "digest", "tenant", "rule")
         .annotate(refused=Sum("weight"), samples=Count("id"), last=Max("at"))
-        .order_by("-refused")[:MOST]
+        .order_by("-refused")[:MAX_CALLERS]
         for column in KINDS
     ]
     found = most[0].union(*most[1:], all=True).order_by("-refused")

@@ -18,7 +18,7 @@ INVALID_TENANT = "(invalid)"
 #: What stands for a tenant where there is none.
 NO_TENANT = ("", INVALID_TENANT)
 #: Pods of the last 30 days that are tried.
-_MOST_PODS = 100_000
+_MAX_PODS = 100_000
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def find_pod(found: GenuineToken) -> str:
         if found.token.is_server(found.key, name):
             return name
     earlier = Event.objects.filter(environment=found.environment).values_list("server", flat=True).distinct()
-    for name in earlier[:_MOST_PODS].iterator(chunk_size=10_000):
+    for name in earlier[:_MAX_PODS].iterator(chunk_size=10_000):
         if found.token.is_server(found.key, name):
             return name
     return ""

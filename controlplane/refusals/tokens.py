@@ -12,7 +12,7 @@ from fuseboard.contract.portable import Portable
 from fuseboard.contract.refusal_token import RefusalToken, TokenError, read_token
 
 #: Services of one environment; gateways give no keys to more.
-MOST_SERVICES = 1_000
+MAX_SERVICES = 1_000
 #: A pod may see the next day this much before or after the gateway.
 _SKEW_MS = 300_000
 
@@ -68,7 +68,7 @@ def find_token(text: str, environments: Collection[str], now: datetime) -> Genui
 
 def _signer_of(token: RefusalToken, environments: Collection[str]) -> tuple[str, str, bytes] | None:
     services = RefusalService.objects.filter(environment__in=list(environments)).order_by("-last_on", "pk")
-    rows = services.values_list("environment", "service")[: MOST_SERVICES * max(1, len(environments))]
+    rows = services.values_list("environment", "service")[: MAX_SERVICES * max(1, len(environments))]
     for environment, service in rows:
         for key in keys_of(environment, service, token.day):
             # The id is public and short: only the tag proves anything.

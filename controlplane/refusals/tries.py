@@ -7,7 +7,7 @@ from django.core.cache import cache
 from fuseboard.contract.portable import Portable
 
 #: Tries of one caller within a minute, over all web processes.
-MOST = 20
+MAX_TRIES = 20
 FOR_S = 60
 
 
@@ -15,7 +15,7 @@ class TooManyTries(Portable, Exception):
     """The caller asked about too many tokens within a minute."""
 
     def __init__(self) -> None:
-        super().__init__(f"You can explain {MOST} tokens per minute. Try again in a minute.")
+        super().__init__(f"You can explain {MAX_TRIES} tokens per minute. Try again in a minute.")
 
 
 def take_try(caller: str) -> None:
@@ -24,5 +24,6 @@ def take_try(caller: str) -> None:
     Each is an entry that expires by itself, and only one of several concurrent requests can add it.
     """
     name = sha256(caller.encode()).hexdigest()[:32]
-    if not any(cache.add(f"fuseboard.explain:{name}:{number}", 1, timeout=FOR_S) for number in range(MOST)):
+    keys = [f"fuseboard.explain:{name}:{number}" for number in range(MAX_TRIES)]
+    if not any(cache.add(key, 1, timeout=FOR_S) for key in keys):
         raise TooManyTries

@@ -20,7 +20,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
 SECTIONS = ("Symptoms", "Impact", "Resolution", "Verification", "Escalation")
-MOST_STEPS = 99
+MAX_STEPS = 99
 #: A step is kept in the timeline of an incident with its words.
 LONGEST_STEP = 500
 
@@ -180,8 +180,8 @@ def _problems(tokens: Sequence[Token], sections: tuple[str, ...], steps: tuple[S
     known = [name for name in sections if name in SECTIONS]
     if known != sorted(known, key=SECTIONS.index):
         yield f"Write the sections in this order: {', '.join(SECTIONS)}."
-    if len(steps) > MOST_STEPS:
-        yield f"A runbook has at most {MOST_STEPS} steps."
+    if len(steps) > MAX_STEPS:
+        yield f"A runbook has at most {MAX_STEPS} steps."
     seen: set[str] = set()
     for step in steps:
         if not step.text or len(step.text) > LONGEST_STEP:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from django.db import connection
 
-from controlplane.series.kinds import FLEET, MOST_IN_SPAN, SPAN_S, TENANT, How, Kind
+from controlplane.series.kinds import FLEET, MAX_IN_SPAN, SPAN_S, TENANT, How, Kind
 
 #: In arrays of this process; rows contain NULL.
 UNKNOWN = -1
@@ -124,7 +124,7 @@ def in_order(
                 old = values[slot]
                 if old != UNKNOWN:
                     value = max(old, value) if one.how is How.PEAK else old + value
-                values[slot] = min(value, MOST_IN_SPAN)
+                values[slot] = min(value, MAX_IN_SPAN)
     return found
 
 

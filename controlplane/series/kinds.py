@@ -19,7 +19,7 @@ SPANS = 3600 // SPAN_S
 MINUTES = 60
 
 #: The largest stored value of one span: the sum of six of them is still an ``integer`` of Postgres.
-MOST_IN_SPAN = (2**31 - 1) // 6
+MAX_IN_SPAN = (2**31 - 1) // 6
 
 
 class How(StrEnum):

@@ -9,7 +9,7 @@ from controlplane.fleet.models import Event, EventKind
 from controlplane.series.kinds import DEPENDENCY, POD, TENANT, TENANT_HOUR, Kind
 
 #: Marks of one answer. The newest are kept, and the number of the others is answered.
-MOST = 40
+MAX_MARKS = 40
 
 _POD_EVENTS = (
     EventKind.JOINED,
@@ -46,7 +46,7 @@ def marks_of(
         found += marks
         count += total
     found.sort(key=lambda mark: mark.at)
-    newest = found[-MOST:]
+    newest = found[-MAX_MARKS:]
     return newest, count - len(newest)
 
 
@@ -65,9 +65,9 @@ def _transitions(environment: str, kind: Kind, name: str, start: datetime, end: 
             kind="override" if row.actor else "transition",
             text=f"{row.to_state.replace('_', '-')}: {row.cause}" + (f", {row.actor}" if row.actor else ""),
         )
-        for row in rows.order_by("-at")[:MOST]
+        for row in rows.order_by("-at")[:MAX_MARKS]
     ]
-    return marks, rows.count() if len(marks) == MOST else len(marks)
+    return marks, rows.count() if len(marks) == MAX_MARKS else len(marks)
 
 
 def _changes(environment: str, kind: Kind, name: str, start: datetime, end: datetime) -> _Found:
@@ -85,9 +85,9 @@ def _changes(environment: str, kind: Kind, name: str, start: datetime, end: date
             text=f"revision {row.revision}: {row.actor}, {row.target_kind} {row.target_name}",
             revision=row.revision,
         )
-        for row in rows.order_by("-at", "-id")[:MOST]
+        for row in rows.order_by("-at", "-id")[:MAX_MARKS]
     ]
-    return marks, rows.count() if len(marks) == MOST else len(marks)
+    return marks, rows.count() if len(marks) == MAX_MARKS else len(marks)
 
 
 def _pod_events(environment: str, kind: Kind, name: str, start: datetime, end: datetime) -> _Found:
@@ -105,6 +105,6 @@ def _pod_events(environment: str, kind: Kind, name: str, start: datetime, end: d
             text=f"{row.server}: {EventKind(row.kind).label.lower()}"
             + (f", {row.detail}" if row.detail else ""),
         )
-        for row in rows.order_by("-at", "-id")[:MOST]
+        for row in rows.order_by("-at", "-id")[:MAX_MARKS]
     ]
-    return marks, rows.count() if len(marks) == MOST else len(marks)
+    return marks, rows.count() if len(marks) == MAX_MARKS else len(marks)

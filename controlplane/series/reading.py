@@ -17,14 +17,14 @@ from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S, Table
 from controlplane.series.sealing import rolled_up
 
 #: A range up to this length has points of 10 s; then of minutes; then of hours.
-MOST_10S = timedelta(hours=6)
-MOST_MINUTES = timedelta(days=8)
+MAX_10S = timedelta(hours=6)
+MAX_MINUTES = timedelta(days=8)
 #: The longest range.
-MOST = timedelta(days=400)
+MAX_RANGE = timedelta(days=400)
 #: Points of one answer. If there are more, neighbours are added up.
-MOST_POINTS = 2_200
+MAX_POINTS = 2_200
 #: Runs of spans in which not every pod was heard.
-MOST_PARTIAL = 100
+MAX_PARTIAL = 100
 #: Frames that are not sealed can be this old; see ``UNSEALED_H`` of gateways.
 _FRAMES_KEPT = timedelta(hours=50)
 _HOUR = timedelta(hours=1)
@@ -76,14 +76,14 @@ def read(
     end: datetime,
     now: datetime | None = None,
 ) -> Answer:
-    """The figures from ``start`` to before ``end``, of at most ``MOST``.
+    """The figures from ``start`` to before ``end``, of at most ``MAX_RANGE``.
 
     Raises ``ValueError`` for a field that the kind does not have.
     """
     now = now or timezone.now()
     places = [kind.place(field) for field in fields]
     end = min(end, now + timedelta(seconds=SPAN_S))
-    start = max(start, end - MOST)
+    start = max(start, end - MAX_RANGE)
     table = table_for(end - start)
     begin = int(start.timestamp()) // table.step_s * table.step_s
     count = max(0, ceil((end.timestamp() - begin) / table.step_s))
@@ -103,9 +103,9 @@ def _made_up_until(environment: str, begin: int) -> int | None:
 
 
 def table_for(length: timedelta) -> Table:
-    if length <= MOST_10S:
+    if length <= MAX_10S:
         return SPANS_10S
-    return SPANS_1M if length <= MOST_MINUTES else SPANS_1H
+    return SPANS_1M if length <= MAX_MINUTES else SPANS_1H
 
 
 class _Points:
@@ -145,7 +145,7 @@ class _Points:
         partial: list[Partial],
         made_up_until: int | None,
     ) -> Answer:
-        times = max(1, ceil(self.count / MOST_POINTS))
+        times = max(1, ceil(self.count / MAX_POINTS))
         newest = max((at for at, known in enumerate(self.known) if known), default=None)
         merged = {
             field: [
@@ -262,4 +262,4 @@ def _partial(spans: dict[int, Any]) -> list[Partial]:
             runs[-1] = Partial(start=last.start, end=at + SPAN_S, heard=heard, known=known)
         else:
             runs.append(Partial(start=at, end=at + SPAN_S, heard=heard, known=known))
-    return runs[-MOST_PARTIAL:]
+    return runs[-MAX_PARTIAL:]

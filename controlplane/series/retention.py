@@ -13,7 +13,7 @@ from controlplane.series.models import MADE_UP, Entity, Seal
 from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S
 
 #: Things of one kind in one environment. The ones that were not measured for the longest time are deleted.
-MOST_THINGS = 40_000
+MAX_THINGS = 40_000
 
 _SPANS = "DELETE FROM series_span WHERE at < %s"
 _TENANT_HOURS = "DELETE FROM series_tenant_hour WHERE hour < %s"
@@ -54,7 +54,7 @@ def forget(now: datetime | None = None) -> list[str]:
         cursor.execute(_TENANT_HOURS, [now - timedelta(days=settings.SERIES_KEPT_TENANTS_D)])
         # Charts still say of these that they are made up.
         cursor.execute(_WRITERS, [minutes, MADE_UP])
-        cursor.execute(_TOO_MANY, [MOST_THINGS])
+        cursor.execute(_TOO_MANY, [MAX_THINGS])
     Seal.objects.filter(hour__lt=minutes).delete()
     Entity.objects.filter(kind=POD.number, last_at__lt=minutes).delete()
     Entity.objects.filter(last_at__lt=oldest[SPANS_1H]).delete()

@@ -43,7 +43,7 @@ SEAL_AFTER = timedelta(minutes=6)
 #: When its frames are deleted. Until then, nothing is lost if a gateway's clock is late.
 FINAL_AFTER = timedelta(hours=2)
 #: A task may take 30 s. What is left is done a minute later.
-MOST_S = 15.0
+MAX_S = 15.0
 #: Things whose values are in memory at once, at most 60 KB each.
 TOGETHER = 500
 #: Things that one transaction writes.
@@ -74,7 +74,7 @@ def seal(now: datetime | None = None) -> int:
     Another process that is at it does the same work, so this one stops.
     """
     now = now or timezone.now()
-    until, sealed = monotonic() + MOST_S, 0
+    until, sealed = monotonic() + MAX_S, 0
     with session_lock(_LOCK) as alone:
         if not alone:
             return 0

@@ -14,7 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.series.kinds import ABOUT_HOUR, TENANT_HOUR, tenant_number, tenant_part
-from controlplane.series.reading import MOST, MOST_PARTIAL, Answer, Partial
+from controlplane.series.reading import MAX_PARTIAL, MAX_RANGE, Answer, Partial
 
 HOUR_S = 3_600
 
@@ -75,7 +75,7 @@ def read_hours(
     """One point per hour. Raises ``ValueError`` for a field that there is not."""
     places = [TENANT_HOUR.place(field) for field in fields]
     end = min(end, (now or timezone.now()) + timedelta(seconds=1))
-    start = max(start, end - MOST)
+    start = max(start, end - MAX_RANGE)
     begin = int(start.timestamp()) // HOUR_S * HOUR_S
     count = max(0, ceil((end.timestamp() - begin) / HOUR_S))
     known_s = [0] * count
@@ -97,7 +97,7 @@ def read_hours(
         known_s=known_s,
         fields=dict(zip(fields, values, strict=True)),
         first_at=_first(environment),
-        partial=_runs(incomplete)[-MOST_PARTIAL:],
+        partial=_runs(incomplete)[-MAX_PARTIAL:],
         newest=None if newest is None else begin + (newest + 1) * HOUR_S,
         made_up_until=None,
     )

@@ -9,7 +9,7 @@ from controlplane.series.reading import read
 from fuseboard.contract.words import CallTier
 
 #: Dependencies of one answer: each is read with a statement of its own.
-MOST = 50
+MAX_DEPENDENCIES = 50
 _LATELY = timedelta(hours=1)
 
 
@@ -31,8 +31,8 @@ class BulkheadRefusals:
 
 
 def refused_lately(environment: str, dependencies: Sequence[str], now: datetime) -> list[BulkheadRefusals]:
-    """Refusals of the last hour, for the first ``MOST`` dependencies."""
-    return [_of(environment, name, now) for name in dependencies[:MOST]]
+    """Refusals of the last hour, for the first ``MAX_DEPENDENCIES`` dependencies."""
+    return [_of(environment, name, now) for name in dependencies[:MAX_DEPENDENCIES]]
 
 
 def _of(environment: str, dependency: str, now: datetime) -> BulkheadRefusals:

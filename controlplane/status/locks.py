@@ -10,7 +10,7 @@ from controlplane.status.facts import Facts, Server
 #: Counts of a row are of about this time.
 WINDOW_S = 600.0
 #: Fewer attempts say nothing about a share of them.
-LEAST_ATTEMPTS = 20
+MIN_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class LocksStatus:
     @property
     def failed_share(self) -> float:
         """Part of the attempts that ended because Redis could not be asked; 0 for few attempts."""
-        return self.unavailable / self.attempts if self.attempts >= LEAST_ATTEMPTS else 0.0
+        return self.unavailable / self.attempts if self.attempts >= MIN_ATTEMPTS else 0.0
 
 
 def pod_locks(document: dict[str, Any] | None) -> PodLocks | None:

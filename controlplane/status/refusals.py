@@ -20,7 +20,7 @@ from controlplane.series.reading import read
 #: Fields by which samples can be grouped.
 DIMENSIONS = ("tenant", "rule", "endpoint", "server", "reason", "dependency")
 #: Lines of one dimension, and those of them that are counted.
-MOST_LINES, MAX_COUNTED = 50, 12
+MAX_LINES, MAX_COUNTED = 50, 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) 
                 if group[dimension] and at < MAX_COUNTED
                 else None,
             )
-            for at, group in enumerate(groups[:MOST_LINES])
+            for at, group in enumerate(groups[:MAX_LINES])
         ]
     return Breakdown(counted=counted(wanted), samples=whole["number"], lines=lines)
 

@@ -8,7 +8,7 @@ from controlplane.series.kinds import DEPENDENCY, RETRY_FIELDS
 from controlplane.series.reading import read
 
 #: Dependencies of one answer: each is read with a statement of its own.
-MOST = 50
+MAX_DEPENDENCIES = 50
 _LATELY = timedelta(hours=1)
 
 
@@ -39,8 +39,8 @@ class RetriesLately:
 
 
 def retries_lately(environment: str, dependencies: Sequence[str], now: datetime) -> list[RetriesLately]:
-    """Outcomes for the first ``MOST`` dependencies."""
-    return [_of(environment, name, now) for name in dependencies[:MOST]]
+    """Outcomes for the first ``MAX_DEPENDENCIES`` dependencies."""
+    return [_of(environment, name, now) for name in dependencies[:MAX_DEPENDENCIES]]
 
 
 def _of(environment: str, dependency: str, now: datetime) -> RetriesLately:

@@ -10,7 +10,7 @@ from controlplane.schedules.models import Schedule
 from controlplane.status.facts import ScheduledChange
 
 #: More would push everything else off the page.
-_MOST = 5
+_MAX_SHOWN = 5
 
 
 def failed(environment: str) -> int:
@@ -31,14 +31,16 @@ def upcoming(environment: str) -> tuple[ScheduledChange, ...]:
             tenant=tenant,
             quota=quota,
         )
-        for tenant, quota, at in columns[:_MOST]
+        for tenant, quota, at in columns[:_MAX_SHOWN]
         if at is not None
     ]
-    waiting = Schedule.objects.filter(environment=environment, state="waiting", due_at__lte=until)
+    waiting = Schedule.objects.filter(environment=environment, state="waiting", due_at__lte=until).order_by(
+        "due_at"
+    )
     found += [
         ScheduledChange(key=f"schedule {number}", title=f"Scheduled change: {title}", at=due_at.timestamp())
         # Not whole rows: their plans may have thousands of lines, and this is read every second.
-        for number, title, due_at in waiting.order_by("due_at").values_list("pk", "title", "due_at")[:_MOST]
+        for number, title, due_at in waiting.values_list("pk", "title", "due_at")[:_MAX_SHOWN]
     ]
     found.sort(key=lambda change: change.at)
-    return tuple(found[:_MOST])
+    return tuple(found[:_MAX_SHOWN])

@@ -17,7 +17,7 @@ from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
 
 #: Quotas of tenants that are listed; those of tiers are listed for some tenants only.
-MOST = 2_000
+MAX_BUDGETS = 2_000
 WARN_PERCENT = 80
 #: Before this part of a period has passed, a projection says nothing.
 _TOO_EARLY = 0.02
@@ -75,7 +75,7 @@ class Budgets:
     rows: list[Budget]
     #: Whether Redis answered.
     known: bool
-    #: Whether there are more than ``MOST``.
+    #: Whether there are more than ``MAX_BUDGETS``.
     cut: bool
 
 
@@ -95,7 +95,7 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
     """
     # Tenants last: theirs can be more than all that is listed, and must not push out the others.
     counters = [*_of_vendors(environment), *_of_tiers(environment, busy), *_of_tenants(environment)]
-    chosen = counters[:MOST]
+    chosen = counters[:MAX_BUDGETS]
     texts = _texts([counter.key for counter in chosen])
     lives = _lives_ms(texts or {}, chosen, now)
     rows = [
@@ -103,14 +103,14 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
         for one in chosen
     ]
     rows.sort(key=lambda row: (-(row.percent or 0.0), row.tenant, row.dependency, row.name))
-    return Budgets(rows=rows, known=texts is not None, cut=len(counters) > MOST)
+    return Budgets(rows=rows, known=texts is not None, cut=len(counters) > MAX_BUDGETS)
 
 
 def _of_tenants(environment: str) -> Iterable[_Counter]:
     rows = TenantQuota.objects.filter(
         tenant__environment=environment, tenant__deleted=False, per=[], algorithm="fixed_window"
     )
-    found = list(rows.select_related("tenant", "tenant__tier").order_by("pk")[: MOST + 1])
+    found = list(rows.select_related("tenant", "tenant__tier").order_by("pk")[: MAX_BUDGETS + 1])
     yield from _quotas(environment, [(row.tenant, row, "tenant") for row in found])
 
 
@@ -153,7 +153,7 @@ def _of_vendors(environment: str) -> Iterable[_Counter]:
     rows = VendorLimit.objects.filter(
         dependency__environment=environment, per=[], algorithm="fixed_window"
     ).select_related("dependency")
-    for row in rows.order_by("pk")[:MOST]:
+    for row in rows.order_by("pk")[:MAX_BUDGETS]:
         yield _Counter(keys.vendor_limit(environment, row.dependency.name, row.name), "", "vendor", "", row)
 
 

@@ -22,7 +22,7 @@ from controlplane.weekly.keep import find_summary, is_about, last_week
 from controlplane.weekly.models import WeeklySummary
 
 #: Lines of a section in a message. The page has all of them.
-MOST_LINES = 5
+MAX_LINES = 5
 
 
 def send_due(now: datetime | None = None) -> int:
@@ -96,8 +96,8 @@ def document_of(summary: WeeklySummary, *, by: str = "") -> dict[str, Any]:
 
 def _shortened(section: dict[str, Any]) -> dict[str, Any]:
     lines = section["lines"]
-    more = section["more"] + max(0, len(lines) - MOST_LINES)
-    return {**section, "lines": lines[:MOST_LINES], "more": more}
+    more = section["more"] + max(0, len(lines) - MAX_LINES)
+    return {**section, "lines": lines[:MAX_LINES], "more": more}
 
 
 def _message(data: dict[str, Any]) -> str:

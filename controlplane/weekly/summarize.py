@@ -12,12 +12,12 @@ from controlplane.series.kinds import DEPENDENCY, FULL_FIELDS, TIMED_OUT_FIELDS
 from controlplane.series.totals import Total, totals
 from controlplane.weekly import week_figures
 from controlplane.weekly.sections import Line, Opens, Section
-from controlplane.weekly.week_figures import MOST_ROWS, QuotaUse, Week
+from controlplane.weekly.week_figures import MAX_ROWS, QuotaUse, Week
 from fuseboard.contract.words import Algorithm
 
 HOURS = 7 * 24
 #: A limit is too low if it refuses this part of the requests, of this number at least.
-TOO_LOW, LEAST_ASKED = 0.01, 1_000
+TOO_LOW, MIN_ASKED = 0.01, 1_000
 #: A limit is never reached if the busiest hour of each tenant needs at most this part of it.
 NEVER = 0.5
 #: Room above the busiest hour in a suggestion.
@@ -109,7 +109,7 @@ def _too_low(uses: Iterable[QuotaUse], quotas: dict[tuple[str, str], TierQuota])
         if quota is None or quota.shadow:
             continue
         known = True
-        if use.asked < LEAST_ASKED or use.refused < TOO_LOW * use.asked:
+        if use.asked < MIN_ASKED or use.refused < TOO_LOW * use.asked:
             continue
         size = _rounded_up(quota.limit * use.asked / max(1, use.asked - use.refused))
         if (needed := _per_window(use, quota)) is not None:
@@ -138,7 +138,7 @@ def _never_reached(uses: Iterable[QuotaUse], quotas: dict[tuple[str, str], TierQ
             continue
         needed = _per_window(use, quota)
         known = known or needed is not None
-        if needed is None or use.refused or use.asked < LEAST_ASKED or needed > NEVER * quota.limit:
+        if needed is None or use.refused or use.asked < MIN_ASKED or needed > NEVER * quota.limit:
             continue
         size = _rounded_up(ROOM * needed)
         if size >= quota.limit:
@@ -162,10 +162,10 @@ def _never_reached(uses: Iterable[QuotaUse], quotas: dict[tuple[str, str], TierQ
 def _limits(title: str, lines: list[Line], known: bool, nothing: str) -> Section:
     return Section(
         title=title,
-        lines=tuple(lines[:MOST_ROWS]),
+        lines=tuple(lines[:MAX_ROWS]),
         known=_LISTED,
         nothing=nothing if known else "Unknown: no quota of a tier was measured this week.",
-        more=max(0, len(lines) - MOST_ROWS),
+        more=max(0, len(lines) - MAX_ROWS),
     )
 
 
@@ -184,7 +184,7 @@ def _bulkheads(environment: str, measured: Iterable[Total]) -> Section:
         known = True
         refused = sum(value or 0 for value in refusals)
         calls = refused + sum(value or 0 for value in total.values[: len(_CALLS)])
-        if calls < LEAST_ASKED or refused < TOO_LOW * calls:
+        if calls < MIN_ASKED or refused < TOO_LOW * calls:
             continue
         wanted = ceil(size * calls / max(1, calls - refused))
         lines.append(
@@ -201,10 +201,10 @@ def _bulkheads(environment: str, measured: Iterable[Total]) -> Section:
         )
     return Section(
         title="Sizes of bulkheads",
-        lines=tuple(lines[:MOST_ROWS]),
+        lines=tuple(lines[:MAX_ROWS]),
         known="Of dependencies that have a bulkhead now.",
         nothing="No bulkhead refused 1 % of its calls." if known else "Unknown: no bulkhead was measured.",
-        more=max(0, len(lines) - MOST_ROWS),
+        more=max(0, len(lines) - MAX_ROWS),
     )
 
 

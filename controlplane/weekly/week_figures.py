@@ -11,7 +11,7 @@ from controlplane.series.kinds import ABOUT_HOUR, RULE
 from controlplane.series.partitions import SPANS_1H
 
 #: Rows of one answer. Lines beyond it are counted only.
-MOST_ROWS = 20
+MAX_ROWS = 20
 
 #: Most of a row asked for something and was refused nothing: only places with a refusal are added up.
 _REFUSED = """
@@ -140,7 +140,7 @@ def known_hours(week: Week) -> tuple[int, int]:
 
 def refused_tenants(week: Week) -> tuple[list[RefusedTenant], int]:
     """Those with the most refused requests, and how many had any."""
-    rows = _rows(_REFUSED, week.asked(about=ABOUT_HOUR, most=MOST_ROWS))
+    rows = _rows(_REFUSED, week.asked(about=ABOUT_HOUR, most=MAX_ROWS))
     found = [
         RefusedTenant(key=key, asked=int(asked or 0), refused=int(refused))
         for _, refused, _, asked, key in rows
@@ -149,7 +149,7 @@ def refused_tenants(week: Week) -> tuple[list[RefusedTenant], int]:
 
 
 def open_breakers(week: Week) -> tuple[list[OpenBreaker], int]:
-    rows = _rows(_OPEN, week.asked(most=MOST_ROWS))
+    rows = _rows(_OPEN, week.asked(most=MAX_ROWS))
     found = [OpenBreaker(dependency=name, open_s=seconds, times=times) for name, seconds, times, _ in rows]
     return found, int(rows[0][3]) if rows else 0
 
@@ -171,7 +171,7 @@ def quota_uses(week: Week) -> list[QuotaUse]:
 
 def flapping_alerts(week: Week, *, least: int) -> tuple[list[FlappingAlert], int]:
     """Alerts that fired at least so often, or were found to flap."""
-    rows = _rows(_FLAPPING, week.asked(least=least, most=MOST_ROWS))
+    rows = _rows(_FLAPPING, week.asked(least=least, most=MAX_ROWS))
     found = [
         FlappingAlert(key=key, times=times, flapped=flapped, fired_s=seconds)
         for key, times, flapped, _, seconds in rows

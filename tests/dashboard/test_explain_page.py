@@ -9,7 +9,7 @@ from controlplane.editing import edits
 from controlplane.policies.models import Environment
 from controlplane.refusals.keys import day_at, key_of
 from controlplane.refusals.models import RefusalService
-from controlplane.refusals.tries import MOST
+from controlplane.refusals.tries import MAX_TRIES
 from fuseboard.contract.refusal_token import Refused, make_token
 from fuseboard.contract.words import Mode, Reason
 from tests.people import BOB
@@ -116,7 +116,7 @@ def test_an_expired_token_is_dated(log_in, production):
 
 def test_more_than_twenty_tries_a_minute_are_refused(log_in, token):
     client = log_in("vera")
-    for _ in range(MOST):
+    for _ in range(MAX_TRIES):
         explained(client, "fr1.", 404)
     assert "20 tokens per minute" in explained(client, token(), 429)
     # Another person still may.

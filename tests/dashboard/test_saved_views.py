@@ -87,7 +87,7 @@ def test_the_form_takes_the_address_that_the_browser_had(log_in: Any) -> None:
 
 def test_a_person_has_a_bounded_number_of_views(log_in: Any) -> None:
     client = log_in("vera")
-    for number in range(edits.MOST_VIEWS):
+    for number in range(edits.MAX_VIEWS):
         saved(f"view {number}")
     assert "Delete one first" in error(save(client, "/audit"), "name")
     client.post("/views", {"act": "delete", "view": str(SavedView.objects.first().pk)})  # type: ignore[union-attr]
@@ -100,7 +100,7 @@ def test_a_person_has_a_bounded_number_of_views(log_in: Any) -> None:
 def test_an_environment_has_a_bounded_number_of_shared_views(
     log_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edits, "MOST_SHARED", 1)
+    monkeypatch.setattr(edits, "MAX_SHARED", 1)
     client = log_in("olga")
     assert save(client, "/audit", "one", shared="on").status_code == 302
     assert "Stop sharing one first" in error(save(client, "/audit", "two", shared="on"), "shared")

@@ -37,7 +37,7 @@ from tests.faults.lag import LagSampler  # noqa: E402
 from tests.faults.work import Work  # noqa: E402
 
 #: Calls in flight; more are dropped, and counted.
-MOST_AT_ONCE = 300
+MAX_AT_ONCE = 300
 TICK_S = 0.01
 #: A call that took longer than this, net of lag, waited for something.
 WAITED_S = 0.01
@@ -103,7 +103,7 @@ class Pod:
                 self._position += 1
 
     def _begin(self, target: str) -> None:
-        if len(self._tasks) >= MOST_AT_ONCE:
+        if len(self._tasks) >= MAX_AT_ONCE:
             self.figures.dropped += 1
             return
         task = asyncio.create_task(self._call(target))

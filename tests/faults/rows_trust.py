@@ -12,7 +12,7 @@ from tests.faults.matrix import row
 from tests.faults.world import ENVIRONMENT, quota
 
 #: A token may bring 500 new names at once, and about 8 more per second: enough for a slow machine too.
-MOST_INVENTED = 3_000
+MAX_INVENTED = 3_000
 REFUSED = 5
 _HUGE = 2**63 - 1
 
@@ -64,7 +64,7 @@ def lying_pod(field: Field) -> str:
     for pod in field.pods:
         liar.send(pod.name, boot="liar-boot-2", leaving=True)
     answers: Counter[int] = Counter()
-    while answers[429] < REFUSED and answers.total() < MOST_INVENTED:
+    while answers[429] < REFUSED and answers.total() < MAX_INVENTED:
         answers[liar.send(f"invented-{answers.total()}")] += 1
     edited = [field.edit("set_tenant_quota", **quota(limit)) for limit in (9, 8)]
     published_s = field.until("the edit is in Redis", lambda: field.redis_head() == [epoch, edited[-1]], 10)

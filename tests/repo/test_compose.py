@@ -168,9 +168,9 @@ def test_a_read_only_service_has_a_folder_for_temporary_files(name):
 
 def test_the_temporary_folder_of_web_takes_what_is_read_at_once():
     """A form is there twice: as it was received, and as the file in it."""
-    from controlplane.api.http.body_limit import MOST_OF_PLAN
-    from controlplane.api.http.large_bodies import MOST_AT_ONCE
+    from controlplane.api.http.body_limit import MAX_OF_PLAN
+    from controlplane.api.http.large_bodies import MAX_AT_ONCE
 
     [mount] = [mount for mount in SERVICES["web"]["tmpfs"] if mount.startswith("/tmp:")]  # noqa: S108
     size = int(re.search(r"size=(\d+)m", mount).group(1)) * 1_048_576
-    assert 2 * MOST_AT_ONCE * MOST_OF_PLAN < size < 512 * 1_048_576
+    assert 2 * MAX_AT_ONCE * MAX_OF_PLAN < size < 512 * 1_048_576

@@ -18,7 +18,7 @@ sys.path.insert(0, str(PROJECT))
 
 from controlplane.embedded.valkey import Valkey  # noqa: E402 - the tree is not on the path of a script
 
-JOBS, ROUNDS, MOST_S = 1000, 3, 60
+JOBS, ROUNDS, MAX_S = 1000, 3, 60
 #: Environment of each contender, whose program is in ``tools/bench/queues``.
 CONTENDERS = {"backlog": ".venv", "arq": ".venv-arq", "dramatiq": ".venv-dramatiq", "rq": ".venv-rq"}
 #: A backlog also decides the call of each job. Its rate, divided by that of the fastest job queue.
@@ -35,7 +35,7 @@ def measure(name: str, url: str) -> tuple[float, float]:
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=MOST_S,
+        timeout=MAX_S,
         check=True,
     )
     enqueued, finished = done.stdout.split()[-2:]

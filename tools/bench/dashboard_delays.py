@@ -30,7 +30,7 @@ PATIENCE_S = 90.0
 #: Without an admission for this long, all pods refuse.
 QUIET_S = 1.0
 #: For the whole script; an idle machine needs a fifth of it.
-MOST_S = 900
+MAX_S = 900
 CLICKED = """
 document.addEventListener('click', () => sessionStorage.setItem('clicked', Date.now()), {capture: true})
 """
@@ -108,7 +108,7 @@ def to_refusals(world, page):
 
 
 def main():
-    within(MOST_S)
+    within(MAX_S)
     bars = Bars()
     with field(short=True) as world, running_chromium() as chromium:
         world.processes.begin("web")

@@ -36,7 +36,7 @@ CONNECT_AGAIN = 4000
 #: The growth of a run that counts as a leak, and the noise of a sample.
 LEAK_KIB = 4 * 1024
 #: Besides the time of holding; an idle machine needs a tenth of it.
-MOST_S = 600
+MAX_S = 600
 
 
 class Browser:
@@ -195,7 +195,7 @@ def memory(samples, seconds, bars):
 
 
 def main(seconds=HOLD_S):
-    within(int(MOST_S + seconds))
+    within(int(MAX_S + seconds))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     bars, stop = Bars(), threading.Event()

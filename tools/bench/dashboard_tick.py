@@ -19,7 +19,7 @@ from control_plane.stand import Bars, control_plane, within
 PODS, BREAKERS, HEARTBEATS = 1_000, 200, 200
 TICKS, STORMS = 5, 6
 #: For the whole script; an idle machine needs a tenth of it.
-MOST_S = 600
+MAX_S = 600
 PAGES = ("overview", "breakers", "servers", "bulkheads")
 TIERS = ("critical", "standard", "optional")
 chance = random.Random("the figures of a fleet")
@@ -198,7 +198,7 @@ def ticks(hub, topics):
 
 
 def main():
-    within(MOST_S)
+    within(MAX_S)
     bars = Bars()
     with control_plane():
         from dashboard.hub import Hub

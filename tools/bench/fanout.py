@@ -24,7 +24,7 @@ PER_S = 5
 SECONDS = 3.0
 ROUNDS = 3
 #: For the whole script; an idle machine needs a quarter of it.
-MOST_S = 180
+MAX_S = 180
 #: Messages per round.
 ENOUGH = BROWSERS * PER_S * SECONDS / 2
 TEXT = "<div id=x hx-swap-oob=true>" + "picture " * 540 + "</div>"
@@ -149,7 +149,7 @@ async def browsers(port, seconds, process):
 def main():
     import os
 
-    within(MOST_S)
+    within(MAX_S)
     bars, costs = Bars(), {"hub": [], "group_send": []}
     with ExitStack() as stack:
         variables = os.environ | {

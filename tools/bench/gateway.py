@@ -32,7 +32,7 @@ PODS = 10_000
 PACE_S = 5.0
 FLEET_S = 10.0
 #: Of the whole script; a quiet machine needs a quarter of it.
-MOST_S = 420
+MAX_S = 420
 #: All pods are new here at once.
 AT_ONCE = {"FUSEBOARD_NEW_PODS_PER_MIN": "1000000"}
 #: One token takes here what a fleet would spread over minutes.
@@ -141,7 +141,7 @@ def whole_fleet(bars, gateway, port, beat):
 
 
 def main():
-    within(MOST_S)
+    within(MAX_S)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     bars = Bars()

@@ -24,7 +24,7 @@ SAMPLED = 30
 TENANTS = 100_000
 DAYS = 30
 #: For the whole script; an idle machine needs a quarter of it.
-MOST_S = 600
+MAX_S = 600
 
 
 def things():
@@ -257,7 +257,7 @@ def main():
 
 
 if __name__ == "__main__":
-    within(MOST_S)
+    within(MAX_S)
     with control_plane():
         status = main()
     sys.exit(status)

@@ -22,7 +22,7 @@ SHARE = 20
 ROUNDS = 5
 EDITS = 150
 #: For the whole script; an idle machine needs a quarter of it.
-MOST_S = 420
+MAX_S = 420
 
 
 def publish_naively(store, turn):
@@ -163,7 +163,7 @@ def main():
 
 
 if __name__ == "__main__":
-    within(MOST_S)
+    within(MAX_S)
     with control_plane(FUSEBOARD_BEAT_MS="1000"):
         status = main()
     sys.exit(status)

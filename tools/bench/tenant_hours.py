@@ -22,7 +22,7 @@ from history import ask, log_of, rows_of, size_of
 HOUR = datetime(2026, 5, 4, 13, tzinfo=UTC)
 TENANTS = 100_000
 DAYS = 30
-MOST_S = 600
+MAX_S = 600
 
 
 def count(hours, chance):
@@ -161,7 +161,7 @@ def main():
 
 
 if __name__ == "__main__":
-    within(MOST_S)
+    within(MAX_S)
     with control_plane():
         status = main()
     sys.exit(status)

@@ -15,7 +15,7 @@ from control_plane.stand import Bars, control_plane, say, timed, within
 BEGINS = date(2026, 5, 4)
 START = datetime(2026, 5, 4, tzinfo=UTC)
 TENANTS = 100_000
-MOST_S = 600
+MAX_S = 600
 
 #: One hour of all tenants; the others are copies of it.
 _HOUR = """
@@ -80,7 +80,7 @@ def main():
 
 
 if __name__ == "__main__":
-    within(MOST_S)
+    within(MAX_S)
     with control_plane():
         status = main()
     sys.exit(status)

@@ -22,7 +22,7 @@ from fuseboard.contract.words import CallTier
 from tools.demo.scenario import DEPENDENCIES, OUTBOX, STRANGER, TENANTS, Dependency
 
 #: Calls in flight per pod; more are dropped.
-MOST_AT_ONCE = 60
+MAX_AT_ONCE = 60
 
 #: Of the calls to the mail relay, those that can wait.
 _RECEIPTS = 0.3
@@ -73,7 +73,7 @@ class Traffic:
 
     def _begin(self, calls: asyncio.TaskGroup, tenant: str) -> None:
         url = random.choice(list(self.clients))
-        if len(self._under_way) >= MOST_AT_ONCE * len(self.clients):
+        if len(self._under_way) >= MAX_AT_ONCE * len(self.clients):
             self.accounts[url].dropped += 1
             return
         task = calls.create_task(self._call(url, tenant))

@@ -18,7 +18,7 @@ from controlplane.policies.models import Environment
 
 EVERY_S = 60.0
 #: A process that did not evaluate for this time sends no ping.
-MOST_IDLE_S = 30.0
+MAX_IDLE_S = 30.0
 
 PINGS = alerts.WATCHDOG_PINGS.make()
 
@@ -43,7 +43,7 @@ def ping() -> str:
 
 def ping_if_evaluated() -> None:
     """The worker's ping: only while every environment is evaluated."""
-    recently = Evaluation.objects.filter(at__gt=Now() - timedelta(seconds=MOST_IDLE_S))
+    recently = Evaluation.objects.filter(at__gt=Now() - timedelta(seconds=MAX_IDLE_S))
     left_out = Environment.objects.exclude(slug__in=recently.values("environment"))
     if left_out.exists():
         PINGS.labels("left_out").inc()

@@ -16,7 +16,7 @@ from controlplane.alerts.rules.rule import (
 )
 from controlplane.alerts.rules.thresholds import LOCK_HELD_S
 from controlplane.phrases import count, is_or_are, name_or_count, percent, span
-from controlplane.status.locks import LEAST_ATTEMPTS, WINDOW_S
+from controlplane.status.locks import MIN_ATTEMPTS, WINDOW_S
 from controlplane.status.status import Status
 
 _MINUTES = f"the last {WINDOW_S / 60:.0f} minutes"
@@ -51,7 +51,7 @@ def _events(locks: str, once: str) -> str:
 
 _FAILED_LOCKS = (
     f"{_events('unavailable', 'unavailable')}"
-    f" / ({_events('acquired|unavailable', 'begun|unavailable')} >= {LEAST_ATTEMPTS})"
+    f" / ({_events('acquired|unavailable', 'begun|unavailable')} >= {MIN_ATTEMPTS})"
 )
 
 LOCK_RULES: tuple[Rule[Any], ...] = (

@@ -16,12 +16,12 @@ from controlplane.api.http.large_bodies import LOG_IN, RETRY_S, LargeBodies, Ref
 from controlplane.request_ids import HEADER, id_of
 
 #: Forms and documents; Django's own limit, DATA_UPLOAD_MAX_MEMORY_SIZE, is the same.
-MOST = 1_048_576
+MAX_BODY = 1_048_576
 #: Plans: a row of each of 200,000 tenants.
-MOST_OF_PLAN = 64 * MOST
+MAX_OF_PLAN = 64 * MAX_BODY
 #: After a refusal the body is still read and discarded, within limits: closing the connection on a sending
 #: client resets it, and the client would never read the response.
-DRAINED = 2 * MOST_OF_PLAN
+DRAINED = 2 * MAX_OF_PLAN
 DRAINED_S = 5.0
 
 TOO_LARGE = (413, "The body is too large.")
@@ -46,11 +46,11 @@ class BodyLimit:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         takes_files = _PLANS.fullmatch(scope["path"]) is not None
-        most = MOST_OF_PLAN if takes_files else MOST
+        most = MAX_OF_PLAN if takes_files else MAX_BODY
         length = _length_of(scope)
         if length is not None and length > most:
             await self._refuse(scope, receive, send, *TOO_LARGE)
-        elif takes_files and (length is None or length > MOST):
+        elif takes_files and (length is None or length > MAX_BODY):
             await self._read_large(scope, receive, send, chunked=length is None)
         else:
             await self._read(scope, receive, send, most, TOO_LARGE)
@@ -59,12 +59,12 @@ class BodyLimit:
         caller = await self._large.admit(scope)
         if isinstance(caller, str):
             try:
-                await self._read(scope, receive, send, MOST_OF_PLAN, TOO_LARGE)
+                await self._read(scope, receive, send, MAX_OF_PLAN, TOO_LARGE)
             finally:
                 self._large.done(caller)
         elif chunked and caller[0] != LOG_IN[0]:
             # Chunks announce no length. This caller is known, and may send a small body.
-            await self._read(scope, receive, send, MOST, caller)
+            await self._read(scope, receive, send, MAX_BODY, caller)
         else:
             await self._refuse(scope, receive, send, *caller)
 

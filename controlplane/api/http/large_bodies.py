@@ -19,7 +19,7 @@ from controlplane.accounts.permissions import may
 from controlplane.page_addresses import split_address
 
 #: Large bodies that one process reads at the same time, from all callers together.
-MOST_AT_ONCE = 2
+MAX_AT_ONCE = 2
 #: A caller that was refused because of the limits may try again after this.
 RETRY_S = 5
 
@@ -70,7 +70,7 @@ class LargeBodies:
 def _busy(caller: str, callers: Collection[str]) -> Refused | None:
     if caller in callers:
         return YOUR_OTHER
-    return FULL if len(callers) >= MOST_AT_ONCE else None
+    return FULL if len(callers) >= MAX_AT_ONCE else None
 
 
 @sync_to_async

@@ -11,7 +11,7 @@ from math import ceil
 from django.conf import settings
 
 #: The most recent callers are remembered; a forgotten one starts with a full bucket.
-_MOST_CALLERS = 10_000
+_MAX_CALLERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Allowances:
             if allowed:
                 self._full_at[caller] = full_at
                 self._full_at.move_to_end(caller)
-                if len(self._full_at) > _MOST_CALLERS:
+                if len(self._full_at) > _MAX_CALLERS:
                     self._full_at.popitem(last=False)
         return Allowance(
             allowed=allowed,

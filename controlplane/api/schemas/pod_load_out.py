@@ -8,7 +8,7 @@ from controlplane.status.facts import Observing, PodLoad, Server
 from controlplane.status.servers import spared_how, unhealthy_because
 
 #: Unhealthy pods that one response lists.
-MOST_UNHEALTHY = 100
+MAX_UNHEALTHY = 100
 
 
 class PodLoadOut(Schema):
@@ -136,7 +136,7 @@ def pods_out(servers: list[Server], observing: tuple[Observing, ...], unhealthy_
         unhealthy=len(unhealthy),
         unhealthy_pods=[
             UnhealthyOut(server=server.name, because=because, spared=spared_how(server, observes=observes))
-            for server, because in unhealthy[:MOST_UNHEALTHY]
+            for server, because in unhealthy[:MAX_UNHEALTHY]
         ],
         observed_per_s=round(sum(load.observed_per_s for load in loads), 3),
         observing=[

@@ -21,7 +21,7 @@ from fuseboard.contract.protection import PodProtection
 from fuseboard.contract.sync import Applied, SyncRequest
 
 #: More changed tenants than this are not listed: the server asks again for those it holds.
-MOST_LISTED = 500
+MAX_LISTED = 500
 
 #: Changes remembered for pods that missed some.
 CHANGES_KEPT = 20_000
@@ -67,7 +67,7 @@ class Changes:
         if revision < self.floor:
             return None
         names = dict.fromkeys(tenant for _, tenant in self._log[self._position_after(revision) :])
-        return list(names) if len(names) <= MOST_LISTED else None
+        return list(names) if len(names) <= MAX_LISTED else None
 
     def _position_after(self, revision: int) -> int:
         return bisect_right(self._log, revision, key=lambda entry: entry[0])

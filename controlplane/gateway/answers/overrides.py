@@ -17,7 +17,7 @@ from fuseboard.contract.policy import Override
 from fuseboard.contract.words import OverrideMode
 
 #: Not yet adopted; people make them by hand.
-MOST = 500
+MAX_OVERRIDES = 500
 
 #: Above every revision that an earlier override through Redis alone can have used: an earlier
 #: reset must not end a later override.
@@ -65,7 +65,7 @@ class HandedOverrides:
             raise problems.invalid_field("expires_at_us", "It is over by the clock of the gateway.")
         if not configuration.knows(hold.dependency):
             raise problems.invalid_field("dependency", "There is no such dependency.")
-        if len(self._waiting) >= MOST:
+        if len(self._waiting) >= MAX_OVERRIDES:
             raise problems.not_ready("Too many holds wait for Postgres.")
         # A clock that differs by seconds must not cost the hold.
         ends_us = min(hold.expires_at_us, now_us + longest_us)

@@ -9,7 +9,7 @@ from psycopg import AsyncConnection
 
 from controlplane.gateway.clock import Clock
 from controlplane.refusals.keys import DAY_S, day_at, key_of
-from controlplane.refusals.tokens import MOST_SERVICES
+from controlplane.refusals.tokens import MAX_SERVICES
 from fuseboard.contract.sync import SyncRequest
 
 #: Skips a new service if the environment has ``most`` services already. Its tokens cannot be explained then.
@@ -50,10 +50,10 @@ class RefusalKeys:
 
     def _make(self, beat: SyncRequest, day: int) -> bytes:
         known = self._services_in.get(beat.environment, 0)
-        if known >= MOST_SERVICES:
+        if known >= MAX_SERVICES:
             return b""
-        if known == MOST_SERVICES - 1:  # the last one that fits: warn once
-            log.warning("gateway.too_many_services", environment=beat.environment, most=MOST_SERVICES)
+        if known == MAX_SERVICES - 1:  # the last one that fits: warn once
+            log.warning("gateway.too_many_services", environment=beat.environment, most=MAX_SERVICES)
         self._services_in[beat.environment] = known + 1
         key = key_of(beat.environment, beat.service, day)
         # A fragment of JSON; the caller joins it to the rest of the answer.
@@ -70,7 +70,7 @@ class RefusalKeys:
             return
         on = datetime.fromtimestamp(self._day * DAY_S, UTC).date()
         for environment, service in list(self._new):
-            row = {"environment": environment, "service": service, "day": on, "most": MOST_SERVICES}
+            row = {"environment": environment, "service": service, "day": on, "most": MAX_SERVICES}
             await connection.execute(_RECORD, row)
             del self._new[environment, service]
         await connection.execute(_FORGET, {"day": on, "kept_days": _KEPT_DAYS})

@@ -3,7 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from controlplane.alerts.delivery.watchdog import EVERY_S, MOST_IDLE_S, ping
+from controlplane.alerts.delivery.watchdog import EVERY_S, MAX_IDLE_S, ping
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.emergency.watch import Emergency
 
@@ -16,7 +16,7 @@ class Watchdog:
     async def run(self) -> None:
         """Ping it every minute, forever, but not while the rules are not evaluated."""
         while True:
-            if self._emergency.idle_s < MOST_IDLE_S:
+            if self._emergency.idle_s < MAX_IDLE_S:
                 result = await asyncio.get_running_loop().run_in_executor(self._thread, ping)
                 self._counts.watchdog_pings[result] += 1
             await asyncio.sleep(EVERY_S)

@@ -40,7 +40,7 @@ CALM_SHARE = 0.6
 
 #: Pods of one batch. Rows that are prepared and not written in time are prepared again: without this bound,
 #: a Postgres that is slower than the fleet made each batch longer than the one before it.
-MOST_AT_ONCE = 2_000
+MAX_AT_ONCE = 2_000
 
 #: Rows prepared before other tasks run.
 _CHUNK = 50
@@ -143,7 +143,7 @@ class Flusher:
     def _take(self, *, every: bool) -> list["_Dirty"]:
         self._urgent.clear()
         now = float("inf") if every else self._clock.monotonic()
-        most = None if every else MOST_AT_ONCE
+        most = None if every else MAX_AT_ONCE
         batch = [_Dirty(fleet, now, most) for fleet in self._fleets.values()]
         if any(dirty.left for dirty in batch):
             self._urgent.set()

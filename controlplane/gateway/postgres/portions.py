@@ -14,7 +14,7 @@ from controlplane.gateway.servers.rows import Row
 
 #: Rows in one statement, and breakers of all its rows, so that a whole fleet of new pods stays far below the
 #: statement timeout, and encoding them delays no heartbeat. A pod may report 500 breakers.
-MOST_ROWS = 250
+MAX_ROWS = 250
 MAX_BREAKERS = 5_000
 
 #: A row that takes long although it is alone is tried again after this pause.
@@ -39,7 +39,7 @@ class _Slow:
 class Portions:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._most_rows = MOST_ROWS
+        self._most_rows = MAX_ROWS
         self._in_time = 0
         self._slow: dict[Key, _Slow] = {}
         #: The last row that was tried. The next attempt begins after it, so that every row has its turn.
@@ -67,7 +67,7 @@ class Portions:
             self._slow.pop(key_of(row), None)
         self._in_time += 1
         if self._in_time >= IN_TIME:
-            self._in_time, self._most_rows = 0, min(MOST_ROWS, 2 * self._most_rows)
+            self._in_time, self._most_rows = 0, min(MAX_ROWS, 2 * self._most_rows)
 
     def timed_out(self, part: list[Row]) -> None:
         """This statement took too long."""

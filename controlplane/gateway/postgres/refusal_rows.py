@@ -15,7 +15,7 @@ from controlplane.gateway.servers.refusal_log import LoggedRefusal, RefusalLog
 from fuseboard.contract.sync import SyncRequest
 
 #: Rows of one environment. A gateway writes at most 84 in 15 s: 484,000 in a day.
-MOST_ROWS = 500_000
+MAX_ROWS = 500_000
 #: Between two deletions.
 CLEAN_S = 60.0
 
@@ -78,7 +78,7 @@ class RefusalRows:
         hours = settings.REFUSAL_LOG_H
         await connection.execute(_OLD, (hours,))
         for (environment,) in await (await connection.execute(_ENVIRONMENTS)).fetchall():
-            cut = await connection.execute(_TOO_MANY, {"environment": environment, "most": MOST_ROWS})
+            cut = await connection.execute(_TOO_MANY, {"environment": environment, "most": MAX_ROWS})
             if cut.rowcount > 0:
                 log.warning("gateway.refusal_log_full", environment=environment, deleted=cut.rowcount)
         await connection.execute(_OLD_KEYS, (hours,))

@@ -22,7 +22,7 @@ from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.series_counts import Thing
 from controlplane.gateway.servers.series_spans import FleetSeries, Span, values
 from controlplane.gateway.settings import GatewaySettings
-from controlplane.series.kinds import DEPENDENCY, FLEET, MOST_IN_SPAN, POD, RULE, SPAN_S, TENANT, Kind
+from controlplane.series.kinds import DEPENDENCY, FLEET, MAX_IN_SPAN, POD, RULE, SPAN_S, TENANT, Kind
 
 #: How long after the end of a span it is written.
 SETTLED_S = 7.0
@@ -260,7 +260,7 @@ def _frames(
             part,
             ids[start : start + PART],
             [
-                None if value is None else min(value, MOST_IN_SPAN)
+                None if value is None else min(value, MAX_IN_SPAN)
                 for number in ids[start : start + PART]
                 for value in counted[number][1]
             ],

@@ -7,7 +7,7 @@ from controlplane.gateway.servers.rates import Key
 from fuseboard.contract.words import CallTier
 
 #: Dependencies with a part of the protection that one document contains, those with most pods first.
-MOST = 500
+MAX_DEPENDENCIES = 500
 
 _TIERS = tuple(tier.value for tier in CallTier)
 #: Kind of total -> field of ``CallFigures``.
@@ -44,7 +44,7 @@ def call_figures(milli: dict[Key, int], protected: frozenset[str] | None = None)
         for (kind, name), value in milli.items()
         if kind == "callers" and (protected is None or name in protected)
     }
-    shown = nlargest(MOST, callers, key=lambda name: (callers[name], name))
+    shown = nlargest(MAX_DEPENDENCIES, callers, key=lambda name: (callers[name], name))
     found: dict[str, dict[str, Any]] = {name: {"callers": callers[name], "tiers": {}} for name in shown}
     for (kind, name), value in milli.items():
         if kind in _SUMS and name in found:

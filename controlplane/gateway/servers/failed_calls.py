@@ -11,7 +11,7 @@ from fuseboard.contract.failures import OTHER_KINDS, UNKNOWN_KIND, DependencyFai
 from fuseboard.contract.sync import SyncRequest
 
 #: Dependencies of one environment. Further ones are invented, or lists of an attacker.
-MOST_DEPENDENCIES = 1_000
+MAX_DEPENDENCIES = 1_000
 #: Failed calls of one dependency, and kinds in one of its steps.
 MAX_CALLS = 20
 MAX_KINDS = 20
@@ -67,7 +67,7 @@ class FailedCalls:
     ) -> None:
         failures = self._known.get(now.dependency)
         if failures is None:
-            if len(self._known) >= MOST_DEPENDENCIES:
+            if len(self._known) >= MAX_DEPENDENCIES:
                 self.left_out += 1
                 return
             failures = self._known[now.dependency] = _Failures()

@@ -25,10 +25,10 @@ from controlplane.gateway.servers.tenant_hours import TenantHours
 from fuseboard.contract.sync import SyncRequest
 
 #: More pods than this in one environment are a mistake or an attack.
-MOST_SERVERS = 50_000
+MAX_SERVERS = 50_000
 
 #: Pods with news for Postgres, with those that were dropped.
-MAX_WAITING = 2 * MOST_SERVERS
+MAX_WAITING = 2 * MAX_SERVERS
 
 #: A pod that left is remembered this long, so that an overtaken heartbeat does not revive it.
 TOMBSTONE_S = 60.0
@@ -142,7 +142,7 @@ class Fleet:
     def adopt(self, server: KnownServer) -> None:
         """Take over a pod from Postgres. Its time begins now, its counters with its next heartbeat."""
         name = server.beat.server
-        if name not in self.servers and len(self.servers) < MOST_SERVERS:
+        if name not in self.servers and len(self.servers) < MAX_SERVERS:
             # Dirty, so that its row gets the name of this gateway.
             self.servers[name] = self.dirty[name] = server
             server.may_have_row = True
@@ -262,7 +262,7 @@ class Fleet:
         return sum(1 for server in self.servers.values() if server.state is state)
 
     def _meet(self, beat: SyncRequest, token: str, *, now: float, wall: float, next_s: float) -> KnownServer:
-        if len(self.servers) >= MOST_SERVERS:
+        if len(self.servers) >= MAX_SERVERS:
             self._make_room(token, wall)
         server = KnownServer(
             beat=beat, seen=now, seen_wall=wall, next_s=next_s, started_wall=wall - beat.up_ms / 1000

@@ -36,7 +36,7 @@ TOP_RULES = 600
 #: Kept of each span. More are invented, or a list of an attacker.
 TOP_DEPENDENCIES = 1_000
 #: Things of one span before the busiest are chosen.
-MOST_THINGS = 20_000
+MAX_THINGS = 20_000
 #: Pods with a series, of one gateway and environment. The totals contain all pods.
 MAX_PODS = 2_000
 #: Things of one span after the busiest are chosen: this many are in memory for 30 spans.
@@ -324,7 +324,7 @@ class FleetSeries:
                 return False
             span.pods += 1
             return True
-        most = MAX_CHOSEN if span.chosen else MOST_THINGS
+        most = MAX_CHOSEN if span.chosen else MAX_THINGS
         if len(span.counted) < most or thing == THE_FLEET:
             return True
         span.floor = max(span.floor, 1)

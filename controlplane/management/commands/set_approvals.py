@@ -2,7 +2,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.approvals.models import MOST_NEEDED
+from controlplane.approvals.models import MAX_NEEDED
 from controlplane.approvals.rules import put_needed, recount
 from controlplane.audit.actor import Actor
 from controlplane.errors import EditError
@@ -18,7 +18,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment")
-        parser.add_argument("needed", type=int, choices=range(MOST_NEEDED + 1))
+        parser.add_argument("needed", type=int, choices=range(MAX_NEEDED + 1))
         parser.add_argument("--reason", required=True, help="why; recorded in the audit log")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require_role
-from controlplane.backlogs.dead_jobs import MOST_LISTED, Changed, read_dead
+from controlplane.backlogs.dead_jobs import MAX_LISTED, Changed, read_dead
 from controlplane.backlogs.edits import delete_dead_jobs, return_dead_jobs
 from controlplane.errors import InvalidEdit
 from controlplane.phrases import count
@@ -100,7 +100,7 @@ def _page(request: HttpRequest, name: str, *, status: int = 200, **extra: Any) -
     owner = context["breaker"].dependency.owner
     context |= {
         "may_change": may(request.user, "change_dead_jobs", environment_in(request), service=owner),
-        "most_listed": MOST_LISTED,
+        "most_listed": MAX_LISTED,
         "confirm_label": f"Type {name} to confirm",
     }
     return render(request, "dashboard/backlog.html", context, status=status)

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.approvals import gate, rules
 from controlplane.approvals.authors import why_not_theirs
-from controlplane.approvals.models import MOST_NEEDED, PENDING, Approval, ChangeRequest
+from controlplane.approvals.models import MAX_NEEDED, PENDING, Approval, ChangeRequest
 from controlplane.audit.action_words import proposal_words
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
@@ -112,7 +112,7 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         pending=[_line(row) for row in pending],
         past=[{"row": row, "words": proposal_words(row.action)} for row in past],
         needed=gate.needed_in(environment_in(request)),
-        choices=range(MOST_NEEDED + 1),
+        choices=range(MAX_NEEDED + 1),
         approvers=rules.approvers(environment_in(request)),
         **extra,
     )

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.fleet.live import figures
-from controlplane.usage.budgets import MOST, WARN_PERCENT, Budget, budgets
+from controlplane.usage.budgets import MAX_BUDGETS, WARN_PERCENT, Budget, budgets
 from dashboard.views.page import show
 from dashboard.words.rate_words import amount_words
 
@@ -53,7 +53,7 @@ def budgets_page(request: HttpRequest) -> HttpResponse:
         rows=rows,
         known=found.known,
         cut=found.cut,
-        most=MOST,
+        most=MAX_BUDGETS,
         over=states.count("over"),
         near=states.count("warn"),
         will=states.count("will_be_over"),

@@ -97,7 +97,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "name": typed.get("name", changed.name if changed else ""),
         "is_shared": "shared" in typed if typed else bool(changed and changed.shared),
         "address": typed.get("address", "") or _given_address(request),
-        "most": edits.MOST_VIEWS,
+        "most": edits.MAX_VIEWS,
         "longest_name": edits.LONGEST_NAME,
     }
     return render(request, "dashboard/saved_views.html", context, status=status)

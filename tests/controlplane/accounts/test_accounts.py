@@ -53,7 +53,7 @@ ROLES = {
     "admin by token": TokenUser(name="pipeline", role="admin"),
     "nonsense": User(username="nonsense", role="root"),
 }
-LEAST = {"viewer": 1, "operator": 2, "admin": 3}
+MIN_ROLE = {"viewer": 1, "operator": 2, "admin": 3}
 RANK = {
     "stranger": 0,
     "viewer": 1,
@@ -70,7 +70,7 @@ RANK = {
 @pytest.mark.parametrize("action", permissions.ACTIONS)
 @pytest.mark.parametrize("who", ROLES)
 def test_each_role_has_its_permissions(who: str, action: str) -> None:
-    assert permissions.may(ROLES[who], action) == (RANK[who] >= LEAST[permissions.ACTIONS[action]])
+    assert permissions.may(ROLES[who], action) == (RANK[who] >= MIN_ROLE[permissions.ACTIONS[action]])
 
 
 def test_a_view_redirects_anonymous_users_to_login_and_refuses_lower_roles() -> None:

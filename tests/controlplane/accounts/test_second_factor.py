@@ -313,7 +313,7 @@ def test_item_7_a_correct_code_resets_no_failures_of_its_address(
     ],
 )
 def test_item_7_an_ipv6_network_counts_as_one_address(first: str, second: str, together: bool) -> None:
-    for _ in range(guesses.MOST):
+    for _ in range(guesses.MAX_FAILED_ATTEMPTS):
         assert guesses.take(first)
     assert guesses.take(first) is None
     assert (guesses.take(second) is None) == together

@@ -285,7 +285,7 @@ def test_roles_for_services_are_checked_and_audited(owned: str) -> None:
             **WHY,
         )
 
-    too_many = {"production": {f"s{number}": "operator" for number in range(people.MOST_SERVICES + 1)}}
+    too_many = {"production": {f"s{number}": "operator" for number in range(people.MAX_SERVICES + 1)}}
     for wrong, part in (
         ({"nowhere": {"shop": "operator"}}, "no environment nowhere"),
         ({"production": {"shop team": "operator"}}, "the name that pods"),

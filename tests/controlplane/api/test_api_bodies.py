@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.api.http.body_limit import MOST, BodyLimit
+from controlplane.api.http.body_limit import MAX_BODY, BodyLimit
 
 
 async def reader(scope: Any, receive: Any, send: Any) -> None:
@@ -56,21 +56,21 @@ async def answer(
 
 
 async def test_a_body_of_the_usual_size_is_read() -> None:
-    assert await ask([b"x" * MOST]) == (200, str(MOST).encode())
+    assert await ask([b"x" * MAX_BODY]) == (200, str(MAX_BODY).encode())
     assert await ask([b"{}"], length=b"2") == (200, b"2")
 
 
-@pytest.mark.parametrize("length", [str(MOST + 1).encode(), b"9" * 40, b"-1", b"1e9", b"\xc2\xb2", b""])
+@pytest.mark.parametrize("length", [str(MAX_BODY + 1).encode(), b"9" * 40, b"-1", b"1e9", b"\xc2\xb2", b""])
 async def test_a_bad_or_excessive_length_is_refused_unread(length: bytes) -> None:
     status, body = await ask([], length=length)
     assert status == 413
     assert json.loads(body)["type"] == "urn:fuseboard:problem:content-too-large"
 
 
-@pytest.mark.parametrize("length", [None, str(8 * MOST).encode()])
+@pytest.mark.parametrize("length", [None, str(8 * MAX_BODY).encode()])
 async def test_a_body_that_is_too_large_is_drained_and_refused(length: bytes | None) -> None:
     """A client that is still sending when the connection closes gets a reset, not a response."""
-    parts = [b"x" * MOST] * 8
+    parts = [b"x" * MAX_BODY] * 8
     assert (await ask(parts, length=length, drained=parts))[0] == 413
     assert parts == []
 
@@ -83,7 +83,7 @@ async def test_a_body_without_a_length_is_cut_off() -> None:
 @pytest.mark.parametrize("given", [b"order-17", b"", b" a line\n", b"-begins-with-no-letter"])
 async def test_a_refusal_has_the_id_of_its_request(given: bytes) -> None:
     """Each answer has an id, also one that never reached Django."""
-    asked = [(b"content-length", str(MOST + 1).encode()), (b"x-request-id", given)]
+    asked = [(b"content-length", str(MAX_BODY + 1).encode()), (b"x-request-id", given)]
     start, _ = await answer([], headers=asked)
     found = dict(start["headers"])[b"x-request-id"]
     assert found == given if given == b"order-17" else re.fullmatch(rb"[0-9a-f]{32}", found)

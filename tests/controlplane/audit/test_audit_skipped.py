@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from controlplane.audit.models import Entry
 from controlplane.audit_export.export import NotExported, export_to
 from controlplane.audit_export.models import Export
-from controlplane.audit_export.skip import LEAST_ATTEMPTS, skip_refused
+from controlplane.audit_export.skip import MIN_ATTEMPTS, skip_refused
 from controlplane.siem.targets import to_webhook
 from tests.controlplane.alerts.delivery.sinks import chat
 from tests.controlplane.audit.test_audit_export import SECRET, Target, entry
@@ -39,9 +39,9 @@ def test_an_admin_leaves_out_an_entry_that_is_refused_and_nothing_else(
         return send(token, "POST", f"{API}/audit/export/skip", {"sequence": sequence, **WHY})
 
     problem(skip(poison.sequence), 404)
-    with chat(*[422] * LEAST_ATTEMPTS, 200) as sink:
+    with chat(*[422] * MIN_ATTEMPTS, 200) as sink:
         settings.AUDIT_EXPORT_URL = f"http://127.0.0.1:{sink.port}/"
-        for attempt in range(LEAST_ATTEMPTS):
+        for attempt in range(MIN_ATTEMPTS):
             if attempt:
                 assert "Wait" in problem(skip(poison.sequence), 422)["detail"]
             Export.objects.update(not_before=None)
@@ -53,7 +53,7 @@ def test_an_admin_leaves_out_an_entry_that_is_refused_and_nothing_else(
         assert said["after"]["problem"] == "HTTP 422"
         problem(skip(poison.sequence), 404)
         assert export_to("webhook", to_webhook, batch=1) >= 2, "it does not wait for the pause"
-    got = [document["data"] for _, document in sink.got[LEAST_ATTEMPTS:]]
+    got = [document["data"] for _, document in sink.got[MIN_ATTEMPTS:]]
     assert [one["target_name"] for one in got if one["environment"] == production] == ["after", "webhook"]
     assert got[-1]["after"]["sequence"] == poison.sequence
 
@@ -68,7 +68,7 @@ def test_a_command_leaves_an_entry_out(capsys: pytest.CaptureFixture[str]) -> No
     asked = ("skip_audit_entry", str(poison.sequence), "--reason", "for a test")
     with pytest.raises(CommandError, match="refused audit entry"):
         call_command(*asked)
-    for _ in range(LEAST_ATTEMPTS):
+    for _ in range(MIN_ATTEMPTS):
         Export.objects.update(not_before=None)
         export_to("webhook", refuses, batch=1)
     call_command(*asked)
@@ -82,7 +82,7 @@ def test_a_process_that_exports_while_an_entry_is_left_out_moves_nothing() -> No
     """Otherwise the positions that it read before would come back."""
     poison = entry("poison")
     poison.refresh_from_db()
-    Export.objects.update(refusals={"production": [poison.sequence, LEAST_ATTEMPTS, "HTTP 400"]})
+    Export.objects.update(refusals={"production": [poison.sequence, MIN_ATTEMPTS, "HTTP 400"]})
 
     def slow(_: list[Entry]) -> None:
         skip_refused(

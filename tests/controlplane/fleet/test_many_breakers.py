@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.fleet import live
-from controlplane.fleet.models import MOST_EVENTS_PER_HOUR, Event
+from controlplane.fleet.models import MAX_EVENTS_PER_HOUR, Event
 from controlplane.gateway.postgres import flush
 from controlplane.gateway.postgres.portions import Portions
 from controlplane.gateway.servers.rows import row_of
@@ -110,7 +110,7 @@ def test_a_pod_writes_a_bounded_number_of_events_and_hides_none_of_others(produc
         state = "open" if turn % 2 else "half_open"
         put_server("web-1", breakers=[breaker(name, state, local=True) for name in names])
         put_server("web-1", mode="local" if turn % 2 else "shared", breakers=[])
-    assert Event.objects.filter(server="web-1").count() == MOST_EVENTS_PER_HOUR
+    assert Event.objects.filter(server="web-1").count() == MAX_EVENTS_PER_HOUR
     found = live.recent_events("production")
     assert {name for one in found for name in one.names} == {"web-1", "web-2"}
     assert 1 < len(found) <= live.RECENT_OF_ONE_POD + 1

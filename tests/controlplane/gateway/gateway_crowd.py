@@ -25,7 +25,7 @@ PER_SECOND = 2_000
 SECONDS = 2.5
 #: Heartbeats of each pod, so that all points are there from which rates are made.
 ROUNDS = 3
-_MOST = 10**12
+_MAX_COUNT = 10**12
 
 
 def small(server: str, number: int = 0) -> SyncRequest:
@@ -63,18 +63,18 @@ def pressed(server: str) -> PodLoad:
         cpu=10**6,
         throttled=10**6,
         memory=10**6,
-        lag_ms=_MOST,
-        in_flight=_MOST,
-        waiting=_MOST,
-        p95_ms=_MOST,
-        errors=_MOST,
-        observed=_MOST,
+        lag_ms=_MAX_COUNT,
+        in_flight=_MAX_COUNT,
+        waiting=_MAX_COUNT,
+        p95_ms=_MAX_COUNT,
+        errors=_MAX_COUNT,
+        observed=_MAX_COUNT,
         asks_unready=True,
     )
 
 
 def protected(server: str, dependencies: int, *, number: int = 0) -> tuple[CallLoad, ...]:
-    most = _MOST + number
+    most = _MAX_COUNT + number
     tier = TierLoad(limit=most, active=most, queued=most, peak=most, entered=most, full=most, timed_out=most)
     return tuple(
         CallLoad(

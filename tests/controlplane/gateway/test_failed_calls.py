@@ -62,7 +62,7 @@ def test_a_list_that_was_cut_does_not_count_old_calls_again() -> None:
 
 
 def test_what_pods_can_grow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failed_calls, "MOST_DEPENDENCIES", 3)
+    monkeypatch.setattr(failed_calls, "MAX_DEPENDENCIES", 3)
     kept, empty = FailedCalls(), beat()
     for number in range(200):
         one = failures(number + 1, kind=f"kind{number}", total=1)

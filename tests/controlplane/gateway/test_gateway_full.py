@@ -3,13 +3,13 @@
 import pytest
 
 from controlplane.fleet.models import ServerState
-from controlplane.gateway.postgres.flush import MOST_AT_ONCE, Flusher
+from controlplane.gateway.postgres.flush import MAX_AT_ONCE, Flusher
 from controlplane.gateway.servers.fleet import Fleet, FleetFull
 from fuseboard.contract.sync import BreakerView, Counters
 from tests.controlplane.gateway.manual_gateway import TurnedClock, beat, ready_gateway
 
 NOTHING = Counters()
-MOST = "controlplane.gateway.servers.fleet.MOST_SERVERS"
+MAX_SERVERS_NAME = "controlplane.gateway.servers.fleet.MAX_SERVERS"
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def clock() -> TurnedClock:
 
 @pytest.fixture
 def fleet(clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> Fleet:
-    monkeypatch.setattr(MOST, 10)
+    monkeypatch.setattr(MAX_SERVERS_NAME, 10)
     return Fleet("production", clock, beat_ms=5_000, beats_per_s=2_000)
 
 
@@ -158,16 +158,16 @@ async def test_a_batch_is_bounded_and_what_was_not_written_comes_after_the_other
     ready = ready_gateway()
     fleet = ready.fleet("production")
     flusher = Flusher(ready.fleets, ready.settings, ready.counts, ready.clock)
-    for n in range(2 * MOST_AT_ONCE + 1):
+    for n in range(2 * MAX_AT_ONCE + 1):
         fleet.absorb(beat(f"shop-{n}"))
     seen = []
     for _ in range(3):
         [batch] = flusher._take(every=False)
-        assert len(await flusher._rows([batch])) <= MOST_AT_ONCE
+        assert len(await flusher._rows([batch])) <= MAX_AT_ONCE
         seen += batch.names
         batch.put_back_rows()
-    assert len(set(seen)) == 2 * MOST_AT_ONCE + 1
-    assert len(fleet.dirty) == len(fleet.urgent) == 2 * MOST_AT_ONCE + 1
+    assert len(set(seen)) == 2 * MAX_AT_ONCE + 1
+    assert len(fleet.dirty) == len(fleet.urgent) == 2 * MAX_AT_ONCE + 1
     [last] = flusher._take(every=True)
-    assert len(last.servers) == 2 * MOST_AT_ONCE + 1
+    assert len(last.servers) == 2 * MAX_AT_ONCE + 1
     assert (fleet.dirty, fleet.urgent) == ({}, {})

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from controlplane import http_limits
-from controlplane.http_limits.connection import MOST_IN_FLIGHT, SLICE_BYTES
+from controlplane.http_limits.connection import MAX_IN_FLIGHT, SLICE_BYTES
 from controlplane.http_limits.joined_writes import JoinedWrites
 from tests.controlplane.http_limits.clients import GET, SOON_S, post, scripted
 from tests.waiting import eventually
@@ -30,11 +30,11 @@ async def test_only_a_few_pipelined_requests_are_in_memory_and_all_are_answered(
         await eventually(lambda: app.waiting)
         [protocol] = connect.made
         await eventually(lambda: protocol._held)
-        assert protocol._begun - protocol._answered <= MOST_IN_FLIGHT + SLICE_BYTES / len(tiny) + 1
+        assert protocol._begun - protocol._answered <= MAX_IN_FLIGHT + SLICE_BYTES / len(tiny) + 1
         app.go_on.set()
         for _ in range(count + 1):
             assert (await connection.answer())[0] == 200
-            assert protocol._begun - protocol._answered <= MOST_IN_FLIGHT + SLICE_BYTES / len(tiny) + 1
+            assert protocol._begun - protocol._answered <= MAX_IN_FLIGHT + SLICE_BYTES / len(tiny) + 1
         await sending
 
 

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from controlplane.accounts.owned_tokens import TokenEnded
 from controlplane.api.http import large_bodies
-from controlplane.api.http.body_limit import MOST, MOST_OF_PLAN, BodyLimit
+from controlplane.api.http.body_limit import MAX_BODY, MAX_OF_PLAN, BodyLimit
 from controlplane.management.commands import web
 from tests.controlplane.calling import token_of
 from tests.controlplane.gateway.wire import served
@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SIZE = 60 * MOST
+SIZE = 60 * MAX_BODY
 PATHS = [
     "/import",
     "/env/staging/import",
@@ -110,7 +110,7 @@ async def test_finding_11_the_whole_body_may_follow_and_is_discarded(production)
         connection.writer.write(head("/import"))
         with suppress(ConnectionError):
             for _ in range(60):
-                connection.writer.write(b"x" * MOST)
+                connection.writer.write(b"x" * MAX_BODY)
                 await connection.writer.drain()
         assert (await connection.answer())[0] == 401
         assert await connection.is_closed()
@@ -177,10 +177,10 @@ async def test_who_may_edit_sends_large_bodies(production, path):
     for sender in (await bearer("admin"), await cookie("ada")):
         async with reading() as (connect, reader):
             connection = await connect()
-            await connection.send(head(path, sender, size=3 * MOST), b"x" * 3 * MOST)
+            await connection.send(head(path, sender, size=3 * MAX_BODY), b"x" * 3 * MAX_BODY)
             assert (await connection.answer())[0] == 200
-            assert reader.bytes == 3 * MOST
-            connection.writer.write(head(path, sender, size=MOST_OF_PLAN + 1))
+            assert reader.bytes == 3 * MAX_BODY
+            connection.writer.write(head(path, sender, size=MAX_OF_PLAN + 1))
             assert (await connection.answer())[0] == 413
 
 
@@ -189,7 +189,7 @@ def chunks(size):
 
 
 async def test_a_small_body_in_chunks_is_read_of_every_known_caller(production, monkeypatch):
-    monkeypatch.setattr(large_bodies, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(large_bodies, "MAX_AT_ONCE", 1)
     viewer, admin, other = await bearer("viewer"), await bearer("admin"), await bearer("admin")
     async with reading() as (connect, reader):
         connection = await connect()
@@ -197,18 +197,18 @@ async def test_a_small_body_in_chunks_is_read_of_every_known_caller(production, 
         assert (await connection.answer())[0] == 200
         assert reader.bytes == 1_000
         # More than 1 MiB of it is refused, for the same reason as with a length.
-        await connection.send(head(PATHS[-1], viewer, sized=False), chunks(MOST + 1))
+        await connection.send(head(PATHS[-1], viewer, sized=False), chunks(MAX_BODY + 1))
         status, _, body = await connection.answer()
         assert (status, "Your role" in json.loads(body)["detail"]) == (403, True)
         # Two large files of others do not matter for it.
         first = await connect()
-        first.writer.write(head("/import", admin, size=2 * MOST))
+        first.writer.write(head("/import", admin, size=2 * MAX_BODY))
         await eventually(lambda: reader.begun == 3)
         for sender, expected in ((admin, 429), (other, 503)):
             small, large = await connect(), await connect()
             await small.send(head("/import", sender, sized=False), chunks(1_000))
             assert (await small.answer())[0] == 200
-            await large.send(head("/import", sender, sized=False), chunks(MOST + 1))
+            await large.send(head("/import", sender, sized=False), chunks(MAX_BODY + 1))
             assert (await large.answer())[0] == expected
 
 
@@ -216,7 +216,7 @@ async def test_small_bodies_and_other_paths_are_not_asked(production):
     """Django answers them, with a page or a problem."""
     async with reading() as (connect, reader):
         connection = await connect()
-        await connection.send(head("/import", size=MOST), b"x" * MOST)
+        await connection.send(head("/import", size=MAX_BODY), b"x" * MAX_BODY)
         assert (await connection.answer())[0] == 200
         await connection.send(head("/login", size=2), b"{}")
         assert (await connection.answer())[0] == 200
@@ -227,17 +227,17 @@ async def test_a_caller_sends_one_large_body_at_a_time(production):
     admin, ada = await bearer("admin"), await cookie("ada")
     async with reading() as (connect, reader):
         first, second, other = await connect(), await connect(), await connect()
-        first.writer.write(head("/import", admin, size=2 * MOST))
+        first.writer.write(head("/import", admin, size=2 * MAX_BODY))
         await eventually(lambda: reader.begun)
         second.writer.write(head("/api/v1/production/apply", admin))
         status, fields, body = await second.answer()
         assert (status, b"retry-after: 5" in fields) == (429, True)
         assert "Another large file of yours" in json.loads(body)["detail"]
-        await other.send(head("/import", ada, size=2 * MOST), b"x" * 2 * MOST)
+        await other.send(head("/import", ada, size=2 * MAX_BODY), b"x" * 2 * MAX_BODY)
         assert (await other.answer())[0] == 200
-        await first.send(b"x" * 2 * MOST)
+        await first.send(b"x" * 2 * MAX_BODY)
         assert (await first.answer())[0] == 200
-        await first.send(head("/import", admin, size=2 * MOST), b"x" * 2 * MOST)
+        await first.send(head("/import", admin, size=2 * MAX_BODY), b"x" * 2 * MAX_BODY)
         assert (await first.answer())[0] == 200
 
 
@@ -245,20 +245,20 @@ async def test_a_client_that_leaves_frees_its_place(production):
     admin = await bearer("admin")
     async with reading() as (connect, reader):
         first = await connect()
-        first.writer.write(head("/import", admin, size=2 * MOST))
+        first.writer.write(head("/import", admin, size=2 * MAX_BODY))
         await eventually(lambda: reader.begun)
         first.writer.close()
 
         async def status() -> int:
             again = await connect()
-            await again.send(head("/import", admin, size=2 * MOST), b"x" * 2 * MOST)
+            await again.send(head("/import", admin, size=2 * MAX_BODY), b"x" * 2 * MAX_BODY)
             return (await again.answer())[0]
 
         await eventually(status, "its place is free", accept=lambda found: found == 200)
 
 
 async def test_a_process_reads_few_large_bodies_at_once(production, monkeypatch):
-    monkeypatch.setattr(large_bodies, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(large_bodies, "MAX_AT_ONCE", 1)
     async with reading() as (connect, reader):
         first, second = await connect(), await connect()
         first.writer.write(head("/import", await bearer("admin")))

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric as Family
 from controlplane import worker_metrics
 from controlplane.gateway.metrics import CALLED_WITHIN_S, GatewayCollector
 from controlplane.metric_catalogue.every import EVERY
-from controlplane.metric_catalogue.fleet import MOST_PROTECTED
+from controlplane.metric_catalogue.fleet import MAX_PROTECTED
 from controlplane.metric_catalogue.metric import GATEWAY, POD, WEB, WORKER, Counter
 from controlplane.monitoring.metrics_page import most_series
 from fuseboard.contract import pod_figures
@@ -105,7 +105,7 @@ def test_a_gateway_of_200_dependencies_exports_fewer_than_5000_series():
         metric = BY_NAME[name + ("_total" if family.type == "counter" else "")]
         assert len(family.samples) <= metric.most, name
     shown = {sample.labels["dependency"] for sample in families["fuseboard_fleet_call_seconds"].samples}
-    assert shown == set(names[-MOST_PROTECTED:]), "the busiest"
+    assert shown == set(names[-MAX_PROTECTED:]), "the busiest"
 
 
 def test_a_dependency_without_calls_for_an_hour_has_no_series():

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from controlplane.gateway.answers.configuration import MOST_LISTED, Configuration, Loaded
+from controlplane.gateway.answers.configuration import MAX_LISTED, Configuration, Loaded
 from controlplane.publishing import publish
 from controlplane.publishing.snapshot import Snapshot
 from fuseboard.configuration.checked_config import check_config, check_tenants
@@ -39,7 +39,7 @@ from tests.controlplane.gateway.manual_gateway import beat
 TENANTS = [f"t{n}" for n in range(6)]
 TIERS = ("free", "pro", "enterprise")
 #: So many that a nudge does not list them. One edit changes all of them.
-CROWD = [f"crowd-{n}" for n in range(MOST_LISTED + 1)]
+CROWD = [f"crowd-{n}" for n in range(MAX_LISTED + 1)]
 
 Tenants = dict[str, str]
 Version = tuple[int, int]

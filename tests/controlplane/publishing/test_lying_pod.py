@@ -28,7 +28,7 @@ from tests.controlplane.gateway.manual_gateway import beat, post
 from tests.people import ADA
 from tests.waiting import eventually
 
-MOST: int = Number.__metadata__[0].le  # type: ignore[attr-defined]
+MAX_NUMBER: int = Number.__metadata__[0].le  # type: ignore[attr-defined]
 LIE = "0" * 16
 
 
@@ -107,7 +107,7 @@ async def test_the_recovery_works_for_the_largest_number_that_the_wire_carries(
     in_redis: Callable[[], tuple[int, int]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    await lie(gateway, "liar-1", epoch=MOST, revision=MOST)
+    await lie(gateway, "liar-1", epoch=MAX_NUMBER, revision=MAX_NUMBER)
     row = await Server.objects.aget(name="liar-1")
     assert (row.epoch, row.revision) == (LARGEST, LARGEST)
     before = await Environment.objects.aget()
@@ -121,7 +121,7 @@ async def test_a_recovery_after_a_huge_revision_leaves_an_environment_that_takes
     in_redis: Callable[[], tuple[int, int]],
 ) -> None:
     before = await Environment.objects.aget()
-    await lie(gateway, "liar-1", epoch=1, revision=MOST - 2)
+    await lie(gateway, "liar-1", epoch=1, revision=MAX_NUMBER - 2)
     await sync_to_async(republish)()
     for limit in (10, 20, 30):
         revision = await sync_to_async(edit)(limit)

@@ -187,7 +187,7 @@ def test_a_run_that_takes_too_long_continues_with_the_next(
 def test_rows_are_bounded_and_the_report_says_so(
     production: str, limits: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "MOST_ROWS", 2)
+    monkeypatch.setattr(copying, "MAX_ROWS", 2)
     report(limits, {f"{AT + 60 * n}+60": 1 for n in range(5)})
     copying.copy()
     assert AllowedAlone.objects.count() == 2

@@ -11,7 +11,7 @@ from controlplane.policies.models import Dependency, Environment, Revision
 from controlplane.refusals.explain import explain
 from controlplane.refusals.keys import day_at, key_of
 from controlplane.refusals.models import RefusalService
-from controlplane.refusals.tries import MOST
+from controlplane.refusals.tries import MAX_TRIES
 from controlplane.refusals.words import REASONS, limit_words, reason_words, wait_words
 from fuseboard.contract.refusal_token import Refused, make_token
 from fuseboard.contract.words import Mode, Reason
@@ -243,7 +243,7 @@ def test_rights_are_those_of_the_environment(now, ada):
 
 def test_the_twenty_first_try_within_a_minute_is_refused(now, call):
     """Good and bad tries count, those of another caller do not."""
-    for number in range(MOST):
+    for number in range(MAX_TRIES):
         body = {"token": token(now) if number % 2 else "fr1."}
         assert call("viewer", "POST", PATH, body).status_code == (200 if number % 2 else 404)
     answer = call("viewer", "POST", PATH, {"token": token(now)})

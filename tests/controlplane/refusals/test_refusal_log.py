@@ -181,7 +181,7 @@ async def test_samples_of_two_gateways_are_rows_and_pods_get_one_key(gateways): 
 
 
 async def test_old_samples_and_keys_are_deleted_and_the_rest_is_bounded(gateways, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(refusal_rows, "MOST_ROWS", 3)
+    monkeypatch.setattr(refusal_rows, "MAX_ROWS", 3)
     gateway, clock = await logging_gateway(gateways)
     await post(gateway, beat())
     await gateway.coordination.look()

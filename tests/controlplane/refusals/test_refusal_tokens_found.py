@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from controlplane.gateway.answers.refusal_keys import RefusalKeys
 from controlplane.refusals.keys import ACCEPTED_DAYS, DAY_S, key_of
 from controlplane.refusals.models import RefusalService
-from controlplane.refusals.tokens import MOST_SERVICES, ExpiredToken, NotOurToken, find_token
+from controlplane.refusals.tokens import MAX_SERVICES, ExpiredToken, NotOurToken, find_token
 from fuseboard.contract.refusal_token import Refused, make_token
 from fuseboard.contract.sync import decode_response
 from fuseboard.contract.words import Mode, Reason
@@ -134,9 +134,9 @@ async def test_a_heartbeat_names_the_page_of_tokens_if_one_is_configured(setting
 
 def test_no_more_than_a_thousand_services_get_a_key():
     keys = RefusalKeys(TurnedClock())
-    parts = [keys.part(beat(service=f"service-{number}")) for number in range(MOST_SERVICES + 5)]
-    assert all(parts[:MOST_SERVICES])
-    assert not any(parts[MOST_SERVICES:])
+    parts = [keys.part(beat(service=f"service-{number}")) for number in range(MAX_SERVICES + 5)]
+    assert all(parts[:MAX_SERVICES])
+    assert not any(parts[MAX_SERVICES:])
     assert keys.part(beat(service="service-0")) == parts[0]
     # Another environment has its own room.
     assert keys.part(beat(environment="staging", service="shop"))

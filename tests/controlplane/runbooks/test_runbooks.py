@@ -12,7 +12,7 @@ from controlplane.monitoring.prometheus_rules import PROMETHEUS_RULES
 from controlplane.runbooks.format import (
     ACTIONS,
     LONGEST_STEP,
-    MOST_STEPS,
+    MAX_STEPS,
     SECTIONS,
     VALUES,
     read_runbook,
@@ -98,7 +98,7 @@ def test_the_words_of_a_step_are_without_markup_and_keep_its_key_when_it_moves()
         ("```action reset-breaker\nnow\n```", "must be empty"),
         ("- [ ] Wait\n- [ ] Wait", "Two steps have the same words: Wait"),
         (f"- [ ] {'x' * (LONGEST_STEP + 1)}", "needs 1 to 500 characters"),
-        ("\n".join(f"- [ ] Step {number}" for number in range(MOST_STEPS + 1)), "at most 99 steps"),
+        ("\n".join(f"- [ ] Step {number}" for number in range(MAX_STEPS + 1)), "at most 99 steps"),
         ("```action Reset\n```", "Write an action as ```action reset-breaker"),
         ("{{ value redis_p99 }}", "{{ value redis_p99 }} is not a value"),
         ("## Impact\n\n## Symptoms", "in this order"),

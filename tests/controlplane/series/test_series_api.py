@@ -83,7 +83,7 @@ def test_a_long_range_has_a_bounded_number_of_points(production: str, call: Any,
             **times(hour + timedelta(hours=1, days=-days), hour + timedelta(hours=1)),
         )
         values = answer["fields"]["requests"]
-        assert len(values) <= reading.MOST_POINTS
+        assert len(values) <= reading.MAX_POINTS
         assert sum(value or 0 for value in values) == 12 * 5
         assert sum(answer["known_s"]) == 12 * SPAN_S
 
@@ -149,7 +149,7 @@ def test_marks_are_the_newest_and_count_the_others(
     Event.objects.create(
         environment=production, server="pod-1", boot="boot-0001", at=now - timedelta(minutes=1), kind="joined"
     )
-    monkeypatch.setattr(marks, "MOST", 2)
+    monkeypatch.setattr(marks, "MAX_MARKS", 2)
     path = f"{API}/series/marks?kind=dependency&name={quote(llm.name)}"
     found = call("viewer", "GET", path).json()
     kinds = [mark["kind"] for mark in found["marks"]]

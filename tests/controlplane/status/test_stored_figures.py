@@ -21,7 +21,7 @@ from controlplane.status.facts import Dependency, Transition
 from controlplane.status.incidents import HOUR_S, open_ratio
 from controlplane.status.measured import measured
 from controlplane.status.status import status_of
-from controlplane.usage.budgets import MOST as MOST_BUDGETS
+from controlplane.usage.budgets import MAX_BUDGETS
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
@@ -162,7 +162,7 @@ def test_100_000_tenants_and_200_dependencies_stay_below_5000_series(production:
     acme = Tenant.objects.get(key="acme")
     usual: dict[str, Any] = {"limit": 100, "window_s": 60, "algorithm": "fixed_window", "period": "month"}
     TenantQuota.objects.bulk_create(
-        TenantQuota(tenant=acme, name=f"month-{n}", **usual) for n in range(MOST_BUDGETS + 500)
+        TenantQuota(tenant=acme, name=f"month-{n}", **usual) for n in range(MAX_BUDGETS + 500)
     )
     # What a gateway writes of 100,000 tenants that its pods report.
     fleet = Fleet(production, TurnedClock(), beat_ms=5_000, beats_per_s=2_000)
@@ -187,4 +187,4 @@ def test_100_000_tenants_and_200_dependencies_stay_below_5000_series(production:
     found = exported()
     assert found["tenant_requests_per_second", "production", "other"] == 200_000 - 20 * 2
     assert found["agent_versions", "production", "other"] == 40
-    assert found["quotas", "production", "ok"] == MOST_BUDGETS
+    assert found["quotas", "production", "ok"] == MAX_BUDGETS

@@ -141,7 +141,7 @@ def test_quotas_of_many_tenants_do_not_push_out_budgets_of_vendors(
     TenantQuota.objects.create(tenant=Tenant.objects.get(key="acme"), name="day", **calendar)
     dependency = Dependency.objects.filter(environment=production).order_by("name")[0]
     VendorLimit.objects.create(dependency=dependency, name="contract", **calendar)
-    monkeypatch.setattr("controlplane.usage.budgets.MOST", 1)
+    monkeypatch.setattr("controlplane.usage.budgets.MAX_BUDGETS", 1)
     assert [one.name for one in read(production).spent] == ["contract"]
 
 

@@ -18,7 +18,7 @@ from controlplane.erasure import erase
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.weekly import send as sending
 from controlplane.weekly.models import WeeklySummary
-from controlplane.weekly.send import MOST_LINES, document_of, send_due, send_now
+from controlplane.weekly.send import MAX_LINES, document_of, send_due, send_now
 from tests.controlplane.alerts.delivery.test_alert_deliveries import Sink, receiver
 from tests.controlplane.calling import API, problem, send, token_of
 from tests.people import ADA
@@ -137,7 +137,7 @@ def test_workers_that_send_at_once_send_once(production: str) -> None:
 
 
 def test_a_chat_gets_text_and_a_pager_nothing(production: str) -> None:
-    names = [f"tenant-{number}" for number in range(MOST_LINES + 2)]
+    names = [f"tenant-{number}" for number in range(MAX_LINES + 2)]
     document = document_of(summary(*names), by="ada")
     message = Message(
         id="1", attempt=1, document=document, receiver=1, url="mmosts://chat.example.com/t", versions=[1]

@@ -21,7 +21,7 @@ TENANTS = 20
 ROUNDS = 9
 ROUND_S = 0.6
 #: Rounds that are measured again because a decision was made without Redis. With more, the run fails.
-MOST_SPOILED = 5
+MAX_SPOILED = 5
 
 
 class Client(asyncio.Protocol):
@@ -70,7 +70,7 @@ async def _throughput(url: str, loop: str) -> float:
             if local == before:
                 for name, cost in found.items():
                     costs[name].append(cost)
-            elif (spoiled := spoiled + 1) > MOST_SPOILED:
+            elif (spoiled := spoiled + 1) > MAX_SPOILED:
                 check_shared(f"FastAPI on {loop}", local)
     for name, found in costs.items():
         say(f"FastAPI on {loop}, {name}: {statistics.median(found):.1f} us of CPU per request")

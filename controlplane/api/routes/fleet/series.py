@@ -16,15 +16,14 @@ from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.series.kinds import BY_NAME, TENANT_HOUR
-from controlplane.series.marks import MOST as MOST_MARKS
-from controlplane.series.marks import Mark, marks_of
+from controlplane.series.marks import MAX_MARKS, Mark, marks_of
 from controlplane.series.reading import Answer, read
 from controlplane.series.tenant_hours import read_hours
 
 router = Router()
 
 #: Fields of one answer.
-MOST_FIELDS = 16
+MAX_FIELDS = 16
 
 KindName = Literal["fleet", "dependency", "pod", "tenant", "rule", "tenant_hour"]
 Name = Annotated[
@@ -37,7 +36,7 @@ Fields = Annotated[
     Query(
         min_length=1,
         max_length=600,
-        description=f"Names with commas between them, at most {MOST_FIELDS}. See docs/history.md.",
+        description=f"Names with commas between them, at most {MAX_FIELDS}. See docs/history.md.",
     ),
 ]
 
@@ -112,8 +111,8 @@ def get_series(
     """
     start, end = range_of(since, until)
     names = list(dict.fromkeys(fields.split(",")))
-    if len(names) > MOST_FIELDS:
-        raise InvalidEdit({"fields": [f"Ask for at most {MOST_FIELDS} fields."]})
+    if len(names) > MAX_FIELDS:
+        raise InvalidEdit({"fields": [f"Ask for at most {MAX_FIELDS} fields."]})
     slug = environment_of(environment).slug
     try:
         if kind == TENANT_HOUR.name:
@@ -153,9 +152,9 @@ def get_marks(
     start, end = range_of(since, until)
     slug = environment_of(environment).slug
     marks, earlier = marks_of(slug, BY_NAME[kind], name, start=start, end=end)
-    deployed, older = markers_between(slug, start=start, end=end, most=MOST_MARKS)
+    deployed, older = markers_between(slug, start=start, end=end, most=MAX_MARKS)
     marks += [Mark(at=row.at.timestamp(), kind="marker", text=_deployed(row)) for row in deployed]
-    newest = sorted(marks, key=lambda mark: mark.at)[-MOST_MARKS:]
+    newest = sorted(marks, key=lambda mark: mark.at)[-MAX_MARKS:]
     return {"marks": newest, "earlier": earlier + older + len(marks) - len(newest)}
 
 

@@ -13,7 +13,7 @@ from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, R
 from controlplane.api.schemas.operations_out import ChangeOut
 from controlplane.api.schemas.proposals import RequestRow, accepted, row_of
 from controlplane.approvals import gate, rules
-from controlplane.approvals.models import MOST_NEEDED, Approval, ChangeRequest
+from controlplane.approvals.models import MAX_NEEDED, Approval, ChangeRequest
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
 from controlplane.errors import NotFound
@@ -53,7 +53,7 @@ class ApproveIn(Strict):
 
 
 class RuleIn(ReasonIn):
-    needed: Annotated[int, Field(ge=0, le=MOST_NEEDED)]
+    needed: Annotated[int, Field(ge=0, le=MAX_NEEDED)]
 
 
 class RuleOut(Schema):
