@@ -62,6 +62,20 @@ async def test_a_caller_that_leaves_pays_for_the_job_that_may_be_queued(
     assert refused.value.decision.reason is Reason.QUOTA
 
 
+@pytest.mark.parametrize("question", ["cancel", "revive", "depth"])
+async def test_an_answer_of_another_kind_is_an_error_and_changes_nothing(
+    question: str, agent: Agent, monkeypatch: pytest.MonkeyPatch
+):
+    backlog = agent.backlog("payments")
+
+    async def garbage(*_: object, **__: object) -> bytes:
+        return b"garbage"
+
+    monkeypatch.setattr("fuseboard.backlog.scripts.BacklogScripts._ask", garbage)
+    with pytest.raises(StoreUnavailable, match="garbage"):
+        await getattr(backlog, question)(*([] if question == "depth" else ["job-1"]))
+
+
 async def test_a_question_without_an_answer_frees_the_local_probe(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):

@@ -185,7 +185,7 @@ class BacklogScripts:
         reply = await self._ask(
             BACKLOG_CHANGE, self.keys, (job_id, what, result_us, self.channel, self.dependency)
         )
-        return reply if isinstance(reply, int) else 0
+        return _number(reply, "backlog_change")
 
     async def end(
         self, job_id: str, fence: int, how: int, *, delay_s: float, result: bytes, cause: str
@@ -200,9 +200,7 @@ class BacklogScripts:
         question = msgpack_encode([*asked, self.channel, self.dependency, slots[::2]])
         keys = (*(key.encode() for key in slot_keys), *self.keys)
         reply = await self._ask(BACKLOG_END, keys, (question, result))
-        if not isinstance(reply, int):
-            raise StoreUnavailable(f"backlog_end was answered with {reply!r:.80}")
-        return reply
+        return _number(reply, "backlog_end")
 
     async def look(self, *ids: str) -> tuple[BacklogFigures, list[bytes]]:
         """The figures of ``backlog_look.lua``, and the state of each job."""
@@ -330,3 +328,9 @@ class BacklogScripts:
 def breaker_refuses(verdict: int) -> bool:
     """Whether the breaker, and no limit, refuses."""
     return verdict in (OPEN, PROBE_BUSY, FORCED_OPEN, COOLING_DOWN, SLOW_START)
+
+
+def _number(reply: Reply, script: str) -> int:
+    if not isinstance(reply, int):
+        raise StoreUnavailable(f"{script} was answered with {reply!r:.80}")
+    return reply
