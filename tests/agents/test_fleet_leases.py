@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard.batching.fleet_leases import TOGETHER
+from fuseboard.batching.fleet_leases import RENEW_GRID
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.breaker_state import parse_breaker
 from fuseboard.contract.policy import Limit, Policy, lease_length_ms
@@ -134,7 +134,7 @@ async def test_leases_of_many_tenants_are_renewed_together(redis_url: str):
         assert len(renewals) > 6
         first_s, length_s = min(renewals), lease_length_ms(HOT) / 1000
         # As many moments as fit in the time, however many leases.
-        fitting = 1 + round((max(renewals) - first_s) / (length_s * TOGETHER))
+        fitting = 1 + round((max(renewals) - first_s) / (length_s * RENEW_GRID))
         assert len({round(due - first_s, 3) for due in renewals}) <= fitting
 
 

@@ -123,10 +123,10 @@ def remembering(*demands: Demand, until: float = inf) -> RememberedRefusals:
 def test_a_change_ends_the_refusals_of_its_counters_only():
     one, two = Demand(b"a", b"b"), Demand(b"c")
     refusals = remembering(one, one, two)
-    refusals.forget((b"b", b"d"))
+    refusals.forget_counters((b"b", b"d"))
     assert one.denial is None
     assert two.denial is not None
-    refusals.forget((b"a", b"c"))
+    refusals.forget_counters((b"a", b"c"))
     assert two.denial is None
     assert not refusals.by_counter
     assert refusals._size == 0
@@ -136,12 +136,12 @@ def test_memory_answers_nothing_while_a_question_may_change_the_counter():
     demand = Demand(b"a", b"b")
     refusals = remembering(demand)
     assert refusals.left_s(demand) == inf
-    refusals.changing((b"b",))
-    refusals.changing((b"b", b"c"))
+    refusals.begin_change((b"b",))
+    refusals.begin_change((b"b", b"c"))
     assert refusals.left_s(demand) == 0
-    refusals.changed((b"b", b"c"))
+    refusals.end_change((b"b", b"c"))
     assert refusals.left_s(demand) == 0
-    refusals.changed((b"b",))
+    refusals.end_change((b"b",))
     assert refusals.left_s(demand) == inf
     assert not refusals._changing
 
@@ -156,9 +156,9 @@ def test_the_memory_of_refusals_is_bounded():
 def test_15_refusals_that_have_ended_cost_a_grant_nothing():
     idle, busy = Demand(b"a", b"b"), Demand(b"c")
     refusals = remembering(idle, until=0.0)
-    refusals.forget((b"c",))
+    refusals.forget_counters((b"c",))
     assert (refusals.by_counter, refusals._size) == ({}, 0)
     # The pod asks Redis again, for the same demand.
     refusals.remember(busy, Reason.QUOTA, "requests", inf)
-    refusals.drop(busy)
+    refusals.forget_demand(busy)
     assert (refusals.by_counter, refusals._size) == ({}, 0)

@@ -242,7 +242,7 @@ class BacklogScripts:
         )
         more = [most, int(self.options.lease_s * 1e6), int(self.options.result_s * 1e6), wanted]
         tally = breaker.tally
-        breaker.refusals.changing(named)
+        breaker.refusals.begin_change(named)
         try:
             # It waits without a time limit, because a late answer may contain jobs.
             reply = await self._ask(
@@ -258,8 +258,8 @@ class BacklogScripts:
             breaker.release_local_probe(tally)
             raise
         finally:
-            breaker.refusals.changed(named)
-            breaker.refusals.forget(named)
+            breaker.refusals.end_change(named)
+            breaker.refusals.forget_counters(named)
         calls.health.answered(head.now_us)
         refused = head.verdict not in (NONE_READY, LATE) and not head.jobs and breaker_refuses(head.verdict)
         if head.verdict not in (NONE_READY, LATE):

@@ -174,7 +174,7 @@ class Batcher:
         not_after = now_us + int((question.deadline - question.sent_at) * 1_000_000) if now_us else 0
         domain.lonely = len(question.groups) == 1 and question.calls == 1
         keys, text = question.write(not_after, self._health.rounded_shared_part, now_us)
-        domain.refusals.changing(question.changes)
+        domain.refusals.begin_change(question.changes)
         self._store.run(ADMIT, keys, (text,), lambda reply: self._answered(question, reply))
 
     def _answered(self, question: Question, reply: Reply) -> None:
@@ -182,13 +182,13 @@ class Batcher:
         late, question.answered = question.over, True
         try:
             if isinstance(reply, Exception):
-                domain.refusals.forget(question.changes)  # nobody knows whether it ran
+                domain.refusals.forget_counters(question.changes)  # nobody knows whether it ran
                 self._complain(reply)
             elif not self._distribute(question, reply, late=late):
                 self._health.failed("an answer that does not parse")
                 self._meter.store_error()
         finally:
-            domain.refusals.changed(question.changes)
+            domain.refusals.end_change(question.changes)
             if not question.over:
                 question.answer_all(None)
             question.groups = {}  # the question may stay in the queue of deadlines; its callers need not

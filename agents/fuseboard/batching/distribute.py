@@ -73,7 +73,7 @@ def _grant(
     """
     domain = question.domain
     if granted and domain.refusals.by_counter:
-        domain.refusals.forget(demand.keys)
+        domain.refusals.forget_counters(demand.keys)
     if yes.verdict == PROBES or demand.holds_slots:
         tokens = [f"{question.token}.{number + place}" for place in range(1, granted + 1)]
         if demand.bulk:

@@ -35,13 +35,13 @@ EARLY_PER_S = 20
 #: The part of a limit that all pods together may hold unspent.
 HELD_PART = 0.2
 #: The rate is measured over periods of this length.
-STRETCH_S = 0.25
+MEASURE_S = 0.25
 #: A lease is renewed when this part of its time has passed, or when less than this part of it is left.
 RENEW_AFTER = 0.6
 RENEW_BELOW = 0.4
 #: Leases are renewed at multiples of this part of their length, so that those of many demands share a
 #: question.
-TOGETHER = 0.1
+RENEW_GRID = 0.1
 #: Lease a little more than expected, so that a busy moment needs no second question.
 MARGIN = 1.2
 
@@ -195,7 +195,7 @@ class Leases:
         supply.asked += 1
         now = monotonic()
         passed = now - supply.since
-        if passed < STRETCH_S:
+        if passed < MEASURE_S:
             return
         self._measure(supply, supply.asked / passed, sustained=supply.asked / passed)
         supply.asked, supply.since = 0, now
@@ -212,7 +212,7 @@ class Leases:
             task.cancel()
 
     def _measure(self, supply: LeasedDemand, rate: float, *, sustained: float = inf) -> None:
-        """``sustained`` is the rate over at least ``STRETCH_S``: a burst does not make a demand hot."""
+        """``sustained`` is the rate over at least ``MEASURE_S``: a burst does not make a demand hot."""
         # The rate rises at once, and falls half of the way with each measurement. A lease that is too small
         # costs one more question, a lease that is too large one refund.
         supply.rate = rate if rate > supply.rate else (supply.rate + rate) / 2
@@ -228,7 +228,7 @@ class Leases:
 
     def _measure_lease(self, supply: LeasedDemand, lease: Lease) -> None:
         spent, passed = lease.granted - lease.tokens, monotonic() - lease.begun
-        self._measure(supply, spent / max(0.001, passed), sustained=spent / max(STRETCH_S, passed))
+        self._measure(supply, spent / max(0.001, passed), sustained=spent / max(MEASURE_S, passed))
 
     def _threshold(self, demand: Demand) -> float:
         common = HOT_PER_S / self._live_servers()
@@ -247,12 +247,12 @@ class Leases:
         supply.renewing = True
         self._supplies.add(supply)
         # The generation is read now, because a rule may change before the task starts.
-        fetching = self._supply(supply, supply.lease_generation)
+        fetching = self._fetch_lease(supply, supply.lease_generation)
         task = asyncio.get_running_loop().create_task(fetching, name="fuseboard-lease")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _supply(self, supply: LeasedDemand, lease_generation: int) -> None:
+    async def _fetch_lease(self, supply: LeasedDemand, lease_generation: int) -> None:
         demand = supply.demand
         length_s = _length_s(demand)
         begun = monotonic()
@@ -283,8 +283,8 @@ class Leases:
         loop = asyncio.get_running_loop()
         due = loop.time() + length_s * RENEW_AFTER
         # The time is rounded down: at a later time, the lease may already be spent.
-        due -= due % (length_s * TOGETHER)
-        supply.timer = loop.call_at(due, self._look, supply, lease)
+        due -= due % (length_s * RENEW_GRID)
+        supply.timer = loop.call_at(due, self._at_renewal_time, supply, lease)
 
     def _amount(self, supply: LeasedDemand, length_s: float) -> int:
         """The calls that are expected; at most this pod's part of what may be held."""
@@ -307,7 +307,7 @@ class Leases:
             and self._amount(supply, _length_s(supply.demand)) > 1
         )
 
-    def _look(self, supply: LeasedDemand, lease: Lease) -> None:
+    def _at_renewal_time(self, supply: LeasedDemand, lease: Lease) -> None:
         """Part of its time has passed: renew it if it was used, and end it when all its time has passed."""
         supply.timer = None
         if supply.lease is not lease:

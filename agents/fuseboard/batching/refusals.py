@@ -61,7 +61,7 @@ class RememberedRefusals:
     def remember(self, demand: Refusable, reason: Reason, rule: str, until: float) -> None:
         """``demand`` is refused until ``until`` (monotonic seconds), or until one of its counters changes."""
         if self._size >= MAX_REMEMBERED:
-            self.forget(tuple(self.by_counter))
+            self.forget_counters(tuple(self.by_counter))
         denial = demand.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
         self._last_end = max(self._last_end, min(until, denial.believed_until))
         for key in demand.keys:
@@ -79,19 +79,19 @@ class RememberedRefusals:
             return 0.0
         left_s = demand.denial.left_s(monotonic())
         if left_s <= 0:
-            self.drop(demand)
+            self.forget_demand(demand)
         elif self._changing and any(key in self._changing for key in demand.keys):
             return 0.0
         return left_s
 
-    def changing(self, counters: Iterable[bytes]) -> None:
-        """Use no refusal of these counters until ``changed``: a question that may change them was sent."""
+    def begin_change(self, counters: Iterable[bytes]) -> None:
+        """Use no refusal of these counters until ``end_change``: a question that may change them was sent."""
         changing = self._changing
         for key in counters:
             changing[key] = changing.get(key, 0) + 1
 
-    def changed(self, counters: Iterable[bytes]) -> None:
-        """End one ``changing``: its question was answered, or the connection is lost."""
+    def end_change(self, counters: Iterable[bytes]) -> None:
+        """End one ``begin_change``: its question was answered, or the connection is lost."""
         changing = self._changing
         for key in counters:
             if changing[key] > 1:
@@ -99,7 +99,7 @@ class RememberedRefusals:
             else:
                 del changing[key]
 
-    def forget(self, counters: Iterable[bytes]) -> None:
+    def forget_counters(self, counters: Iterable[bytes]) -> None:
         """Forget every refusal by these counters, which were charged or refunded."""
         if monotonic() >= self._last_end:
             # All have ended, so forget all at once. Demands still hold an ended denial: ``left_s`` drops it.
@@ -108,9 +108,9 @@ class RememberedRefusals:
             return
         for key in counters:
             for demand in tuple(self.by_counter.get(key, ())):
-                self.drop(demand)
+                self.forget_demand(demand)
 
-    def drop(self, demand: Refusable) -> None:
+    def forget_demand(self, demand: Refusable) -> None:
         """Forget the refusal of this demand."""
         demand.denial = None
         for key in demand.keys:

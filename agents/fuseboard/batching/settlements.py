@@ -128,11 +128,11 @@ class Settlements:
             words += (rules.number(correction.limit), correction.amount, at_us, correction.tokens)
         keys = tuple(key for (key, _), _ in corrections)
         changes = {key for (key, _), correction in corrections if correction.amount}
-        self.refusals.changing(changes)
+        self.refusals.begin_change(changes)
         self._store.run(SETTLE, keys, (msgpack_encode(words),), lambda reply: self._answered(changes, reply))
 
     def _answered(self, changes: set[bytes], reply: Reply) -> None:
-        self.refusals.changed(changes)
-        self.refusals.forget(changes)
+        self.refusals.end_change(changes)
+        self.refusals.forget_counters(changes)
         if isinstance(reply, Exception) and not isinstance(reply, ConnectionLostError):
             self._health.failed(f"settle: {reply}")

@@ -156,7 +156,7 @@ class FleetBreaker:
         self.report_keys = (*self.guard_keys, keys.cooldown_claim(self.environment, self.name).encode())
         self.end_leases()
         for demand, _ in self._demands.values():
-            self.refusals.drop(demand)
+            self.refusals.forget_demand(demand)
         self._demands.clear()
         self._refs.clear()
         self._missed, self._stated = set[str](), set[str]()

@@ -27,7 +27,7 @@ FURTHEST_START = timedelta(days=90)
 MAX_MUTES = 100
 #: A shorter prefix would match nearly every pod.
 SHORTEST_PREFIX = 3
-MUTABLE_RULES = tuple(sorted(rule.key for rule in RULES if rule.alerts))
+RULES_TO_MUTE = tuple(sorted(rule.key for rule in RULES if rule.alerts))
 #: The days of resolved alerts that a preview counts, and the most that it reads.
 PREVIEW_DAYS = 30
 MAX_READ = 5_000
@@ -130,8 +130,8 @@ def _checked(environment: str, values: MuteValues, problems: Problems, *, reason
     starts = values.starts_at or now
     if not (values.rule or values.dependency or values.pod):
         problems.add("rule", "Choose a rule, a dependency, or a pod: a mute never matches every alert.")
-    if values.rule and values.rule not in MUTABLE_RULES:
-        problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
+    if values.rule and values.rule not in RULES_TO_MUTE:
+        problems.add("rule", f"Choose one of: {', '.join(RULES_TO_MUTE)}.")
     if values.dependency:
         problems.subject("dependency", values.dependency)
     if values.pod and (not is_subject(values.pod) or "*" in values.pod[:-1]):

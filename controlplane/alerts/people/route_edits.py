@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from controlplane.alerts.models import Alert, Muted, Receiver, Route
 from controlplane.alerts.people.audit_entries import record_named
-from controlplane.alerts.people.mute_edits import MUTABLE_RULES
+from controlplane.alerts.people.mute_edits import RULES_TO_MUTE
 from controlplane.alerts.people.routing import (
     DEFAULT,
     SEVERITIES,
@@ -185,8 +185,8 @@ def preview_route(
 def _imagined(environment: str, rule: str, dependency: str, severity: str) -> Alert:
     """An alert of the rule. Raises ``InvalidEdit``."""
     problems = Problems()
-    if rule not in MUTABLE_RULES:
-        problems.add("rule", f"Choose one of: {', '.join(MUTABLE_RULES)}.")
+    if rule not in RULES_TO_MUTE:
+        problems.add("rule", f"Choose one of: {', '.join(RULES_TO_MUTE)}.")
     known = RULE_OF_KEY.get(rule)
     if dependency and (known is None or not known.of_dependency):
         problems.add("dependency", f"Alerts of the rule {rule} are not about a dependency: leave it out.")

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
-from controlplane.alerts.people.mute_edits import MUTABLE_RULES
+from controlplane.alerts.people.mute_edits import RULES_TO_MUTE
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import Finding, Severity, rule_of
 from controlplane.alerts.rules.settings import TIMING_FIELDS, RuleSettings, default_of, settings_of
@@ -94,7 +94,7 @@ class RulePreview:
 def rules_in_force(environment: str) -> list[RuleInForce]:
     """Every rule with its settings, by name. Raises ``NotFound`` for an unknown environment."""
     changes = environment_of(environment).alert_rules
-    return [_in_force(key, changes) for key in MUTABLE_RULES]
+    return [_in_force(key, changes) for key in RULES_TO_MUTE]
 
 
 def set_rule(
@@ -203,7 +203,7 @@ def _in_force(key: str, changes: Mapping[str, Any]) -> RuleInForce:
 
 def _checked(rule: str, values: RuleValues, problems: Problems) -> dict[str, Any]:
     """The differences from the defaults. Raises ``InvalidEdit`` and ``NotFound``."""
-    if rule not in MUTABLE_RULES:
+    if rule not in RULES_TO_MUTE:
         raise NotFound("alert rule", rule)
     default = default_of(rule)
     problems.text("note", values.note, LONGEST_NOTE, lines=True)

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.models import Receiver, Route
-from controlplane.alerts.people.mute_edits import MUTABLE_RULES
+from controlplane.alerts.people.mute_edits import RULES_TO_MUTE
 from controlplane.alerts.people.route_edits import (
     DAYS,
     MAX_ESCALATIONS,
@@ -135,7 +135,7 @@ def _page(
         "levels": _LEVELS,
         "severities": _SEVERITIES,
         "kinds": (("critical", "Critical"), ("warning", "Warning")),
-        "rules": MUTABLE_RULES,
+        "rules": RULES_TO_MUTE,
         "dependencies": (("", "None"), *dependency_names(environment)),
         "default": DEFAULT,
     }

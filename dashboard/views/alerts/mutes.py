@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.models import Mute
-from controlplane.alerts.people.mute_edits import MUTABLE_RULES, MuteValues, add_mute, end_mute, preview_mute
+from controlplane.alerts.people.mute_edits import RULES_TO_MUTE, MuteValues, add_mute, end_mute, preview_mute
 from controlplane.alerts.state.mutes import active_until, not_ended, period_of, words_of
 from controlplane.errors import InvalidEdit
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
@@ -111,7 +111,7 @@ def _page(
     context |= {
         "rows": [_row(row) for row in not_ended(environment_in(request), now)],
         "preview": preview,
-        "rules": _with_typed((("", "Any rule"), *MUTABLE_RULES), typed.get("rule", "")),
+        "rules": _with_typed((("", "Any rule"), *RULES_TO_MUTE), typed.get("rule", "")),
         "dependencies": _with_typed(
             (("", "Any dependency"), *dependency_names(environment_in(request))),
             typed.get("dependency", ""),

@@ -273,12 +273,12 @@ def _nothing(*_: object) -> None: ...
 
 
 def _only_changed(settlements: Settlements, changes: set[bytes], reply: object) -> None:
-    settlements.refusals.changed(changes)
+    settlements.refusals.end_change(changes)
 
 
 BUGS = {
-    "no change ends a refusal": (RememberedRefusals, "forget", _nothing),
-    "what is under way is ignored": (RememberedRefusals, "changing", _nothing),
+    "no change ends a refusal": (RememberedRefusals, "forget_counters", _nothing),
+    "what is under way is ignored": (RememberedRefusals, "begin_change", _nothing),
     "a correction ends no refusal": (Settlements, "_answered", _only_changed),
 }
 
@@ -288,8 +288,8 @@ BUGS = {
 def test_a_bug_is_noticed(limits: redis.Redis, monkeypatch: pytest.MonkeyPatch, bug: str):
     owner, name, wrong = BUGS[bug]
     monkeypatch.setattr(owner, name, wrong)
-    if name == "changing":
-        monkeypatch.setattr(owner, "changed", _nothing)
+    if name == "begin_change":
+        monkeypatch.setattr(owner, "end_change", _nothing)
     trace = play(limits, requests=4_000, tenants=60)
     assert trace.early or trace.late
 
