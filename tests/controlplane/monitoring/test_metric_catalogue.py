@@ -34,10 +34,12 @@ def test_a_process_exports_fewer_than_5000_series(process):
     assert most_series(process) <= 4_970, "Python adds up to 30 of its own"
 
 
-def test_no_other_module_names_a_metric():
+def test_no_other_module_makes_a_metric():
+    """The queries of alert rules name metrics too; test_monitoring_files.py checks that these exist."""
     made = {
         str(file.relative_to(ROOT))
         for file in (ROOT / "controlplane").rglob("*.py")
+        if "alerts/rules" not in str(file)
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call)
         and node.args
