@@ -177,7 +177,11 @@ class Migration:
             )
 
     def end(self) -> None:
-        for node in (self.target, self.source):
+        """Tell all primaries, as operators' tools do. If two slots move in one moment, both new owners may
+        get the same epoch, and a node that only hears of it by gossip may believe the old owner for ever.
+        """
+        others = [node for node in self.cluster.primaries() if node not in (self.target, self.source)]
+        for node in (self.target, self.source, *others):
             self._set(node, "NODE", self.target)
 
     def _set(self, node: Member, state: str, about: Member) -> None:

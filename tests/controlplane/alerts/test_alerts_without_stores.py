@@ -40,8 +40,10 @@ def installed(tmp_path: Path, sink: Sink) -> Iterator[Installation]:
 
 @contextmanager
 def reporting(installed: Installation, ports: list[int]) -> Iterator[dict[str, Mode]]:
-    """Pods that send heartbeats all the time, in a mode that the test sets."""
-    told, ended = {"mode": Mode.SHARED}, threading.Event()
+    """Pods that send heartbeats all the time, in a mode that the test sets. Every gateway has answered once:
+    without its configuration it answers 503, and knows no pod.
+    """
+    told, answered, ended = {"mode": Mode.SHARED}, set[int](), threading.Event()
 
     def run() -> None:
         while not ended.wait(0.4):
@@ -51,10 +53,12 @@ def reporting(installed: Installation, ports: list[int]) -> Iterator[dict[str, M
                 except httpx.HTTPError:
                     # A gateway that is killed, or has no configuration yet.
                     continue
+                answered.add(port)
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
+        wait_until(lambda: answered >= set(ports), "answered heartbeats", within_s=60)
         yield told
     finally:
         ended.set()
