@@ -148,6 +148,10 @@ class Cluster:
         """Wait until every node agrees on three primaries with a replica in step each."""
         wait_until(lambda: all(self._settled(node) for node in self.nodes))
 
+    def agree(self) -> None:
+        """Wait until every node knows the same epochs and slots of all nodes."""
+        wait_until(lambda: len({self._known_by(node) for node in self.nodes}) == 1)
+
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
@@ -179,6 +183,14 @@ class Cluster:
         text = node.client.execute_command("CLUSTER", "NODES")
         lines = text if isinstance(text, dict) else text.decode().splitlines()
         return len(lines) == 2 * PRIMARIES and "handshake" not in str(text)
+
+    def _known_by(self, asked: Member) -> frozenset[tuple[str, ...]]:
+        """Id, epoch and slots of each node, but not the moves in brackets: a node lists only its own."""
+        text = asked.client.execute_command("CLUSTER", "NODES").decode()
+        lines = [line.split() for line in text.splitlines()]
+        return frozenset(
+            (line[0], line[6], *(part for part in line[8:] if not part.startswith("["))) for line in lines
+        )
 
     def _settled(self, node: Member) -> bool:
         ranges = _ranges(node.client.execute_command("CLUSTER", "SLOTS"))

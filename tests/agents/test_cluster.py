@@ -177,12 +177,15 @@ class Migration:
             )
 
     def end(self) -> None:
-        """Tell all primaries, as operators' tools do. If two slots move in one moment, both new owners may
-        get the same epoch, and a node that only hears of it by gossip may believe the old owner for ever.
+        """Returns when all nodes know the new owner and its epoch.
+
+        The new owner claims the slot with an epoch of its own making. If another slot moves to another node
+        before it hears of that epoch, an old message of the former owner can take the slot back, with the
+        loss of its keys.
         """
-        others = [node for node in self.cluster.primaries() if node not in (self.target, self.source)]
-        for node in (self.target, self.source, *others):
+        for node in (self.target, self.source):
             self._set(node, "NODE", self.target)
+        self.cluster.agree()
 
     def _set(self, node: Member, state: str, about: Member) -> None:
         node.client.execute_command("CLUSTER SETSLOT", self.slot, state, self.cluster.id_of(about))
@@ -241,7 +244,7 @@ class TestMigration:
             # Nobody's fault: no node is held to blame for it.
             assert (server.admission.mode, server.admission.health.cause) == (Mode.SHARED, "connected")
             migration.move_keys()
-            migration.end()
+            await asyncio.to_thread(migration.end)
             await eventually(lambda: cluster.primary_of(key) is migration.target)
             alone = is_decided_locally(server)
             for _ in range(3):
@@ -396,7 +399,7 @@ class TestConfiguration:
             migration = Migration(cluster, head)
             migration.begin()
             migration.move_keys()
-            migration.end()
+            await asyncio.to_thread(migration.end)
             await eventually(lambda: cluster.primary_of(head) is migration.target)
             say(3, "free")
             await eventually(lambda: configuration.snapshot.head.revision == 3)
