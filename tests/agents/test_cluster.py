@@ -179,9 +179,9 @@ class Migration:
     def end(self) -> None:
         """Returns when all nodes know the new owner and its epoch.
 
-        The new owner claims the slot with an epoch of its own making. If another slot moves to another node
-        before it hears of that epoch, an old message of the former owner can take the slot back, with the
-        loss of its keys.
+        The new owner raises its epoch without asking the other nodes. Until they know the new epoch, no
+        other slot may move. Otherwise an old message of the former owner can take the slot back, and its
+        keys are lost.
         """
         for node in (self.target, self.source):
             self._set(node, "NODE", self.target)

@@ -182,7 +182,8 @@ class Batcher:
         late, question.answered = question.over, True
         try:
             if isinstance(reply, Exception):
-                domain.refusals.forget_counters(question.changes)  # nobody knows whether it ran
+                # The script may have run, so what is remembered may be wrong.
+                domain.refusals.forget_counters(question.changes)
                 self._complain(reply)
             elif not self._distribute(question, reply, late=late):
                 self._health.failed("an answer that does not parse")
