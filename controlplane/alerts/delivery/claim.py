@@ -121,7 +121,8 @@ def something_waits() -> bool:
 def send_waiting(*, for_s: float = 10.0, send: Post = post) -> int:
     """Send what waits, one message after the other, for about ``for_s`` seconds.
 
-    Returns how many attempts were made. One may begin near the end of the time, and takes at most 20 s.
+    Returns how many attempts were made. One may begin near the end of the time, and takes at most 20 s, with
+    the start of a sender 40 s.
     None begins while the process ends: what waits is for other workers, or for the next start.
     """
     ends, made = time.monotonic() + for_s, 0

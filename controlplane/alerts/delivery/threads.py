@@ -15,7 +15,7 @@ class DeliveryThreads:
     """At most ``most`` threads. Each sends until nothing waits, or for about 10 s, and ends.
 
     A task starts one more thread per second while deliveries are due, so a slow receiver blocks only its own.
-    The end of the process waits for the attempts that are made, at most 20 s.
+    The end of the process waits for the attempts that are made, at most 40 s (``claim.send_waiting``).
     """
 
     def __init__(self, most: int, send: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from msgspec import MsgspecError, json
 
 from controlplane.alerts.delivery.apprise.guard import Guard
-from controlplane.alerts.delivery.apprise.jobs import MAX_S, Job, Result
+from controlplane.alerts.delivery.apprise.jobs import MAX_S, READY, Job, Result
 
 #: A receiver that answers without end must not fill the memory of the container, 512 MB in
 #: docker-compose.yml. The first bounds what the program allocates, the second also libraries that it maps.
@@ -28,6 +28,8 @@ def main() -> None:
     # After the guard, so that nothing that it imports is outside of it.
     from controlplane.alerts.delivery.apprise.apprise_send import run
 
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
         # The usual action of this signal ends the process, in whatever call it is.
         signal.alarm(int(MAX_S))

@@ -10,6 +10,10 @@ MAX_BYTES = 32_000
 _CUT = "\n…\n"
 #: From the start of a job to its end. A sender that needs longer is killed.
 MAX_S = 20.0
+#: From the start of a sender to its readiness. With a job, it is shorter than the claim of a delivery, 60 s.
+MAX_START_S = 20.0
+#: A sender writes this line when it can do a job.
+READY = b"ready\n"
 
 
 class Kind(StrEnum):

@@ -12,7 +12,7 @@ from time import monotonic
 from msgspec import MsgspecError, json
 
 from controlplane.alerts.delivery.addresses import Network
-from controlplane.alerts.delivery.apprise.jobs import MAX_BYTES, MAX_S, Job, Result
+from controlplane.alerts.delivery.apprise.jobs import MAX_BYTES, MAX_S, MAX_START_S, READY, Job, Result
 
 _ROOT = Path(__file__).resolve().parents[3]
 #: All that the sender gets of the environment: no secret, no proxy, and no file of a user.
@@ -72,12 +72,14 @@ class _Program:
         if len(line) > MAX_BYTES:
             return Result(state="refused", said="The message is too long.")
         try:
-            return json.decode(self._answer(line + b"\n", monotonic() + self._most_s), type=Result)
+            program = self._started()
+            return json.decode(self._answer(program, line + b"\n"), type=Result)
         except (_SenderLost, MsgspecError, OSError) as error:
             self.end()
             return Result(state="failed", said=str(error)[:200] or type(error).__name__)
 
-    def _answer(self, line: bytes, ends: float) -> bytes:
+    def _started(self) -> subprocess.Popen[bytes]:
+        """The program, ready for a job. Its start is not part of the receiver's time."""
         if self._process is not None and self._process.poll() is not None:
             self.end()
         if self._closed:
@@ -97,21 +99,15 @@ class _Program:
                 # Ctrl-C in a terminal ends the worker, which ends it.
                 start_new_session=True,
             )
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None  # noqa: S101 - for the type checker: both are pipes
-        assert stdout is not None  # noqa: S101
-        stdin.write(line)
-        ready, found = select.poll(), b""
-        ready.register(stdout, select.POLLIN)
-        while not found.endswith(b"\n"):
-            left = ends - monotonic()
-            if left <= 0 or not ready.poll(left * 1_000):
-                raise _SenderLost(f"The receiver did not answer within {self._most_s:g} s.")
-            piece = stdout.read(_MAX_ANSWER)
-            if not piece or len(found) > _MAX_ANSWER:
-                raise _SenderLost("The sender ended before it answered.")
-            found += piece
-        return found
+            late = f"The sender did not start within {MAX_START_S:g} s: the machine is too busy."
+            if _line(self._process, MAX_START_S, late) != READY:
+                raise _SenderLost("The sender said something else than that it is ready.")
+        return self._process
+
+    def _answer(self, program: subprocess.Popen[bytes], line: bytes) -> bytes:
+        assert program.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
+        program.stdin.write(line)
+        return _line(program, self._most_s, f"The receiver did not answer within {self._most_s:g} s.")
 
     def close(self) -> None:
         """Safe while another thread runs a job: that one reads the end of the answer."""
@@ -128,3 +124,20 @@ class _Program:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def _line(program: subprocess.Popen[bytes], most_s: float, late: str) -> bytes:
+    """The next line that the program writes. ``late`` is the message when it takes longer than ``most_s``."""
+    stdout, ends = program.stdout, monotonic() + most_s
+    assert stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+    ready, found = select.poll(), b""
+    ready.register(stdout, select.POLLIN)
+    while not found.endswith(b"\n"):
+        left = ends - monotonic()
+        if left <= 0 or not ready.poll(left * 1_000):
+            raise _SenderLost(late)
+        piece = stdout.read(_MAX_ANSWER)
+        if not piece or len(found) > _MAX_ANSWER:
+            raise _SenderLost("The sender ended before it answered.")
+        found += piece
+    return found

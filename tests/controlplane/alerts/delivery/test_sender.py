@@ -152,6 +152,13 @@ def test_a_sender_that_hangs_is_killed_and_the_next_message_is_sent() -> None:
         senders.rest()
 
 
+def test_the_start_of_a_sender_is_not_part_of_the_receivers_time() -> None:
+    # The start takes longer: it imports apprise.
+    senders = Senders(LOOPBACK, most_s=0.4)
+    assert senders.run(job(f"mmost://chat.example.com/{TOKEN}", check=True)).state == "sent"
+    senders.rest()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count what a program allocates")
 def test_an_answer_without_end_fills_no_memory_and_the_next_message_is_sent(senders: Senders) -> None:
     with endless() as port:
