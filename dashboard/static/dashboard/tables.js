@@ -220,13 +220,16 @@
   copier.className = "copy";
   copier.tabIndex = -1; // "c" does the same with the keyboard
   copier.setAttribute("aria-label", "Copy");
+  const textOf = cell => (cell.dataset.copied || $("a", cell)?.textContent || cell.textContent).trim();
+  let copied = ""; // by the button, which shows a tick until the pointer is over another text
   const copy = async cell => {
-    const text = (cell.dataset.copied || $("a", cell)?.textContent || cell.textContent).trim();
+    const text = textOf(cell);
     try {
       await navigator.clipboard.writeText(text);
       const said = text.length > 200 ? "the text" : text;
       $("#announce").textContent = `Copied: ${cell.matches(".secret") ? "the token" : said}`;
       copier.dataset.done = "";
+      copied = text;
     } catch { // a browser permits the clipboard only over TLS
       getSelection().selectAllChildren($("a", cell) || cell);
       $("#announce").textContent = "Your browser does not permit this. The text is selected: press Ctrl C.";
@@ -235,7 +238,10 @@
   document.addEventListener("pointerover", e => {
     const cell = e.target instanceof Element && e.target.closest(COPIED);
     if (!cell || copier.parentNode === cell || !cell.textContent.trim()) return;
-    delete copier.dataset.done;
+    if (textOf(cell) !== copied) { // a live update that draws the row again leaves the tick
+      delete copier.dataset.done;
+      copied = "";
+    }
     cell.append(copier);
   });
   document.addEventListener("click", e => {
