@@ -26,7 +26,7 @@ from tests.faults.world import ENVIRONMENT
 from tests.waiting import NotInTime, wait_until
 from tools.demo.scenario import TUNING
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 #: What a busy machine gets for a heartbeat, an alert and a drawing.
 PATIENCE_S = 90.0

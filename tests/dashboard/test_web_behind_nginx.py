@@ -18,7 +18,7 @@ from tests.controlplane.web_process import database_url
 from tests.waiting import wait_until
 from tools.demo.processes import Process, Processes, free_port
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 ROOT = Path(__file__).parent.parent.parent
 CLIENTS = 60

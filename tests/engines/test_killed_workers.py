@@ -13,9 +13,6 @@ from tests.engines import work
 from tests.engines.test_engines import ROOT, RULES, environment, python_of, worker
 from tests.waiting import wait_until
 
-#: A test starts two workers, and waits a minute for each at most.
-pytestmark = pytest.mark.timeout(300)
-
 #: The dependency that refused admits now.
 OPENED = msgspec.structs.replace(
     RULES,

@@ -1,15 +1,11 @@
 """Twenty processes whose vendor goes down at once. ``make experiments`` plays the whole 30 s."""
 
-import pytest
-
 from tests.agents.retry_storm import LOAD_FACTOR
 from tools.experiments.storm_processes import CALLS, MORE_PER_S, storm
 
 UP_S, DOWN_S = 6.0, 10.0
 #: A pause of the machine may push the retries of two moments into one window: so many more per call.
 PAUSES = 0.1
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_fleet_of_processes_makes_at_most_1_2_attempts_per_call() -> None:

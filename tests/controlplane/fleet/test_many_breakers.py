@@ -41,7 +41,6 @@ def gateway_of_the_past() -> Any:
     return fleet.servers["pod-1"]
 
 
-@pytest.mark.timeout(240)
 async def test_250_pods_with_500_own_breakers_stop_no_other_pod(gateway: Any, database: Any) -> None:
     """Written as one batch, these rows took longer than a statement may."""
     fleet = gateway.fleet("production")

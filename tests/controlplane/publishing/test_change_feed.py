@@ -266,7 +266,6 @@ def no_pause_is_an_outage() -> None:
     """The published deadline stays: these agents decide nothing, and their whole policy is compared."""
 
 
-@pytest.mark.timeout(180)
 def test_an_agent_that_applied_a_revision_has_exactly_that_revision(text_limits: Any, redis_url: str) -> None:
     class Machine(Feed):
         store, url = text_limits, redis_url
