@@ -408,7 +408,8 @@ def _theirs_of_the_tier(
     edit: EntityEdit, as_of: Fields, now: Fields, after: Fields, state: State
 ) -> list[Theirs]:
     """Return what changed in quotas of its tier that become quotas of the tenant with this edit."""
-    if edit.kind != "tenant" or edit.shown_at is None:
+    # A tenant that is newer than the page was shown without a tier.
+    if edit.kind != "tenant" or edit.shown_at is None or not as_of:
         return []
     had, has, gets = (limits_in("quotas", fields).keys() for fields in (as_of, now, after))
     tiers = (as_of["tier"], as_of["tier"] if "tier" in edit.typed else now["tier"])
@@ -442,16 +443,12 @@ def _write(
 
 
 def _version_of(edit: EntityEdit) -> int:
-    return _version(edit.environment, edit.kind, edit.name)
+    if edit.kind not in _ROWS:
+        return 0
+    model, column = _ROWS[edit.kind]
+    rows = model._default_manager.filter(**{"environment_id": edit.environment, column: edit.name})
+    return int(rows.values_list("version", flat=True).first() or 0)
 
 
 def _action(edit: EntityEdit, found: Preview) -> str:
     return f"{edit.kind}.{'created' if found.before is None else 'set'}"
-
-
-def _version(environment: str, kind: str, name: str) -> int:
-    if kind not in _ROWS:
-        return 0
-    model, column = _ROWS[kind]
-    rows = model._default_manager.filter(**{"environment_id": environment, column: name})
-    return int(rows.values_list("version", flat=True).first() or 0)

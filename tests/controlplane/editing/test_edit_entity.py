@@ -354,3 +354,13 @@ def test_a_tier_that_another_person_changed_since_is_not_removed(pro: str, ada: 
     with pytest.raises(EditConflict):
         edits.remove_entity(base=head() + 5, **remove)
     edits.remove_entity(base=head(), **remove)
+
+
+@pytest.mark.parametrize(
+    "typed", [{"title": "New"}, {"tier": "pro"}, {"quotas": {"requests": {"limit": 5, "window_s": 60}}}]
+)
+def test_an_edit_of_a_revision_before_its_tenant_conflicts(pro: str, ada: Any, typed: dict[str, Any]) -> None:
+    before = head()
+    edits.create_tenant(environment=pro, tenant="newco", tier="pro", title="Newco", actor=BOB, **WHY)
+    edit = EntityEdit(environment=pro, kind="tenant", name="newco", typed=typed, base=before)
+    assert {each.unit for each in preview_edit(edit).theirs} >= {"title", "tier"}
