@@ -12,8 +12,8 @@ import redis
 
 from fuseboard.batching import fleet_leases
 from fuseboard.batching.demand import Demand, LimitRef
-from fuseboard.batching.fleet_leases import COOL_AFTER_S, LeasedDemand, Leases
-from fuseboard.batching.redis_question import Domain
+from fuseboard.batching.fleet_leases import COOL_AFTER_S, Lease, LeasedDemand, Leases
+from fuseboard.batching.redis_question import ADMITS, Domain, RedisAnswer, Reply
 from fuseboard.contract.policy import Limit, Policy, Tier
 from tests.agents.servers import PATIENT, Server, configured, running
 
@@ -107,6 +107,25 @@ def test_a_call_that_a_spent_lease_sends_to_redis_does_not_end_leases(
         leases._measure(supply, 500.0, sustained=500.0)
     leases.note(supply)
     assert supply.rate >= 250
+
+
+async def test_a_rate_that_falls_is_measured_once_at_the_renewal_of_a_lease(clock: Clock) -> None:
+    given: Any = None
+    leases = Leases(batcher=given, settlements=given, live_servers=lambda: 1, usable=lambda: True)
+    limit = Limit(name="requests", limit=1_000_000, window_ms=1_000, burst=1_000)
+    supply = LeasedDemand(
+        cast(Domain, given), Demand((LimitRef(limit, "requests"),), (1,), 0), given, lambda *_: None
+    )
+    answer = RedisAnswer(Reply(ADMITS, 0, 0, 0, "", []), granted=True, left=())
+    answer.calls, supply.rate = 600, 1_000.0
+    supply.lease = lease = Lease(supply, answer, clock.now, 1.0, given)
+    clock.now += 0.5
+    lease.tokens -= 100
+    leases._at_renewal_time(supply, lease)
+    # 200 calls per second are half of the way to 600, not three quarters to 400.
+    assert supply.rate == 600
+    assert supply.timer is not None
+    supply.timer.cancel()
 
 
 def test_a_model_agrees(clock: Clock, measure: Callable[[float], bool]) -> None:

@@ -234,13 +234,15 @@ class Leases:
         common = HOT_PER_S / self._live_servers()
         return min(ref.limit.lease_above or common for ref in demand.refs)
 
-    def renew(self, supply: LeasedDemand) -> None:
-        """Fetch the next lease in the background, if it is worth one and none is under way."""
+    def renew(self, supply: LeasedDemand, *, measured: bool = False) -> None:
+        """Fetch the next lease in the background, if it is worth one and none is under way.
+
+        ``measured``: its rate was measured just now.
+        """
         if supply.renewing or not self._usable():
             return
-        if supply.lease is not None:
-            # A lease that is spent early has no measurement yet, and would stay too small after every quiet
-            # moment. At its renewal time, this is the second measurement: a rate that fell goes down twice.
+        if supply.lease is not None and not measured:
+            # A lease that is spent early would otherwise stay too small after every quiet moment.
             self._measure_lease(supply, supply.lease)
         if not supply.is_hot(monotonic()) and not self._worth_an_early_lease(supply):
             return
@@ -317,7 +319,7 @@ class Leases:
         self._measure_lease(supply, lease)
         self._count(supply, lease)
         if spent:
-            self.renew(supply)
+            self.renew(supply, measured=True)
         supply.timer = asyncio.get_running_loop().call_later(
             max(0.0, lease.until - now), self._expire, supply, lease
         )
