@@ -21,7 +21,7 @@ from fuseboard.agent_api.arguments import (
 )
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.deprecation import warn_renamed
-from fuseboard.agent_api.options import Neutral, RequestOptions
+from fuseboard.agent_api.options import Neutral, RequestOptions, list_options
 from fuseboard.agent_api.pod_state import PodState
 from fuseboard.backlog.agent_backlogs import BacklogAgent, Backlogs
 from fuseboard.calling import deadline as deadlines
@@ -149,6 +149,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
             self._safely(partial(observer.decided, decision, monotonic() - begun))
         return decision
 
+    @list_options()
     def check(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Coroutine[Any, Any, Decision]:

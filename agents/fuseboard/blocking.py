@@ -30,7 +30,7 @@ from fuseboard.agent_api.cross_loop import CrossLoopAgent
 from fuseboard.agent_api.decorators import Decorators
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import Fallback, Step
-from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
 from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
 from fuseboard.agent_api.threads import ThreadCalls
@@ -114,6 +114,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
 
     # Decisions, in addition to those of ``ThreadCalls``
 
+    @list_options()
     async def aadmit_request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Decision:
@@ -121,12 +122,14 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         agent = await self._on_any_loop()
         return await agent.admit_request(tenant, cost, **options)
 
+    @list_options()
     async def aadmit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
         """``admit_call`` for a coroutine on any loop. Raises ``Refused``."""
         agent = await self._on_any_loop()
         return await agent.admit_call(dependency, **options)
 
     @async_block
+    @list_options()
     async def arequest(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[Decision]:
@@ -136,6 +139,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
             yield decision
 
     @async_block
+    @list_options()
     async def acall(
         self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]
     ) -> AsyncIterator[Permit]:
@@ -148,6 +152,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         async with agent.call(dependency, neutral=neutral, **options) as permit:
             yield permit
 
+    @list_options()
     def aretrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> Retrying:
         """``retrying`` for a coroutine on any loop, such as an asynchronous view."""
         return async_retrying(dependency, self._on_any_loop, arguments)
@@ -156,6 +161,7 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
         """``fallback`` for a coroutine on any loop: ``await chain.run(ask)``."""
         return Fallback(dependency, steps, lambda: self.retries)
 
+    @list_options()
     def acheck(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Coroutine[Any, Any, Decision]:

@@ -1,17 +1,23 @@
 """The options of a call are the same however it is made, and wrong ones raise at once."""
 
+import inspect
+import pydoc
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
+import fuseboard
 from fuseboard import Agent, Misconfigured, blocking
+from fuseboard.backlog.queue import Backlog
+from fuseboard.backlog.threads import BlockingBacklog
 from fuseboard.integrations import httpx as for_httpx
 from fuseboard.integrations import httpx2 as for_httpx2
 from fuseboard.integrations.requests import CallRefused, GuardedAdapter
 from fuseboard.settings import AgentSettings
 from fuseboard.testing import FakeAgent
+from fuseboard.testing.fake_backlog import FakeBacklog
 from tests.agents.alone import NOWHERE
 
 #: Every way to make a call, by its name. The agents are not started: wrong options raise before that.
@@ -79,3 +85,61 @@ def test_a_refused_request_explains_itself_in_its_text(kind: Any):
     decision = agent().allow_unasked(dependency="api")
     assert str(kind(decision, httpx2.Request("GET", "http://vendor"))) == decision.explain()
     assert kind(decision).decision is decision
+
+
+#: Functions that take options, and one option of each with its default.
+LISTED: dict[Callable[..., Any], str] = {
+    fuseboard.guard: "retry: bool = False",
+    Agent.call: "tier: str | None = None",
+    Agent.guard: "spend_quota: bool = False",
+    Agent.request: "wait_s: float | None = None",
+    Agent.retry: "idempotent: bool | None = None",
+    Agent.retrying: "preset: str | None = None",
+    Backlog.submit: "priority: int = 5",
+    BlockingBacklog.submit: "delay_s: float = 0.0",
+    FakeBacklog.submit: "max_tries: int | None = None",
+    blocking.Agent.aadmit_call: "cost: int = 1",
+    blocking.Agent.acall: "deadline_s: float | None = None",
+    blocking.Agent.admit_call: "tenant: str = ''",
+    blocking.Agent.admit_request: "subject: fuseboard.subject.Subject = ",
+    for_httpx.GuardedTransport: "retry: bool = False",
+    GuardedAdapter: "tenant: str = ''",
+}
+
+
+@pytest.mark.parametrize("function", LISTED, ids=lambda function: function.__qualname__)
+def test_help_lists_the_options_with_their_defaults(function: Callable[..., Any]):
+    text = pydoc.plain(pydoc.render_doc(function))
+    assert LISTED[function] in text
+    assert "Unpack" not in str(inspect.signature(function))
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (
+            lambda agent: agent.call("api", dead_line_s=3),
+            r"call\(\) got .* 'dead_line_s'. Did you mean 'deadline_s'",
+        ),
+        (
+            lambda agent: agent.retrying("api", presets="llm"),
+            r"retrying\(\) .* 'presets'. Did you mean 'preset'",
+        ),
+        (lambda agent: agent.backlog("api", maxjobs=3), r"backlog\(\) .* 'maxjobs'. Did you mean 'max_jobs'"),
+        (lambda agent: agent.guard("api", zzz=3), r"guard\(\) .* 'zzz'. It takes cost, costs, deadline_s"),
+    ],
+)
+def test_a_wrong_option_names_the_function_and_the_nearest_option(
+    ask: Callable[[FakeAgent], object], error: str
+):
+    with pytest.raises(TypeError, match=error):
+        ask(FakeAgent())
+
+
+@pytest.mark.parametrize("make", [FakeAgent, agent])
+async def test_a_wrong_argument_of_a_job_names_submit(make: Callable[[], Any]):
+    backlog = make().backlog("api")
+    with pytest.raises(TypeError, match=r"^submit\(\) got .* 'zzz'. It takes cost, .* priority, tenant$"):
+        await backlog.submit(b"", zzz=3)
+    with pytest.raises(TypeError, match=r"^submit\(\) got .* 'prority'. Did you mean 'priority'\?$"):
+        await backlog.submit(b"", prority=3)

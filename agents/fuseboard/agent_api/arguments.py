@@ -1,6 +1,7 @@
 """Checks of what callers pass: wrong use raises at once, and text from clients is made harmless."""
 
 from collections.abc import Mapping, Set
+from difflib import get_close_matches
 from math import isfinite
 
 from fuseboard.agent_api.options import CallOptions, RequestOptions, TransportOptions
@@ -31,7 +32,7 @@ TRANSPORT_NAMES = frozenset(TransportOptions.__annotations__)
 
 def check_request_options(options: RequestOptions) -> None:
     """Raise ``TypeError`` for an unknown option, and ``Misconfigured`` for an invalid one."""
-    check_names(options.keys(), REQUEST_NAMES)
+    check_names("admit_request", options.keys(), REQUEST_NAMES)
     check_wait(options.get("wait_s"))
     if (costs := options.get("costs")) is not None:
         check_costs(costs)
@@ -39,7 +40,7 @@ def check_request_options(options: RequestOptions) -> None:
 
 def check_call_options(options: CallOptions) -> None:
     """See ``check_request_options``."""
-    check_names(options.keys(), CALL_NAMES)
+    check_names("admit_call", options.keys(), CALL_NAMES)
     check_wait(options.get("wait_s"))
     check_tier(options.get("tier"))
     check_deadline(options.get("deadline_s"))
@@ -47,17 +48,20 @@ def check_call_options(options: CallOptions) -> None:
         check_costs(costs)
 
 
-def check_transport_options(options: TransportOptions) -> None:
+def check_transport_options(function: str, options: TransportOptions) -> None:
     """See ``check_request_options``."""
-    check_names(options.keys(), TRANSPORT_NAMES)
+    check_names(function, options.keys(), TRANSPORT_NAMES)
     check_wait(options.get("wait_s"))
     check_tier(options.get("tier"))
 
 
-def check_names(given: Set[str], known: frozenset[str]) -> None:
+def check_names(function: str, given: Set[str], known: frozenset[str]) -> None:
     """Raise ``TypeError`` for an unknown option, as Python does for the parameters of a function."""
     if not given <= known:
-        raise TypeError(f"got an unexpected keyword argument {min(given - known)!r}")
+        wrong = min(given - known)
+        nearest = get_close_matches(wrong, known, 1)
+        hint = f"Did you mean {nearest[0]!r}?" if nearest else f"It takes {', '.join(sorted(known))}"
+        raise TypeError(f"{function}() got an unexpected keyword argument {wrong!r}. {hint}")
 
 
 def check_name(kind: str, name: object) -> None:

@@ -13,7 +13,7 @@ from fuseboard.agent_api.arguments import CALL_NAMES, check_names
 from fuseboard.agent_api.blocks import AsyncBlock, async_block
 from fuseboard.agent_api.decorators import Decorators
 from fuseboard.agent_api.loop_agent import LoopAgent
-from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
 from fuseboard.agent_api.retry_api import AsyncRetries
 from fuseboard.agent_api.retrying import AsyncCalls, Attempt, BlockingAttempt
 from fuseboard.agent_api.threads import ThreadCalls
@@ -33,6 +33,7 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
     """The blocks of an agent on an event loop."""
 
     @async_block
+    @list_options()
     async def request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[Decision]:
@@ -45,6 +46,7 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         finally:
             self.finish(decision)
 
+    @list_options()
     def call(self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]) -> Block:
         """Guard one call: admit it, and report how the block ended. Raises ``Refused``.
 
@@ -56,7 +58,7 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         ``fuseboard.calling.outcomes`` for how the others are judged. ``tier`` and ``deadline_s`` are as
         in ``admit_call``.
         """
-        check_names(options.keys(), CALL_NAMES)
+        check_names("call", options.keys(), CALL_NAMES)
         return CallBlock(self, dependency, neutral, options)
 
     def _blocks(

@@ -6,7 +6,7 @@ from typing import TypeVar, Unpack
 
 from fuseboard.agent_api.context_managers import ContextManagers
 from fuseboard.agent_api.loop_agent import LoopAgent
-from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
 from fuseboard.agent_api.threads import Question, call_question, received, request_question, submit
 from fuseboard.calling.retries import Retries
 from fuseboard.contract.words import Outcome
@@ -39,11 +39,13 @@ class CrossLoopAgent(ContextManagers):
     def retries(self) -> Retries:
         return self._agent.retries
 
+    @list_options()
     async def admit_request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Decision:
         return await self._ask(request_question(self._agent, tenant, cost, options))
 
+    @list_options()
     async def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
         return await self._ask(call_question(self._agent, dependency, options))
 

@@ -13,7 +13,7 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 from fuseboard.agent_api.arguments import CALL_NAMES, check_name, check_names, check_tier
-from fuseboard.agent_api.options import BlockOptions, Given, Neutral
+from fuseboard.agent_api.options import BlockOptions, Given, Neutral, list_options
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NO_SUBJECT, Subject
 
@@ -138,6 +138,7 @@ class Decorators(ABC):
         options = GivenOptions({"wait_s": wait_s}, tenant=tenant, cost=cost, costs=costs, subject=subject)
         return self._decorator("request", options)
 
+    @list_options()
     def guard(
         self,
         dependency: str,
@@ -153,7 +154,7 @@ class Decorators(ABC):
         ``tenant``, ``cost`` and ``costs`` may be functions, as in ``limit``.
         """
         check_name("a dependency", dependency)
-        check_names(options.keys(), CALL_NAMES)
+        check_names("guard", options.keys(), CALL_NAMES)
         check_tier(options.get("tier"))
         # An exception class in ``neutral`` is callable, but never called.
         fixed: dict[str, Any] = {"dependency": dependency, "neutral": neutral, **options}

@@ -1,11 +1,13 @@
 """The options of requests and calls, each written once: every block, decorator and transport takes them."""
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar, get_args
 
-from fuseboard.subject import Subject
+from fuseboard.subject import NO_SUBJECT, Subject
 
 V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: Exceptions that say nothing about a dependency.
 Neutral: TypeAlias = tuple[type[Exception], ...]
@@ -65,3 +67,36 @@ class TransportOptions(PatienceOptions, total=False):
     retry: bool
     #: Repeating a request does no harm, even if the first one has arrived. ``None`` is what its method says.
     idempotent: bool | None
+
+
+#: The defaults of the options above that are not ``None``.
+_DEFAULTS = {
+    "cost": 1,
+    "neutral": (),
+    "retry": False,
+    "spend_quota": False,
+    "subject": NO_SUBJECT,
+    "tenant": "",
+}
+
+
+def list_options(**defaults: object) -> Callable[[F], F]:
+    """Decorator: ``help()`` shows the options of a function one by one, not ``**options: Unpack[...]``.
+
+    ``defaults`` has the defaults of options that are not in this module, unless they are ``None``.
+    """
+    known = _DEFAULTS | defaults
+
+    def listed(function: F) -> F:
+        signature = inspect.signature(function)
+        *parameters, options = signature.parameters.values()
+        (names,) = get_args(options.annotation)
+        for name, kind in names.__annotations__.items():
+            default = known.get(name)
+            parameters.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            )
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return function
+
+    return listed

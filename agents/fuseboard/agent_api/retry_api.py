@@ -5,10 +5,10 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequen
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
-from fuseboard.agent_api.arguments import check_name
+from fuseboard.agent_api.arguments import check_name, check_names
 from fuseboard.agent_api.decorators import is_asynchronous, refuse_unfinished
 from fuseboard.agent_api.fallbacks import Fallback, Step
-from fuseboard.agent_api.options import CallOptions, Neutral
+from fuseboard.agent_api.options import CallOptions, Neutral, list_options
 from fuseboard.agent_api.retrying import (
     AsyncCalls,
     Attempt,
@@ -48,6 +48,7 @@ class RetryArguments(CallOptions, total=False):
     shrink: Shrink
 
 
+_RETRY_NAMES = frozenset(RetryArguments.__annotations__)
 #: The arguments that are for the attempts together; the others are for each block.
 _TOGETHER = frozenset({"deadline_s", "on", "idempotent", "preset", "shrink"})
 
@@ -55,8 +56,7 @@ _TOGETHER = frozenset({"deadline_s", "on", "idempotent", "preset", "shrink"})
 def _policy(dependency: str, arguments: RetryArguments) -> Policy:
     check_name("a dependency", dependency)
     given = cast(dict[str, Any], arguments)
-    if unknown := given.keys() - RetryArguments.__annotations__.keys():
-        raise TypeError(f"retrying() got an unexpected argument {sorted(unknown)[0]!r}")
+    check_names("retrying", given.keys(), _RETRY_NAMES)
     if (preset := given.get("preset")) is not None and preset not in RETRY_PRESETS:
         raise Misconfigured(f"preset is one of {', '.join(RETRY_PRESETS)}, not {preset!r}")
     return Policy(
@@ -69,6 +69,7 @@ def _policy(dependency: str, arguments: RetryArguments) -> Policy:
 class RetryDecorator(ABC):
     """``retry``, the same for both kinds of agents."""
 
+    @list_options()
     def retry(
         self, dependency: str, **arguments: Unpack[RetryArguments]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -113,6 +114,7 @@ class RetryDecorator(ABC):
 class AsyncRetries(RetryDecorator):
     """``retrying`` of an agent whose blocks are async."""
 
+    @list_options()
     def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> Retrying:
         """The attempts of one call: ``async for attempt in agent.retrying(name): async with attempt: ...``
 

@@ -15,7 +15,7 @@ from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import BlockingFallback, Step
 from fuseboard.agent_api.loop_agent import LoopAgent
-from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions
+from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
 from fuseboard.agent_api.retry_api import RetryArguments, blocking_retrying
 from fuseboard.agent_api.retrying import BlockingRetrying
 from fuseboard.contract.words import Outcome
@@ -42,17 +42,20 @@ class ThreadCalls:
 
     # Requests that enter a service
 
+    @list_options()
     def admit_request(self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]) -> Decision:
         """See ``fuseboard.Agent.admit_request``."""
         agent = self._agent_now()
         return self._ask(agent, request_question(agent, tenant, cost, options))
 
+    @list_options()
     def check(self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]) -> Decision:
         """Deprecated: the name of ``admit_request`` in release 0.1."""
         warn_renamed("blocking.Agent.check", "blocking.Agent.admit_request")
         return self.admit_request(tenant, cost, **options)
 
     @blocking_block
+    @list_options()
     def request(
         self, tenant: str | None, cost: int = 1, **options: Unpack[RequestOptions]
     ) -> Iterator[Decision]:
@@ -67,12 +70,14 @@ class ThreadCalls:
 
     # Calls that leave a service
 
+    @list_options()
     def admit_call(self, dependency: str, **options: Unpack[CallOptions]) -> Permit:
         """See ``fuseboard.Agent.admit_call``. Raises ``Refused``."""
         agent = self._agent_now()
         return self._ask(agent, call_question(agent, dependency, options))
 
     @blocking_block
+    @list_options()
     def call(
         self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]
     ) -> Iterator[Permit]:
@@ -92,6 +97,7 @@ class ThreadCalls:
         permit.end_stream()
         agent.report(permit, Outcome.OK, monotonic() - started)
 
+    @list_options()
     def retrying(self, dependency: str, **arguments: Unpack[RetryArguments]) -> BlockingRetrying:
         """See ``fuseboard.Agent.retrying``: ``for attempt in agent.retrying(name): with attempt: ...``"""
         return blocking_retrying(dependency, self, self._agent_now().retries, arguments)

@@ -32,7 +32,7 @@ class BacklogAgent(BacklogHost):
         """
         from fuseboard.backlog.options import Options
 
-        return self.backlogs.get(dependency, Options(**options))
+        return self.backlogs.get(dependency, Options.read(options))
 
 
 class Backlogs:
@@ -100,4 +100,4 @@ class ThreadBacklogs:
         from fuseboard.backlog.options import Options
         from fuseboard.backlog.threads import BlockingBacklog
 
-        return BlockingBacklog(self._started, dependency, Options(**options))
+        return BlockingBacklog(self._started, dependency, Options.read(options))

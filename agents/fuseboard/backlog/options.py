@@ -1,11 +1,11 @@
 """How a backlog queues and bounds its jobs, and checks of what callers pass."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from secrets import token_hex
 from typing import TypedDict
 
-from fuseboard.agent_api.arguments import check_costs, check_seconds
+from fuseboard.agent_api.arguments import check_costs, check_names, check_seconds
 from fuseboard.contract.backlog_figures import MAX_BYTES, MAX_JOBS
 from fuseboard.contract.words import is_subject
 from fuseboard.errors import Misconfigured
@@ -45,6 +45,12 @@ class JobArguments(TypedDict, total=False):
     delay_s: float
     deadline_s: float | None
     max_tries: int | None
+
+
+_OPTION_NAMES, _JOB_NAMES = (
+    frozenset(OptionArguments.__annotations__),
+    frozenset(JobArguments.__annotations__),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,12 @@ class Options:
                 raise Misconfigured(f"{name} must be a whole number from {least} to {most}, not {value!r}")
         for name, (shortest, longest) in spans.items():
             check_seconds(name, getattr(self, name), shortest, longest)
+
+    @staticmethod
+    def read(arguments: OptionArguments) -> "Options":
+        """Read the arguments of ``backlog``. Raises ``Misconfigured``; ``TypeError`` for an unknown one."""
+        check_names("backlog", arguments.keys(), _OPTION_NAMES)
+        return Options(**arguments)
 
     def difference(self, other: "Options") -> str:
         """The names of the options that differ."""
@@ -171,6 +183,12 @@ class NewJob:
         if type(self.tries) is not int or not 1 <= self.tries <= self.options.max_tries:
             raise Misconfigured(f"max_tries must be 1 to {self.options.max_tries}, not {self.max_tries!r}")
 
+    @staticmethod
+    def read(options: Options, payload: bytes | str, arguments: JobArguments) -> "NewJob":
+        """Read the arguments of ``submit``. Raises ``Misconfigured``; ``TypeError`` for an unknown one."""
+        check_names("submit", arguments.keys(), _JOB_NAMES)
+        return NewJob(options, payload, **arguments)
+
     @property
     def delay_us(self) -> int:
         return int(self.delay_s * 1e6)
@@ -179,3 +197,7 @@ class NewJob:
     def deadline_us(self) -> int:
         """The time until the deadline; 0 without one."""
         return int(self.deadline_s * 1e6) if self.deadline_s is not None else 0
+
+
+#: The default of each argument of ``submit``.
+JOB_DEFAULTS = {one.name: one.default for one in fields(NewJob) if one.default is not MISSING}

@@ -7,10 +7,11 @@ from typing import Unpack
 
 from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.agent_api.options import list_options
 from fuseboard.backlog.envelopes import Envelopes
 from fuseboard.backlog.host import JobAgent
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
-from fuseboard.backlog.options import JobArguments, NewJob, Options, check_id
+from fuseboard.backlog.options import JOB_DEFAULTS, JobArguments, NewJob, Options, check_id
 from fuseboard.backlog.pump import STOP_S, Pump
 from fuseboard.backlog.renewal import DRIFT, Renewal
 from fuseboard.backlog.scripts import CANCEL, REVIVE, BacklogScripts, Granted
@@ -59,6 +60,7 @@ class Backlog:
 
     # Clients
 
+    @list_options(**JOB_DEFAULTS)
     async def submit(self, payload: bytes | str, **job: Unpack[JobArguments]) -> Submitted:
         """Queue a job. With a ``job_id``, submitting again changes nothing and is safe after every error.
 
@@ -67,8 +69,9 @@ class Backlog:
         job that was not handed out within this time expires. Raises ``Refused`` (``backlog_full``,
         ``store_unavailable``, or a quota) and ``Misconfigured``.
         """
+        new = NewJob.read(self.options, payload, job)
         self._bind()
-        return await self._submitting.submit(NewJob(self.options, payload, **job))
+        return await self._submitting.submit(new)
 
     async def cancel(self, job_id: str) -> bool:
         """Cancel a job; ``False`` when it is unknown or has ended.

@@ -11,10 +11,11 @@ from time import monotonic
 from typing import Any, TypeVar, Unpack
 
 from fuseboard.agent_api.arguments import check_seconds
+from fuseboard.agent_api.options import list_options
 from fuseboard.agent_api.threads import refuse_loops, submit
 from fuseboard.backlog.host import BacklogHost
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
-from fuseboard.backlog.options import JobArguments, Options
+from fuseboard.backlog.options import JOB_DEFAULTS, JobArguments, Options
 from fuseboard.backlog.queue import MAX_WAIT_S, Backlog
 from fuseboard.backlog.workers import Value, check_work
 from fuseboard.errors import Misconfigured, StoreUnavailable
@@ -39,6 +40,7 @@ class BlockingBacklog:
         self._agent_now = agent
         self._stopped: set[threading.Event] = set()
 
+    @list_options(**JOB_DEFAULTS)
     def submit(self, payload: bytes | str, **job: Unpack[JobArguments]) -> Submitted:
         """See ``Backlog.submit``."""
         return self._ask(lambda backlog: backlog.submit(payload, **job))

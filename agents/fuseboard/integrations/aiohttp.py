@@ -27,7 +27,7 @@ import aiohttp
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_transport_options
-from fuseboard.agent_api.options import TransportOptions
+from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
 from fuseboard.calling.outcomes import judge_permitted, outcome_of
@@ -60,8 +60,9 @@ class GuardedMiddleware:
     If a request would be refused, it waits, provided that the refusal ends within ``wait_s`` seconds.
     """
 
+    @list_options()
     def __init__(self, agent: Agent, *, dependency: str, **options: Unpack[TransportOptions]) -> None:
-        check_transport_options(options)
+        check_transport_options("GuardedMiddleware", options)
         self._agent, self._dependency = agent, dependency
         self._options = call_options(options)
         self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_name, check_transport_options
-from fuseboard.agent_api.options import TransportOptions
+from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.errors import Misconfigured
 from fuseboard.integrations.guarded_request import RequestRefused
@@ -33,6 +33,7 @@ _AIOHTTP = (
 )
 
 
+@list_options()
 def guard(client: C, agent: Agent | BlockingAgent, name: str, **options: Unpack[TransportOptions]) -> C:
     """Guard every request of ``client`` as a call to the dependency ``name``, and return the client.
 
@@ -49,7 +50,7 @@ def guard(client: C, agent: Agent | BlockingAgent, name: str, **options: Unpack[
     guarded already.
     """
     check_name("a dependency", name)
-    check_transport_options(options)
+    check_transport_options("guard", options)
     package, kind = _kind(client)
     if package in _MODELS:
         _guard_model_client(package, client, agent, name, options)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_transport_options
-from fuseboard.agent_api.options import TransportOptions
+from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
@@ -52,7 +52,7 @@ class Guard(Generic[Transport]):
     _agent: Agent | BlockingAgent
 
     def __init__(self, dependency: str, transport: Any, options: TransportOptions) -> None:
-        check_transport_options(options)
+        check_transport_options(type(self).__name__, options)
         self._dependency, self._transport = dependency, transport
         self._options = call_options(options)
         self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
@@ -115,6 +115,7 @@ class AsyncGuard(Guard[Transport]):
 
     _agent: Agent
 
+    @list_options()
     def __init__(
         self,
         agent: Agent,
@@ -208,6 +209,7 @@ class BlockingGuard(Guard[Transport]):
 
     _agent: BlockingAgent
 
+    @list_options()
     def __init__(
         self,
         agent: BlockingAgent,

@@ -27,7 +27,7 @@ import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from fuseboard.agent_api.arguments import check_transport_options
-from fuseboard.agent_api.options import TransportOptions
+from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent
 from fuseboard.calling import deadline
 from fuseboard.calling.classification import Verdict, known_repeatable
@@ -64,6 +64,7 @@ class GuardedAdapter(BaseAdapter):
     If a request would be refused, it waits, provided that the refusal ends within ``wait_s`` seconds.
     """
 
+    @list_options()
     def __init__(
         self,
         agent: Agent,
@@ -73,7 +74,7 @@ class GuardedAdapter(BaseAdapter):
         **options: Unpack[TransportOptions],
     ) -> None:
         super().__init__()
-        check_transport_options(options)
+        check_transport_options("GuardedAdapter", options)
         self._agent, self._dependency = agent, dependency
         self._options = call_options(options)
         self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")

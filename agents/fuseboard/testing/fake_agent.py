@@ -19,7 +19,7 @@ from fuseboard.agent_api.arguments import (
 from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.context_managers import Block, ContextManagers
 from fuseboard.agent_api.loop_agent import LoopAgent
-from fuseboard.agent_api.options import CallOptions, Neutral
+from fuseboard.agent_api.options import CallOptions, Neutral, list_options
 from fuseboard.agent_api.retrying import Attempt, BlockingAttempt
 from fuseboard.agent_api.threads import Question, ThreadCalls, refuse_loops
 from fuseboard.calling import deadline
@@ -201,6 +201,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     def refuse_job(self, dependency: str, tenant: str, refusal: Refusal) -> NoReturn:
         raise Refused(self._note(refusal, tenant=tenant, dependency=dependency))
 
+    @list_options()
     def call(self, dependency: str, *, neutral: Neutral = (), **options: Unpack[CallOptions]) -> Block:
         block = super().call(dependency, neutral=neutral, **options)
         return _Ended(self, block)

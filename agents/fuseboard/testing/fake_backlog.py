@@ -9,8 +9,10 @@ from typing import Any, NoReturn, Unpack, cast
 from msgspec import Struct
 
 from fuseboard.agent_api.arguments import check_name, check_seconds
+from fuseboard.agent_api.options import list_options
 from fuseboard.backlog.jobs import Depth, Job, Result, Submitted
 from fuseboard.backlog.options import (
+    JOB_DEFAULTS,
     LONGEST_DELAY_S,
     JobArguments,
     NewJob,
@@ -130,9 +132,10 @@ class FakeBacklog:
 
     # Clients
 
+    @list_options(**JOB_DEFAULTS)
     async def submit(self, payload: bytes | str, **job: Unpack[JobArguments]) -> Submitted:
         options = self.options
-        new = NewJob(options, payload, **job)
+        new = NewJob.read(options, payload, job)
         job_id, tenant = new.job_id, new.tenant
         self._refuse_as_scripted(tenant)
         jobs, size = self._depth(), sum(len(job.payload) for job in self._jobs.values())
@@ -356,7 +359,7 @@ class FakeBacklogs:
 
     def backlog(self, dependency: str, **options: Unpack[OptionArguments]) -> FakeBacklog:
         check_name("a dependency", dependency)
-        wanted = Options(**options)
+        wanted = Options.read(options)
         known = self._backlogs.setdefault(dependency, FakeBacklog(self, dependency, wanted))
         if different := known.options.difference(wanted):
             raise Misconfigured(
