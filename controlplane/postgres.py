@@ -1,7 +1,7 @@
 """Postgres as the clock, the bell and the lock of every process: its time, NOTIFY, and advisory locks."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, cast
@@ -25,6 +25,8 @@ _DJANGO_OPTIONS = {"pool", "server_side_binding", "isolation_level", "assume_rol
 _NAMED = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
 _LOCK = "SELECT pg_try_advisory_lock(%s)"
 _LOCK_NAMED = "SELECT pg_try_advisory_lock(hashtext(%s))"
+#: The number of rows that one statement deletes.
+_MAX_DELETED = 20_000
 
 
 def conninfo(purpose: str, *, direct: bool = False, statement_timeout_ms: int = 0) -> str:
@@ -95,6 +97,22 @@ def postgres_now() -> datetime:
     with connection.cursor() as cursor:
         cursor.execute("SELECT statement_timestamp()")
         return cast(tuple[datetime], cursor.fetchone())[0]
+
+
+def delete_rows(table: str, condition: str, values: Sequence[Any]) -> int:
+    """Delete the rows that meet the condition, a part per statement; returns how many.
+
+    ``table`` and ``condition`` are SQL of the caller, and the table has an ``id``.
+    """
+    statement = f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {condition} LIMIT %s)"  # noqa: S608
+    deleted = 0
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute(statement, [*values, _MAX_DELETED])
+            count = int(cursor.rowcount)
+            deleted += count
+            if count < _MAX_DELETED:
+                return deleted
 
 
 def notify(channel: str, payload: dict[str, Any]) -> None:

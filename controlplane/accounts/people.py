@@ -19,7 +19,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
 from controlplane.errors import NotFound
 from controlplane.policies.models import Environment
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import is_slug
 
 INVITED = timedelta(days=3)
@@ -97,7 +97,7 @@ def switch_person(*, username: str, active: bool, reason: str, actor: Actor) -> 
 
     Activation revokes too: a person deactivated with SQL, or by version 0.1.0, still has both.
     """
-    _check_reason(reason)
+    check_reason(reason)
     with _changing(username, actor, "user.switched_on" if active else "user.switched_off", reason) as user:
         if not active:
             _keep_an_admin(user, "active")
@@ -110,7 +110,7 @@ def switch_person(*, username: str, active: bool, reason: str, actor: Actor) -> 
 
 def log_out_everywhere(*, username: str, reason: str, actor: Actor) -> int:
     """End every session of a person; return how many there were."""
-    _check_reason(reason)
+    check_reason(reason)
     with _changing(username, actor, "user.logged_out", reason) as user:
         return logins.close_logins(user)
 
@@ -120,7 +120,7 @@ def send_new_link(*, username: str, reason: str, actor: Actor, valid: timedelta 
 
     The identity at the provider is disconnected. The next one with the same verified address is connected.
     """
-    _check_reason(reason)
+    check_reason(reason)
     with _changing(username, actor, "user.link_made", reason) as user:
         if user.email:
             # Only processes with pages have this table among their models.
@@ -130,7 +130,7 @@ def send_new_link(*, username: str, reason: str, actor: Actor, valid: timedelta 
 
 def remove_second_factor(*, username: str, reason: str, actor: Actor) -> None:
     """Remove a lost second factor: the password alone is enough again, and all sessions end."""
-    _check_reason(reason)
+    check_reason(reason)
     with _changing(username, actor, "user.second_factor_removed", reason) as user:
         Authenticator.objects.filter(user=user).delete()
         logins.close_logins(user)
@@ -205,12 +205,6 @@ def _check_service_roles(problems: Problems, given: ServiceRoles) -> None:
             )
         if role not in OF_SERVICE:
             problems.add("service_roles", f"Choose one of: {', '.join(OF_SERVICE)}.")
-
-
-def _check_reason(reason: str) -> None:
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
 
 
 def _fields(user: User) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from controlplane.audit.record import record
 from controlplane.errors import NameTaken, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.postgres import notify, transaction_lock
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import is_slug
 
 LONGEST = timedelta(days=366)
@@ -133,9 +133,7 @@ def rotate_token(
 
 def revoke_token(*, selector: str, reason: str, actor: Actor) -> None:
     """Refuse the token from now on; gateways are notified at once."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         row = token_of(selector)
         type(row).objects.filter(pk=row.pk).update(revoked_at=Now())

@@ -12,7 +12,7 @@ from controlplane.audit.models import Entry
 from controlplane.audit.record import record
 from controlplane.audit_export.models import Export
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 #: Refusals of one entry before it can be left out: with the pauses between them, 2 and a half minutes.
 MIN_ATTEMPTS = 4
@@ -23,9 +23,7 @@ def skip_refused(*, target: str, environment: str, sequence: int, reason: str, a
 
     Raises ``NotFound`` or ``InvalidEdit``.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         row = Export.objects.select_for_update().filter(pk=target).first()
         refusals = dict(row.refusals) if row is not None else {}

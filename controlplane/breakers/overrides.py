@@ -13,7 +13,7 @@ from controlplane.breakers.tickets import ticket_problem
 from controlplane.editing.revise import Revision, revise
 from controlplane.errors import NotFound
 from controlplane.policies.models import Dependency, Environment
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import OverrideMode
 
 LONGEST = timedelta(hours=24)
@@ -92,9 +92,7 @@ def extend_override(
 
 def end_override(*, environment: str, dependency: str, reason: str, actor: Actor) -> int:
     """End the override: the breaker is automatic again. Raises ``NotFound`` when there is none."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with revise(environment=environment, actor=actor, reason=reason, needs_approval=False) as revision:
         before = _end_current(_dependency(environment, dependency), by=actor.name)
         if before is None:
@@ -106,9 +104,7 @@ def end_override(*, environment: str, dependency: str, reason: str, actor: Actor
 
 def reset_breaker(*, environment: str, dependency: str, reason: str, actor: Actor) -> int:
     """Close the breaker and clear its counts. Ends the present override, if there is one."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with revise(
         environment=environment, actor=actor, reason=reason, resets_breaker=dependency, needs_approval=False
     ) as revision:

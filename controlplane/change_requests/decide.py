@@ -30,7 +30,7 @@ from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.history import ROWS_PER_STATEMENT
 from controlplane.schedules.edits import keep_schedule
 from controlplane.schedules.models import Needs
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +69,7 @@ def approve(
 
 def reject(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
     """Reject another person's request, with a reason. Authors withdraw their own requests."""
-    _check_reason(reason)
+    check_reason(reason)
     with pending(environment, request, actor) as row:
         _approver(row, actor)
         _end(row, RequestState.REJECTED, actor, reason)
@@ -78,7 +78,7 @@ def reject(*, environment: str, request: int, reason: str, actor: Actor) -> Chan
 
 def withdraw(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
     """Withdraw your own request."""
-    _check_reason(reason)
+    check_reason(reason)
     with pending(environment, request, actor) as row:
         if row.persons and person_of(actor) not in row.persons:
             raise NotYours("Only its author can withdraw it. Reject it, with a reason.")
@@ -88,7 +88,7 @@ def withdraw(*, environment: str, request: int, reason: str, actor: Actor) -> Ch
 
 def withdraw_for_another(*, environment: str, request: int, reason: str, actor: Actor) -> ChangeRequest:
     """Withdraw the request of a person who is deactivated or loses a role. An admin decides it."""
-    _check_reason(reason)
+    check_reason(reason)
     with pending(environment, request, actor) as row:
         _end(row, RequestState.WITHDRAWN, actor, reason)
     return row
@@ -258,9 +258,3 @@ def _end(row: ChangeRequest, state: RequestState, actor: Actor, reason: str) -> 
     gate.note(row, f"change_request.{state}", actor, reason)
     ended.labels(state).inc()
     log.info("change_request.ended", environment=row.environment, request=row.pk, state=str(state))
-
-
-def _check_reason(reason: object) -> None:
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()

@@ -17,7 +17,7 @@ from controlplane.errors import NotFound
 from controlplane.fleet.live import LIVE_STATES
 from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import DrillKind
 
 LONGEST_MINUTES = 60
@@ -70,9 +70,7 @@ def begin_drill(
 
 def end_drill(*, environment: str, drill: int, reason: str, actor: Actor) -> Drill:
     """End it early. Raises ``NotFound`` when it is not under way."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         row = under_way(environment).select_for_update().filter(pk=drill).first()
         if row is None:

@@ -11,7 +11,7 @@ from controlplane.errors import NotFound
 from controlplane.fleet.live import figures
 from controlplane.fleet.models import GatewayOrder, OrderKind, Server
 from controlplane.policies.document import environment_of
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 
 def forget_pod(*, environment: str, server: str, reason: str, actor: Actor) -> None:
@@ -62,7 +62,5 @@ def lift_freeze(*, environment: str, reason: str, actor: Actor) -> None:
 
 
 def _checked(environment: str, reason: str) -> str:
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     return environment_of(environment).slug

@@ -20,6 +20,7 @@ from redis.cluster import RedisCluster
 
 from controlplane.fleet.models import Event, EventKind
 from controlplane.policies.models import Environment
+from controlplane.postgres import delete_rows
 from controlplane.reconciliation.models import AllowedAlone, Copying
 from controlplane.reconciliation.naming import Named, Names, capacity_of
 from controlplane.redis.scripts import PATIENT_S, limits
@@ -114,18 +115,8 @@ def note_problem(problem: str) -> None:
 
 def forget(now: datetime | None = None) -> int:
     """Delete rows that Redis does not keep any more either; returns their number."""
-    now, deleted = now or timezone.now(), 0
-    while True:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "DELETE FROM reconciliation_allowedalone WHERE id IN (SELECT id FROM"
-                " reconciliation_allowedalone WHERE copied_at < %s LIMIT 20000)",
-                [now - KEPT],
-            )
-            gone = int(cursor.rowcount)
-        deleted += gone
-        if gone < 20_000:
-            return deleted
+    now = now or timezone.now()
+    return delete_rows("reconciliation_allowedalone", "copied_at < %s", [now - KEPT])
 
 
 def erase_tenant(environment: str, tenant: str) -> int:

@@ -16,7 +16,7 @@ from controlplane.publishing.models import Ahead
 from controlplane.publishing.publish import read_head
 from controlplane.publishing.unknown_revisions import UnknownRevision, largest_near, unknown_revisions
 from controlplane.redis.scripts import PATIENT_S, limits
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 from fuseboard.contract.policy import ConfigHead
 
 
@@ -36,9 +36,7 @@ def raise_epoch(*, environment: str, reason: str, actor: Actor, ignore_pods: boo
     can report any number. Raises ``InvalidEdit`` without a reason, and ``redis.RedisError`` when Redis does
     not answer.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     stored = read_head(limits(deadline_s=PATIENT_S), environment)
     with transaction.atomic():
         acting(actor)

@@ -14,7 +14,7 @@ from controlplane.editing.plans import difference, plan_from_document
 from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.schedules.models import Needs, Schedule, ScheduleState
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 
 #: The furthest time that a change can be scheduled for.
 LONGEST = timedelta(days=400)
@@ -106,9 +106,7 @@ def keep_schedule(
 
 def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Actor) -> Schedule:
     """Cancel a scheduled change. Raises ``NotFound``, and ``InvalidEdit`` when it is not waiting."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         acting(actor)
         row = _locked(environment, schedule)
@@ -122,9 +120,7 @@ def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Acto
 
 def acknowledge_failure(*, environment: str, schedule: int, reason: str, actor: Actor) -> Schedule:
     """Acknowledge a failed change, which ends its alert."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         acting(actor)
         row = _locked(environment, schedule)

@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from controlplane.fleet.live import FIGURES_FRESH_FOR
 from controlplane.fleet.models import Figures
+from controlplane.postgres import delete_rows
 from controlplane.usage.models import Demand, RuleDemand
 from controlplane.usage.tables import RULES, TABLES, TENANTS, Table
 
@@ -42,8 +43,6 @@ _RATES = {
     "refused": ("refused_per_s",),
     "shadow": ("shadow_per_s",),
 }
-#: How many rows one statement deletes.
-_AT_ONCE = 20_000
 
 
 def sample(now: datetime | None = None) -> int:
@@ -91,12 +90,11 @@ def roll_up(now: datetime | None = None) -> None:
 def forget(now: datetime | None = None) -> int:
     """Delete what is older than its retention; returns the number of rows."""
     now = now or timezone.now()
-    deleted = 0
-    with connection.cursor() as cursor:
-        for grain_s, kept_s in kept().items():
-            for table in TABLES:
-                deleted += _forget(cursor, table, [grain_s, now - timedelta(seconds=kept_s), _AT_ONCE])
-    return deleted
+    return sum(
+        delete_rows(table.name, "grain_s = %s AND at < %s", [grain_s, now - timedelta(seconds=kept_s)])
+        for grain_s, kept_s in kept().items()
+        for table in TABLES
+    )
 
 
 def erase_tenant(environment: str, tenant: str) -> int:
@@ -107,16 +105,6 @@ def erase_tenant(environment: str, tenant: str) -> int:
         model.objects.filter(environment=environment, tenant=tenant).delete()[0]
         for model in (Demand, RuleDemand)
     )
-
-
-def _forget(cursor: Any, table: Table, which: list[Any]) -> int:
-    deleted = 0
-    while True:
-        cursor.execute(table.forget, which)
-        gone = int(cursor.rowcount)
-        deleted += gone
-        if gone < _AT_ONCE:
-            return deleted
 
 
 def kept() -> dict[int, int]:

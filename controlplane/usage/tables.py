@@ -40,15 +40,6 @@ class Table:
         """  # noqa: S608
 
     @property
-    def forget(self) -> str:
-        """Takes the length of spans, what they must be older than, and how many at most."""
-        return f"""
-            DELETE FROM {self.name} WHERE id IN (
-                SELECT id FROM {self.name} WHERE grain_s = %s AND at < %s LIMIT %s
-            )
-        """  # noqa: S608
-
-    @property
     def _into(self) -> str:
         return f"INSERT INTO {self.name} ({_list(self.of)}, grain_s, at, {_list(self.counts)})"
 

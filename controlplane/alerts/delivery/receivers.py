@@ -24,7 +24,7 @@ from controlplane.alerts.people.routing import routes_of
 from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.policies.models import Environment
-from controlplane.validation import Problems, is_printable
+from controlplane.validation import Problems, check_reason, is_printable
 from fuseboard.contract.words import is_slug
 
 #: Receivers of one environment. Each message goes to all of them.
@@ -86,7 +86,7 @@ def add_receiver(
 
 def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -> None:
     """Remove it with its log of deliveries. Raises ``NotFound``, or ``InvalidEdit`` while a route uses it."""
-    _check(reason)
+    check_reason(reason)
     with transaction.atomic():
         # Before the receiver, as an edit of a route does: that one may name it at this moment.
         Environment.objects.select_for_update().filter(pk=environment).first()
@@ -100,7 +100,7 @@ def remove_receiver(*, environment: str, name: str, reason: str, actor: Actor) -
 
 def change_secret(*, environment: str, name: str, reason: str, actor: Actor) -> str:
     """A new secret. The old one signs too for 24 hours. Raises ``NotFound`` or ``InvalidEdit``."""
-    _check(reason)
+    check_reason(reason)
     with transaction.atomic():
         row = _locked(environment, name)
         if not is_webhook(row.url):
@@ -116,7 +116,7 @@ def change_secret(*, environment: str, name: str, reason: str, actor: Actor) -> 
 
 def enable_receiver(*, environment: str, name: str, reason: str, actor: Actor) -> None:
     """Send news again to a receiver that answered 410. Raises ``NotFound``."""
-    _check(reason)
+    check_reason(reason)
     with transaction.atomic():
         row = _locked(environment, name)
         row.disabled_because = ""
@@ -126,7 +126,7 @@ def enable_receiver(*, environment: str, name: str, reason: str, actor: Actor) -
 
 def set_weekly(*, environment: str, name: str, weekly: bool, reason: str, actor: Actor) -> None:
     """Send the weekly summary to it, or not any more. Raises ``NotFound`` or ``InvalidEdit``."""
-    _check(reason)
+    check_reason(reason)
     with transaction.atomic():
         row = _locked(environment, name)
         if weekly and scheme_of(row.url) in PAGERS:
@@ -180,12 +180,6 @@ def _wrong_for_apprise(url: str) -> str | None:
     finally:
         senders.rest()
     return None if result.state == "sent" else result.said
-
-
-def _check(reason: str) -> None:
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
 
 
 def _locked(environment: str, name: str) -> Receiver:

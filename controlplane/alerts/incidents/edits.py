@@ -16,7 +16,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.postgres import transaction_lock
-from controlplane.validation import Problems, is_printable
+from controlplane.validation import Problems, check_reason, is_printable
 from fuseboard.contract.words import is_slug
 
 #: Notes and steps of one incident.
@@ -99,9 +99,7 @@ def merge_incident(*, environment: str, number: int, into: int, reason: str, act
 
 def split_alert(*, environment: str, number: int, alert: int, reason: str, actor: Actor) -> Incident:
     """Move an alert, with all of its episodes in this incident, into a new incident."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         transaction_lock(EVALUATION_LOCK, environment)
         source = _locked(environment, number)
@@ -139,9 +137,7 @@ def split_alert(*, environment: str, number: int, alert: int, reason: str, actor
 
 def close_incident(*, environment: str, number: int, reason: str, actor: Actor) -> Incident:
     """Close it, also while alerts fire: they then open no other one before they are resolved."""
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         transaction_lock(EVALUATION_LOCK, environment)
         incident = _locked(environment, number)

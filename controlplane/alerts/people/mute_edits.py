@@ -16,7 +16,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.postgres import postgres_now
-from controlplane.validation import Problems
+from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import is_subject
 
 LONGEST = timedelta(days=7)
@@ -97,9 +97,7 @@ def end_mute(*, environment: str, number: int, reason: str, actor: Actor, only_p
 
     Raises ``NotFound``, or ``InvalidEdit`` for a period of a mute that is not weekly, or does not apply now.
     """
-    problems = Problems()
-    problems.reason(reason)
-    problems.settle()
+    check_reason(reason)
     with transaction.atomic():
         now = postgres_now()
         row = not_ended(environment, now).select_for_update().filter(pk=number).first()

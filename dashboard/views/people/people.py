@@ -23,7 +23,7 @@ from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.models import Server
 from controlplane.phrases import count
 from controlplane.policies.models import Dependency, Environment
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 from dashboard.edit_form import EditForm, chosen_form, run_edit
 from dashboard.forms import TextField
 from dashboard.tables.table_files import rows_listed
@@ -119,9 +119,7 @@ class PersonForm(PeopleForm):
                 return _person(self.request, name, link=link)
 
     def _cancel_lost(self) -> list[Waiting]:
-        problems = Problems()
-        problems.reason(self.cleaned_data["reason"])
-        problems.settle()
+        check_reason(self.cleaned_data["reason"])
         return cancel_lost(reader=self.request.user, **self.common)
 
     def _after(self) -> str:
