@@ -325,7 +325,7 @@ class _Resolving:
                 self.errors.add(0, f"templates.{template}", f"A limit of {kind} {name} still follows it.")
             if kind not in ("tier", "tenant"):
                 continue
-            if kind == "tenant" and fields["tier"] in lost:
+            if kind == "tenant" and fields.get("tier") in lost:
                 self.errors.add(0, f"tiers.{fields['tier']}", f"Tenant {name} still has this tier.")
             for limit, columns in limits_in("quotas", fields).items():
                 if columns.get("dependency") in gone:
