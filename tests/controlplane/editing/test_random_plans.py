@@ -88,7 +88,7 @@ def test_a_plan_is_resolved_or_refused(present: State, document: dict[str, Any],
 def test_a_new_tenant_without_a_valid_tier_is_named_also_when_a_tier_is_removed(
     present: State, tenant: dict[str, Any]
 ) -> None:
-    kept = {name: {} for kind, name in present if kind == "tier" and name != "gold"}
+    kept: dict[str, Any] = {name: {} for kind, name in present if kind == "tier" and name != "gold"}
     plan = plan_from_document({"tiers": kept, "tenants": {"new": tenant}})
     with pytest.raises(PlanErrors) as refused:
         resolve("production", plan, dict(present), prune=True)
