@@ -158,6 +158,8 @@ if "pytest_django" in sys.modules:
         connection.close()
         for known in (settings.DATABASES["default"], connection.settings_dict):
             known["NAME"] = migrated.TEST_DATABASE
+            # Two seconds are short for a Postgres that waits for a busy machine.
+            known["OPTIONS"] = known["OPTIONS"] | {"connect_timeout": int(PATIENCE_S)}
         with django_db_blocker.unblock():
             database.prepare()
 

@@ -19,6 +19,8 @@ PRIMARIES = 3
 #: busy machine, or a test would see failovers it did not ask for.
 NODE_TIMEOUT_MS = 1500
 DOWN_AFTER_MS = 1500
+#: A Sentinel that was paused for 2 s trusts its clock no more, and orders no failover for 30 s ("TILT").
+PAUSED_S = 30 + 15
 
 _COMMON = """
 bind 127.0.0.1
@@ -261,9 +263,13 @@ class Watched:
 
     def settle(self) -> None:
         """Wait until every Sentinel knows the others, and the replica is one, in step."""
-        wait_until(lambda: all(self._informed(sentinel) for sentinel in self.sentinels))
+        within_s = 2 * PAUSED_S
+        wait_until(lambda: all(self._informed(sentinel) for sentinel in self.sentinels), within_s=within_s)
         replica = next(server for server in self.data if server is not self.primary())
-        wait_until(lambda: replica.client.info("replication").get("master_link_status") == "up")
+        wait_until(
+            lambda: replica.client.info("replication").get("master_link_status") == "up",
+            within_s=within_s,
+        )
 
     def primary(self) -> Member:
         host_and_port = self.sentinels[0].client.execute_command(

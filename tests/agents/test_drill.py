@@ -13,7 +13,7 @@ from fuseboard import Agent, AgentSettings
 from fuseboard.contract.sync import Drill, SyncRequest, SyncResponse
 from fuseboard.contract.words import DrillKind, Mode
 from tests.agents.gateways import FakeGateway, gateway_running
-from tests.agents.servers import POLICY, SHORT_DEADLINE, Server, configured, running
+from tests.agents.servers import POLICY, SHORT_DEADLINE, Server, configured, give, running
 from tests.waiting import eventually
 
 
@@ -54,10 +54,12 @@ async def test_it_ends_by_itself_and_comes_back_by_a_ramp(limits: redis.Redis, r
 async def test_a_slow_redis_is_found_out_as_it_would_be_and_charges_nothing(
     limits: redis.Redis, redis_url: str
 ):
-    async with running(redis_url, configuration=configured(SHORT_DEADLINE)) as server:
-        await ask(server, 1)
+    configuration = configured()
+    async with running(redis_url, configuration=configuration) as server:
+        await ask(server, 20)  # the bucket is full again, and forgotten, after 20 s
         (key,) = limits.keys("fb1:production:{t:*}:quota:requests")
         charged = limits.get(key)
+        give(configuration, SHORT_DEADLINE, revision=8)
         pretend(server, DrillKind.SLOW)
         assert server.admission.health.mode is Mode.SHARED
         while server.admission.health.mode is not Mode.LOCAL:

@@ -7,8 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from fuseboard import Agent, AlreadyDone, ClaimLost, InProgress, Misconfigured, 
 from fuseboard.integrations.idempotency import request_of
 from fuseboard.settings import AgentSettings
 from fuseboard.testing import FakeAgent
-from tests.waiting import wait_until
+from tests.waiting import eventually, wait_until
 
 ENVIRONMENT = "once"
 KEYS = f"fb1:{ENVIRONMENT}:*:idempotency"
@@ -38,13 +37,6 @@ def clean(limits: redis.Redis) -> None:
 async def agent(redis_url: str) -> AsyncIterator[Agent]:
     async with Agent(settings=settings(redis_url)) as started:
         yield started
-
-
-async def eventually(holds: Callable[[], object], within_s: float = 5.0) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until
-        await asyncio.sleep(0.01)
 
 
 def enters(agent: blocking.Agent) -> bool:
@@ -106,14 +98,14 @@ class TestDeliveries:
 
     async def test_two_deliveries_at_once_do_the_work_once(self, agent: Agent) -> None:
         ran: list[int] = []
-        began = asyncio.Event()
+        began, ends = asyncio.Event(), asyncio.Event()
 
         async def deliver(number: int) -> str:
             try:
                 async with agent.once("order-paid", "evt-1"):
                     ran.append(number)
                     began.set()
-                    await asyncio.sleep(0.3)
+                    await ends.wait()
             except InProgress as busy:
                 return f"busy: {busy.retry_after_s > 0}"
             return "done"
@@ -121,6 +113,7 @@ class TestDeliveries:
         first = asyncio.create_task(deliver(1))
         await began.wait()
         assert await asyncio.gather(deliver(2), deliver(3)) == ["busy: True", "busy: True"]
+        ends.set()
         assert (await first, ran) == ("done", [1])
         assert agent.resilience()["once"]["running"] == 2
 
@@ -138,7 +131,7 @@ class TestEnds:
         began = asyncio.Event()
 
         async def work() -> None:
-            async with agent.once("order-paid", "evt-1", lease_s=1):
+            async with agent.once("order-paid", "evt-1", lease_s=4):
                 began.set()
                 await asyncio.Event().wait()
 
@@ -158,15 +151,14 @@ class TestEnds:
             except InProgress:
                 return False
 
-        until = time.monotonic() + 5
-        while not await again():
-            assert time.monotonic() < until
+        await eventually(again, "the end of the lease")
 
-    async def test_a_lease_is_renewed_while_the_block_runs(self, agent: Agent) -> None:
-        async with agent.once("order-paid", "evt-1", lease_s=1) as run:
-            until = time.monotonic() + 2.5
-            while time.monotonic() < until:  # a busy event loop: only the thread renews
-                sum(range(10_000))
+    async def test_a_lease_is_renewed_while_the_block_runs(self, agent: Agent, limits: redis.Redis) -> None:
+        async with agent.once("order-paid", "evt-1", lease_s=6) as run:
+            [key] = limits.keys(KEYS)
+            before = limits.dump(key)
+            # A busy event loop: only the thread renews.
+            wait_until(lambda: limits.dump(key) != before, "a renewal")
             run.check()
             with pytest.raises(InProgress):
                 async with agent.once("order-paid", "evt-1"):
@@ -224,7 +216,7 @@ class TestOtherAgents:
         code = (
             "import time; from fuseboard import blocking; from fuseboard.settings import AgentSettings\n"
             f"settings = AgentSettings(redis_url={redis_url!r}, environment={ENVIRONMENT!r})\n"
-            "with blocking.Agent(settings=settings).once('order-paid', 'evt-1', lease_s=1):\n"
+            "with blocking.Agent(settings=settings).once('order-paid', 'evt-1', lease_s=4):\n"
             "    print('began', flush=True); time.sleep(60)\n"
         )
         with (
@@ -236,7 +228,7 @@ class TestOtherAgents:
             with pytest.raises(InProgress), agent.once("order-paid", "evt-1"):
                 pytest.fail("entered")
             os.kill(process.pid, signal.SIGKILL)
-            wait_until(lambda: enters(agent), "the lease ends", within_s=10)
+            wait_until(lambda: enters(agent), "the lease ends")
 
     def test_without_redis_nothing_begins(self) -> None:
         agent = blocking.Agent(settings=AgentSettings(redis_url="redis://127.0.0.1:1", server="shop-1"))

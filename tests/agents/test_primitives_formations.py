@@ -16,13 +16,14 @@ from fuseboard import Agent, AgentSettings, LockLost, LockTaken, StoreUnavailabl
 from fuseboard.contract import keys
 from fuseboard.primitives import idempotency as records
 from fuseboard.primitives.store_thread import ANSWER_S
-from tests.agents.redis_topologies import DOWN_AFTER_MS, Cluster, Member, Watched
+from tests.agents.redis_topologies import DOWN_AFTER_MS, PAUSED_S, Cluster, Member, Watched
 from tests.agents.shop import KEY, Shop, client_of, order
 from tests.agents.test_cluster import Migration
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)
 #: Noticed, agreed on, and carried out, on a machine that is busy meanwhile. Locks and leases last longer.
-FAILOVER_S = DOWN_AFTER_MS / 1000 + 12
+FAILOVER_S = DOWN_AFTER_MS / 1000 + PAUSED_S
 LONG_S = 4 * FAILOVER_S
 NAMES = tuple(f"report-{number}" for number in range(12))
 #: What a caller gets while no server can be asked.
@@ -218,7 +219,7 @@ class TestSentinels:
                 )
             return False
 
-        await eventually(demoted, "another primary", within_s=3 * FAILOVER_S, every_s=0.1)
+        await eventually(demoted, "another primary", within_s=2 * FAILOVER_S, every_s=0.1)
 
     async def test_a_lock_is_kept_over_a_failover(self, watched: Watched):
         async with pod(watched.url) as agent:

@@ -19,11 +19,12 @@ from fuseboard.store.sentinel_store import SentinelStore
 from fuseboard.store.sentinels import Sentinels
 from fuseboard.store.store import Reply
 from tests.agents.published import publish
-from tests.agents.redis_topologies import DOWN_AFTER_MS, Member, Watched, free_ports
+from tests.agents.redis_topologies import DOWN_AFTER_MS, PAUSED_S, Member, Watched, free_ports
 from tests.agents.servers import TUNING, Server, configured, running
 from tests.agents.windows import worst_window
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)
 #: No decision without Redis: what is admitted was admitted there.
 STRICT = Limit(
     name="requests",
@@ -40,7 +41,7 @@ POLICY = Policy(
     tuning=msgspec.structs.replace(TUNING, probe_interval_ms=60_000),
 )
 #: Noticed by the Sentinels, agreed on, carried out, told; and a machine that is busy meanwhile.
-FAILOVER_S = DOWN_AFTER_MS / 1000 + 12
+FAILOVER_S = DOWN_AFTER_MS / 1000 + PAUSED_S
 
 
 class Load:
@@ -74,7 +75,7 @@ async def test_a_demoted_primary_is_left_at_once(watched: Watched):
         load = Load([server])
         try:
             await counting(load)
-            await eventually(lambda: _failed_over(watched, before), within_s=3 * FAILOVER_S)
+            await eventually(lambda: _failed_over(watched, before), within_s=2 * FAILOVER_S)
             await eventually(lambda: _name_of(server, watched) is watched.primary(), within_s=FAILOVER_S)
             await eventually(lambda: server.admission.mode is Mode.SHARED, within_s=FAILOVER_S)
             await counting(load)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH
 from tests.controlplane.gateway.manual_gateway import TurnedClock, beat, known_tokens, ready_gateway
-from tests.controlplane.gateway.wire import BEARER, JSON, WITHIN_S, request, wire
+from tests.controlplane.gateway.wire import BEARER, JSON, KEEP_ALIVE_S, WITHIN_S, let_pass, request, wire
 from tests.waiting import eventually
 
 BAD = {
@@ -177,12 +177,14 @@ async def test_expect_100_continue_is_answered():
 
 
 async def test_a_connection_with_heartbeats_stays_open_and_an_idle_one_is_closed():
-    async with wire(ready_gateway(token_burst=10_000), keep_alive_s=0.5) as connect:
+    async with wire(ready_gateway(token_burst=10_000)) as connect:
         connection = await connect()
         for _ in range(4):
             await connection.send(request())
             assert (await connection.answer())[0] == 200
-            await asyncio.sleep(0.2)
+            [protocol] = connect.made
+            let_pass(protocol, 0.4 * KEEP_ALIVE_S)
+        let_pass(protocol, 0.6 * KEEP_ALIVE_S)
         assert await connection.is_closed()
 
 

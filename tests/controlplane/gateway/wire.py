@@ -15,6 +15,7 @@ from fuseboard.contract.sync import SYNC_PATH
 from tests.controlplane.gateway.manual_gateway import TOKEN, beat, ready_gateway
 
 WITHIN_S = 20
+KEEP_ALIVE_S = 75
 JSON = "Content-Type: application/json"
 BEARER = f"Authorization: Bearer {TOKEN}"
 
@@ -25,6 +26,13 @@ def request(body=None, *fields, start=f"POST {SYNC_PATH} HTTP/1.1", usual=(BEARE
     sized = (f"Content-Length: {len(body)}",) if length else ()
     head = "\r\n".join((start, "Host: gateway", *usual, *sized, *fields))
     return head.encode("latin-1") + b"\r\n\r\n" + body
+
+
+def let_pass(protocol, seconds):
+    """Let a connection of ``served`` look at its deadlines as if so much time had passed."""
+    protocol._since -= seconds
+    protocol._timer.cancel()
+    protocol._look()
 
 
 class Connection:
@@ -91,7 +99,7 @@ async def served(config):
 
 
 @asynccontextmanager
-async def wire(gateway=None, *, keep_alive_s=75, **limits):
+async def wire(gateway=None, *, keep_alive_s=KEEP_ALIVE_S, **limits):
     """Opens connections to a gateway that runs as in production, apart from these limits."""
     app = GatewayApp(gateway or ready_gateway())
     config = gateway_config(app, app.count_refusal, limits=replace(LIMITS, **limits))

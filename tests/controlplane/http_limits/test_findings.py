@@ -1,13 +1,13 @@
 """The attacks of docs/security_review.md on framing and deadlines, sent as bytes, at gateway and web."""
 
-import asyncio
 from contextlib import suppress
 
 import pytest
 
-from tests.controlplane.gateway.wire import request, wire
-from tests.controlplane.http_limits.clients import GET, HEAD, SOON_S, refusals, web_wire
+from tests.controlplane.gateway.wire import let_pass, request, wire
+from tests.controlplane.http_limits.clients import GET, HEAD, refusals, web_wire
 from tests.controlplane.http_limits.test_http_order import upgrade
+from tests.waiting import eventually
 
 SMUGGLED = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -39,23 +39,20 @@ async def test_finding_9_a_head_is_answered_before_the_request_behind_it():
 
 
 async def test_finding_10_silent_and_trickling_connections_end(serve):
-    async def trickle(connection):
-        with suppress(ConnectionError):
-            for letter in b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 10_000:
-                connection.writer.write(bytes([letter]))
-                await connection.writer.drain()
-                await asyncio.sleep(SOON_S / 20)
-
-    async with serve(head_s=SOON_S) as connect:
+    head_s, trickle = 60.0, b"GET /healthz HTTP/1.1\r\nX: yyyy"
+    async with serve(head_s=head_s) as connect:
         silent = [await connect() for _ in range(15)]
         slow = [await connect() for _ in range(15)]
-        writing = [asyncio.create_task(trickle(connection)) for connection in slow]
+        await eventually(lambda: len(connect.made) == 30)
+        for letter in trickle:
+            for connection in slow:
+                await connection.send(bytes([letter]))
+            for protocol in connect.made:
+                let_pass(protocol, head_s / len(trickle))
         for connection in silent:
             assert await connection.is_closed()
         for connection in slow:
             assert (await connection.answer())[0] == 408
-        for task in writing:
-            task.cancel()
 
 
 @pytest.mark.parametrize(

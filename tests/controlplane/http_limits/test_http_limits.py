@@ -9,7 +9,7 @@ import pytest
 from controlplane.fleet.status_client import PATH as FLEET_PATH
 from fuseboard.contract.sync import MAX_BODY_BYTES
 from tests.controlplane.gateway.manual_gateway import beat
-from tests.controlplane.gateway.wire import request, wire
+from tests.controlplane.gateway.wire import KEEP_ALIVE_S, let_pass, request, wire
 from tests.controlplane.http_limits.clients import GET, SOON_S, post, scripted
 from tests.waiting import eventually
 
@@ -87,12 +87,12 @@ async def test_an_idle_connection_is_closed_whatever_newlines_it_sends(serve):
 
 
 async def test_a_connection_in_use_stays_open(serve):
-    async with serve(keep_alive_s=SOON_S, head_s=SOON_S, body_s=SOON_S) as connect:
+    async with serve(head_s=KEEP_ALIVE_S, body_s=KEEP_ALIVE_S) as connect:
         connection = await connect()
         for _ in range(8):
             await connection.send(GET)
             assert (await connection.answer())[0] == 200
-            await asyncio.sleep(SOON_S / 4)
+            let_pass(connect.made[0], KEEP_ALIVE_S / 4)
 
 
 # Bodies.
@@ -183,10 +183,11 @@ async def test_a_slow_body_within_the_limits_is_read():
 
 async def test_an_application_may_wait_for_its_client_to_leave():
     """A deadline for bodies is no deadline for answers."""
-    async with scripted(body_s=SOON_S, head_s=SOON_S, keep_alive_s=SOON_S) as (connect, app):
+    async with scripted() as (connect, app):
         connection = await connect()
         await connection.send(post(0, path="/wait"))
-        await asyncio.sleep(2 * SOON_S)
+        await eventually(lambda: app.waiting)
+        let_pass(connect.made[0], 10 * KEEP_ALIVE_S)
         app.go_on.set()
         assert (await connection.answer())[0] == 200
 
