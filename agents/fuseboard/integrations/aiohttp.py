@@ -20,32 +20,20 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import monotonic
-from typing import Unpack
+from typing import Any, Unpack
 
 import aiohttp
 
 from fuseboard.agent import Agent
-from fuseboard.agent_api.arguments import check_transport_options
 from fuseboard.agent_api.options import TransportOptions, list_options
-from fuseboard.calling import deadline
-from fuseboard.calling.classification import Verdict, known_repeatable
-from fuseboard.calling.outcomes import judge_permitted, outcome_of
-from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.vendor_codes import code_in
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
-from fuseboard.errors import Refused
 from fuseboard.integrations.guarded_request import (
     GuardedRequest,
+    GuardedSender,
     RequestRefused,
-    call_options,
     headers_bound_s,
-    may_have_code,
-    note_unused_retries,
-    paused,
-    report_by_status_soon,
-    reported,
 )
 from fuseboard.integrations.http_bodies import MAX_BYTES
 
@@ -54,81 +42,58 @@ class CallRefused(RequestRefused, aiohttp.ClientConnectionError):
     """The request was not sent. ``decision`` says why, and when to try again."""
 
 
-class GuardedMiddleware:
+class GuardedMiddleware(GuardedSender):
     """With a ``tenant``, that tenant's quotas on the dependency apply too.
 
     If a request would be refused, it waits, provided that the refusal ends within ``wait_s`` seconds.
     """
 
+    _refused = CallRefused
+
     @list_options()
     def __init__(self, agent: Agent, *, dependency: str, **options: Unpack[TransportOptions]) -> None:
-        check_transport_options("GuardedMiddleware", options)
-        self._agent, self._dependency = agent, dependency
-        self._options = call_options(options)
-        self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
+        self._configure(agent, dependency, options)
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        one = GuardedRequest(self._call(request))
-        while True:
-            one.begin()
-            try:
-                permit = await self._agent.admit_call(self._dependency, **self._options)
-            except BaseException as error:
-                before: aiohttp.ClientResponse | None = one.not_admitted(error)
-                if before is not None:
-                    return before
-                if isinstance(error, Refused):
-                    raise CallRefused(error.decision, request) from None
-                raise
-            one.admitted()
-            started = monotonic()
-            try:
-                async with asyncio.timeout(headers_bound_s(permit)):
-                    response = await handler(request)
-            except BaseException as error:
-                self._agent.report(permit, judge_permitted(permit, error)[0])
-                if not one.failed(error):
-                    raise
-            else:
-                verdict = await self._verdict(permit, response, monotonic() - started)
-                if not one.answered(verdict) or not await _replaced(one, response):
-                    return response
-            if not await paused(one):
-                last: aiohttp.ClientResponse = one.last()
-                return last
-
-    def _call(self, request: aiohttp.ClientRequest) -> RetriedCall | None:
-        if not self._retry:
-            note_unused_retries(self._agent, self._dependency)
         # A file or a generator cannot be sent again.
-        if not self._retry or not isinstance(request.body, bytes | aiohttp.BytesPayload):
-            return None
-        return RetriedCall(
-            self._agent.retries,
-            self._dependency,
-            until=deadline.until(),
-            idempotent=self._idempotent if self._idempotent is not None else known_repeatable(request),
-            one_request=True,
-        )
+        repeats = isinstance(request.body, bytes | aiohttp.BytesPayload)
+        response: aiohttp.ClientResponse = await self._exchange(request, handler, repeats=repeats)
+        return response
 
-    async def _verdict(self, permit: Permit, response: aiohttp.ClientResponse, elapsed_s: float) -> Verdict:
-        answer = _Answer(response.status, response.headers)
-        code = ""
-        if may_have_code(answer) and _is_short(response):
-            report_by_status_soon(self._agent, permit, answer)
+    async def _send(
+        self, request: aiohttp.ClientRequest, given: aiohttp.ClientHandlerType, permit: Permit
+    ) -> aiohttp.ClientResponse:
+        async with asyncio.timeout(headers_bound_s(permit)):
+            return await given(request)
+
+    def _head(self, answer: aiohttp.ClientResponse) -> "_Answer":
+        return _Answer(answer.status, answer.headers)
+
+    def _is_readable(self, answer: aiohttp.ClientResponse) -> bool:
+        return _is_short(answer)
+
+    async def _code(self, answer: aiohttp.ClientResponse) -> str:
+        try:
+            return code_in(json.loads(await answer.read()))
+        except (ValueError, RecursionError):
+            return ""
+
+    def _succeed(self, permit: Permit, answer: Any, elapsed_s: float, request: Any, given: Any) -> None:
+        self._agent.report(permit, Outcome.OK, elapsed_s)
+
+    async def _replaced(self, one: GuardedRequest, answer: aiohttp.ClientResponse) -> bool:
+        read = _Read(whole=_is_short(answer))
+        if read.whole:
             try:
-                code = code_in(json.loads(await response.read()))
-            except (ValueError, RecursionError):
-                code = ""
+                await answer.read()
+            except Exception as error:
+                read.error = error
             except BaseException:
-                reported(self._agent, permit, answer, "")
+                one.dropped()
                 raise
-        verdict = reported(self._agent, permit, answer, code)
-        if outcome_of(verdict) is Outcome.OK:
-            self._agent.report(permit, Outcome.OK, elapsed_s)
-        return verdict
+        return one.replaces(answer, read)
 
 
 @dataclass(frozen=True)
@@ -143,20 +108,6 @@ class _Answer:
 class _Read:
     whole: bool
     error: Exception | None = None
-
-
-async def _replaced(one: GuardedRequest, response: aiohttp.ClientResponse) -> bool:
-    """Whether the next attempt may replace this answer. It is read whole then, so the connection is free."""
-    read = _Read(whole=_is_short(response))
-    if read.whole:
-        try:
-            await response.read()
-        except Exception as error:
-            read.error = error
-        except BaseException:
-            one.dropped()
-            raise
-    return one.replaces(response, read)
 
 
 def _is_short(response: aiohttp.ClientResponse) -> bool:

@@ -1,20 +1,24 @@
 """One request of a client, its permit and its attempts: what all transports share.
 
-Nothing here sends or waits, except ``slept``. Nothing here knows a library: their responses have the same
-``status_code`` and ``headers``.
+Nothing here knows a library. A transport implements the steps of ``GuardedSender``.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from time import monotonic
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from fuseboard.agent import Agent
+from fuseboard.agent_api.arguments import check_transport_options
 from fuseboard.agent_api.options import CallOptions, TransportOptions
 from fuseboard.blocking import Agent as BlockingAgent
-from fuseboard.calling.classification import Verdict, classify_answer
+from fuseboard.calling import deadline
+from fuseboard.calling.classification import Verdict, classify_answer, known_repeatable
 from fuseboard.calling.failures import cooldown_of, is_noted, kind_of_answer, note_failure
-from fuseboard.calling.outcomes import outcome_of, settle_answered
+from fuseboard.calling.outcomes import judge_permitted, outcome_of, settle_answered
 from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.retries import Retries
 from fuseboard.calling.vendor_codes import NEVER_AGAIN
@@ -57,21 +61,6 @@ class ModelCallRefused(RequestRefused):
         # The clients of OpenAI and Anthropic have the same arguments.
         super(FuseboardError, self).__init__(message=decision.explain(), request=request)  # type: ignore[call-arg]
         self.decision, self.had_slot = decision, False
-
-
-def call_options(options: TransportOptions) -> CallOptions:
-    """The options of each attempt of a transport."""
-    found: CallOptions = {"tenant": options.get("tenant", ""), "wait_s": options.get("wait_s")}
-    if (tier := options.get("tier")) is not None:
-        found["tier"] = tier
-    return found
-
-
-def note_unused_retries(agent: Agent | BlockingAgent, dependency: str) -> None:
-    """A transport without ``retry`` sends each request once, whatever the policy allows."""
-    retries: Retries | None = getattr(agent, "retries", None)  # an agent of a test may have none
-    if retries is not None:
-        retries.note_unused(dependency, "each request is sent once; pass retry=True")
 
 
 class GuardedRequest:
@@ -176,21 +165,6 @@ def headers_bound_s(permit: Permit) -> float | None:
     return max(permit.timeout_s, permit.parts.first_s)
 
 
-def may_have_code(response: Any) -> bool:
-    """A 429 for an account without money must not stop the fleet: only its body says so."""
-    return response.status_code in _MAY_NAME_THE_ACCOUNT and "json" in (
-        response.headers.get("content-type") or ""
-    )
-
-
-def reported(agent: Agent | BlockingAgent, permit: Permit, response: Any, code: str) -> Verdict:
-    """Report an answer that is no success. The body of a success may still break off."""
-    verdict = classify_answer(response.status_code, response.headers, code)
-    if outcome_of(verdict) is not Outcome.OK:
-        report_verdict(agent, permit, verdict)
-    return verdict
-
-
 def report_verdict(agent: Agent | BlockingAgent, permit: Permit, verdict: Verdict) -> None:
     """Report an answer that is no success, or an error event in the stream of a good one."""
     outcome = outcome_of(verdict)
@@ -201,12 +175,163 @@ def report_verdict(agent: Agent | BlockingAgent, permit: Permit, verdict: Verdic
     agent.report(permit, outcome, cooldown_ms=cooldown_of(verdict))
 
 
-def report_by_status_soon(agent: Agent | BlockingAgent, permit: Permit, response: Any) -> None:
+class GuardedSender(ABC):
+    """Sends the requests of a client: admits each attempt, and reports how it ended, exactly once.
+
+    The steps are coroutines, so that they are written once for both kinds of clients. Those of a
+    ``BlockingSender`` block, and never wait for a loop: ``run_blocking`` runs them.
+    """
+
+    #: The error of a refused request.
+    _refused: type[RequestRefused]
+    _agent: Any
+    _pause: Callable[[GuardedRequest], Awaitable[bool]] = staticmethod(paused)
+
+    def _configure(self, agent: Agent | BlockingAgent, dependency: str, options: TransportOptions) -> None:
+        check_transport_options(type(self).__name__, options)
+        self._agent, self._dependency = agent, dependency
+        self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
+        #: The options of each attempt.
+        self._options: CallOptions = {"tenant": options.get("tenant", ""), "wait_s": options.get("wait_s")}
+        if (tier := options.get("tier")) is not None:
+            self._options["tier"] = tier
+
+    async def _exchange(self, request: Any, given: Any, *, repeats: bool) -> Any:
+        """Send a request, and return the answer. ``repeats``: its body can be sent again."""
+        one = GuardedRequest(self._retried_call(request, repeats))
+        while True:
+            one.begin()
+            try:
+                permit = await self._admit()
+            except BaseException as error:
+                if (before := one.not_admitted(error)) is not None:
+                    return before
+                if isinstance(error, Refused):
+                    raise self._refused(error.decision, request) from None
+                raise
+            one.admitted()
+            started = monotonic()
+            try:
+                answer = await self._send(request, given, permit)
+            except BaseException as error:
+                self._agent.report(permit, judge_permitted(permit, error)[0])
+                if not one.failed(error):
+                    raise
+            else:
+                elapsed_s = monotonic() - started
+                verdict = await self._judge(permit, answer)
+                if outcome_of(verdict) is Outcome.OK:
+                    self._succeed(permit, answer, elapsed_s, request, given)
+                if not one.answered(verdict, final=self._is_final(answer)):
+                    return self._response(answer)
+                if not await self._replaced(one, answer):
+                    return self._response(answer)
+            if not await self._pause(one):
+                return one.last()
+
+    def _retried_call(self, request: Any, repeats: bool) -> RetriedCall | None:
+        """The attempts of a request; ``None`` for one that is sent once."""
+        retries: Retries | None = getattr(self._agent, "retries", None)  # an agent of a test may have none
+        if not self._retry and retries is not None:
+            # Each request is sent once, whatever the policy allows.
+            retries.note_unused(self._dependency, "each request is sent once; pass retry=True")
+        if not self._retry or not repeats:
+            return None
+        return RetriedCall(
+            self._agent.retries,
+            self._dependency,
+            until=deadline.until(),
+            idempotent=self._idempotent if self._idempotent is not None else known_repeatable(request),
+            one_request=True,
+        )
+
+    async def _judge(self, permit: Permit, answer: Any) -> Verdict:
+        """Judge an answer, and report it unless it is a success, whose body may still break off."""
+        code, response = "", self._head(answer)
+        # A 429 for an account without money must not stop the fleet: only its body says so.
+        named = response.status_code in _MAY_NAME_THE_ACCOUNT
+        if named and "json" in (response.headers.get("content-type") or "") and self._is_readable(answer):
+            _report_by_status_soon(self._agent, permit, response)
+            try:
+                code = await self._code(answer)
+            except BaseException:
+                _reported(self._agent, permit, response, "")
+                raise
+        return _reported(self._agent, permit, response, code)
+
+    async def _admit(self) -> Permit:
+        permit: Permit = await self._agent.admit_call(self._dependency, **self._options)
+        return permit
+
+    @abstractmethod
+    async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
+        """Send one attempt, within the time of its permit. ``given``: what the client passed beside it."""
+
+    @abstractmethod
+    async def _code(self, answer: Any) -> str:
+        """Read the vendor's code in the body of an answer; empty when there is none."""
+
+    @abstractmethod
+    async def _replaced(self, one: GuardedRequest, answer: Any) -> bool:
+        """Whether the next attempt may replace this answer. Its connection is free then."""
+
+    @abstractmethod
+    def _succeed(self, permit: Permit, answer: Any, elapsed_s: float, request: Any, given: Any) -> None:
+        """The answer is a success: report it, at once or at the end of its body."""
+
+    def _head(self, answer: Any) -> Any:
+        """The ``status_code`` and ``headers`` of an answer."""
+        return answer
+
+    def _is_readable(self, answer: Any) -> bool:
+        """The body is short, and belongs to no reader yet."""
+        return True
+
+    def _is_final(self, answer: Any) -> bool:
+        """The body belongs to the caller already."""
+        return False
+
+    def _response(self, answer: Any) -> Any:
+        """The answer for the caller."""
+        return answer
+
+
+async def _slept(one: GuardedRequest) -> bool:
+    return slept(one)
+
+
+class BlockingSender(GuardedSender):
+    """Sends the requests of a client for threads."""
+
+    _pause = staticmethod(_slept)
+
+    async def _admit(self) -> Permit:
+        permit: Permit = self._agent.admit_call(self._dependency, **self._options)
+        return permit
+
+
+def run_blocking(steps: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that blocks, and waits for no loop."""
+    try:
+        steps.send(None)
+    except StopIteration as ended:
+        return ended.value
+    raise RuntimeError("a blocking client cannot wait for an event loop")
+
+
+def _reported(agent: Agent | BlockingAgent, permit: Permit, response: Any, code: str) -> Verdict:
+    verdict = classify_answer(response.status_code, response.headers, code)
+    if outcome_of(verdict) is not Outcome.OK:
+        report_verdict(agent, permit, verdict)
+    return verdict
+
+
+def _report_by_status_soon(agent: Agent | BlockingAgent, permit: Permit, response: Any) -> None:
     """Report a failure while its body is read, unless that is over in time: only the first report counts."""
 
     def by_status() -> None:
         if not permit.reported:
-            reported(agent, permit, response, "")
+            _reported(agent, permit, response, "")
 
     def later() -> None:
         asyncio.get_running_loop().call_later(CODE_WITHIN_S, by_status)

@@ -4,36 +4,24 @@ Both libraries have the same classes under the same names, so this knows neither
 classes from those here and from those of the library.
 """
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cache, partial
-from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from fuseboard.agent import Agent
-from fuseboard.agent_api.arguments import check_transport_options
 from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
-from fuseboard.calling.classification import Verdict, known_repeatable
-from fuseboard.calling.outcomes import judge_permitted, outcome_of
-from fuseboard.calling.retried_call import RetriedCall
-from fuseboard.calling.retries import Retries
 from fuseboard.calling.vendor_codes import code_in, code_in_part
-from fuseboard.contract.words import Outcome
 from fuseboard.decision import Parts, Permit
-from fuseboard.errors import Refused
 from fuseboard.integrations.guarded_request import (
+    BlockingSender,
     GuardedRequest,
-    RequestRefused,
-    call_options,
+    GuardedSender,
     headers_bound_s,
-    may_have_code,
-    note_unused_retries,
-    paused,
-    report_by_status_soon,
-    reported,
-    slept,
+    run_blocking,
 )
 from fuseboard.integrations.http_bodies import MIN_S, AsyncKept, Body, Kept, is_stream
 
@@ -43,63 +31,44 @@ Transport = TypeVar("Transport")
 _Timeouts = Mapping[str, float | None]
 
 
-class Guard(Generic[Transport]):
+class Guard(GuardedSender, Generic[Transport]):
     """The part that does not wait."""
 
-    #: httpx or httpx2, and the error of a refused request.
+    #: httpx or httpx2.
     _library: Any
-    _refused: type[RequestRefused]
-    _agent: Agent | BlockingAgent
+    _transport: Any
 
-    def __init__(self, dependency: str, transport: Any, options: TransportOptions) -> None:
-        check_transport_options(type(self).__name__, options)
-        self._dependency, self._transport = dependency, transport
-        self._options = call_options(options)
-        self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
+    def _repeats(self, request: Any) -> bool:
+        """A body that is generated cannot be sent again."""
+        return isinstance(request.stream, self._library.ByteStream)
 
-    def _begun(self, request: Any, retries: Retries | None) -> GuardedRequest:
-        if retries is None:
-            note_unused_retries(self._agent, self._dependency)
-        # A body that is generated cannot be sent again.
-        if retries is None or not isinstance(request.stream, self._library.ByteStream):
-            return GuardedRequest(None)
-        return GuardedRequest(
-            RetriedCall(
-                retries,
-                self._dependency,
-                until=deadline.until(),
-                idempotent=self._idempotent if self._idempotent is not None else known_repeatable(request),
-                one_request=True,
-            )
-        )
-
-    def _code(self, response: Any, body: AsyncKept | Kept) -> str:
-        """The vendor's code in the body of an answer; empty when there is none."""
+    async def _code(self, answer: Any) -> str:
+        body = await self._keep(answer)
         try:
-            copied = self._library.Response(
-                response.status_code, headers=response.headers, content=body.begun
-            )
+            copied = self._library.Response(answer.status_code, headers=answer.headers, content=body.begun)
             return code_in(copied.json()) if body.whole else code_in_part(copied.content)
         except (ValueError, RuntimeError, self._library.DecodingError):
             return ""
 
-    def _answer(
-        self,
-        permit: Permit,
-        verdict: Verdict,
-        response: Any,
-        elapsed_s: float,
-        request: Any,
-        own: _Timeouts | None,
-    ) -> Any:
-        """The response for the client. The permit of a success ends with its body."""
-        if outcome_of(verdict) is Outcome.OK:
-            if permit.parts is not None and is_stream(response.headers):
-                _bound_parts(request, own, permit.parts, elapsed_s)
-            late = partial(self._library.ReadTimeout, request=request)
-            body = Body(response.stream, self._agent, permit, elapsed_s, response.headers, late)
-            response.stream = self._stream(body)
-        return response
+    async def _replaced(self, one: GuardedRequest, answer: Any) -> bool:
+        try:
+            kept = await self._keep(answer)
+        except BaseException:
+            one.dropped()
+            raise
+        return one.replaces(answer, kept)
+
+    @abstractmethod
+    async def _keep(self, response: Any) -> AsyncKept | Kept:
+        """Read the beginning of a body, so that it can be read again."""
+
+    def _succeed(self, permit: Permit, answer: Any, elapsed_s: float, request: Any, given: Any) -> None:
+        """The permit of a success ends with its body."""
+        if permit.parts is not None and is_stream(answer.headers):
+            _bound_parts(request, given, permit.parts, elapsed_s)
+        late = partial(self._library.ReadTimeout, request=request)
+        body = Body(answer.stream, self._agent, permit, elapsed_s, answer.headers, late)
+        answer.stream = self._stream(body)
 
     def _stream(self, body: "Body | AsyncKept | Kept") -> Any:
         """``body`` as a stream of the library."""
@@ -113,8 +82,6 @@ class AsyncGuard(Guard[Transport]):
     waits, provided that the refusal ends within ``wait_s`` seconds.
     """
 
-    _agent: Agent
-
     @list_options()
     def __init__(
         self,
@@ -124,9 +91,8 @@ class AsyncGuard(Guard[Transport]):
         transport: Transport | None = None,
         **options: Unpack[TransportOptions],
     ) -> None:
-        used = transport if transport is not None else self._library.AsyncHTTPTransport()
-        super().__init__(dependency, used, options)
-        self._agent = agent
+        self._transport = transport if transport is not None else self._library.AsyncHTTPTransport()
+        self._configure(agent, dependency, options)
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
@@ -144,59 +110,14 @@ class AsyncGuard(Guard[Transport]):
         await self._transport.aclose()
 
     async def handle_async_request(self, request: Any) -> Any:
-        one = self._begun(request, self._agent.retries if self._retry else None)
-        own = request.extensions.get("timeout")
-        while True:
-            one.begin()
-            try:
-                permit = await self._agent.admit_call(self._dependency, **self._options)
-            except BaseException as error:
-                if (before := one.not_admitted(error)) is not None:
-                    return before
-                if isinstance(error, Refused):
-                    raise self._refused(error.decision, request) from None
-                raise
-            one.admitted()
-            _bound(request, own, permit)
-            started = monotonic()
-            try:
-                response = await self._transport.handle_async_request(request)
-            except BaseException as error:
-                self._agent.report(permit, judge_permitted(permit, error)[0])
-                if not one.failed(error):
-                    raise
-            else:
-                elapsed_s = monotonic() - started
-                verdict = await self._verdict(permit, response)
-                if not one.answered(verdict):
-                    return self._answer(permit, verdict, response, elapsed_s, request, own)
-                if not await self._replaced(one, response):
-                    return response
-            if not await paused(one):
-                return one.last()
+        given = request.extensions.get("timeout")
+        return await self._exchange(request, given, repeats=self._repeats(request))
 
-    async def _verdict(self, permit: Permit, response: Any) -> Verdict:
-        code = ""
-        if may_have_code(response):
-            report_by_status_soon(self._agent, permit, response)
-            try:
-                kept = await self._keep(response)
-            except BaseException:
-                reported(self._agent, permit, response, "")
-                raise
-            code = self._code(response, kept)
-        return reported(self._agent, permit, response, code)
-
-    async def _replaced(self, one: GuardedRequest, response: Any) -> bool:
-        try:
-            kept = await self._keep(response)
-        except BaseException:
-            one.dropped()
-            raise
-        return one.replaces(response, kept)
+    async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
+        _bound(request, given, permit)
+        return await self._transport.handle_async_request(request)
 
     async def _keep(self, response: Any) -> AsyncKept:
-        """Read the beginning of a body, so that it can be read again."""
         if not hasattr(response.stream, "kept"):
             response.stream = self._stream(AsyncKept(response.stream))
         kept: AsyncKept = response.stream.kept
@@ -204,10 +125,8 @@ class AsyncGuard(Guard[Transport]):
         return kept
 
 
-class BlockingGuard(Guard[Transport]):
+class BlockingGuard(BlockingSender, Guard[Transport]):
     """A guard for threads, with an agent of ``fuseboard.blocking``."""
-
-    _agent: BlockingAgent
 
     @list_options()
     def __init__(
@@ -218,9 +137,8 @@ class BlockingGuard(Guard[Transport]):
         transport: Transport | None = None,
         **options: Unpack[TransportOptions],
     ) -> None:
-        used = transport if transport is not None else self._library.HTTPTransport()
-        super().__init__(dependency, used, options)
-        self._agent = agent
+        self._transport = transport if transport is not None else self._library.HTTPTransport()
+        self._configure(agent, dependency, options)
 
     def __enter__(self) -> Self:
         self._transport.__enter__()
@@ -238,58 +156,14 @@ class BlockingGuard(Guard[Transport]):
         self._transport.close()
 
     def handle_request(self, request: Any) -> Any:
-        one = self._begun(request, self._agent.retries if self._retry else None)
-        own = request.extensions.get("timeout")
-        while True:
-            one.begin()
-            try:
-                permit = self._agent.admit_call(self._dependency, **self._options)
-            except BaseException as error:
-                if (before := one.not_admitted(error)) is not None:
-                    return before
-                if isinstance(error, Refused):
-                    raise self._refused(error.decision, request) from None
-                raise
-            one.admitted()
-            _bound(request, own, permit)
-            started = monotonic()
-            try:
-                response = self._transport.handle_request(request)
-            except BaseException as error:
-                self._agent.report(permit, judge_permitted(permit, error)[0])
-                if not one.failed(error):
-                    raise
-            else:
-                elapsed_s = monotonic() - started
-                verdict = self._verdict(permit, response)
-                if not one.answered(verdict):
-                    return self._answer(permit, verdict, response, elapsed_s, request, own)
-                if not self._replaced(one, response):
-                    return response
-            if not slept(one):
-                return one.last()
+        given = request.extensions.get("timeout")
+        return run_blocking(self._exchange(request, given, repeats=self._repeats(request)))
 
-    def _verdict(self, permit: Permit, response: Any) -> Verdict:
-        code = ""
-        if may_have_code(response):
-            report_by_status_soon(self._agent, permit, response)
-            try:
-                kept = self._keep(response)
-            except BaseException:
-                reported(self._agent, permit, response, "")
-                raise
-            code = self._code(response, kept)
-        return reported(self._agent, permit, response, code)
+    async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
+        _bound(request, given, permit)
+        return self._transport.handle_request(request)
 
-    def _replaced(self, one: GuardedRequest, response: Any) -> bool:
-        try:
-            kept = self._keep(response)
-        except BaseException:
-            one.dropped()
-            raise
-        return one.replaces(response, kept)
-
-    def _keep(self, response: Any) -> Kept:
+    async def _keep(self, response: Any) -> Kept:
         if not hasattr(response.stream, "kept"):
             response.stream = self._stream(Kept(response.stream))
         kept: Kept = response.stream.kept

@@ -19,34 +19,23 @@ import json
 import weakref
 from collections.abc import Iterator
 from itertools import chain
-from time import monotonic
 from typing import Any, Unpack
 
 import requests
 import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from fuseboard.agent_api.arguments import check_transport_options
 from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent
 from fuseboard.calling import deadline
-from fuseboard.calling.classification import Verdict, known_repeatable
-from fuseboard.calling.outcomes import judge_permitted, outcome_of
-from fuseboard.calling.retried_call import RetriedCall
 from fuseboard.calling.vendor_codes import code_in, code_in_part
-from fuseboard.contract.words import Outcome
 from fuseboard.decision import Permit
-from fuseboard.errors import Refused
 from fuseboard.integrations.guarded_request import (
+    BlockingSender,
     GuardedRequest,
     RequestRefused,
-    call_options,
     headers_bound_s,
-    may_have_code,
-    note_unused_retries,
-    report_by_status_soon,
-    reported,
-    slept,
+    run_blocking,
 )
 from fuseboard.integrations.http_bodies import MAX_BYTES, MIN_S, Body
 
@@ -58,11 +47,13 @@ class CallRefused(RequestRefused, requests.ConnectionError):
     """The request was not sent. ``decision`` says why, and when to try again."""
 
 
-class GuardedAdapter(BaseAdapter):
+class GuardedAdapter(BlockingSender, BaseAdapter):
     """With a ``tenant``, that tenant's quotas on the dependency apply too.
 
     If a request would be refused, it waits, provided that the refusal ends within ``wait_s`` seconds.
     """
+
+    _refused = CallRefused
 
     @list_options()
     def __init__(
@@ -74,10 +65,7 @@ class GuardedAdapter(BaseAdapter):
         **options: Unpack[TransportOptions],
     ) -> None:
         super().__init__()
-        check_transport_options("GuardedAdapter", options)
-        self._agent, self._dependency = agent, dependency
-        self._options = call_options(options)
-        self._retry, self._idempotent = options.get("retry", False), options.get("idempotent")
+        self._configure(agent, dependency, options)
         self._adapter = adapter if adapter is not None else HTTPAdapter()
 
     def send(
@@ -89,73 +77,58 @@ class GuardedAdapter(BaseAdapter):
         cert: Any = None,
         proxies: dict[str, str] | None = None,
     ) -> requests.Response:
-        given: dict[str, Any] = {"stream": stream, "verify": verify, "cert": cert, "proxies": proxies}
-        one = GuardedRequest(self._call(request))
-        while True:
-            one.begin()
-            try:
-                permit = self._agent.admit_call(self._dependency, **self._options)
-            except BaseException as error:
-                before: requests.Response | None = one.not_admitted(error)
-                if before is not None:
-                    return before
-                if isinstance(error, Refused):
-                    raise CallRefused(error.decision, request) from None
-                raise
-            one.admitted()
-            started = monotonic()
-            bound = _bounded(_timeout(permit) if timeout is None else timeout)
-            try:
-                response = self._adapter.send(request, timeout=bound, **given)
-            except BaseException as error:
-                self._agent.report(permit, judge_permitted(permit, error)[0])
-                if not one.failed(error):
-                    raise
-            else:
-                elapsed_s = monotonic() - started
-                # A body that the caller streams is not read.
-                body = None if stream else _Begun(response)
-                verdict = self._verdict(permit, response, body, elapsed_s)
-                if not one.answered(verdict, final=stream):
-                    return _finished(response, body)
-                if body is not None and not _replaced(one, response, body):
-                    return _finished(response, body)
-            if not slept(one):
-                last: requests.Response = one.last()
-                return last
-
-    def _call(self, request: requests.PreparedRequest) -> RetriedCall | None:
-        if not self._retry:
-            note_unused_retries(self._agent, self._dependency)
+        given = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
         # A body that is read from somewhere cannot be sent again.
-        if not self._retry or not isinstance(_body(request), bytes | str | None):
-            return None
-        return RetriedCall(
-            self._agent.retries,
-            self._dependency,
-            until=deadline.until(),
-            idempotent=self._idempotent if self._idempotent is not None else known_repeatable(request),
-            one_request=True,
-        )
+        repeats = isinstance(_body(request), bytes | str | None)
+        response: requests.Response = run_blocking(self._exchange(request, given, repeats=repeats))
+        return response
 
-    def _verdict(
-        self, permit: Permit, response: requests.Response, body: "_Begun | None", elapsed_s: float
-    ) -> Verdict:
-        code = ""
-        if body is not None and may_have_code(response):
-            report_by_status_soon(self._agent, permit, response)
-            try:
-                body.fill()
-            except BaseException:
-                reported(self._agent, permit, response, "")
-                raise
-            code = _code(body)
-        verdict = reported(self._agent, permit, response, code)
-        if outcome_of(verdict) is Outcome.OK:
-            # Its parts come decoded. It has no stream: the response reads, and must not be in a circle.
-            headers = {"content-type": response.headers.get("content-type") or ""}
-            _watch(response, Body(None, self._agent, permit, elapsed_s, headers, requests.ReadTimeout))
-        return verdict
+    async def _send(self, request: requests.PreparedRequest, given: Any, permit: Permit) -> "_Begun":
+        bound = _bounded(_timeout(permit) if given["timeout"] is None else given["timeout"])
+        response = self._adapter.send(request, **(given | {"timeout": bound}))
+        return _Begun(response, streamed=given["stream"])
+
+    def _head(self, answer: "_Begun") -> requests.Response:
+        return answer.response
+
+    def _is_readable(self, answer: "_Begun") -> bool:
+        return not answer.streamed
+
+    def _is_final(self, answer: "_Begun") -> bool:
+        return answer.streamed
+
+    async def _code(self, answer: "_Begun") -> str:
+        answer.fill()
+        if not answer.whole:
+            return code_in_part(answer.begun)
+        try:
+            return code_in(json.loads(answer.begun))
+        except (ValueError, RecursionError):
+            return ""
+
+    def _succeed(self, permit: Permit, answer: "_Begun", elapsed_s: float, request: Any, given: Any) -> None:
+        # Its parts come decoded. It has no stream: the response reads, and must not be in a circle.
+        headers = {"content-type": answer.response.headers.get("content-type") or ""}
+        _watch(answer.response, Body(None, self._agent, permit, elapsed_s, headers, requests.ReadTimeout))
+
+    async def _replaced(self, one: GuardedRequest, answer: "_Begun") -> bool:
+        try:
+            answer.fill()
+        except BaseException:
+            one.dropped()
+            raise
+        if not one.replaces(answer.response, answer):
+            return False
+        if answer.error is None:
+            self._response(answer)
+        answer.response.close()
+        return True
+
+    def _response(self, answer: "_Begun") -> requests.Response:
+        """Give the response what was read of its body, and the rest, as the session would do next."""
+        if answer.begun or answer.whole or answer.error is not None:
+            answer.response._content = answer.rest()
+        return answer.response
 
     def close(self) -> None:
         self._adapter.close()
@@ -167,11 +140,15 @@ def _body(request: requests.PreparedRequest) -> object:
 
 
 class _Begun:
-    """The body of an answer that the session would read next. Its beginning is enough to decide."""
+    """An answer, and the body that the session would read next. Its beginning is enough to decide.
 
-    def __init__(self, response: requests.Response) -> None:
-        self._response = response
-        self._parts = response.iter_content(PART_BYTES)
+    ``streamed``: the caller reads the body, and nothing here does.
+    """
+
+    def __init__(self, response: requests.Response, *, streamed: bool) -> None:
+        self.response = response
+        self.streamed = streamed
+        self._parts = iter(()) if streamed else response.iter_content(PART_BYTES)
         self.begun = b""
         self.whole = False
         self.error: Exception | None = None
@@ -184,10 +161,10 @@ class _Begun:
                 self.whole = part is None
                 self.begun += part or b""
         except Exception as error:
-            self._response.close()
+            self.response.close()
             self.error = error
         except BaseException:
-            self._response.close()
+            self.response.close()
             raise
 
     def rest(self) -> bytes:
@@ -229,38 +206,6 @@ def _watched(parts: Iterator[Any], body: Body) -> Iterator[Any]:
         body.broke(error)
         raise
     body.ended()
-
-
-def _replaced(one: GuardedRequest, response: requests.Response, body: _Begun) -> bool:
-    """Whether the next attempt may replace this answer. It is read whole then, so the connection is free."""
-    try:
-        body.fill()
-    except BaseException:
-        one.dropped()
-        raise
-    if not one.replaces(response, body):
-        return False
-    if body.error is None:
-        _finished(response, body)
-    response.close()
-    return True
-
-
-def _finished(response: requests.Response, body: _Begun | None) -> requests.Response:
-    """Give the response what was read of its body, and the rest, as the session would do next."""
-    if body is not None and (body.begun or body.whole or body.error is not None):
-        response._content = body.rest()
-    return response
-
-
-def _code(body: _Begun) -> str:
-    """The vendor's code in the body of an answer."""
-    if not body.whole:
-        return code_in_part(body.begun)
-    try:
-        return code_in(json.loads(body.begun))
-    except (ValueError, RecursionError):
-        return ""
 
 
 def _timeout(permit: Permit) -> float | tuple[float | None, float | None] | None:
