@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 import structlog
@@ -10,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from controlplane.alerts.incidents.follow import follow
-from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertEvent, AlertState, Known, ResolvedWhy, advance
+from controlplane.alerts.lifecycle import LONGEST_PAUSE_S, AlertEvent, AlertProgress, AlertState, advance
 from controlplane.alerts.models import EVALUATION_LOCK, Alert, Evaluation
 from controlplane.alerts.notify import escalate, notify
 from controlplane.alerts.rules.every import RULES
@@ -19,7 +18,7 @@ from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state import lag_repair
 from controlplane.alerts.state.evaluate import evaluate, firing_severities, idle_keys, is_blind
 from controlplane.alerts.state.flapping import timing_while, with_change
-from controlplane.alerts.state.mutes import MAX_PODS
+from controlplane.alerts.state.progress import fields_after, progress_of
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
 from controlplane.postgres import transaction_lock
@@ -153,7 +152,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     for key in sorted(found.keys() | rows.keys()):
         row, finding = rows.get(key), found.get(key)
         hidden = is_blind(status, key)
-        known = _known(row) if row is not None else None
+        known = progress_of(row) if row is not None else None
         settings = settings_of(status.facts.alert_rules, key)
         timing = timing_while(row, settings.timing)
         after, news = advance(known, finding, timing, now, blind=hidden, idle=key in idle, passed_s=passed_s)
@@ -199,32 +198,11 @@ def _open_alerts(environment: str) -> dict[str, Alert]:
     return {row.key: row for row in by_id.values()}
 
 
-def _known(row: Alert) -> Known:
-    return Known(
-        state=AlertState(row.state),
-        severity="critical" if row.severity == "critical" else "warning",
-        true_since=row.true_since.timestamp(),
-        level_since=row.level_since.timestamp(),
-        clear_since=row.clear_since.timestamp() if row.clear_since else None,
-        idle_since=row.idle_since.timestamp() if row.idle_since else None,
-    )
-
-
 def _write(
-    row: Alert, after: Known, finding: Finding | None, level: int, now: float, *, hidden: bool
+    row: Alert, after: AlertProgress, finding: Finding | None, level: int, now: float, *, hidden: bool
 ) -> bool:
     """Write an alert if anything about it changed. Returns whether it did."""
-    fields = _state_fields(row, after, level, now, hidden=hidden)
-    if finding is not None:
-        fields |= {
-            "text": finding.text[:500],
-            "detail": finding.detail[:2000],
-            "runbook": finding.runbook[:100],
-            "subject_kind": finding.subject.kind,
-            "subject_name": finding.subject.name[:200],
-            "subject_quota": finding.subject.quota[:200],
-            "pods": list(finding.pods) if len(finding.pods) <= MAX_PODS else [],
-        }
+    fields = fields_after(row, after, finding, level, now, hidden=hidden)
     worsened = after.severity == "critical" and row.severity == "warning"
     if worsened:
         # A person who took a warning does not yet know that it is critical.
@@ -247,28 +225,3 @@ def _write(
     elif changed:
         row.save(update_fields=changed)
     return bool(changed)
-
-
-def _state_fields(row: Alert, after: Known, level: int, now: float, *, hidden: bool) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "state": after.state.value,
-        "level": level,
-        "severity": after.severity,
-        "worst": "critical" if "critical" in (row.worst, after.severity) else after.severity,
-        "true_since": _moment(after.true_since),
-        "level_since": _moment(after.level_since),
-        "clear_since": _moment(after.clear_since),
-        "idle_since": _moment(after.idle_since),
-        "blind_since": (row.blind_since or _moment(now)) if hidden else None,
-    }
-    if after.state is AlertState.FIRING and row.fired_at is None:
-        fields["fired_at"] = _moment(now)
-    if after.state is AlertState.RESOLVED:
-        fields["resolved_at"] = _moment(now)
-        why = ResolvedWhy.CLEARED if after.idle_since is None else ResolvedWhy.NO_TRAFFIC
-        fields["resolved_why"] = why.value
-    return fields
-
-
-def _moment(at: float | None) -> datetime | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC)

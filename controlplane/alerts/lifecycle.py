@@ -48,7 +48,7 @@ class AlertEvent(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class AlertProgress:
     """One alert that is not resolved. Moments are unix seconds."""
 
     state: AlertState
@@ -64,7 +64,7 @@ class Known:
 
 
 def advance(
-    known: Known | None,
+    known: AlertProgress | None,
     found: Finding | None,
     timing: Timing,
     now: float,
@@ -72,7 +72,7 @@ def advance(
     blind: bool = False,
     idle: bool = False,
     passed_s: float = 0.0,
-) -> tuple[Known | None, AlertEvent | None]:
+) -> tuple[AlertProgress | None, AlertEvent | None]:
     """The alert after one evaluation, and the news. ``None`` for no alert.
 
     ``blind`` says that the figures behind the rule are missing: ``found`` then says nothing. ``idle`` says
@@ -97,19 +97,23 @@ def advance(
     return known, None
 
 
-def _idle(known: Known, now: float) -> tuple[Known, AlertEvent | None]:
+def _idle(known: AlertProgress, now: float) -> tuple[AlertProgress, AlertEvent | None]:
     known = replace(known, idle_since=now if known.idle_since is None else known.idle_since)
     if now - (known.idle_since or now) < NO_TRAFFIC_S:
         return known, None
     return replace(known, state=AlertState.RESOLVED), AlertEvent.RESOLVED
 
 
-def _begun(found: Finding, now: float) -> Known:
+def _begun(found: Finding, now: float) -> AlertProgress:
     since = _since(found, now)
-    return Known(state=AlertState.PENDING, severity=found.severity, true_since=since, level_since=since)
+    return AlertProgress(
+        state=AlertState.PENDING, severity=found.severity, true_since=since, level_since=since
+    )
 
 
-def _continued(known: Known, found: Finding, timing: Timing, now: float) -> tuple[Known, AlertEvent | None]:
+def _continued(
+    known: AlertProgress, found: Finding, timing: Timing, now: float
+) -> tuple[AlertProgress, AlertEvent | None]:
     worse = found.severity == "critical" and known.severity != "critical"
     # The level below does not date the level above it.
     since = _since(found, now) if worse else known.level_since
@@ -129,7 +133,7 @@ def _since(found: Finding, now: float) -> float:
     return now if found.since is None else min(found.since, now)
 
 
-def _without(known: Known, lost_s: float) -> Known:
+def _without(known: AlertProgress, lost_s: float) -> AlertProgress:
     """Move the moments of a state that ripens over time in which nothing was seen."""
     if known.state is AlertState.PENDING:
         return replace(known, true_since=known.true_since + lost_s, level_since=known.level_since + lost_s)

@@ -16,17 +16,16 @@ from controlplane.breakers.override_in_gateways import MAX_BODY_BYTES as HOLD_BY
 from controlplane.breakers.override_in_gateways import PATH
 from controlplane.fleet.status_client import MAX_BODY_BYTES as QUESTION_BYTES
 from controlplane.fleet.status_client import PATH as FLEET_PATH
+from controlplane.fleet.status_client import is_signed_question
 from controlplane.gateway.answers.configuration import Configuration
 from controlplane.gateway.answers.overrides import read_handed_override
-from controlplane.gateway.emergency.answers import answer
-from controlplane.gateway.emergency.turns import MAX_BODY_BYTES as ONCALL_BYTES
-from controlplane.gateway.emergency.turns import PATH as ONCALL_PATH
+from controlplane.gateway.emergency import turns
 from controlplane.gateway.metrics import exporter
 from controlplane.gateway.process import Gateway
 from controlplane.gateway.servers.fleet import Fleet, FleetFull
-from controlplane.gateway.servers.status_answers import read_question
 from controlplane.gateway.wire import problems
 from controlplane.gateway.wire.problems import Problem
+from controlplane.gateway.wire.questions import read_question
 from controlplane.gateway.wire.texts import cleaned, is_suspect
 from controlplane.gateway.wire.tokens import Token
 from fuseboard.contract.sync import MAX_BODY_BYTES, SYNC_PATH, SyncRequest, decode_request
@@ -74,7 +73,7 @@ class GatewayApp:
                 await self._hold(scope, receive, send)
             elif scope["path"] == FLEET_PATH:
                 await self._fleet_status(scope, receive, send)
-            elif scope["path"] == ONCALL_PATH:
+            elif scope["path"] == turns.PATH:
                 await self._emergency_turn(scope, receive, send)
             else:
                 await self._respond(send, *self._other(scope))
@@ -117,7 +116,7 @@ class GatewayApp:
         """A web process asks for the fleet while Postgres is down."""
         gateway = self.gateway
         body, authorization = await self._signed(scope, receive, most=QUESTION_BYTES)
-        environment = read_question(body, authorization, gateway.clock)
+        environment = read_question(body, gateway.clock, signed=is_signed_question(body, authorization))
         if environment not in gateway.configurations:
             raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
         told = await gateway.status_answers.tell(gateway.fleet(environment), gateway.handed_overrides.waiting)
@@ -131,9 +130,10 @@ class GatewayApp:
         if gateway.emergency is None:
             raise problems.not_found()
         fields = dict(scope["headers"])
-        body = await _read(receive, most=ONCALL_BYTES)
-        reply = answer(gateway.emergency, body, fields.get(b"authorization", b""), gateway.clock)
-        await self._respond(send, 200, reply, _JSON_HEADERS)
+        body = await _read(receive, most=QUESTION_BYTES)
+        signed = turns.is_signed(body, fields.get(b"authorization", b""))
+        answer = gateway.emergency.answer(read_question(body, gateway.clock, signed=signed))
+        await self._respond(send, 200, msgspec.json.encode(answer), _JSON_HEADERS)
 
     async def _signed(self, scope: Message, receive: Receive, *, most: int) -> tuple[bytes, bytes]:
         """The body that a web process sends, and the header that must sign it."""
@@ -189,12 +189,7 @@ class GatewayApp:
     def _read_heartbeat(self, token: Token, body: bytes) -> tuple[SyncRequest, Configuration]:
         """The heartbeat, and the configuration of its environment. Raises ``Problem``."""
         gateway = self.gateway
-        try:
-            beat = decode_request(body)
-        except msgspec.ValidationError as error:
-            raise problems.invalid(error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise problems.malformed(error) from None
+        beat = problems.decoded(decode_request, body)
         environment = beat.environment
         if environment != token.environment:
             raise problems.wrong_environment(environment)

@@ -1,5 +1,6 @@
 """One attempt to send one message: by a signed webhook, or by apprise. The worker and gateways share it."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,17 +10,23 @@ from typing import Any
 from django.conf import settings
 from msgspec import json
 
+from controlplane.alerts.delivery.addresses import AddressRefused
 from controlplane.alerts.delivery.apprise.jobs import Job, Kind, without_middle
-from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.program import SenderPool
 from controlplane.alerts.delivery.apprise.services import is_webhook
 from controlplane.alerts.delivery.http import MAX_S, Answer, NotDelivered, post
 from controlplane.alerts.delivery.signing import headers_of
+from controlplane.alerts.models import DeliveryState, Receiver
 
 #: PagerDuty accepts 255 characters.
 _LONGEST_KEY = 255
 _LONGEST_TITLE = 250
 #: Characters. If each has four bytes, the job is still shorter than ``MAX_BYTES``.
 _LONGEST_BODY = 7_000
+#: Before each repetition; the last one counts for all further ones.
+PAUSES_S = (5, 30, 120, 300, 900, 1_800, 3_600)
+_LONGEST_WAIT_S = 3_600
+_SHOWN = 500
 
 Post = Callable[..., Answer]
 
@@ -43,7 +50,66 @@ class Message:
     versions: Sequence[int]
 
 
-def attempt(message: Message, at: datetime, senders: Senders, webhook: Post = post) -> Answer:
+@dataclass(frozen=True)
+class Outcome:
+    """The state of a message after one attempt. ``WAITING`` for one that may be repeated."""
+
+    state: DeliveryState
+    result: str
+    #: Until the next attempt.
+    wait_s: float = 0.0
+    #: Why the receiver gets no more news; empty if it does.
+    disable: str = ""
+
+
+def send_once(
+    receiver: Receiver,
+    senders: SenderPool,
+    at: datetime,
+    *,
+    identity: str,
+    number: int,
+    document: dict[str, Any],
+    webhook: Post = post,
+) -> Outcome:
+    """Make attempt ``number``, from 1, to send this document."""
+    versions = [receiver.secret_version]
+    if receiver.old_secret_until is not None and receiver.old_secret_until > at:
+        versions.append(receiver.secret_version - 1)
+    message = Message(
+        id=identity,
+        attempt=number,
+        document=document,
+        receiver=receiver.pk,
+        url=receiver.url,
+        versions=versions,
+    )
+    try:
+        return outcome_of(attempt(message, at, senders, webhook), message)
+    except (AddressRefused, NeverDelivered) as refused:
+        return Outcome(DeliveryState.GAVE_UP, str(refused)[:_SHOWN])
+    except NotDelivered as failed:
+        return _again(str(failed)[:_SHOWN], message)
+
+
+def outcome_of(answer: Answer, message: Message) -> Outcome:
+    """The result of an answer. Only 2xx counts as delivered: a redirect is not followed."""
+    text = f"HTTP {answer.status} {answer.text}".strip()[:_SHOWN]
+    if 200 <= answer.status < 300:
+        # The answer of a webhook is its own; the text of apprise names the service.
+        shown = f"HTTP {answer.status}" if is_webhook(message.url) else answer.text
+        return Outcome(DeliveryState.SENT, shown)
+    if answer.status == 410:
+        return Outcome(DeliveryState.GAVE_UP, text, disable="The receiver answered 410 Gone.")
+    return _again(text, message, at_least_s=answer.retry_after_s)
+
+
+def _again(text: str, message: Message, *, at_least_s: float = 0.0) -> Outcome:
+    usual = PAUSES_S[min(message.attempt, len(PAUSES_S)) - 1] * random.uniform(0.8, 1.2)
+    return Outcome(DeliveryState.WAITING, text, wait_s=max(usual, min(at_least_s, _LONGEST_WAIT_S)))
+
+
+def attempt(message: Message, at: datetime, senders: SenderPool, webhook: Post = post) -> Answer:
     """Raises ``AddressRefused``, ``NeverDelivered`` or ``NotDelivered``."""
     if not message.url:
         raise NeverDelivered(
@@ -67,7 +133,7 @@ def attempt(message: Message, at: datetime, senders: Senders, webhook: Post = po
     return webhook(message.url, body, headers, allowed=settings.WEBHOOK_NETWORKS, most_s=MAX_S)
 
 
-def _by_apprise(message: Message, senders: Senders) -> Answer:
+def _by_apprise(message: Message, senders: SenderPool) -> Answer:
     result = senders.run(job_of(message))
     if result.state == "refused":
         raise NeverDelivered(result.said)

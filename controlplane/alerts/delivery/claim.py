@@ -4,12 +4,10 @@ A process claims a delivery for 60 s and commits; then it sends. One that is kil
 that ends, and the message is sent again under the same id: at least once, never lost.
 """
 
-import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,11 +17,10 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from controlplane.alerts.delivery.addresses import AddressRefused
-from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.program import SenderPool
 from controlplane.alerts.delivery.apprise.services import is_webhook
-from controlplane.alerts.delivery.attempt import Message, NeverDelivered, Post, attempt
-from controlplane.alerts.delivery.http import Answer, NotDelivered, post
+from controlplane.alerts.delivery.attempt import Outcome, Post, send_once
+from controlplane.alerts.delivery.http import post
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.postgres import transaction_lock
@@ -39,12 +36,8 @@ MAX_AT_ONCE = 4
 MAX_REPEATED_AT_ONCE = 2
 #: Messages of one receiver within 5 minutes. What needs a person at once is not held back.
 MAX_IN_5_MIN = 30
-#: Before each repetition; the last one counts for all further ones.
-PAUSES_S = (5, 30, 120, 300, 900, 1_800, 3_600)
 #: After this time, the news is of no use.
 GIVE_UP_AFTER = timedelta(hours=24)
-_LONGEST_WAIT_S = 3_600
-_SHOWN = 500
 
 #: The oldest delivery that may be sent now: the first of its alert, to a receiver that no process sends to.
 _CLAIM = """
@@ -101,16 +94,6 @@ _WAITS = """
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
-    state: DeliveryState
-    result: str
-    #: Until the next attempt.
-    wait_s: float = 0.0
-    #: Why the receiver gets no more news; empty if it does.
-    disable: str = ""
-
-
 def something_waits() -> bool:
     """Whether a delivery is due. One that the limits of its receiver hold back counts too."""
     with connection.cursor() as cursor:
@@ -126,7 +109,7 @@ def send_waiting(*, for_s: float = 10.0, send: Post = post) -> int:
     None begins while the process ends: what waits is for other workers, or for the next start.
     """
     ends, made = time.monotonic() + for_s, 0
-    senders = Senders(settings.WEBHOOK_NETWORKS)
+    senders = SenderPool(settings.WEBHOOK_NETWORKS)
     try:
         while time.monotonic() < ends and threading.main_thread().is_alive():
             delivery = _claim()
@@ -160,26 +143,20 @@ def _claim() -> Delivery | None:
         return Delivery.objects.select_related("receiver", "alert").get(pk=row[0])
 
 
-def _attempt(delivery: Delivery, send: Post, senders: Senders) -> None:
-    receiver = delivery.receiver
+def _attempt(delivery: Delivery, send: Post, senders: SenderPool) -> None:
     now = timezone.now()
-    versions = [receiver.secret_version]
-    if receiver.old_secret_until is not None and receiver.old_secret_until > now:
-        versions.append(receiver.secret_version - 1)
-    message = Message(
-        id=str(delivery.pk),
-        attempt=delivery.attempts,
+    outcome = send_once(
+        delivery.receiver,
+        senders,
+        now,
+        identity=str(delivery.pk),
+        number=delivery.attempts,
         document=delivery.document,
-        receiver=receiver.pk,
-        url=receiver.url,
-        versions=versions,
+        webhook=send,
     )
-    try:
-        outcome = outcome_of(attempt(message, now, senders, send), delivery, now)
-    except (AddressRefused, NeverDelivered) as refused:
-        outcome = Outcome(DeliveryState.GAVE_UP, str(refused)[:_SHOWN])
-    except NotDelivered as failed:
-        outcome = _again(str(failed)[:_SHOWN], delivery, now)
+    old = now - delivery.created_at >= GIVE_UP_AFTER
+    if outcome.state is DeliveryState.WAITING and (old or delivery.kind == "test"):
+        outcome = Outcome(DeliveryState.GAVE_UP, outcome.result)
     _note(delivery, outcome)
 
 
@@ -198,25 +175,6 @@ def _fired_again(delivery: Delivery) -> bool:
         attempts__gt=0,
     )
     return later.exists()
-
-
-def outcome_of(answer: Answer, delivery: Delivery, now: datetime) -> Outcome:
-    """The result of an answer. Only 2xx counts as delivered: a redirect is not followed."""
-    text = f"HTTP {answer.status} {answer.text}".strip()[:_SHOWN]
-    if 200 <= answer.status < 300:
-        # The answer of a webhook is its own; the text of apprise names the service.
-        by_apprise = not is_webhook(delivery.receiver.url)
-        return Outcome(DeliveryState.SENT, answer.text if by_apprise else f"HTTP {answer.status}")
-    if answer.status == 410:
-        return Outcome(DeliveryState.GAVE_UP, text, disable="The receiver answered 410 Gone.")
-    return _again(text, delivery, now, at_least_s=answer.retry_after_s)
-
-
-def _again(text: str, delivery: Delivery, now: datetime, *, at_least_s: float = 0.0) -> Outcome:
-    if now - delivery.created_at >= GIVE_UP_AFTER or delivery.kind == "test":
-        return Outcome(DeliveryState.GAVE_UP, text)
-    usual = PAUSES_S[min(delivery.attempts, len(PAUSES_S)) - 1] * random.uniform(0.8, 1.2)
-    return Outcome(DeliveryState.WAITING, text, wait_s=max(usual, min(at_least_s, _LONGEST_WAIT_S)))
 
 
 def _note(delivery: Delivery, outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.alerts.delivery.apprise.jobs import Job
-from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.program import SenderPool
 from controlplane.alerts.delivery.apprise.services import (
     PAGERS,
     SERVICES,
@@ -174,7 +174,7 @@ def _wrong_url(url: str) -> str | None:
 
 def _wrong_for_apprise(url: str) -> str | None:
     """In the process that also sends, because only there is the library that knows the service."""
-    senders = Senders()
+    senders = SenderPool()
     try:
         result = senders.run(Job(url=url, check=True))
     finally:

@@ -18,6 +18,9 @@ SPAN_S = 600
 MAX_EPISODES = 200
 MAX_BYTES = 4 * 1024 * 1024
 
+#: The fields of an episode that the row of its alert has too.
+_SHARED = ("environment", "key", "severity", "level", "text", "detail", "runbook", "subject_kind")
+
 log = structlog.get_logger(__name__)
 
 
@@ -130,22 +133,25 @@ def message_id(episode: Episode, receiver: Receiver) -> str:
     return str(uuid5(_NAMESPACE, f"{episode.environment}/{episode.key}/{start}/{receiver.pk}"))
 
 
+def episode_of(alert: Alert, *, since: float | None, now: float, by_other: bool) -> Episode:
+    """``since``: the beginning of the alert, if another gateway knows an earlier one."""
+    return Episode(
+        true_since=since or alert.true_since.timestamp(),
+        fired_at=now,
+        by_other=by_other,
+        **{name: getattr(alert, name) for name in _SHARED},
+    )
+
+
 def alert_of(episode: Episode) -> Alert:
     """The row that Postgres would have."""
     return Alert(
-        environment=episode.environment,
-        key=episode.key,
-        severity=episode.severity,
         worst=episode.severity,
-        level=episode.level,
         state="firing",
         true_since=datetime.fromtimestamp(episode.true_since, UTC),
         level_since=datetime.fromtimestamp(episode.true_since, UTC),
         fired_at=datetime.fromtimestamp(episode.fired_at, UTC),
-        text=episode.text,
-        detail=episode.detail,
-        runbook=episode.runbook,
-        subject_kind=episode.subject_kind,
+        **{name: getattr(episode, name) for name in _SHARED},
     )
 
 

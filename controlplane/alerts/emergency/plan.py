@@ -39,7 +39,7 @@ _MUTE = (
 Fields = dict[str, Any]
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class EmergencyPlan(Struct, frozen=True, kw_only=True):
     """The receivers, routes and mutes of one environment. Moments are unix seconds."""
 
     environment: str
@@ -55,7 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    plans: dict[str, Plan]
+    plans: dict[str, EmergencyPlan]
     #: Environment -> seconds since its alerts were evaluated; without those that never were.
     quiet_s: dict[str, float]
 
@@ -80,7 +80,7 @@ def read_plans(now: float) -> Reading:
     fresh = Figures.objects.filter(at__gte=Now() - FIGURES_FRESH_FOR)
     gateways = sorted(set(fresh.values_list("gateway", flat=True)))
     plans = {
-        slug: Plan(
+        slug: EmergencyPlan(
             environment=slug,
             at=now,
             receivers=receivers[slug],
@@ -95,7 +95,7 @@ def read_plans(now: float) -> Reading:
     return Reading(plans=plans, quiet_s={slug: max(0.0, age.total_seconds()) for slug, age in ages})
 
 
-def receivers_of(plan: Plan, alert: Alert, at: datetime) -> tuple[list[Receiver], list[list[Any]]]:
+def receivers_of(plan: EmergencyPlan, alert: Alert, at: datetime) -> tuple[list[Receiver], list[list[Any]]]:
     """The receivers that get the alert now, and the later steps of its route as in ``Alert.escalations``."""
     book = _book(plan)
     facts = book.facts_of(alert)
@@ -110,15 +110,19 @@ def receivers_of(plan: Plan, alert: Alert, at: datetime) -> tuple[list[Receiver]
     return wanted, later
 
 
-def is_muted(plan: Plan, alert: Alert, at: datetime) -> bool:
+def is_muted(plan: EmergencyPlan, alert: Alert, at: datetime) -> bool:
     return mute_of([Mute(**_parsed(fields)) for fields in plan.mutes], alert, at) is not None
 
 
-def _book(plan: Plan) -> AddressBook:
+def receiver_rows(plan: EmergencyPlan) -> list[Receiver]:
+    return [Receiver(**_parsed(fields)) for fields in plan.receivers]
+
+
+def _book(plan: EmergencyPlan) -> AddressBook:
     routes = [Route(environment=plan.environment, **fields) for fields in plan.routes]
     default = [route for route in routes if route.name == DEFAULT]
     return AddressBook(
-        receivers=[Receiver(**_parsed(fields)) for fields in plan.receivers],
+        receivers=receiver_rows(plan),
         routes=[
             *(route for route in routes if route.name != DEFAULT),
             *(default or [Route(environment=plan.environment, name=DEFAULT, steps=[[0, []]])]),

@@ -11,7 +11,7 @@ import structlog
 from cryptography.fernet import InvalidToken, MultiFernet
 from msgspec import MsgspecError, json
 
-from controlplane.alerts.emergency.plan import Plan
+from controlplane.alerts.emergency.plan import EmergencyPlan
 from controlplane.encryption import cipher
 
 #: Far more than the most receivers and routes of an environment need.
@@ -22,7 +22,7 @@ _END = ".plan"
 log = structlog.get_logger(__name__)
 
 
-def write_plan(folder: Path, plan: Plan) -> None:
+def write_plan(folder: Path, plan: EmergencyPlan) -> None:
     """Raises ``OSError``, also for a plan that is too large."""
     data = _cipher().encrypt(json.encode(plan))
     if len(data) > MAX_BYTES:
@@ -30,14 +30,14 @@ def write_plan(folder: Path, plan: Plan) -> None:
     replace(folder / f"{plan.environment}{_END}", data)
 
 
-def read_plan_files(folder: Path) -> dict[str, Plan]:
+def read_plan_files(folder: Path) -> dict[str, EmergencyPlan]:
     """The plans that can be read, by environment."""
-    found: dict[str, Plan] = {}
+    found: dict[str, EmergencyPlan] = {}
     for file in sorted(folder.glob(f"*{_END}")):
         try:
             if file.stat().st_size > MAX_BYTES:
                 raise OSError("it is too large")
-            plan = json.decode(_cipher().decrypt(file.read_bytes()), type=Plan)
+            plan = json.decode(_cipher().decrypt(file.read_bytes()), type=EmergencyPlan)
         except (OSError, InvalidToken, MsgspecError) as error:
             log.error("oncall.plan_unreadable", file=file.name, error=str(error) or type(error).__name__)
             continue

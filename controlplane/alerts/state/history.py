@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from controlplane.alerts.lifecycle import AlertEvent, AlertState, Known, advance
+from controlplane.alerts.lifecycle import AlertEvent, AlertProgress, AlertState, advance
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import Finding, Subject
 from controlplane.alerts.rules.settings import RuleSettings
@@ -29,7 +29,7 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
     )
     if not settings.enabled:
         return 0
-    known: Known | None = None
+    known: AlertProgress | None = None
     fired = 0
     columns = [answer.fields[name] for name in figure.fields]
     for place, known_s in enumerate(answer.known_s):
@@ -51,7 +51,7 @@ def times_fired(environment: str, rule: str, settings: RuleSettings, deadline_us
     return fired
 
 
-def _found(settings: RuleSettings, value: float, known: Known | None) -> Finding | None:
+def _found(settings: RuleSettings, value: float, known: AlertProgress | None) -> Finding | None:
     firing = known.severity if known is not None and known.state is AlertState.FIRING else None
     severity = settings.passed(value, firing)
     if severity is None:

@@ -30,12 +30,7 @@ def read_handed_override(body: bytes, authorization: bytes) -> HandedOverride:
     """An override of a web process. Raises ``Problem``; looks at nothing before the signature is right."""
     if not is_signed(body, authorization):
         raise problems.unsigned()
-    try:
-        hold = _decode(body)
-    except msgspec.ValidationError as error:
-        raise problems.invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise problems.malformed(error) from None
+    hold = problems.decoded(_decode, body)
     clean: HandedOverride = cleaned(hold)
     # A reason may have several lines.
     return msgspec.structs.replace(clean, reason=printable(hold.reason, lines=True))

@@ -1,7 +1,6 @@
 """Sends the messages of a gateway. Each attempt is noted on disk before and after it."""
 
 import asyncio
-import random
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -10,17 +9,13 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from controlplane.alerts.delivery.addresses import AddressRefused
-from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.program import SenderPool
 from controlplane.alerts.delivery.apprise.services import is_webhook
-from controlplane.alerts.delivery.attempt import Message as Whole
-from controlplane.alerts.delivery.attempt import NeverDelivered, attempt
-from controlplane.alerts.delivery.claim import PAUSES_S
-from controlplane.alerts.delivery.http import NotDelivered
+from controlplane.alerts.delivery.attempt import send_once
 from controlplane.alerts.delivery.message import handled
 from controlplane.alerts.delivery.queue import document_of
 from controlplane.alerts.emergency.journal import Episode, Journal, Message, alert_of, message_id
-from controlplane.alerts.emergency.plan import Fields, Plan
+from controlplane.alerts.emergency.plan import EmergencyPlan, receiver_rows
 from controlplane.alerts.models import Receiver
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
@@ -33,7 +28,7 @@ SENDERS_AT_ONCE = 3
 log = structlog.get_logger(__name__)
 
 
-def messages_for(episode: Episode, receivers: Iterable[Receiver], plan: Plan) -> list[Message]:
+def messages_for(episode: Episode, receivers: Iterable[Receiver], plan: EmergencyPlan) -> list[Message]:
     """The first message of an alert, as the worker would make it, and how old the plan is."""
     alert = alert_of(episode)
     document: dict[str, Any] = document_of(alert, "fired", ([], 0), handled(alert, stored=False), place=1)
@@ -50,17 +45,17 @@ class Sender:
         self._journal, self._clock, self._counts = journal, clock, counts
         self._threads = ThreadPoolExecutor(AT_ONCE, "gateway-sends")
         self._sender_threads = ThreadPoolExecutor(SENDERS_AT_ONCE, "gateway-senders")
-        self._senders = Senders(settings.WEBHOOK_NETWORKS, most=SENDERS_AT_ONCE)
+        self._senders = SenderPool(settings.WEBHOOK_NETWORKS, most=SENDERS_AT_ONCE)
         self._tasks: dict[asyncio.Task[None], Episode] = {}
 
     def sends(self, episode: Episode) -> bool:
         """Whether a message of it is on its way at this moment."""
         return any(one is episode for one in self._tasks.values())
 
-    def send_due(self, episode: Episode, plan: Plan) -> None:
+    def send_due(self, episode: Episode, plan: EmergencyPlan) -> None:
         """Begin the attempts that are due."""
         now = self._clock.wall()
-        receivers = {fields["pk"]: fields for fields in plan.receivers}
+        receivers = {row.pk: row for row in receiver_rows(plan)}
         due = [one for one in episode.messages if one.state == "waiting" and one.next_at <= now]
         for message in due:
             message.state, message.attempts = "sending", message.attempts + 1
@@ -74,22 +69,33 @@ class Sender:
             self._tasks[task] = episode
             task.add_done_callback(self._ended)
 
-    async def _send(self, message: Message, receiver: Fields | None) -> None:
+    async def _send(self, message: Message, receiver: Receiver | None) -> None:
         if receiver is None:
             message.state, message.result = "gave_up", "The receiver was removed."
         else:
-            loop = asyncio.get_running_loop()
-            threads = self._threads if is_webhook(receiver["url"]) else self._sender_threads
-            state, result, wait_s = await loop.run_in_executor(
-                threads, _attempt, message, receiver, self._clock.wall(), self._senders
+            outcome = await asyncio.get_running_loop().run_in_executor(
+                self._threads if is_webhook(receiver.url) else self._sender_threads,
+                lambda: send_once(
+                    receiver,
+                    self._senders,
+                    datetime.fromtimestamp(self._clock.wall(), UTC),
+                    identity=message.id,
+                    number=message.attempts,
+                    document=message.document,
+                ),
             )
-            message.result, message.next_at = result, self._clock.wall() + wait_s
+            state, result = outcome.state.value, outcome.result
+            message.result, message.next_at = result, self._clock.wall() + outcome.wait_s
             message.sent_at = self._clock.wall() if state == "sent" else None
             # Last: a reader that finds it settled finds all of it.
             message.state = state
-            name = receiver["name"]
             log.log(
-                30, "oncall.delivery", delivery=message.id, receiver=name, state=state, result=result[:100]
+                30,
+                "oncall.delivery",
+                delivery=message.id,
+                receiver=receiver.name,
+                state=state,
+                result=result[:100],
             )
         self._counts.oncall_messages[message.state] += 1
         self._journal.save()
@@ -103,29 +109,3 @@ class Sender:
         for threads in (self._threads, self._sender_threads):
             threads.shutdown(wait=False, cancel_futures=True)
         self._senders.close()
-
-
-def _attempt(message: Message, receiver: Fields, now: float, senders: Senders) -> tuple[str, str, float]:
-    """The state afterwards, the answer of the receiver, and seconds until the next attempt."""
-    versions = [receiver["secret_version"]]
-    if (receiver["old_secret_until"] or 0.0) > now:
-        versions.append(receiver["secret_version"] - 1)
-    pause_s = PAUSES_S[min(message.attempts, len(PAUSES_S)) - 1] * random.uniform(0.8, 1.2)
-    whole = Whole(
-        id=message.id,
-        attempt=message.attempts,
-        document=message.document,
-        receiver=receiver["pk"],
-        url=receiver["url"],
-        versions=versions,
-    )
-    try:
-        answer = attempt(whole, datetime.fromtimestamp(now, UTC), senders)
-    except (AddressRefused, NeverDelivered) as refused:
-        return "gave_up", str(refused)[:500], 0.0
-    except NotDelivered as failed:
-        return "waiting", str(failed)[:500], pause_s
-    if 200 <= answer.status < 300:
-        return "sent", f"HTTP {answer.status}" if is_webhook(whole.url) else answer.text, 0.0
-    text = f"HTTP {answer.status} {answer.text}".strip()[:500]
-    return ("gave_up", text, 0.0) if answer.status == 410 else ("waiting", text, pause_s)

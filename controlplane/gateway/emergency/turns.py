@@ -17,13 +17,13 @@ from django.conf import settings
 from msgspec import MsgspecError, Struct, field, json
 
 from controlplane.alerts.emergency.journal import Journal
-from controlplane.alerts.emergency.plan import Plan
+from controlplane.alerts.emergency.plan import EmergencyPlan
 from controlplane.fleet import signing
+from controlplane.fleet.status_client import StatusQuestion
 from controlplane.gateway.clock import Clock
 from controlplane.redis.scripts import limits
 
 PATH = "/control/v1/oncall"
-MAX_BODY_BYTES = 512
 #: Timeout of Redis, and of each other gateway.
 TIMEOUT_S = 1.0
 LEASE_MS = 15_000
@@ -33,11 +33,6 @@ RANK_S = 20.0
 _SALT = "controlplane.gateway.emergency"
 
 log = structlog.get_logger(__name__)
-
-
-class OncallQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    environment: str
-    at_us: int
 
 
 class OncallAnswer(Struct, frozen=True, kw_only=True):
@@ -69,7 +64,7 @@ class Turns:
         #: Environment and key -> when this gateway first and last wanted to send it.
         self._wanted: dict[tuple[str, str], tuple[float, float]] = {}
 
-    async def take(self, plan: Plan, key: str) -> Turn:
+    async def take(self, plan: EmergencyPlan, key: str) -> Turn:
         """Whether this gateway sends an alert that fires; asked again every second until one gateway does."""
         environment, now = plan.environment, self._clock.monotonic()
         first, last = self._wanted.get((environment, key), (now, now))
@@ -111,7 +106,7 @@ class Turns:
         limits(deadline_s=TIMEOUT_S).set(_mark_key(environment, key), str(since), px=MARK_MS)
 
     def _ask_in_thread(self, environment: str) -> list[OncallAnswer]:
-        body = json.encode(OncallQuestion(environment=environment, at_us=int(self._clock.wall() * 1_000_000)))
+        body = json.encode(StatusQuestion(environment=environment, at_us=int(self._clock.wall() * 1_000_000)))
         found = []
         for url in settings.GATEWAY_URLS:
             try:

@@ -20,20 +20,27 @@ from django.db import close_old_connections, connections
 from msgspec import structs
 
 from controlplane.alerts.emergency.hand_in import hand_in
-from controlplane.alerts.emergency.journal import Episode, Journal, alert_of
-from controlplane.alerts.emergency.plan import LEVEL, Plan, Reading, is_muted, read_plans, receivers_of
+from controlplane.alerts.emergency.journal import Episode, Journal, alert_of, episode_of
+from controlplane.alerts.emergency.plan import (
+    LEVEL,
+    EmergencyPlan,
+    Reading,
+    is_muted,
+    read_plans,
+    receivers_of,
+)
 from controlplane.alerts.emergency.plan_files import forget_plan, read_plan_files, write_plan
-from controlplane.alerts.lifecycle import AlertState, Known, advance
+from controlplane.alerts.lifecycle import AlertState, advance
 from controlplane.alerts.models import Alert
 from controlplane.alerts.rules.every import RULES, timing_of
-from controlplane.alerts.rules.rule import Finding
 from controlplane.alerts.state.causes import cause_of
 from controlplane.alerts.state.evaluate import evaluate
+from controlplane.alerts.state.progress import fields_after, progress_of
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.emergency.seen import facts_of
 from controlplane.gateway.emergency.send import Sender, messages_for
-from controlplane.gateway.emergency.turns import Turns
+from controlplane.gateway.emergency.turns import OncallAnswer, Turns
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.status.status import status_of
@@ -49,8 +56,6 @@ KEPT_S = 60.0
 
 log = structlog.get_logger(__name__)
 
-_Key = tuple[str, str]
-
 
 class Emergency:
     """One per gateway process. Everything but what is named ``_in_thread`` runs on its event loop."""
@@ -63,7 +68,7 @@ class Emergency:
         self._folder = Path(settings.oncall_dir) / re.sub(r"[^A-Za-z0-9.-]", "_", settings.gateway)
         self.journal = Journal(self._folder / "journal.json")
         self._plans = read_plan_files(self._folder)
-        self._written: dict[str, tuple[Plan, float]] = {}
+        self._written: dict[str, tuple[EmergencyPlan, float]] = {}
         self._thread = ThreadPoolExecutor(1, "gateway-plans")
         self._begun = self._watched = clock.monotonic()
         #: Environment -> how long ago its alerts were evaluated, and when that was read.
@@ -71,8 +76,8 @@ class Emergency:
         #: Since when Postgres does not answer, in unix seconds; and since when it does.
         self._failing_since: float | None = None
         self._answers_since = clock.wall()
-        self._alerts: dict[_Key, Known] = {}
-        self._found: dict[_Key, Finding] = {}
+        #: Environment -> its alerts by key, as the worker would have them in Postgres.
+        self._rows: dict[str, dict[str, Alert]] = {}
         self._turns = Turns(settings.gateway, self.journal, clock)
         self._sender = Sender(self.journal, clock, counts)
 
@@ -122,7 +127,7 @@ class Emergency:
         self._keep_in_thread(reading.plans)
         return reading
 
-    def _keep_in_thread(self, plans: Mapping[str, Plan]) -> None:
+    def _keep_in_thread(self, plans: Mapping[str, EmergencyPlan]) -> None:
         now = self._clock.monotonic()
         for environment, plan in plans.items():
             last, at = self._written.get(environment, (None, 0.0))
@@ -185,9 +190,7 @@ class Emergency:
                 await self._evaluate(environment, passed_s)
                 await self._report(environment)
             else:
-                for held in (self._alerts, self._found):
-                    for key in [key for key in held if key[0] == environment]:
-                        del held[key]
+                self._rows.pop(environment, None)
         self._count_unhanded()
 
     async def _evaluate(self, environment: str, passed_s: float) -> None:
@@ -203,28 +206,24 @@ class Emergency:
         found = {one.key: one for one in await self._in(lambda: evaluate(status_of(facts), RULES_OF_LEVEL))}
         if self._starts() and self.journal.open(environment, WORKER_AWAY) is None:
             found.pop(WORKER_AWAY, None)
-        open_before = {key for known, key in self._alerts if known == environment}
-        lasting = {one.key for one in self.journal.episodes if self._lasts(one, environment)}
-        for key in sorted(found.keys() | open_before | lasting):
-            place, finding = (environment, key), found.get(key)
-            known = self._alerts.get(place)
-            if known is None and finding is None:
+        rows = self._rows.setdefault(environment, {})
+        lasting = {key for key, _ in self.reported(environment)}
+        for key in sorted(found.keys() | rows.keys() | lasting):
+            row, finding = rows.get(key), found.get(key)
+            if row is None and finding is None and (episode := self.journal.open(environment, key)):
                 # It fired before this gateway was started again.
-                known = Known(state=AlertState.FIRING, severity="critical", true_since=now, level_since=now)
+                row = alert_of(episode)
+            known = progress_of(row) if row is not None else None
             after, _ = advance(known, finding, timing_of(key), now, passed_s=passed_s)
             if after is None or after.state is AlertState.RESOLVED:
-                self._alerts.pop(place, None)
+                rows.pop(key, None)
                 self._end(environment, key, now)
                 continue
-            self._alerts[place] = after
-            if finding is not None:
-                self._found[place] = finding
-
-    def _lasts(self, episode: Episode, environment: str) -> bool:
-        return episode.environment == environment and episode.over_at is None
+            row = rows[key] = row or Alert(environment=environment, key=key)
+            for name, value in fields_after(row, after, finding, timing_of(key).level, now).items():
+                setattr(row, name, value)
 
     def _end(self, environment: str, key: str, now: float) -> None:
-        self._found.pop((environment, key), None)
         episode = self.journal.open(environment, key)
         if episode is not None:
             episode.over_at = now
@@ -235,8 +234,8 @@ class Emergency:
 
     async def _report(self, environment: str) -> None:
         plan, now = self._plans[environment], self._clock.wall()
-        rows = {key: self._row(environment, key) for known, key in self._found if known == environment}
-        for key, row in rows.items():
+        rows = self._rows[environment]
+        for key, row in list(rows.items()):
             if row.state != AlertState.FIRING or key in plan.known:
                 continue
             episode = self.journal.open(environment, key)
@@ -246,11 +245,12 @@ class Emergency:
                 self._sender.send_due(episode, plan)
                 await self._turns.hold(environment, key, episode.true_since)
 
-    async def _begin(self, plan: Plan, row: Alert, rows: Iterable[Alert], now: float) -> Episode | None:
+    async def _begin(
+        self, plan: EmergencyPlan, row: Alert, rows: Iterable[Alert], now: float
+    ) -> Episode | None:
         """The episode of an alert that fires, unless another gateway sends it, or none should."""
         environment, at = plan.environment, datetime.fromtimestamp(now, UTC)
-        known, finding = self._alerts[environment, row.key], self._found[environment, row.key]
-        if self.journal.sent_lately(environment, row.key, known.true_since):
+        if self.journal.sent_lately(environment, row.key, row.true_since.timestamp()):
             return None
         if cause_of(row, rows) is not None or is_muted(plan, row, at):
             return None
@@ -260,19 +260,7 @@ class Emergency:
             return None
         if not turn.mine and not turn.reported:
             return None
-        episode = Episode(
-            environment=environment,
-            key=row.key,
-            severity=finding.severity,
-            level=LEVEL,
-            text=finding.text,
-            detail=finding.detail,
-            runbook=finding.runbook,
-            subject_kind=finding.subject.kind,
-            true_since=turn.since or known.true_since,
-            fired_at=now,
-            by_other=turn.reported,
-        )
+        episode = episode_of(row, since=turn.since, now=now, by_other=turn.reported)
         if turn.mine:
             wanted, episode.escalations = receivers_of(plan, alert_of(episode), at)
             episode.messages = messages_for(episode, wanted, plan)
@@ -280,19 +268,9 @@ class Emergency:
         self.journal.add(episode)
         return episode
 
-    def _row(self, environment: str, key: str) -> Alert:
-        known, finding = self._alerts[environment, key], self._found[environment, key]
-        return Alert(
-            environment=environment,
-            key=key,
-            level=timing_of(key).level,
-            severity=finding.severity,
-            state=known.state,
-            true_since=datetime.fromtimestamp(known.true_since, UTC),
-            subject_kind=finding.subject.kind,
-            subject_name=finding.subject.name,
-            pods=list(finding.pods),
-        )
+    def answer(self, environment: str) -> OncallAnswer:
+        """The answer to another gateway, which asks before it sends an alert."""
+        return OncallAnswer(evaluated_s=self.quiet_s(environment), reported=self.reported(environment))
 
     def reported(self, environment: str) -> list[tuple[str, float]]:
         """Alerts that this gateway or another one sent, with their beginnings."""

@@ -7,13 +7,11 @@ import msgspec
 
 from controlplane.breakers.override_in_gateways import HandedOverride
 from controlplane.fleet.models import ServerState
-from controlplane.fleet.status_client import VALID_S, StatusQuestion, is_signed_question
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.rows import Row, row_of
 from controlplane.gateway.servers.server import KnownServer
-from controlplane.gateway.wire import problems
 
 #: One document answers all web processes that ask, and at most this many pods per second are encoded.
 KEEP_S = 1.0
@@ -21,23 +19,7 @@ ROWS_PER_S = 2_000
 #: Rows prepared before other tasks run.
 _CHUNK = 50
 
-_decode = msgspec.json.Decoder(StatusQuestion).decode
 _encode = msgspec.json.Encoder().encode
-
-
-def read_question(body: bytes, authorization: bytes, clock: Clock) -> str:
-    """The environment asked for. Raises ``Problem``; looks at nothing before the signature is right."""
-    if not is_signed_question(body, authorization):
-        raise problems.unsigned()
-    try:
-        question = _decode(body)
-    except msgspec.ValidationError as error:
-        raise problems.invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise problems.malformed(error) from None
-    if abs(question.at_us / 1_000_000 - clock.wall()) > VALID_S:
-        raise problems.invalid_field("at_us", "It was asked at another time by the clock of the gateway.")
-    return question.environment
 
 
 class StatusAnswers:

@@ -1,12 +1,15 @@
 """Error answers as RFC 9457 documents."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from fuseboard.contract.sync import MAX_BODY_BYTES
 
+_T = TypeVar("_T")
 _PATH = re.compile(r"(?: - at | in )`\$\.?([^`]*)`$")
 
 
@@ -38,6 +41,16 @@ def unauthorized() -> Problem:
 
 def unsigned() -> Problem:
     return Problem(401, "Unauthorized", "The body must be signed by a web process with the same secret key.")
+
+
+def decoded(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    """The document in a body. Raises ``Problem``."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(error) from None
 
 
 def wrong_environment(environment: str) -> Problem:

@@ -11,11 +11,14 @@ import pytest
 from django.utils import timezone
 from msgspec import json, structs
 
+from controlplane.alerts.delivery.apprise.program import SenderPool
+from controlplane.alerts.delivery.attempt import send_once
+from controlplane.alerts.delivery.http import Answer
 from controlplane.alerts.delivery.queue import enqueue
 from controlplane.alerts.delivery.watchdog import ping, ping_if_evaluated
 from controlplane.alerts.emergency.hand_in import gateways_may_have_sent, hand_in
 from controlplane.alerts.emergency.journal import MAX_EPISODES, Episode, Journal, message_id
-from controlplane.alerts.emergency.plan import Plan, is_muted, read_plans, receivers_of
+from controlplane.alerts.emergency.plan import EmergencyPlan, is_muted, read_plans, receivers_of
 from controlplane.alerts.emergency.plan_files import MAX_BYTES, read_plan_files, write_plan
 from controlplane.alerts.evaluator import evaluate_environment
 from controlplane.alerts.lifecycle import AlertEvent, AlertState
@@ -33,8 +36,8 @@ needs_postgres = pytest.mark.django_db
 URL = "https://hooks.example.com/services/T0/secret-part"
 
 
-def plan(**fields: Any) -> Plan:
-    return Plan(**{"environment": "production", "at": 1_000.0, **fields})
+def plan(**fields: Any) -> EmergencyPlan:
+    return EmergencyPlan(**{"environment": "production", "at": 1_000.0, **fields})
 
 
 def episode(key: str = "redis-down", **fields: Any) -> Episode:
@@ -136,7 +139,7 @@ def test_a_plan_has_receivers_routes_and_mutes_of_its_environment(production: st
         ends_at=now + timedelta(minutes=30),
     )
     # As it is on disk.
-    read = json.decode(json.encode(read_plans(now.timestamp()).plans[production]), type=Plan)
+    read = json.decode(json.encode(read_plans(now.timestamp()).plans[production]), type=EmergencyPlan)
     assert [one["name"] for one in read.receivers] == ["chat", "mail", "pager"]
     alert = Alert(environment=production, key="postgres-down", level=3, severity="critical")
     wanted, later = receivers_of(read, alert, now)
@@ -315,3 +318,14 @@ def test_a_worker_pings_only_while_every_environment_is_evaluated(production: st
 
 def test_a_plan_that_is_only_younger_is_not_another_one() -> None:
     assert structs.replace(plan(at=1.0), at=2.0) == plan(at=2.0)
+
+
+def test_the_worker_and_gateways_wait_as_long_as_the_receiver_asks() -> None:
+    def busy(*_: Any, **__: Any) -> Answer:
+        return Answer(503, "busy", 600.0)
+
+    pager = Receiver(pk=1, url=URL, secret_version=1)
+    outcome = send_once(
+        pager, SenderPool(), timezone.now(), identity="m", number=1, document={"data": {}}, webhook=busy
+    )
+    assert (outcome.state, outcome.wait_s, outcome.result) == ("waiting", 600.0, "HTTP 503 busy")

@@ -11,8 +11,8 @@ from controlplane.alerts.lifecycle import (
     LONGEST_PAUSE_S,
     NO_TRAFFIC_S,
     AlertEvent,
+    AlertProgress,
     AlertState,
-    Known,
     advance,
 )
 from controlplane.alerts.rules.every import RULES, timing_of
@@ -38,7 +38,7 @@ class Story:
 
     def __init__(self, timing: Timing = TIMING) -> None:
         self.timing, self.now = timing, 1_000.0
-        self.known: Known | None = None
+        self.known: AlertProgress | None = None
         self.news: list[AlertEvent] = []
 
     def see(

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from controlplane.alerts.emergency.plan import Plan, is_muted, read_plans
+from controlplane.alerts.emergency.plan import EmergencyPlan, is_muted, read_plans
 from controlplane.alerts.models import Alert, Mute
 from controlplane.alerts.people.upgrades import MUTED_RULES
 from controlplane.audit.models import Entry
@@ -101,7 +101,7 @@ async def test_a_gateway_that_starts_gives_the_worker_time_to_start(tmp_path: Pa
     clock = TurnedClock()
     gateway = ready_gateway(clock, oncall_dir=str(tmp_path))
     emergency = Emergency(gateway.fleets, gateway.settings, clock, Counts())
-    emergency._plans = {"production": Plan(environment="production", at=clock.wall())}
+    emergency._plans = {"production": EmergencyPlan(environment="production", at=clock.wall())}
     # The worker stopped an hour ago, with everything else.
     emergency.note_evaluated("production", 3600.0)
     try:

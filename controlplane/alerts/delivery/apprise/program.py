@@ -24,7 +24,7 @@ class _SenderLost(Exception):
     """It was killed, or it ended."""
 
 
-class Senders:
+class SenderPool:
     """A few sender programs. More jobs than programs wait for one."""
 
     def __init__(self, allowed: Iterable[Network] = (), *, most: int = 1, most_s: float = MAX_S) -> None:

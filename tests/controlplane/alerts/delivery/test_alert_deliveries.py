@@ -13,13 +13,13 @@ from msgspec import json
 from controlplane.alerts.delivery import http
 from controlplane.alerts.delivery.addresses import AddressRefused
 from controlplane.alerts.delivery.apprise import jobs
+from controlplane.alerts.delivery.attempt import PAUSES_S
 from controlplane.alerts.delivery.claim import (
     GIVE_UP_AFTER,
     LEASE_S,
     MAX_AT_ONCE,
     MAX_IN_5_MIN,
     MAX_REPEATED_AT_ONCE,
-    PAUSES_S,
     send_waiting,
 )
 from controlplane.alerts.delivery.http import Answer, NotDelivered

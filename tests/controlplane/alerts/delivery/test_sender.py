@@ -15,7 +15,7 @@ from controlplane.alerts.delivery.addresses import AddressRefused
 from controlplane.alerts.delivery.apprise import apprise_send, program
 from controlplane.alerts.delivery.apprise.guard import Guard
 from controlplane.alerts.delivery.apprise.jobs import MAX_START_S, READY, Job, Kind, Result, without_middle
-from controlplane.alerts.delivery.apprise.program import Senders
+from controlplane.alerts.delivery.apprise.program import SenderPool
 from controlplane.alerts.delivery.apprise.services import SERVICES, service_name, shown_address
 from tests.controlplane.alerts.delivery.refused_addresses import REFUSED
 from tests.controlplane.alerts.delivery.sinks import chat, endless, mail_server
@@ -30,8 +30,8 @@ TOKEN = "abcdefghijklmnop7Qz4"
 
 
 @pytest.fixture
-def senders() -> Iterator[Senders]:
-    senders = Senders(LOOPBACK)
+def senders() -> Iterator[SenderPool]:
+    senders = SenderPool(LOOPBACK)
     yield senders
     senders.rest()
 
@@ -45,7 +45,7 @@ def job(url: str, kind: Kind = Kind.CRITICAL, **more: Any) -> Job:
     return Job(url=url, kind=kind, title="payments-api is open", body="18 of 30 calls failed.", **more)
 
 
-def test_a_message_reaches_a_chat_and_a_mailbox(senders: Senders) -> None:
+def test_a_message_reaches_a_chat_and_a_mailbox(senders: SenderPool) -> None:
     with chat() as sink, mail_server() as (port, mails):
         sent = senders.run(job(f"mmost://127.0.0.1:{sink.port}/{TOKEN}"))
         assert sent == Result(state="sent", said="Mattermost accepted it.")
@@ -62,8 +62,8 @@ def test_a_message_reaches_a_chat_and_a_mailbox(senders: Senders) -> None:
     assert "18 of 30 calls failed." in mail.as_string()
 
 
-def test_no_address_inside_is_connected_to_in_whatever_spelling(senders: Senders) -> None:
-    outside = Senders()
+def test_no_address_inside_is_connected_to_in_whatever_spelling(senders: SenderPool) -> None:
+    outside = SenderPool()
     spellings = ("127.0.0.1", "localhost", "127.1", "0x7f.1", "0177.0.0.1", "2130706433")
     with chat() as sink, mail_server() as (port, mails):
         for host in spellings:
@@ -90,7 +90,7 @@ def test_apprise_connects_to_no_address_that_is_refused(address: str) -> None:
     assert guard.refused
 
 
-def test_a_redirect_inside_is_not_followed(senders: Senders) -> None:
+def test_a_redirect_inside_is_not_followed(senders: SenderPool) -> None:
     with chat(host="127.0.0.2") as inside, chat(307, location=f"http://127.0.0.2:{inside.port}/") as sink:
         assert senders.run(job(f"mmost://127.0.0.1:{sink.port}/{TOKEN}")).state == "failed"
         assert len(sink.got) == 1
@@ -142,7 +142,7 @@ def test_a_name_that_changes_its_address_and_everything_but_connections_are_refu
 
 
 def test_a_sender_that_hangs_is_killed_and_the_next_message_is_sent() -> None:
-    senders = Senders(LOOPBACK, most_s=3)
+    senders = SenderPool(LOOPBACK, most_s=3)
     with chat(None) as sink:
         url = f"mmost://127.0.0.1:{sink.port}/{TOKEN}"
         late = senders.run(job(url))
@@ -166,7 +166,7 @@ def test_the_start_of_a_sender_is_not_part_of_the_receivers_time(monkeypatch: py
 
     read = program._line
     monkeypatch.setattr(program, "_line", line)
-    senders = Senders(LOOPBACK, most_s=PATIENCE_S)
+    senders = SenderPool(LOOPBACK, most_s=PATIENCE_S)
     assert senders.run(job(f"mmost://chat.example.com/{TOKEN}", check=True)).state == "sent"
     senders.rest()
     (start_s, ready), (receiver_s, _) = waited_for
@@ -174,7 +174,7 @@ def test_the_start_of_a_sender_is_not_part_of_the_receivers_time(monkeypatch: py
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count what a program allocates")
-def test_an_answer_without_end_fills_no_memory_and_the_next_message_is_sent(senders: Senders) -> None:
+def test_an_answer_without_end_fills_no_memory_and_the_next_message_is_sent(senders: SenderPool) -> None:
     with endless() as port:
         assert senders.run(job(f"mmost://127.0.0.1:{port}/{TOKEN}")).state == "failed"
     [program] = programs()
@@ -185,7 +185,7 @@ def test_an_answer_without_end_fills_no_memory_and_the_next_message_is_sent(send
         assert senders.run(job(f"mmost://127.0.0.1:{sink.port}/{TOKEN}")).state == "sent"
 
 
-def test_a_program_that_ended_is_started_again(senders: Senders) -> None:
+def test_a_program_that_ended_is_started_again(senders: SenderPool) -> None:
     with chat() as sink:
         url = f"mmost://127.0.0.1:{sink.port}/{TOKEN}"
         assert senders.run(job(url)).state == "sent"
@@ -198,7 +198,7 @@ def test_a_program_that_ended_is_started_again(senders: Senders) -> None:
 
 
 def test_the_program_gets_no_secret_of_the_environment(
-    senders: Senders, monkeypatch: pytest.MonkeyPatch
+    senders: SenderPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FUSEBOARD_SECRET_KEY", "a secret of the worker")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
