@@ -127,7 +127,6 @@ def _record(environment: str, kind: str, erased: Erased, reason: str, actor: Act
         action=action,
         target_kind="history" if kind == TENANT else "subject",
         target_name=KINDS[kind],
-        before=None,
         # The network is left out: it is the caller.
         after={
             name: n for name, n in asdict(erased).items() if name == "samples" or (n and name != "network")

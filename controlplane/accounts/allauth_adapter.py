@@ -54,8 +54,6 @@ class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
                 action="user.password_changed",
                 target_kind="user",
                 target_name=user.get_username(),
-                before=None,
-                after=None,
                 reason="Changed by themselves.",
             )
             logins.close_logins(user, but=self.request.session.get(logins.KEY, ""))

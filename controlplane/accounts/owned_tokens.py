@@ -210,7 +210,6 @@ def revoke_tokens_of(user: User, *, reason: str, actor: Actor) -> int:
             action="token.revoked",
             target_kind="token",
             target_name=row.name,
-            before=None,
             after={"selector": row.selector, "owner": row.owner},
             reason=reason,
         )

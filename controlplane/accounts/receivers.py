@@ -69,8 +69,6 @@ def _code_refused(*, request: HttpRequest, user: User, reauthentication: bool = 
         action="user.second_factor_failed",
         target_kind="user",
         target_name=user.get_username(),
-        before=None,
-        after=None,
         reason="A wrong code in a session." if reauthentication else "A wrong code after a correct password.",
     )
 
@@ -82,7 +80,6 @@ def _note(request: HttpRequest, user: User, action: str, authenticator: Any) -> 
         action=action,
         target_kind="user",
         target_name=user.get_username(),
-        before=None,
         after={"type": str(authenticator.type)},
         reason="Changed by the user.",
     )

@@ -73,8 +73,6 @@ def use_link(*, text: str, password: str, address: str) -> User:
             action="user.password_set",
             target_kind="user",
             target_name=user.get_username(),
-            before=None,
-            after=None,
             reason="Set through a one-time link.",
         )
     return user
@@ -106,7 +104,6 @@ def end_links_by(username: str, *, to: str, reason: str, actor: Actor) -> int:
             action="user.link_ended",
             target_kind="user",
             target_name=to,
-            before=None,
             after={"made_by": username},
             reason=reason,
         )

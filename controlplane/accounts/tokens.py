@@ -221,7 +221,6 @@ def _note(
         action=action,
         target_kind="token",
         target_name=name,
-        before=None,
         after=fields,
         reason=reason,
     )

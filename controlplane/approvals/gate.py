@@ -204,7 +204,6 @@ def note(row: ChangeRequest, action: str, actor: Actor, reason: str, **more: Any
         action=action,
         target_kind="change_request",
         target_name=str(row)[:200],
-        before=None,
         after={
             "state": str(row.state),
             "version": row.version,

@@ -39,7 +39,6 @@ def skip_refused(*, target: str, environment: str, sequence: int, reason: str, a
             action="audit_export.skipped",
             target_kind="audit_export",
             target_name=target,
-            before=None,
             after={"sequence": sequence, "hash": left_out.hash, "problem": problem, "attempts": attempts},
             reason=reason,
             environment=environment,

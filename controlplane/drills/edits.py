@@ -122,7 +122,6 @@ def _audit(drill: Drill, action: str, actor: Actor, reason: str) -> None:
         action=action,
         target_kind="drill",
         target_name=drill.chosen,
-        before=None,
         after={
             "drill": drill.pk,
             "kind": drill.kind,

@@ -31,7 +31,6 @@ def forget_pod(*, environment: str, server: str, reason: str, actor: Actor) -> N
             target_kind="server",
             target_name=server,
             before={"state": row.state, "service": row.service, "last_seen_at": row.last_seen_at.isoformat()},
-            after=None,
             reason=reason,
             environment=slug,
         )
@@ -55,7 +54,6 @@ def lift_freeze(*, environment: str, reason: str, actor: Actor) -> None:
             target_kind="environment",
             target_name=slug,
             before={"silent": now.frozen_silent, "expected": now.frozen_expected},
-            after=None,
             reason=reason,
             environment=slug,
         )

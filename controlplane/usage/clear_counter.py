@@ -64,7 +64,6 @@ def clear_counter(
             action="counter.cleared",
             target_kind="tenant" if tenant else "dependency" if dependency else "subject",
             target_name=tenant or dependency or "a caller",
-            before=None,
             # The values are left out: they are a caller, and the audit is never deleted.
             after={"limit": limit, "counted": was_counted}
             | ({"dependency": dependency} if tenant and dependency else {})

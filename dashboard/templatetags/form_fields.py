@@ -47,21 +47,19 @@ def text_field(
     *,
     name: str,
     value: object = "",
-    kind: str = "text",
     hint: str = "",
     errors: Iterable[str] = (),
     css: str = "",
-    autofocus: object = False,
     **attributes: Any,
 ) -> dict[str, Any]:
     """An ``input``; ``attributes`` are its own, as in HTML."""
     found = list(errors or ())
     given = {
         "id": control_id,
-        "type": kind,
+        "type": attributes.pop("type", "text"),
         "name": name,
         "value": _text(value),
-        "autofocus": bool(autofocus),
+        "autofocus": bool(attributes.pop("autofocus", False)),
     }
     control = format_html(
         "<input{}>", _attributes({**given, **attributes, **_described(control_id, hint, found)})
@@ -72,7 +70,7 @@ def text_field(
 @register.inclusion_tag("dashboard/field.html")
 def moment_field(control_id: str, label: str, *, name: str, **options: Any) -> dict[str, Any]:
     """A date and a time of day, in UTC."""
-    return text_field(control_id, label, name=name, kind="datetime-local", **options)
+    return text_field(control_id, label, name=name, type="datetime-local", **options)
 
 
 @register.inclusion_tag("dashboard/field.html")
@@ -84,7 +82,7 @@ def number_field(control_id: str, label: str, *, name: str, **options: Any) -> d
 @register.inclusion_tag("dashboard/field.html")
 def password_field(control_id: str, label: str, *, name: str, **options: Any) -> dict[str, Any]:
     """A password to be chosen, which browsers offer to keep."""
-    given = {"kind": "password", "autocomplete": "new-password", "required": True, **options}
+    given = {"type": "password", "autocomplete": "new-password", "required": True, **options}
     return text_field(control_id, label, name=name, **given)
 
 

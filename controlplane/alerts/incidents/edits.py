@@ -218,7 +218,6 @@ def _record(
         action=action,
         target_kind="incident",
         target_name=f"{incident.pk} {incident.title}"[:200],
-        before=None,
         after=after,
         reason=reason,
         environment=incident.environment,

@@ -51,7 +51,6 @@ def add_marker(*, environment: str, text: str, service: str, at: datetime | None
             action="marker.added",
             target_kind="marker",
             target_name=text,
-            before=None,
             after={"service": service, "at": moment.isoformat()},
             reason="",
             environment=slug,

@@ -122,7 +122,6 @@ def _record(row: Incident, action: str, actor: Actor, after: dict[str, object] |
         action=action,
         target_kind="incident",
         target_name=f"{row.pk} {row.title}"[:200],
-        before=None,
         after=after,
         reason="",
         environment=row.environment,

@@ -37,7 +37,6 @@ class Command(BaseCommand):
                 action="user.created",
                 target_kind="user",
                 target_name=user.username,
-                before=None,
                 after={"role": user.role},
                 reason="Created on the command line.",
             )

@@ -36,14 +36,14 @@ class SaveForm(EditForm):
     version = WholeField()
 
     def save(self) -> str | HttpResponse:
-        text, expected = _typed(self.data), self.cleaned_data["version"]
         slug, new = self.known.get("slug") or self.cleaned_data["slug"], "slug" not in self.known
         if self.act == "preview":
-            return _form(self.request, slug, new=new, typed=self.data, version=expected)
+            return _form(self.request, slug, new=new, typed=self.data)
         if new and known_runbook(slug) is not None:
             raise InvalidEdit(
                 {"runbook": ["A runbook has this name. Edit that one, or choose another name."]}
             )
+        text, expected = _typed(self.data), self.cleaned_data["version"]
         version = edits.save_runbook(
             runbook=slug,
             title=text.title,
@@ -117,7 +117,7 @@ def edit_runbook(request: HttpRequest, slug: str) -> HttpResponse:
         return not_found(request, *_MISSING)
     if request.method == "POST":
         return run_edit(SaveForm(request, slug=slug), page=partial(_form, slug=slug))
-    return _form(request, slug, text=known.text, version=known.version)
+    return _form(request, slug, text=known.text, typed={"version": str(known.version)})
 
 
 @require_POST
@@ -161,17 +161,12 @@ def _form(
     text: Text | None = None,
     typed: Mapping[str, str] | None = None,
     new: bool = False,
-    version: int | str = 0,
     errors: Mapping[str, Any] | None = None,
     conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
     typed, errors = typed or {}, errors or {}
     text = text or _typed(typed)
-    if conflict is not None:
-        version = conflict.current_version
-    elif status == 422:
-        version = typed.get("version", "")[:20]
     theirs = known_runbook(slug) if conflict is not None else None
     context = context_of(
         request,
@@ -179,7 +174,7 @@ def _form(
         slug=slug,
         new=new,
         text=text,
-        version=version,
+        version=typed.get("version", "0")[:20] if conflict is None else conflict.current_version,
         errors=errors,
         unplaced=[one for field, texts in errors.items() if field in ("act", "version") for one in texts],
         conflict=conflict,
