@@ -97,18 +97,11 @@ def compose_admission(
         on_change=on_change,
     )
     return Admission(
-        configuration=configuration,
         store=drill_store,
-        health=health,
-        batcher=batcher,
-        settlements=settlements,
-        leases=leases,
-        reports=reports,
         redis_fallback=redis_fallback,
         requests=requests,
         calls=calls,
         guarded=GuardedCalls(calls, guards),
-        on_change=on_change,
     )
 
 

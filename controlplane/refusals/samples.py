@@ -7,7 +7,7 @@ from io import StringIO
 from controlplane.audit.export import harmless_cell
 from controlplane.refusals.keys import day_at, key_of
 from controlplane.refusals.models import RefusalSample
-from fuseboard.contract.refusal_token import Refused, make_token
+from fuseboard.contract.refusal_token import TokenContent, make_token
 from fuseboard.contract.words import Mode, Reason
 
 #: The columns of a file: who asked is not among them, not even as a digest.
@@ -36,7 +36,7 @@ def samples_as_csv(samples: Iterable[RefusalSample]) -> str:
 def token_of(sample: RefusalSample) -> str:
     """The token that the pod could have sent with this refusal. Only for people who may see the sample."""
     at = sample.at.timestamp()
-    refused = Refused(
+    refused = TokenContent(
         at_ms=int(at * 1000),
         number=sample.pk % 2**24,
         revision=sample.revision,

@@ -264,7 +264,7 @@ def bulkhead_machine(module: Any = original) -> type[RuleBasedStateMachine]:
                 return
             for pool in self.bulkhead.pools:
                 if pool.in_flight < pool.limit:
-                    for seat in pool.seats:
+                    for seat in pool.slot_kinds:
                         assert all(waiter.done() for waiter in seat.tier.waiters)
 
         @invariant()

@@ -59,7 +59,7 @@ async def test_a_429_without_a_time_stops_the_fleet_for_a_second_and_opens_nothi
                 *one.admission.calls.breakers.values(),
                 *other.admission.calls.breakers.values(),
             ):
-                breaker.denial = None
+                breaker.remembered = None
             limits.delete(*limits.keys("*cooldown*") or ["none"])
         await fail(one, of_openai(429, "rate_limit_exceeded"))
         await eventually(lambda: limits.keys("*cooldown*"))

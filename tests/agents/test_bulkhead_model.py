@@ -35,13 +35,15 @@ MUTANTS = [
     ),
     Mutant(
         "a resize grants by difference, not by what is free",
-        "        while pool.in_flight < pool.limit:\n            for seat",
-        "        for _ in range(max(1, pool.limit - pool.in_flight)):\n            for seat",
+        "        while pool.in_flight < pool.limit:\n            for slot_kind",
+        "        for _ in range(max(1, pool.limit - pool.in_flight)):\n            for slot_kind",
     ),
     Mutant(
         "a slot is handed to a call that was cancelled",
-        "if not waiter.done():\n                waiter.set_result(self._take(seat))",
-        "self._take(seat)\n            if not waiter.done():\n                waiter.set_result(seat)",
+        "if not waiter.done():\n                waiter.set_result(self._take(slot_kind))",
+        "self._take(slot_kind)\n"
+        "            if not waiter.done():\n"
+        "                waiter.set_result(slot_kind)",
     ),
     Mutant(
         "a new call overtakes those that wait",
@@ -74,8 +76,8 @@ MUTANTS = [
     Mutant("the last call is served first", "popitem(last=False)", "popitem(last=True)"),
     Mutant(
         "a borrowed slot is returned to the wrong pool",
-        "        tier, pool = seat.tier, seat.pool\n",
-        "        tier, pool = seat.tier, seat.tier.seats[0].pool\n",
+        "        tier, pool = slot_kind.tier, slot_kind.pool\n",
+        "        tier, pool = slot_kind.tier, slot_kind.tier.slot_kinds[0].pool\n",
     ),
     Mutant(
         "a timeout also keeps its place",
@@ -85,8 +87,8 @@ MUTANTS = [
     Mutant("a tier alone has its share", "sum(slots) if lent.has(at) else 0", "slots[at]"),
     Mutant(
         "a new tier has no slots",
-        "            self._divide()\n        for seat in",
-        "            pass\n        for seat in",
+        "            self._divide()\n        for slot_kind in",
+        "            pass\n        for slot_kind in",
     ),
     Mutant("a silent tier keeps its share", "        self._look()\n        if not", "        if not"),
     Mutant(

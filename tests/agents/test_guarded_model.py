@@ -240,7 +240,7 @@ MUTANTS = [
         guarded_calls,
         Mutant(
             "a refused call keeps its slot",
-            "                leave(bulkhead, seat, error)\n            raise",
+            "                leave(bulkhead, slot_kind, error)\n            raise",
             "                pass\n            raise",
         ),
     ),
@@ -248,7 +248,7 @@ MUTANTS = [
         guarded_calls,
         Mutant(
             "a refused call after a wait keeps its slot",
-            "            leave(bulkhead, seat, error)\n            raise\n        return lane",
+            "            leave(bulkhead, slot_kind, error)\n            raise\n        return lane",
             "            raise\n        return lane",
         ),
     ),

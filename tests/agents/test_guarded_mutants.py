@@ -16,18 +16,18 @@ from tests.agents.mutating import Mutant, mutated
 FLOW = [
     Mutant(
         "a refused call keeps its slot",
-        "                leave(bulkhead, seat, error)\n            raise",
+        "                leave(bulkhead, slot_kind, error)\n            raise",
         "                pass\n            raise",
     ),
     Mutant(
         "a refused call keeps its token",
-        "                token.put_back()\n            if seat is not None",
-        "                pass\n            if seat is not None",
+        "                token.put_back()\n            if slot_kind is not None",
+        "                pass\n            if slot_kind is not None",
     ),
     Mutant(
         "a call that waits keeps its token",
-        "                token.put_back()\n            seat = await",
-        "                pass\n            seat = await",
+        "                token.put_back()\n            slot_kind = await",
+        "                pass\n            slot_kind = await",
     ),
     Mutant("what is observed is not counted", "            rate.observed += 1\n", "            pass\n"),
     Mutant(
@@ -37,7 +37,7 @@ FLOW = [
     ),
     Mutant(
         "a call that is refused after its wait keeps its slot",
-        "            leave(bulkhead, seat, error)\n            raise\n        return lane",
+        "            leave(bulkhead, slot_kind, error)\n            raise\n        return lane",
         "            raise\n        return lane",
     ),
     Mutant(

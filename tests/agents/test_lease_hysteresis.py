@@ -12,7 +12,7 @@ import redis
 
 from fuseboard.batching import fleet_leases
 from fuseboard.batching.demand import Demand, LimitRef
-from fuseboard.batching.fleet_leases import COOL_AFTER_S, Lease, LeasedDemand, Leases
+from fuseboard.batching.fleet_leases import COOL_AFTER_S, DemandSupply, Lease, Leases
 from fuseboard.batching.redis_question import ADMITS, Domain, RedisAnswer, Reply
 from fuseboard.contract.policy import Limit, Policy, Tier
 from tests.agents.servers import PATIENT, Server, configured, running
@@ -57,7 +57,7 @@ def measure(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], 
     leases = Leases(batcher=given, settlements=given, live_servers=lambda: 20, usable=lambda: True)
     limit = Limit(name="requests", limit=1_000_000, window_ms=1_000, burst=1_000)
     demand = Demand((LimitRef(limit, "requests"),), (1,), 0)
-    supply = LeasedDemand(cast(Domain, given), demand, given, given)
+    supply = DemandSupply(cast(Domain, given), demand, given, given)
 
     def measured(rate: float) -> bool:
         supply.rate = 0.0  # without smoothing
@@ -97,7 +97,7 @@ def test_a_call_that_a_spent_lease_sends_to_redis_does_not_end_leases(
     """While a key is leased, no call is asked: its silence there says nothing about its rate."""
     given: Any = None
     leases = Leases(batcher=given, settlements=given, live_servers=lambda: 20, usable=lambda: False)
-    supply = LeasedDemand(cast(Domain, given), Demand((), (), 0), given, given)
+    supply = DemandSupply(cast(Domain, given), Demand((), (), 0), given, given)
     monkeypatch.setattr(leases, "_threshold", lambda demand: THRESHOLD)
     while supply.rate < 490 or supply.asked:
         clock.now += 0.002
@@ -113,7 +113,7 @@ async def test_a_rate_that_falls_is_measured_once_at_the_renewal_of_a_lease(cloc
     given: Any = None
     leases = Leases(batcher=given, settlements=given, live_servers=lambda: 1, usable=lambda: True)
     limit = Limit(name="requests", limit=1_000_000, window_ms=1_000, burst=1_000)
-    supply = LeasedDemand(
+    supply = DemandSupply(
         cast(Domain, given), Demand((LimitRef(limit, "requests"),), (1,), 0), given, lambda *_: None
     )
     answer = RedisAnswer(Reply(ADMITS, 0, 0, 0, "", []), granted=True, left=())

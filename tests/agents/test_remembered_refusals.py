@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import redis
 
-from fuseboard.batching.refusals import MAX_REMEMBERED, Denial, RememberedRefusals
+from fuseboard.batching.refusals import MAX_REMEMBERED, RememberedRefusal, RememberedRefusals
 from fuseboard.contract.policy import Limit, Policy, Tier
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.errors import Refused
@@ -110,7 +110,7 @@ async def test_a_late_answer_makes_no_refusal_longer(
 class Demand:
     def __init__(self, *keys: bytes) -> None:
         self.keys = keys
-        self.denial: Denial | None = None
+        self.remembered: RememberedRefusal | None = None
 
 
 def remembering(*demands: Demand, until: float = inf) -> RememberedRefusals:
@@ -124,10 +124,10 @@ def test_a_change_ends_the_refusals_of_its_counters_only():
     one, two = Demand(b"a", b"b"), Demand(b"c")
     refusals = remembering(one, one, two)
     refusals.forget_counters((b"b", b"d"))
-    assert one.denial is None
-    assert two.denial is not None
+    assert one.remembered is None
+    assert two.remembered is not None
     refusals.forget_counters((b"a", b"c"))
-    assert two.denial is None
+    assert two.remembered is None
     assert not refusals.by_counter
     assert refusals._size == 0
 
@@ -150,7 +150,7 @@ def test_the_memory_of_refusals_is_bounded():
     demands = [Demand(str(number).encode()) for number in range(MAX_REMEMBERED + 1)]
     refusals = remembering(*demands)
     assert refusals._size == 1
-    assert [demand.denial is None for demand in demands] == [True] * MAX_REMEMBERED + [False]
+    assert [demand.remembered is None for demand in demands] == [True] * MAX_REMEMBERED + [False]
 
 
 def test_15_refusals_that_have_ended_cost_a_grant_nothing():

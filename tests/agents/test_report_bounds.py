@@ -97,8 +97,8 @@ def test_12_the_delay_of_an_answer_does_not_keep_a_breaker_open(pod: Pod):
     pod.answer("open", 2, late_s=5.0)
     assert pod.breaker.state is BreakerState.OPEN
     assert pod.breaker.until == pytest.approx(pod.time.now + 55.0, abs=0.001)
-    assert pod.breaker.denial is not None
-    assert pod.breaker.denial.until == pod.breaker.until
+    assert pod.breaker.remembered is not None
+    assert pod.breaker.remembered.until == pod.breaker.until
 
 
 def test_15_a_new_policy_forgets_the_refusals_of_old_demands(pod: Pod):

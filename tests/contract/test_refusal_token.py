@@ -15,7 +15,7 @@ from fuseboard.contract.refusal_token import (
     REASONS,
     URN,
     RefusalKey,
-    Refused,
+    TokenContent,
     TokenError,
     make_token,
     read_token,
@@ -24,7 +24,7 @@ from fuseboard.contract.words import Mode, Reason
 
 KEY = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(32)))
 OTHER = RefusalKey(day=20_780, id=bytes(range(4)), key=bytes(range(1, 33)))
-REFUSED = Refused(
+REFUSED = TokenContent(
     at_ms=1_795_426_323_412,
     number=0x010203,
     revision=4_211,
@@ -36,7 +36,7 @@ REFUSED = Refused(
     retry_after_ms=12_400,
 )
 #: Outside every range, and a name that UTF-8 cannot encode.
-EXTREME = Refused(
+EXTREME = TokenContent(
     at_ms=2**60,
     number=2**30,
     revision=2**60,

@@ -10,7 +10,7 @@ from controlplane.policies.models import Environment
 from controlplane.refusals.keys import day_at, key_of
 from controlplane.refusals.models import RefusalService
 from controlplane.refusals.tries import MAX_TRIES
-from fuseboard.contract.refusal_token import Refused, make_token
+from fuseboard.contract.refusal_token import TokenContent, make_token
 from fuseboard.contract.words import Mode, Reason
 from tests.people import BOB
 
@@ -23,7 +23,7 @@ WHY = {"environment": "production", "reason": "raised for launch"}
 def token(production):
     now = timezone.now()
     RefusalService.objects.create(environment="production", service="shop", last_on=now.date())
-    refused = Refused(
+    refused = TokenContent(
         at_ms=int(now.timestamp() * 1000),
         number=7,
         revision=Environment.objects.get(pk="production").revision,
@@ -107,7 +107,7 @@ def test_an_expired_token_is_dated(log_in, production):
     key = key_of("production", "shop", day_at(at.timestamp()))
     old = make_token(
         key,
-        Refused(
+        TokenContent(
             at_ms=int(at.timestamp() * 1000), number=1, revision=1, reason=None, mode=Mode.SHARED, rule=""
         ),
     )

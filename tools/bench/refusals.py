@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from control_plane.stand import Bars, say
 
-from fuseboard.contract.refusal_token import MAX_LENGTH, RefusalKey, Refused, make_token, read_token
+from fuseboard.contract.refusal_token import MAX_LENGTH, RefusalKey, TokenContent, make_token, read_token
 from fuseboard.contract.words import Mode, Reason
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.integrations.problem import refusal
@@ -23,7 +23,7 @@ ROUNDS = 5
 TENANTS = 100_000
 
 KEY = RefusalKey(day=20_780, id=b"\1\2\3\4", key=b"k" * 32)
-REFUSED = Refused(
+REFUSED = TokenContent(
     at_ms=1_795_426_323_412,
     number=1,
     revision=4_211,

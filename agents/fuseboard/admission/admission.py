@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from time import monotonic
 from typing import Any
 
@@ -13,18 +13,12 @@ from fuseboard.admission.guarded_calls import OWN, GuardedCalls
 from fuseboard.admission.inspection import Inspection
 from fuseboard.admission.lanes import MAX_LANES, CallLane, RequestLane
 from fuseboard.admission.request_admission import RequestAdmission
-from fuseboard.batching.batch import Batcher
-from fuseboard.batching.fleet_leases import Leases
-from fuseboard.batching.settlements import Settlements
 from fuseboard.breaker.ended_overrides import EndedOverrides
-from fuseboard.breaker.reports import Reports
-from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.sync import MAX_UNCHARGED, BreakerView, Uncharged
 from fuseboard.contract.words import BreakerState, Mode, Outcome, OverrideMode, Reason
 from fuseboard.decision import Decision, Permit
 from fuseboard.errors import Refused
 from fuseboard.store.drill_store import SIMULATED, DrillStore
-from fuseboard.store.health import StoreHealth
 from fuseboard.subject import NO_SUBJECT, ONE_CALL, Costs, Subject, costs_of
 from fuseboard.without_redis.redis_fallback import RedisFallback
 
@@ -49,50 +43,46 @@ class WantedCall(msgspec.Struct, frozen=True):
 class Admission:
     """Belongs to the event loop it was started on. ``fuseboard.composition.compose_admission`` makes it.
 
-    ``on_change`` is called when the mode or a breaker has changed.
+    ``calls.on_change`` is called when the mode or a breaker has changed.
     """
 
     def __init__(
         self,
         *,
-        configuration: Configuration,
         store: DrillStore,
-        health: StoreHealth,
-        batcher: Batcher,
-        settlements: Settlements,
-        leases: Leases,
-        reports: Reports,
         redis_fallback: RedisFallback,
         requests: RequestAdmission,
         calls: CallAdmission,
         guarded: GuardedCalls,
-        on_change: Callable[[], None],
     ) -> None:
         #: Pretends in a drill that Redis is slow or unavailable.
         self.store = store
-        self.health = health
+        self.health = calls.health
         self.redis_fallback = redis_fallback
         #: Decides one plain request of a tenant at once, from its fleet lease; ``None`` when it has none.
         # A closure, not a method: it is nearly the whole cost of a leased decision.
-        self.spend_by_name = leases.spend_by_name
-        self.configuration = configuration
-        self.batcher = batcher
-        self.settlements = settlements
-        self.leases = leases
-        self.reports = reports
+        self.spend_by_name = calls.leases.spend_by_name
+        self.configuration = calls.configuration
+        self.batcher = calls.batcher
+        self.settlements = calls.settlements
+        self.leases = calls.leases
+        self.reports = calls.reports
         self._requests = requests
         self.calls = calls
         #: The calls to dependencies that have a protection.
         self.guarded = guarded
         self.guards = calls.guards
-        self._on_change = on_change
+        self._on_change = calls.on_change
         self._lanes: dict[tuple[str, str], CallLane] = {}
         self._ended_overrides = EndedOverrides(
-            configuration=configuration, store=store, health=health, on_end=calls.override_ended
+            configuration=calls.configuration,
+            store=store,
+            health=calls.health,
+            on_end=calls.override_ended,
         )
-        health.on_change = self._mode_changed
-        configuration.listen(requests.adopt)
-        configuration.listen(calls.adopt)
+        self.health.on_change = self._mode_changed
+        self.configuration.listen(requests.adopt)
+        self.configuration.listen(calls.adopt)
 
     def start(self) -> None:
         """Connect in the background. Until Redis is connected, this pod decides alone."""

@@ -12,7 +12,7 @@ from fuseboard.admission.decisions import DecisionBuilder, Refusal
 from fuseboard.admission.lanes import CallLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
-from fuseboard.batching.fleet_leases import LeasedDemand, Leases
+from fuseboard.batching.fleet_leases import DemandSupply, Leases
 from fuseboard.batching.redis_question import (
     COOLING_DOWN,
     FORCED_OPEN,
@@ -97,8 +97,8 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
         """
         breaker, demand = lane.breaker, lane.demand
         if (
-            breaker.denial is not None
-            or demand.denial is not None
+            breaker.remembered is not None
+            or demand.remembered is not None
             or breaker.overridden
             or breaker.local.state is not CLOSED
             or demand.impossible_limit is not None
@@ -143,23 +143,23 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
     def _refuse_by_what_is_known(self, lane: CallLane) -> None:
         """Raise ``Refused`` if what this pod knows already refuses the call."""
         breaker = lane.breaker
-        self.refuse_by_denial(lane)
-        breaker.denial = None
+        self.refuse_by_memory(lane)
+        breaker.remembered = None
         self._refuse_by_local_breaker(lane)
 
-    def refuse_by_denial(self, lane: CallLane) -> None:
+    def refuse_by_memory(self, lane: CallLane) -> None:
         """Raise ``Refused`` if an override, or what Redis said last, refuses the call. Changes nothing."""
         breaker, demand = lane.breaker, lane.demand
         if (forced := self.forced_open(breaker)) is not None:
             self.refuse(lane, forced)
         if (impossible := demand.impossible_limit) is not None:
             refusal = Refusal(breaker.reason_of(impossible), impossible.name)
-            self.refuse(lane, refusal, demand.statuses(spent=impossible.name))
-        if (denial := breaker.denial) is not None and (left_s := denial.left_s(monotonic())) > 0:
-            self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), demand.statuses())
-        if (denial := demand.denial) is not None and (left_s := breaker.refusals.left_s(demand)) > 0:
-            spent = demand.statuses(spent=denial.rule)
-            self.refuse(lane, Refusal(denial.reason, denial.rule, left_s), spent)
+            self.refuse(lane, refusal, demand.statuses(spent_limit=impossible.name))
+        if (remembered := breaker.remembered) is not None and (left_s := remembered.left_s(monotonic())) > 0:
+            self.refuse(lane, Refusal(remembered.reason, remembered.rule, left_s), demand.statuses())
+        if (remembered := demand.remembered) is not None and (left_s := breaker.refusals.left_s(demand)) > 0:
+            spent = demand.statuses(spent_limit=remembered.rule)
+            self.refuse(lane, Refusal(remembered.reason, remembered.rule, left_s), spent)
 
     def _refuse_by_local_breaker(self, lane: CallLane) -> None:
         """Raise ``Refused`` unless this pod's own breaker lets the call pass, maybe as its probe."""
@@ -203,7 +203,7 @@ class CallAdmission(Struct, frozen=True, kw_only=True):
             if not demand.repeated:
                 demand.repeated = True
                 return None
-            demand.supply = LeasedDemand(breaker, demand, lane.lease_decision, lambda *_: None)
+            demand.supply = DemandSupply(breaker, demand, lane.lease_decision, lambda *_: None)
         lease = self.leases.spend(demand.supply)
         if lease is None:
             self.leases.note(demand.supply)

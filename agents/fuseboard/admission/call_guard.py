@@ -141,12 +141,12 @@ class CallGuard:
 
     # Calls
 
-    def begin(self, seat: SlotKind | None, rate: LocalRate | None, at: float) -> GuardedCall:
-        """Record a call that got ``seat`` at ``at``, and used a token of ``rate``."""
+    def begin(self, slot_kind: SlotKind | None, rate: LocalRate | None, at: float) -> GuardedCall:
+        """Record a call that got ``slot_kind`` at ``at``, and used a token of ``rate``."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         self._last_number = number = self._last_number + 1
-        self._calls[number] = (seat, at)
+        self._calls[number] = (slot_kind, at)
         return GuardedCall(self, number, rate)
 
     def end(self, number: int, counts: bool, *, made: bool = True) -> None:
@@ -154,12 +154,12 @@ class CallGuard:
         call = self._calls.pop(number, None)
         if call is None:
             return
-        seat, at = call
+        slot_kind, at = call
         now = self.clock()
         if counts:
             self.latency.add(now - at, now)
-        if seat is not None and self._last_bulkhead is not None:
-            self._last_bulkhead.leave(seat, now - at if made else None, now)
+        if slot_kind is not None and self._last_bulkhead is not None:
+            self._last_bulkhead.leave(slot_kind, now - at if made else None, now)
 
     def forgotten(self, number: int) -> None:
         """The permit of this call was garbage-collected without a report.

@@ -11,7 +11,7 @@ from fuseboard.store.health import StoreHealth
 
 
 class Refusal(Struct, frozen=True):
-    """The reason of a refusal, and how long it lasts."""
+    """Why a request or call is refused now, and for how long: ``refuse`` makes a decision of it."""
 
     reason: Reason
     rule: str

@@ -83,13 +83,13 @@ class GuardedCalls:
             token = self._without_token(lane, wait_s)
         # Step 4. Nothing between the token and here can be cancelled.
         bulkhead = guard.bulkhead
-        seat: SlotKind | None = None
-        if bulkhead is not None and (seat := bulkhead.try_enter(number)) is None:
+        slot_kind: SlotKind | None = None
+        if bulkhead is not None and (slot_kind := bulkhead.try_enter(number)) is None:
             if token is not None:
                 token.put_back()
-            seat = await self._wait_for_slot(lane, guard, bulkhead, number, until, first=first)
+            slot_kind = await self._wait_for_slot(lane, guard, bulkhead, number, until, first=first)
             # Steps 5 and 6
-            lane, rate, token, at = self._check_again(lane, guard, bulkhead, seat, until)
+            lane, rate, token, at = self._check_again(lane, guard, bulkhead, slot_kind, until)
             leased = False
         try:
             # Step 7. Nearly all calls have a lease, and nothing to refuse them: they need no coroutine.
@@ -97,12 +97,12 @@ class GuardedCalls:
             if permit is None:
                 permit = await (self._calls.admit(lane, leased=not leased) if ask is None else ask(lane))
             # Step 8
-            permit.slot = guard.begin(seat, token, at)
+            permit.slot = guard.begin(slot_kind, token, at)
         except BaseException as error:
             if token is not None:
                 token.put_back()
-            if seat is not None and bulkhead is not None:
-                leave(bulkhead, seat, error)
+            if slot_kind is not None and bulkhead is not None:
+                leave(bulkhead, slot_kind, error)
             raise
         if rate is not None and token is None:
             rate.observed += 1
@@ -140,7 +140,7 @@ class GuardedCalls:
             guard.waits.add(now - begun, now)
 
     def _check_again(
-        self, lane: CallLane, guard: CallGuard, bulkhead: Bulkhead, seat: SlotKind, until: float | None
+        self, lane: CallLane, guard: CallGuard, bulkhead: Bulkhead, slot_kind: SlotKind, until: float | None
     ) -> tuple[CallLane, LocalRate | None, LocalRate | None, float]:
         """Steps 5 and 6: much may have changed during the wait, also the settings. Raises ``Refused``.
 
@@ -149,14 +149,16 @@ class GuardedCalls:
         try:
             lane, rate, at = self._calls.renew(lane), guard.local_rate, guard.clock()
             if until is not None and at >= until:
-                self._refuse(lane, Reason.QUEUE_TIMEOUT, guard.drain_s(bulkhead, TIERS.index(seat.tier.name)))
+                self._refuse(
+                    lane, Reason.QUEUE_TIMEOUT, guard.drain_s(bulkhead, TIERS.index(slot_kind.tier.name))
+                )
             if refuses(lane):
                 self._refuse_by_what_is_known(lane)
             token = rate
             if rate is not None and (wait_s := rate.take(at)):
                 token = self._without_token(lane, wait_s)
         except BaseException as error:
-            leave(bulkhead, seat, error)
+            leave(bulkhead, slot_kind, error)
             raise
         return lane, rate, token, at
 
@@ -164,7 +166,7 @@ class GuardedCalls:
         """Raise ``Refused`` if what this pod knows refuses the call. Takes no probe permit."""
         breaker = lane.breaker
         local = breaker.local
-        self._calls.refuse_by_denial(lane)
+        self._calls.refuse_by_memory(lane)
         if local.state is CLOSED or self._calls.override(breaker.name) is not None:
             return
         probing = local.state is BreakerState.HALF_OPEN
@@ -182,16 +184,16 @@ def refuses(lane: CallLane) -> bool:
     """Whether something that this pod knows may refuse the call."""
     breaker, demand = lane.breaker, lane.demand
     return (
-        breaker.denial is not None
-        or demand.denial is not None
+        breaker.remembered is not None
+        or demand.remembered is not None
         or breaker.overridden
         or demand.impossible_limit is not None
         or breaker.local.state is not CLOSED
     )
 
 
-def leave(bulkhead: Bulkhead, seat: SlotKind, error: BaseException) -> None:
+def leave(bulkhead: Bulkhead, slot_kind: SlotKind, error: BaseException) -> None:
     """The call that has this slot is not made, because of ``error``."""
     if isinstance(error, Refused):
         error.had_slot = True
-    bulkhead.leave(seat)
+    bulkhead.leave(slot_kind)

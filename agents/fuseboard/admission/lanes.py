@@ -1,5 +1,7 @@
 """Lanes decide the usual calls and requests: prepared once, and kept until a rule changes."""
 
+from msgspec import Struct
+
 from fuseboard.admission.call_guard import CallGuard
 from fuseboard.admission.decisions import DecisionBuilder
 from fuseboard.batching.domains import LimitDomain
@@ -15,45 +17,24 @@ from fuseboard.subject import ONE_CALL, Costs
 MAX_LANES = 50_000
 
 
-class CallLane:
+class CallLane(Struct, eq=False):
     """The calls of one tenant, or without a tenant, to one dependency."""
 
-    __slots__ = (
-        "breaker",
-        "changes",
-        "costs",
-        "decisions",
-        "demand",
-        "direct",
-        "guard",
-        "snapshot",
-        "tenant",
-    )
+    decisions: DecisionBuilder
+    snapshot: Snapshot
+    breaker: FleetBreaker
+    demand: StandingDemand
+    #: ``Configuration.changes`` when the lane was prepared. The lane is valid while that is the same.
+    changes: int
+    #: The protection of this pod from the dependency; ``None`` for none.
+    guard: CallGuard | None = None
+    costs: Costs = ONE_CALL
+    tenant: str = ""
+    #: Nothing protects this pod from the dependency, and its callers do not wait for a refusal's end.
+    direct: bool = False
 
-    def __init__(
-        self,
-        decisions: DecisionBuilder,
-        snapshot: Snapshot,
-        breaker: FleetBreaker,
-        demand: StandingDemand,
-        changes: int,
-        *,
-        guard: CallGuard | None = None,
-        costs: Costs = ONE_CALL,
-        tenant: str = "",
-    ) -> None:
-        self.decisions = decisions
-        self.snapshot = snapshot
-        self.breaker = breaker
-        self.demand = demand
-        #: ``Configuration.changes`` when the lane was prepared. The lane is valid while that is the same.
-        self.changes = changes
-        #: The protection of this pod from the dependency; ``None`` for none.
-        self.guard = guard
-        #: Nothing protects this pod from the dependency, and its callers do not wait for a refusal's end.
-        self.direct = guard is None and not breaker.dependency.wait_ms
-        self.costs = costs
-        self.tenant = tenant
+    def __post_init__(self) -> None:
+        self.direct = self.guard is None and not self.breaker.dependency.wait_ms
 
     def decision_of(self, answer: RedisAnswer, mode: Mode) -> Decision:
         """The decision of all callers that share ``answer``; ``mode`` is that of the answer."""
@@ -78,33 +59,18 @@ class CallLane:
         )
 
 
-class RequestLane:
+class RequestLane(Struct, eq=False):
     """The requests of one tenant, or of one subject when ``tenant`` is empty."""
 
-    __slots__ = ("beside", "changes", "demand", "domain", "known", "snapshot", "suspended", "tenant", "waits")
-
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        domain: LimitDomain,
-        demand: StandingDemand,
-        tenant: str = "",
-        *,
-        known: bool = True,
-        suspended: bool = False,
-        waits: bool = False,
-        changes: int = 0,
-        beside: "RequestLane | None" = None,
-    ) -> None:
-        self.snapshot = snapshot
-        self.domain = domain
-        self.demand = demand
-        self.tenant = tenant
-        #: The tenant is registered.
-        self.known = known
-        self.suspended = suspended
-        #: Its requests wait for a refusal that ends soon, unless the caller says otherwise.
-        self.waits = waits
-        self.changes = changes
-        #: The limits of all callers, where another question decides them: on a Cluster.
-        self.beside = beside
+    snapshot: Snapshot
+    domain: LimitDomain
+    demand: StandingDemand
+    tenant: str = ""
+    #: The tenant is registered.
+    known: bool = True
+    suspended: bool = False
+    #: Its requests wait for a refusal that ends soon, unless the caller says otherwise.
+    waits: bool = False
+    changes: int = 0
+    #: The limits of all callers, where another question decides them: on a Cluster.
+    beside: "RequestLane | None" = None

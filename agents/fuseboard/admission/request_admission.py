@@ -14,7 +14,7 @@ from fuseboard.admission.lanes import MAX_LANES, RequestLane
 from fuseboard.batching.batch import Batcher
 from fuseboard.batching.distribute import give_back
 from fuseboard.batching.domains import RequestDomains
-from fuseboard.batching.fleet_leases import LeasedDemand, Leases
+from fuseboard.batching.fleet_leases import DemandSupply, Leases
 from fuseboard.batching.redis_question import RedisAnswer
 from fuseboard.batching.settlements import Settlements
 from fuseboard.configuration.current_configuration import Configuration
@@ -76,7 +76,9 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         domain, demand = self.domains.of_tenant(snapshot.policy, tenant, rules, costs, subject)
         if demand.tally is UNCOUNTED:
             demand.tally = self.counters.tally(tenant, demand.rules)
-            demand.above = tuple(self.counters.tally_above(*owned) for owned in demand.inherited.items())
+            demand.parent_tallies = tuple(
+                self.counters.parent_tally(*owned) for owned in demand.inherited.items()
+            )
         return RequestLane(
             snapshot,
             domain,
@@ -131,7 +133,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             lane.suspended
             or not demand.refs
             or demand.impossible_limit is not None
-            or demand.denial is not None
+            or demand.remembered is not None
         ):
             decision = self._decide_by_what_is_known(lane)
         if decision is None:
@@ -166,9 +168,9 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             return self.decisions.allow(lane.snapshot, tenant=lane.tenant)
         if (impossible := demand.impossible_limit) is not None:
             return self._refuse(lane, Refusal(lane.domain.reason_of(impossible), impossible.name))
-        denial = demand.denial
-        if denial is not None and (left_s := lane.domain.refusals.left_s(demand)) > 0:
-            return self._refuse(lane, Refusal(denial.reason, denial.rule, left_s))
+        remembered = demand.remembered
+        if remembered is not None and (left_s := lane.domain.refusals.left_s(demand)) > 0:
+            return self._refuse(lane, Refusal(remembered.reason, remembered.rule, left_s))
         return None
 
     def _count(self, lane: RequestLane, decision: Decision) -> None:
@@ -178,11 +180,11 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         demand = lane.demand
         if decision.allowed:
             demand.tally.allowed += 1
-            for tally in demand.above:
+            for tally in demand.parent_tallies:
                 tally.allowed += 1
         else:
             self.counters.request_refused(demand.tally, decision.reason, decision.rule)
-            for tally in demand.above:
+            for tally in demand.parent_tallies:
                 tally.refuse_inherited(decision.rule)
         if not lane.known:
             self.counters.unknown_tenant()
@@ -218,7 +220,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         part = self.health.rounded_shared_part
         return part > 0 and (part >= 1.0 or random.random() < part)
 
-    def _supply(self, lane: RequestLane) -> LeasedDemand:
+    def _supply(self, lane: RequestLane) -> DemandSupply:
         demand, tenant = lane.demand, lane.tenant
 
         def decision_of(answer: RedisAnswer) -> Decision:
@@ -228,7 +230,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             return self.decisions.allow(snapshot, limits, tenant=tenant, charges=(charge,), leased=True)
 
         # Requests without a tenant are counted when they are decided.
-        tallies = (demand.tally, *demand.above) if tenant else ()
+        tallies = (demand.tally, *demand.parent_tallies) if tenant else ()
 
         def count(calls: int, hot: bool) -> None:
             for tally in tallies:
@@ -236,7 +238,7 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
             if not lane.known:
                 self.counters.unknown_tenant(calls)
 
-        supply = demand.supply = LeasedDemand(lane.domain, demand, decision_of, count)
+        supply = demand.supply = DemandSupply(lane.domain, demand, decision_of, count)
         if tenant and demand.plain and lane.beside is None:
             supply.name = tenant
         return supply
@@ -288,5 +290,5 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         return self._refuse(lane, Refusal(reason, blocked.limit.name, blocked.wait_s), LOCAL)
 
     def _refuse(self, lane: RequestLane, refusal: Refusal, mode: Mode | None = None) -> Decision:
-        limits = lane.demand.statuses(spent=refusal.rule)
+        limits = lane.demand.statuses(spent_limit=refusal.rule)
         return self.decisions.refuse(lane.snapshot, refusal, limits, mode, tenant=lane.tenant)

@@ -1,6 +1,7 @@
 """Jobs, results and figures that a backlog returns to callers."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from time import monotonic
 
 from msgspec import Struct
@@ -95,59 +96,31 @@ class Depth(Struct, frozen=True, kw_only=True):
         return self.ready + self.delayed + self.leased
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Job:
     """One job that a worker may send now. Its call is admitted already: do not admit it again."""
 
-    __slots__ = (
-        "_on_lost",
-        "attempt",
-        "cancelled",
-        "dependency",
-        "fence",
-        "id",
-        "lease_until",
-        "lost",
-        "payload",
-        "permit",
-        "priority",
-        "started",
-        "waited_s",
-    )
-
-    def __init__(
-        self,
-        *,
-        job_id: str,
-        dependency: str,
-        payload: bytes,
-        attempt: int,
-        fence: int,
-        priority: int,
-        waited_s: float,
-        lease_until: float,
-        permit: Permit,
-    ) -> None:
-        self.id = job_id
-        self.dependency = dependency
-        self.payload = payload
-        #: 1 for the first time that the job is handed out.
-        self.attempt = attempt
-        #: Rises with every job that is handed out. Remember the highest fence for each job id, and refuse
-        #: writes with a lower one: another worker got the job since.
-        self.fence = fence
-        self.priority = priority
-        #: How long it was in the backlog.
-        self.waited_s = waited_s
-        #: When the lease ends unless it is renewed; monotonic seconds.
-        self.lease_until = lease_until
-        #: The admission of its call: the decision, the timeout, and ``settle`` for its real cost.
-        self.permit = permit
-        self.started = monotonic()
-        #: A caller has cancelled it.
-        self.cancelled = False
-        #: Another worker has it, or may have it.
-        self.lost = False
-        self._on_lost: Callable[[], None] | None = None
+    id: str
+    dependency: str
+    payload: bytes
+    #: 1 for the first time that the job is handed out.
+    attempt: int
+    #: Rises with every job that is handed out. Remember the highest fence for each job id, and refuse
+    #: writes with a lower one: another worker got the job since.
+    fence: int
+    priority: int
+    #: How long it was in the backlog.
+    waited_s: float
+    #: When the lease ends unless it is renewed; monotonic seconds.
+    lease_until: float
+    #: The admission of its call: the decision, the timeout, and ``settle`` for its real cost.
+    permit: Permit
+    started: float = field(init=False, default_factory=monotonic)
+    #: A caller has cancelled it.
+    cancelled: bool = field(init=False, default=False)
+    #: Another worker has it, or may have it.
+    lost: bool = field(init=False, default=False)
+    _on_lost: Callable[[], None] | None = field(init=False, default=None)
 
     @property
     def text(self) -> str:

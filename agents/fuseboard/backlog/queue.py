@@ -169,7 +169,7 @@ class Backlog:
         permit.timeout_s = self._agent.timeout_s(self.dependency)
         handed_out_us = row.lease_end - int(self.options.lease_s * 1e6)
         return Job(
-            job_id=row.job_id,
+            id=row.job_id,
             dependency=self.dependency,
             payload=granted.payload,
             attempt=row.tries,

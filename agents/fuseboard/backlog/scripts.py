@@ -13,7 +13,7 @@ from fuseboard.admission.call_admission import CallAdmission
 from fuseboard.backlog.envelopes import Envelopes
 from fuseboard.backlog.options import Options
 from fuseboard.batching.demand import is_slot, most_in_redis, rule_of
-from fuseboard.batching.encoding import msgpack_encode, numbered_rule
+from fuseboard.batching.encoding import RULE_ELEMENTS, Piece, join_array, msgpack_encode, numbered_rule
 from fuseboard.batching.redis_question import (
     COOLING_DOWN,
     FORCED_OPEN,
@@ -214,40 +214,19 @@ class BacklogScripts:
     async def take(self, most: int) -> Taken:
         """Ask for jobs that may be sent now."""
         calls, breaker = self.calls, self.calls.breaker(self.dependency)
-        part, now_us, sent_at = calls.health.rounded_shared_part, calls.health.store_time_us(), monotonic()
-        limits = self.limits()
+        sent_at, limits = monotonic(), self.limits()
         if any(limit.limit == 0 and not limit.shadow for limit in limits):
             breaker.release_local_probe(breaker.tally)
             # A limit is 0: the vendor is paused.
             return Taken(jobs=[], refused=True, wait_s=PAUSED_S, next_s=0.0, again=False)
         named = tuple(self._limit_key(limit).encode() for limit in limits)
         guard_keys, guard = breaker.put(named)
-        rules: dict[int, bytes] = {}
-        wanted: list[object] = []
-        for limit in limits:
-            number, text = numbered_rule(rule_of(limit, part, now_us))
-            rules[number] = text
-            wanted += [limit.measure, number, most_in_redis(limit), int(is_slot(limit))]
-        self._takes += 1
-        not_after = now_us and now_us + int(PATIENCE_S * 1e6)
-        question = b"".join(
-            (
-                b"\xdd" + (3 + guard.elements + 7 * len(rules)).to_bytes(4, "big"),
-                msgpack_encode(not_after),
-                msgpack_encode(f"{self._prefix}{self._takes}"),
-                guard.text,
-                msgpack_encode(len(rules)),
-                *rules.values(),
-            )
-        )
-        more = [most, int(self.options.lease_s * 1e6), int(self.options.result_s * 1e6), wanted]
+        question = self._take_question(limits, guard, most)
         tally = breaker.tally
         breaker.refusals.begin_change(named)
         try:
             # It waits without a time limit, because a late answer may contain jobs.
-            reply = await self._ask(
-                BACKLOG_TAKE, guard_keys + self.keys, (question, msgpack_encode(more)), patience_s=None
-            )
+            reply = await self._ask(BACKLOG_TAKE, guard_keys + self.keys, question, patience_s=None)
             if not isinstance(reply, list) or not reply:
                 raise StoreUnavailable(f"backlog_take was answered with {reply!r:.80}")
             head = _decode_head(reply[0])
@@ -261,8 +240,9 @@ class BacklogScripts:
             breaker.refusals.end_change(named)
             breaker.refusals.forget_counters(named)
         calls.health.answered(head.now_us)
-        refused = head.verdict not in (NONE_READY, LATE) and not head.jobs and breaker_refuses(head.verdict)
-        if head.verdict not in (NONE_READY, LATE):
+        decided = head.verdict not in (NONE_READY, LATE)
+        refused = decided and not head.jobs and breaker_refuses(head.verdict)
+        if decided:
             breaker.learned(head.verdict, head.generation, head.wait_us if refused else 0, head.rest, sent_at)
         if not head.jobs:
             breaker.release_local_probe(tally)
@@ -271,6 +251,28 @@ class BacklogScripts:
         return Taken(
             jobs=jobs, refused=refused, wait_s=head.wait_us / 1e6, next_s=next_s, again=bool(head.again)
         )
+
+    def _take_question(self, limits: list[Limit], guard: Piece, most: int) -> tuple[bytes, bytes]:
+        """The two arguments of ``backlog_take.lua``, which describes them."""
+        health = self.calls.health
+        part, now_us = health.rounded_shared_part, health.store_time_us()
+        rules: dict[int, bytes] = {}
+        wanted: list[object] = []
+        for limit in limits:
+            number, text = numbered_rule(rule_of(limit, part, now_us))
+            rules[number] = text
+            wanted += [limit.measure, number, most_in_redis(limit), int(is_slot(limit))]
+        self._takes += 1
+        question = join_array(
+            3 + guard.elements + RULE_ELEMENTS * len(rules),
+            msgpack_encode(now_us and now_us + int(PATIENCE_S * 1e6)),
+            msgpack_encode(f"{self._prefix}{self._takes}"),
+            guard.text,
+            msgpack_encode(len(rules)),
+            *rules.values(),
+        )
+        more = [most, int(self.options.lease_s * 1e6), int(self.options.result_s * 1e6), wanted]
+        return question, msgpack_encode(more)
 
     def _granted(self, head: Head, row: Row, payload: bytes) -> Granted:
         calls = self.calls

@@ -1,7 +1,7 @@
 """The question of one call to Redis: an amount of each limit that applies to it."""
 
 from fuseboard.batching.encoding import GroupText
-from fuseboard.batching.refusals import Denial
+from fuseboard.batching.refusals import RememberedRefusal
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit, lease_length_ms
 from fuseboard.contract.shares import divides_what_is_left, reserved_burst, reserved_calls
@@ -83,7 +83,6 @@ class Demand:
         "_texts",
         "bulk",
         "costs",
-        "denial",
         "divides_what_is_left",
         "has_estimates",
         "holds_slots",
@@ -92,6 +91,7 @@ class Demand:
         "measures",
         "priority",
         "refs",
+        "remembered",
         "tally",
     )
 
@@ -110,7 +110,7 @@ class Demand:
         #: Pods divide what is left of some of its limits while they have no Redis.
         self.divides_what_is_left = any(divides_what_is_left(ref.limit) for ref in refs)
         #: The last refusal, while it still applies: Redis need not be asked before it ends.
-        self.denial: Denial | None = None
+        self.remembered: RememberedRefusal | None = None
         #: Other costs than calls: what callers say is an estimate.
         self.has_estimates = any(measure != "calls" for measure in self.measures)
         #: Units left of each limit when Redis last answered; empty when that is unknown.

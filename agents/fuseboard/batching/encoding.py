@@ -16,6 +16,12 @@ _SMALL = tuple(msgpack_encode(number) for number in range(1001))
 _numbers = count(1)
 
 
+#: An array whose number of elements follows in 4 bytes.
+_ARRAY = b"\xdd"
+#: A rule in a question: its number, and the six numbers of ``rule_of``.
+RULE_ELEMENTS = 7
+
+
 class Piece:
     """Part of an array: the number of its elements, and their encoded text."""
 
@@ -78,7 +84,7 @@ def join_question(not_after: int, token: str, guard: Piece, groups: list[tuple[G
     elements = 3 + guard.elements
     if len(groups) == 1:
         text, calls = groups[0]
-        elements += 7 * len(text.rules) + text.elements
+        elements += RULE_ELEMENTS * len(text.rules) + text.elements
         body: tuple[bytes, ...] = (text.rules_text, text.head, encoded(calls), text.tail)
     else:
         rules: dict[int, bytes] = {}
@@ -90,10 +96,14 @@ def join_question(not_after: int, token: str, guard: Piece, groups: list[tuple[G
                 rules |= last
             elements += text.elements
             pieces += (text.head, encoded(calls), text.tail)
-        elements += 7 * len(rules)
+        elements += RULE_ELEMENTS * len(rules)
         body = (msgpack_encode(len(rules)), *rules.values(), *pieces)
-    head = b"\xdd" + elements.to_bytes(4, "big")
-    return b"".join((head, msgpack_encode(not_after), msgpack_encode(token), guard.text, *body))
+    return join_array(elements, msgpack_encode(not_after), msgpack_encode(token), guard.text, *body)
+
+
+def join_array(elements: int, *parts: bytes) -> bytes:
+    """An array in msgpack from its encoded parts, which have this number of elements together."""
+    return b"".join((_ARRAY, elements.to_bytes(4, "big"), *parts))
 
 
 def encoded(number: int) -> bytes:

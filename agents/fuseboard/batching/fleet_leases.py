@@ -63,7 +63,7 @@ class Lease:
     )
 
     def __init__(
-        self, supply: "LeasedDemand", answer: RedisAnswer, begun: float, length_s: float, decision: Decision
+        self, supply: "DemandSupply", answer: RedisAnswer, begun: float, length_s: float, decision: Decision
     ) -> None:
         self.supply = supply
         self.answer = answer
@@ -80,8 +80,8 @@ class Lease:
         self.hot = supply.is_hot(begun)
 
 
-class LeasedDemand:
-    """Measures how often one demand is asked for, and holds its lease when it has one."""
+class DemandSupply:
+    """The supply of one demand: measures how often it is asked for, and holds its lease when it has one."""
 
     __slots__ = (
         "asked",
@@ -155,12 +155,12 @@ class Leases:
         self._usable = usable
         self._tasks: set[asyncio.Task[None]] = set()
         #: Demands with a lease, or with one being fetched.
-        self._supplies: set[LeasedDemand] = set()
-        #: ``LeasedDemand.name`` -> its lease.
+        self._supplies: set[DemandSupply] = set()
+        #: ``DemandSupply.name`` -> its lease.
         self._at_hand: dict[str, Lease] = {}
         self.spend_by_name = self._spend_by_name()
 
-    def spend(self, supply: LeasedDemand) -> Lease | None:
+    def spend(self, supply: DemandSupply) -> Lease | None:
         """Spend one call of the lease; ``None`` when there is none."""
         lease = supply.lease
         if lease is None or lease.tokens <= 0 or monotonic() >= lease.until:
@@ -190,7 +190,7 @@ class Leases:
 
         return leased
 
-    def note(self, supply: LeasedDemand) -> None:
+    def note(self, supply: DemandSupply) -> None:
         """One call was asked of Redis on its own."""
         supply.asked += 1
         now = monotonic()
@@ -211,7 +211,7 @@ class Leases:
         for task in self._tasks:
             task.cancel()
 
-    def _measure(self, supply: LeasedDemand, rate: float, *, sustained: float = inf) -> None:
+    def _measure(self, supply: DemandSupply, rate: float, *, sustained: float = inf) -> None:
         """``sustained`` is the rate over at least ``MEASURE_S``: a burst does not make a demand hot."""
         # The rate rises at once, and falls half of the way with each measurement. A lease that is too small
         # costs one more question, a lease that is too large one refund.
@@ -226,7 +226,7 @@ class Leases:
         if enough:
             supply.hot_at = now
 
-    def _measure_lease(self, supply: LeasedDemand, lease: Lease) -> None:
+    def _measure_lease(self, supply: DemandSupply, lease: Lease) -> None:
         spent, passed = lease.granted - lease.tokens, monotonic() - lease.begun
         self._measure(supply, spent / max(0.001, passed), sustained=spent / max(MEASURE_S, passed))
 
@@ -234,7 +234,7 @@ class Leases:
         common = HOT_PER_S / self._live_servers()
         return min(ref.limit.lease_above or common for ref in demand.refs)
 
-    def renew(self, supply: LeasedDemand, *, measured: bool = False) -> None:
+    def renew(self, supply: DemandSupply, *, measured: bool = False) -> None:
         """Fetch the next lease in the background, if it is worth one and none is under way.
 
         ``measured``: its rate was measured just now.
@@ -254,7 +254,7 @@ class Leases:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fetch_lease(self, supply: LeasedDemand, lease_generation: int) -> None:
+    async def _fetch_lease(self, supply: DemandSupply, lease_generation: int) -> None:
         demand = supply.demand
         length_s = _length_s(demand)
         begun = monotonic()
@@ -288,7 +288,7 @@ class Leases:
         due -= due % (length_s * RENEW_GRID)
         supply.timer = loop.call_at(due, self._at_renewal_time, supply, lease)
 
-    def _amount(self, supply: LeasedDemand, length_s: float) -> int:
+    def _amount(self, supply: DemandSupply, length_s: float) -> int:
         """The calls that are expected; at most this pod's part of what may be held."""
         demand, servers = supply.demand, self._live_servers()
         expected = int(supply.rate * length_s * MARGIN)
@@ -298,7 +298,7 @@ class Leases:
         )
         return min(expected, most)
 
-    def _worth_an_early_lease(self, supply: LeasedDemand) -> bool:
+    def _worth_an_early_lease(self, supply: DemandSupply) -> bool:
         """Whether it is asked for often enough, its limits have ample room, and this pod's part is not too
         small: a lease of one call saves no question.
         """
@@ -309,7 +309,7 @@ class Leases:
             and self._amount(supply, _length_s(supply.demand)) > 1
         )
 
-    def _at_renewal_time(self, supply: LeasedDemand, lease: Lease) -> None:
+    def _at_renewal_time(self, supply: DemandSupply, lease: Lease) -> None:
         """Part of its time has passed: renew it if it was used, and end it when all its time has passed."""
         supply.timer = None
         if supply.lease is not lease:
@@ -324,16 +324,16 @@ class Leases:
             max(0.0, lease.until - now), self._expire, supply, lease
         )
 
-    def _expire(self, supply: LeasedDemand, lease: Lease) -> None:
+    def _expire(self, supply: DemandSupply, lease: Lease) -> None:
         if supply.lease is lease:
             self._end(supply)
 
-    def revoke(self, supply: LeasedDemand) -> None:
+    def revoke(self, supply: DemandSupply) -> None:
         """The rules or the breaker have changed: nothing of the lease may be spent."""
         supply.lease_generation += 1
         self._end(supply)
 
-    def _end(self, supply: LeasedDemand) -> None:
+    def _end(self, supply: DemandSupply) -> None:
         """Count what was spent, and give back the rest."""
         lease, supply.lease = supply.lease, None
         if not supply.renewing:
@@ -354,7 +354,7 @@ class Leases:
             supply.domain.unused(supply.demand, lease.answer)
 
     @staticmethod
-    def _count(supply: LeasedDemand, lease: Lease) -> None:
+    def _count(supply: DemandSupply, lease: Lease) -> None:
         spent = lease.granted - lease.tokens
         if spent > lease.counted:
             supply.count(spent - lease.counted, lease.hot)

@@ -19,11 +19,11 @@ MAX_REMEMBERED = 20_000
 
 #: Redis is asked about a spent limit again after this time, however long the limit stays spent. Any pod may
 #: correct an estimate that was too high, and a budget must not count as spent until midnight because of it.
-DENIAL_MEMORY_S = 1.0
+MEMORY_S = 1.0
 
 
-class Denial(Struct):
-    """A refusal, and how long it applies. Times are monotonic seconds."""
+class RememberedRefusal(Struct):
+    """A refusal that this pod repeats from memory without asking Redis. Times are monotonic seconds."""
 
     reason: Reason
     rule: str
@@ -40,7 +40,7 @@ class Refusable(Protocol):
     """A demand that remembers its last refusal."""
 
     keys: tuple[bytes, ...]
-    denial: Denial | None
+    remembered: RememberedRefusal | None
 
 
 class RememberedRefusals:
@@ -62,8 +62,8 @@ class RememberedRefusals:
         """``demand`` is refused until ``until`` (monotonic seconds), or until one of its counters changes."""
         if self._size >= MAX_REMEMBERED:
             self.forget_counters(tuple(self.by_counter))
-        denial = demand.denial = Denial(reason, rule, until, monotonic() + DENIAL_MEMORY_S)
-        self._last_end = max(self._last_end, min(until, denial.believed_until))
+        remembered = demand.remembered = RememberedRefusal(reason, rule, until, monotonic() + MEMORY_S)
+        self._last_end = max(self._last_end, min(until, remembered.believed_until))
         for key in demand.keys:
             refused = self.by_counter.setdefault(key, set())
             before = len(refused)
@@ -75,9 +75,9 @@ class RememberedRefusals:
 
         Forgets a refusal that has ended.
         """
-        if demand.denial is None:
+        if demand.remembered is None:
             return 0.0
-        left_s = demand.denial.left_s(monotonic())
+        left_s = demand.remembered.left_s(monotonic())
         if left_s <= 0:
             self.forget_demand(demand)
         elif self._changing and any(key in self._changing for key in demand.keys):
@@ -102,7 +102,7 @@ class RememberedRefusals:
     def forget_counters(self, counters: Iterable[bytes]) -> None:
         """Forget every refusal by these counters, which were charged or refunded."""
         if monotonic() >= self._last_end:
-            # All have ended, so forget all at once. Demands still hold an ended denial: ``left_s`` drops it.
+            # All have ended, so forget all at once. Demands still hold an ended one: ``left_s`` drops it.
             self.by_counter.clear()
             self._size = 0
             return
@@ -112,7 +112,7 @@ class RememberedRefusals:
 
     def forget_demand(self, demand: Refusable) -> None:
         """Forget the refusal of this demand."""
-        demand.denial = None
+        demand.remembered = None
         for key in demand.keys:
             refused = self.by_counter.get(key)
             if refused is not None and demand in refused:

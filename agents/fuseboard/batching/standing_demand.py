@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from fuseboard.batching.demand import Demand, LimitRef, may_be_leased, most_in_redis
-from fuseboard.batching.fleet_leases import LeasedDemand
+from fuseboard.batching.fleet_leases import DemandSupply
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import LimitStatus
@@ -16,10 +16,10 @@ class StandingDemand(Demand):
     __slots__ = (
         "_statuses",
         "_warns",
-        "above",
         "impossible_limit",
         "inherited",
         "leasable",
+        "parent_tallies",
         "plain",
         "repeated",
         "rules",
@@ -33,7 +33,7 @@ class StandingDemand(Demand):
         #: Its calls may be leased.
         self.leasable = bool(refs) and all(may_be_leased(ref.limit) for ref in refs)
         #: Counts how often it is asked for, and holds its lease. ``None`` until it is asked for again.
-        self.supply: LeasedDemand | None = None
+        self.supply: DemandSupply | None = None
         #: It was asked for before. Only then it gets a supply: costs that change with each call come once.
         self.repeated = False
         #: The request costs one call, and has no address, key or endpoint. Nearly all requests are this.
@@ -43,38 +43,40 @@ class StandingDemand(Demand):
         #: Tenant that owns limits -> the names of those that this demand inherits from it.
         self.inherited: dict[str, tuple[str, ...]] = {}
         #: Where its requests are counted for the tenants it inherits from.
-        self.above: tuple[RequestTally, ...] = ()
+        self.parent_tallies: tuple[RequestTally, ...] = ()
         self._statuses: tuple[LimitStatus, ...] | None = None
         self._warns = any(ref.limit.warn_percent for ref in refs)
 
-    def statuses(self, left: tuple[int, ...] = (), spent: str = "") -> tuple[LimitStatus, ...]:
+    def statuses(self, left: tuple[int, ...] = (), spent_limit: str = "") -> tuple[LimitStatus, ...]:
         """The status of each limit.
 
-        ``left`` is what Redis says is left. Without it, ``spent`` is the name of a limit that is used up, or
-        empty.
+        ``left`` is what Redis says is left. Without it, ``spent_limit`` is the name of a limit that is used
+        up, or empty.
         """
-        unknown = self._statuses
-        if unknown is None:
-            unknown = self._statuses = tuple([LimitStatus.of(ref.limit) for ref in self.refs])
+        without_figures = self._statuses
+        if without_figures is None:
+            without_figures = self._statuses = tuple([LimitStatus.of(ref.limit) for ref in self.refs])
         if not left:
-            if not spent:
-                return unknown
-            return tuple(
-                [
-                    replace(status, remaining=0, warning=_warns(ref.limit, 0))
-                    if status.name == spent
-                    else status
-                    for status, ref in zip(unknown, self.refs, strict=True)
-                ]
-            )
+            return self._with_spent(without_figures, spent_limit) if spent_limit else without_figures
         if self._warns:
             return tuple(
                 [
                     replace(status, remaining=calls, warning=_warns(ref.limit, calls))
-                    for status, ref, calls in zip(unknown, self.refs, left, strict=True)
+                    for status, ref, calls in zip(without_figures, self.refs, left, strict=True)
                 ]
             )
-        return tuple([replace(status, remaining=calls) for status, calls in zip(unknown, left, strict=True)])
+        return tuple(
+            [replace(status, remaining=calls) for status, calls in zip(without_figures, left, strict=True)]
+        )
+
+    def _with_spent(self, statuses: tuple[LimitStatus, ...], name: str) -> tuple[LimitStatus, ...]:
+        """``statuses``, in which nothing is left of the limit ``name``."""
+        return tuple(
+            [
+                replace(status, remaining=0, warning=_warns(ref.limit, 0)) if status.name == name else status
+                for status, ref in zip(statuses, self.refs, strict=True)
+            ]
+        )
 
     def _find_impossible(self) -> Limit | None:
         for ref, cost in zip(self.refs, self.costs, strict=True):

@@ -24,7 +24,7 @@ from fuseboard.batching.redis_question import (
     Question,
     RedisAnswer,
 )
-from fuseboard.batching.refusals import Denial
+from fuseboard.batching.refusals import RememberedRefusal
 from fuseboard.batching.settlements import Settlements
 from fuseboard.batching.standing_demand import StandingDemand, refusal_reason
 from fuseboard.breaker.local_breaker import LocalBreaker
@@ -107,7 +107,7 @@ class FleetBreaker:
         self.lonely = False
         self._warned: set[str] = set()
         self.log = TransitionLog(dependency=dependency.name, server=server, enabled=logs)
-        self.denial: Denial | None = None
+        self.remembered: RememberedRefusal | None = None
         self.local = LocalBreaker()
         self.pending: dict[int, PendingReport] = {}
         #: Its outcomes will be sent with the next report.
@@ -160,7 +160,7 @@ class FleetBreaker:
         self._demands.clear()
         self._refs.clear()
         self._missed, self._stated = set[str](), set[str]()
-        self.denial = None
+        self.remembered = None
         if dependency.reset_revision != before.reset_revision:
             self._change_local(self.local.reset, "an operator has reset the breaker")
             self._see(BreakerState.CLOSED, self.generation, 0.0)
@@ -296,13 +296,15 @@ class FleetBreaker:
         now = monotonic()
         seconds = wait_us / 1_000_000
         if verdict == FORCED_OPEN:
-            self.denial = Denial(Reason.FORCED_OPEN, self.name, now + seconds)
+            self.remembered = RememberedRefusal(Reason.FORCED_OPEN, self.name, now + seconds)
         elif verdict == COOLING_DOWN:
-            self.denial = Denial(Reason.COOLING_DOWN, self.name, now + seconds)
+            self.remembered = RememberedRefusal(Reason.COOLING_DOWN, self.name, now + seconds)
         elif verdict == OPEN:
-            self.denial = Denial(Reason.BREAKER_OPEN, self.name, now + seconds)
+            self.remembered = RememberedRefusal(Reason.BREAKER_OPEN, self.name, now + seconds)
         elif verdict == PROBE_BUSY:
-            self.denial = Denial(Reason.PROBE_BUSY, self.name, now + min(seconds, PROBE_BUSY_MEMORY_S))
+            self.remembered = RememberedRefusal(
+                Reason.PROBE_BUSY, self.name, now + min(seconds, PROBE_BUSY_MEMORY_S)
+            )
         if (state := _STATE_OF_VERDICT.get(verdict)) is not None:
             self._see(state, generation, now + seconds)
 
@@ -360,16 +362,16 @@ class FleetBreaker:
     def cool_down(self, milliseconds: int, generation: int) -> None:
         """The vendor asked not to be called: stop here at once, and report it to the fleet."""
         until = monotonic() + milliseconds / 1000
-        if self.denial is None or self.denial.until < until:
-            self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
+        if self.remembered is None or self.remembered.until < until:
+            self.remembered = RememberedRefusal(Reason.COOLING_DOWN, self.name, until)
         pending = self.pending.setdefault(generation, PendingReport())
         pending.cooldown_ms = max(pending.cooldown_ms, milliseconds)
 
     def stop_here(self) -> None:
         """The vendor does not serve the account of this pod: stop its calls, but not those of other pods."""
         until = monotonic() + ACCOUNT_STOP_S
-        if self.denial is None or self.denial.until < until:
-            self.denial = Denial(Reason.COOLING_DOWN, self.name, until)
+        if self.remembered is None or self.remembered.until < until:
+            self.remembered = RememberedRefusal(Reason.COOLING_DOWN, self.name, until)
 
     def reported(self, reply: list[int], decided_at: float) -> None:
         """Take in the reply of ``report.lua``, which decided at that time (monotonic seconds)."""
@@ -380,7 +382,7 @@ class FleetBreaker:
             return
         self._see(_STATES[state], generation, decided_at + remaining_us / 1_000_000)
         if self.state is BreakerState.OPEN and remaining_us:
-            self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
+            self.remembered = RememberedRefusal(Reason.BREAKER_OPEN, self.name, self.until)
 
     def opened(self, generation: int, remaining_us: int) -> None:
         """Stop calls for ``remaining_us`` and end leases, at once. With 0 us, Redis is asked again."""
@@ -388,7 +390,7 @@ class FleetBreaker:
             return
         longest_us = self.dependency.breaker.open_max_ms * 1100
         self._see(BreakerState.OPEN, generation, monotonic() + min(remaining_us, longest_us) / 1_000_000)
-        self.denial = Denial(Reason.BREAKER_OPEN, self.name, self.until)
+        self.remembered = RememberedRefusal(Reason.BREAKER_OPEN, self.name, self.until)
 
     def _see(self, state: BreakerState, generation: int, until: float) -> None:
         changed = state is not self.state or generation != self.generation
@@ -424,8 +426,8 @@ class FleetBreaker:
                 lambda: self.local.take_over(self.until, self.dependency.breaker), "Redis is unavailable"
             )
         self.pending.clear()
-        if self.denial is not None and self.denial.reason is not Reason.COOLING_DOWN:
-            self.denial = None
+        if self.remembered is not None and self.remembered.reason is not Reason.COOLING_DOWN:
+            self.remembered = None
 
     def view(self, override: OverrideMode | None, *, local: bool) -> BreakerView:
         """The figures of this breaker for the next heartbeat."""

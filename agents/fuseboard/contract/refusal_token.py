@@ -96,8 +96,8 @@ class RefusalKey(Struct, frozen=True, kw_only=True):
     key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 
 
-class Refused(Struct, frozen=True, kw_only=True):
-    """The content of a token, before names become digests."""
+class TokenContent(Struct, frozen=True, kw_only=True):
+    """The content that ``make_token`` puts into a token. It replaces names by digests, and signs the rest."""
 
     at_ms: int
     #: Random, so that two tokens of one millisecond differ too.
@@ -113,7 +113,7 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 class RefusalToken(Struct, frozen=True, kw_only=True):
-    """The part of a token that can be read without its key. None of it is trusted before ``is_signed``."""
+    """A token as ``read_token`` reads it, without its key. Trust none of it before ``is_signed``."""
 
     day: int
     key_id: bytes
@@ -143,7 +143,7 @@ class RefusalToken(Struct, frozen=True, kw_only=True):
         return self.server == _name_digest(key, b"server", self.salt, server, _POD)
 
 
-def make_token(key: RefusalKey, refused: Refused) -> str:
+def make_token(key: RefusalKey, refused: TokenContent) -> str:
     at_ms = min(max(0, refused.at_ms), _MAX_TIME)
     number = refused.number % 2**24
     revision = min(max(0, refused.revision), _MAX_REVISION)

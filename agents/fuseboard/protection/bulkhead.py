@@ -42,7 +42,7 @@ class NoSlotError(Exception):
 class Pool:
     """Slots. One tier has them, or all tiers together."""
 
-    __slots__ = ("in_flight", "limit", "seats", "share")
+    __slots__ = ("in_flight", "limit", "share", "slot_kinds")
 
     def __init__(self) -> None:
         #: The slots that it has. ``limit`` is less while another pool still uses more than its share.
@@ -50,7 +50,7 @@ class Pool:
         self.limit = 0
         self.in_flight = 0
         #: The first of these whose tier has a waiting call gets a slot that becomes free.
-        self.seats: tuple[SlotKind, ...] = ()
+        self.slot_kinds: tuple[SlotKind, ...] = ()
 
 
 class Tier:
@@ -67,7 +67,7 @@ class Tier:
         "peak",
         "queue_limit",
         "queues",
-        "seats",
+        "slot_kinds",
         "timed_out",
         "waiters",
     )
@@ -82,7 +82,7 @@ class Tier:
         #: A call without a slot may wait.
         self.queues = False
         #: Where its calls get slots: its pool, then those of lower tiers if it may borrow.
-        self.seats: tuple[SlotKind, ...] = ()
+        self.slot_kinds: tuple[SlotKind, ...] = ()
         self.peak = self.entered = self.full = self.timed_out = self.borrowed = 0
 
     @property
@@ -144,7 +144,7 @@ class Bulkhead:
         self.pools = tuple(Pool() for _ in TIERS)
         #: Calls that observe mode let pass without a slot, although they would have been refused.
         self.observed = 0
-        self._seats = tuple(
+        self._slot_kinds = tuple(
             tuple(SlotKind(tier, pool, borrowed=below > at) for below, pool in enumerate(self.pools))
             for at, tier in enumerate(self.tiers)
         )
@@ -183,7 +183,7 @@ class Bulkhead:
         for at, (tier, pool) in enumerate(zip(self.tiers, self.pools, strict=True)):
             tier.limit = pool.limit = pool.share = UNLIMITED
             tier.adaptive = None
-            tier.seats = pool.seats = self._seats[at][at : at + 1]
+            tier.slot_kinds = pool.slot_kinds = self._slot_kinds[at][at : at + 1]
         self._grant_all()
 
     def resize_for_pressure(self, cpu: float | None, memory: float | None, now: float) -> None:
@@ -219,21 +219,21 @@ class Bulkhead:
         if lent is not None and lent.any:
             slots = tuple(sum(slots) if lent.has(at) else 0 for at in range(3))
         for at, (tier, pool) in enumerate(zip(self.tiers, self.pools, strict=True)):
-            seats = self._seats[at]
+            slot_kinds = self._slot_kinds[at]
             if together:
                 pool.share, tier.limit = slots[0] if at == 0 else 0, slots[0]
-                tier.seats = seats[:1]
-                pool.seats = tuple(row[0] for row in self._seats) if at == 0 else ()
+                tier.slot_kinds = slot_kinds[:1]
+                pool.slot_kinds = tuple(row[0] for row in self._slot_kinds) if at == 0 else ()
             else:
                 pool.share = tier.limit = slots[at]
-                tier.seats, pool.seats = seats[at : at + 1], seats[at : at + 1]
+                tier.slot_kinds, pool.slot_kinds = slot_kinds[at : at + 1], slot_kinds[at : at + 1]
             if lent is not None:
                 if not lent.has(at):
-                    tier.seats = (CLOSED,)
+                    tier.slot_kinds = (CLOSED,)
             elif self.settings.borrow and not together:
-                tier.seats = seats[at:]
+                tier.slot_kinds = slot_kinds[at:]
                 # Own tier first, then the others from highest to lowest.
-                pool.seats = (seats[at], *(row[at] for row in self._seats[:at]))
+                pool.slot_kinds = (slot_kinds[at], *(row[at] for row in self._slot_kinds[:at]))
             pool.limit = pool.share
             if tier.adaptive is not None:
                 tier.queue_limit = tier.adaptive.resize(tier.limit)
@@ -241,8 +241,8 @@ class Bulkhead:
         if self._in_use is not None and any(pool.in_flight > pool.share for pool in self.pools):
             self._crowded = True
             for tier in self.tiers:
-                if tier.seats[0] is not CLOSED:
-                    tier.seats = (CLOSED, *tier.seats)
+                if tier.slot_kinds[0] is not CLOSED:
+                    tier.slot_kinds = (CLOSED, *tier.slot_kinds)
             self._count_free()
         self._grant_all()
 
@@ -258,8 +258,8 @@ class Bulkhead:
         """A slot for a call of tier number ``at``; ``None`` when it has to wait, or is refused."""
         tier = self.tiers[at]
         # No call can wait for a slot that is free: ``leave`` hands it on at once.
-        seat = tier.seats[0]
-        pool = seat.pool
+        slot_kind = tier.slot_kinds[0]
+        pool = slot_kind.pool
         if pool.in_flight < pool.limit:
             # This is ``_take`` inlined: nearly every call ends here.
             pool.in_flight += 1
@@ -267,21 +267,21 @@ class Bulkhead:
             tier.active = active = tier.active + 1
             if active > tier.peak:
                 tier.peak = active
-            return seat
-        if seat is CLOSED:
+            return slot_kind
+        if slot_kind is CLOSED:
             return self._try_shared(at)
-        for seat in tier.seats[1:]:
-            if seat.pool.in_flight < seat.pool.limit:
-                return self._take(seat)
+        for slot_kind in tier.slot_kinds[1:]:
+            if slot_kind.pool.in_flight < slot_kind.pool.limit:
+                return self._take(slot_kind)
         return None
 
     def _try_shared(self, at: int) -> SlotKind | None:
         """Try to enter for a tier that did not call, and while a pool uses more than its share."""
         if self._in_use is not None and self._in_use.call(at, self._clock()):
             self._divide()
-        for seat in self.tiers[at].seats:
-            if seat.pool.in_flight < seat.pool.limit:
-                return self._take(seat)
+        for slot_kind in self.tiers[at].slot_kinds:
+            if slot_kind.pool.in_flight < slot_kind.pool.limit:
+                return self._take(slot_kind)
         return None
 
     async def enter(self, at: int, max_wait_s: float | None = None, *, first: bool = False) -> SlotKind:
@@ -290,11 +290,11 @@ class Bulkhead:
         Waits at most the queue's timeout, or ``max_wait_s`` if that is shorter. ``first``: before the calls
         that wait already.
         """
-        seat = self.try_enter(at)
-        if seat is None and self._look():
-            seat = self.try_enter(at)
-        if seat is not None:
-            return seat
+        slot_kind = self.try_enter(at)
+        if slot_kind is None and self._look():
+            slot_kind = self.try_enter(at)
+        if slot_kind is not None:
+            return slot_kind
         tier = self.tiers[at]
         wait_s = self.longest_wait_s()
         if max_wait_s is not None and max_wait_s < wait_s:
@@ -332,22 +332,22 @@ class Bulkhead:
 
     def enter_observed(self, at: int) -> SlotKind:
         """A slot for a call of tier number ``at`` even if none is free; counts what would be refused."""
-        seat = self.try_enter(at)
-        if seat is not None:
-            return seat
+        slot_kind = self.try_enter(at)
+        if slot_kind is not None:
+            return slot_kind
         tier = self.tiers[at]
-        seat = tier.seats[1] if tier.seats[0] is CLOSED else tier.seats[0]
-        over = seat.pool.in_flight - seat.pool.limit
+        slot_kind = tier.slot_kinds[1] if tier.slot_kinds[0] is CLOSED else tier.slot_kinds[0]
+        over = slot_kind.pool.in_flight - slot_kind.pool.limit
         if self._crowded:
             over = self.in_flight - sum(pool.share for pool in self.pools)
         if not tier.queues or over >= tier.queue_limit:
             tier.full += 1
             self.observed += 1
-        return self._take(seat)
+        return self._take(slot_kind)
 
-    def leave(self, seat: SlotKind, busy_s: float | None = None, now: float = 0.0) -> None:
+    def leave(self, slot_kind: SlotKind, busy_s: float | None = None, now: float = 0.0) -> None:
         """The call has ended, once. ``busy_s``: how long it used its slot, if it was made."""
-        tier, pool = seat.tier, seat.pool
+        tier, pool = slot_kind.tier, slot_kind.pool
         tier.active -= 1
         pool.in_flight -= 1
         if busy_s is not None and tier.adaptive is not None:
@@ -356,7 +356,7 @@ class Bulkhead:
             self._leave_crowd()
         elif pool.in_flight < pool.limit:
             # Nearly always no call waits.
-            for waiting in pool.seats:
+            for waiting in pool.slot_kinds:
                 if waiting.tier.waiters:
                     self._grant(pool)
                     break
@@ -384,30 +384,30 @@ class Bulkhead:
         waiting = self.waiting if together else len(tier.waiters)
         return max(1, waiting) * mean_s / max(1, tier.limit)
 
-    def _take(self, seat: SlotKind) -> SlotKind:
-        tier = seat.tier
-        seat.pool.in_flight += 1
+    def _take(self, slot_kind: SlotKind) -> SlotKind:
+        tier = slot_kind.tier
+        slot_kind.pool.in_flight += 1
         tier.entered += 1
         tier.active += 1
         if tier.active > tier.peak:
             tier.peak = tier.active
-        if seat.borrowed:
+        if slot_kind.borrowed:
             tier.borrowed += 1
         if self._crowded:
             self._count_free()
-        return seat
+        return slot_kind
 
     def _grant(self, pool: Pool) -> None:
         """Give free slots to waiting calls. By what is free now: after a shrink, that may be nothing."""
         while pool.in_flight < pool.limit:
-            for seat in pool.seats:
-                if seat.tier.waiters:
+            for slot_kind in pool.slot_kinds:
+                if slot_kind.tier.waiters:
                     break
             else:
                 return
-            waiter, _ = seat.tier.waiters.popitem(last=False)
+            waiter, _ = slot_kind.tier.waiters.popitem(last=False)
             if not waiter.done():
-                waiter.set_result(self._take(seat))
+                waiter.set_result(self._take(slot_kind))
 
     def _grant_all(self) -> None:
         for pool in self.pools:

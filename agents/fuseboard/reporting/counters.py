@@ -89,7 +89,7 @@ class Counters:
         """The tally of a tenant's requests that these rules apply to. Keep it for the next requests."""
         return self._tallies.find(tenant, rules)
 
-    def tally_above(self, tenant: str, rules: tuple[str, ...]) -> RequestTally:
+    def parent_tally(self, tenant: str, rules: tuple[str, ...]) -> RequestTally:
         """The tally for requests of the children of ``tenant``."""
         return self._tallies.find(tenant, rules, below=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fuseboard.contract.refusal_token import RefusalKey, Refused, make_token
+from fuseboard.contract.refusal_token import RefusalKey, TokenContent, make_token
 from fuseboard.decision import Decision
 
 
@@ -43,7 +43,7 @@ class RefusalTokens(Struct, dict=True):
         key = self._key
         if key is None:
             return ""
-        refused = Refused(
+        refused = TokenContent(
             at_ms=self._now_us() // 1000,
             number=random.getrandbits(24),
             revision=decision.revision,

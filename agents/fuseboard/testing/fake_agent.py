@@ -36,7 +36,7 @@ from fuseboard.testing.fake_backlog import FakeBacklogs
 from fuseboard.testing.fake_locks import FakeLocks
 from fuseboard.testing.fake_once import FakeEvents
 from fuseboard.testing.fake_retries import FakeRetries
-from fuseboard.testing.scripted_results import Ending, Refusal, spend
+from fuseboard.testing.scripted_results import Ending, ScriptedRefusal, spend
 from fuseboard.testing.time import ManualClock
 
 D = TypeVar("D", Decision, Permit)
@@ -62,8 +62,8 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         self.outcomes: list[tuple[str, Outcome]] = []
         #: How long retries waited, if ``no_sleep`` is in force.
         self.waits: list[float] = []
-        self._refused: dict[str, Refusal] = {}
-        self._shed: dict[str, Refusal] = {}
+        self._refused: dict[str, ScriptedRefusal] = {}
+        self._shed: dict[str, ScriptedRefusal] = {}
         self._queues: dict[str, float] = {}
         self._endings: dict[str, deque[Ending]] = {}
         self._held: dict[str, int] = {}
@@ -76,7 +76,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     ) -> None:
         """Refuse calls to the dependency, always or so often."""
         check_name("a dependency", dependency)
-        self._refused[dependency] = Refusal(reason, retry_after_s, times)
+        self._refused[dependency] = ScriptedRefusal(reason, retry_after_s, times)
 
     def open(self, dependency: str, *, retry_after_s: float = 30.0, times: int | None = None) -> None:
         """The breaker is open."""
@@ -93,7 +93,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
 
     def shed(self, tenant: str, *, times: int | None = None) -> None:
         """Shed the requests of the tenant."""
-        self._shed[tenant] = Refusal(Reason.SHED, 1.0, times)
+        self._shed[tenant] = ScriptedRefusal(Reason.SHED, 1.0, times)
 
     def queue(self, dependency: str, *, wait_s: float) -> None:
         """Calls wait so long for a slot, by the clock."""
@@ -180,7 +180,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         wait = self._queues.get(dependency, 0.0)
         if until is not None and self.clock() + wait >= until:
             self.clock.advance(max(0.0, until - self.clock()))
-            late = Refusal(Reason.QUEUE_TIMEOUT, 1.0, None)
+            late = ScriptedRefusal(Reason.QUEUE_TIMEOUT, 1.0, None)
             raise Refused(self._note(late, tenant=tenant, dependency=dependency))
         self.clock.advance(wait)
         permit = self.admit_job(dependency, tenant)
@@ -198,7 +198,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     def holds_jobs(self, dependency: str) -> bool:
         return dependency in self._refused
 
-    def refuse_job(self, dependency: str, tenant: str, refusal: Refusal) -> NoReturn:
+    def refuse_job(self, dependency: str, tenant: str, refusal: ScriptedRefusal) -> NoReturn:
         raise Refused(self._note(refusal, tenant=tenant, dependency=dependency))
 
     @list_options()
@@ -330,7 +330,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
     ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
         return self.retrying, _Threads(self).retrying
 
-    def _note(self, refusal: Refusal, *, tenant: str = "", dependency: str = "") -> Decision:
+    def _note(self, refusal: ScriptedRefusal, *, tenant: str = "", dependency: str = "") -> Decision:
         decision = Decision(
             allowed=False,
             reason=refusal.reason,

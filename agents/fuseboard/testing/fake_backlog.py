@@ -27,7 +27,7 @@ from fuseboard.backlog.workers import Handler, Value, Workers
 from fuseboard.contract.words import Reason
 from fuseboard.decision import Permit
 from fuseboard.errors import Misconfigured
-from fuseboard.testing.scripted_results import Refusal
+from fuseboard.testing.scripted_results import ScriptedRefusal
 from fuseboard.testing.time import ManualClock
 
 #: How long a worker of the fake that finds no job lets other tasks run.
@@ -72,7 +72,7 @@ class FakeBacklog:
         self._jobs: dict[str, Waiting] = {}
         self._results: dict[str, Result] = {}
         self._running: dict[str, Job] = {}
-        self._refusal: Refusal | None = None
+        self._refusal: ScriptedRefusal | None = None
         self._sequence = self._fence = 0
         self._totals = dict.fromkeys(
             ("submitted", "taken", "done", "requeued", "died", "cancelled", "expired", "refused"), 0
@@ -87,7 +87,7 @@ class FakeBacklog:
         self, reason: Reason = Reason.BACKLOG_FULL, *, retry_after_s: float = 1.0, times: int | None = None
     ) -> None:
         """Refuse submits, always or so often: ``BACKLOG_FULL``, ``QUOTA``, ``STORE_UNAVAILABLE``."""
-        self._refusal = Refusal(reason, retry_after_s, times)
+        self._refusal = ScriptedRefusal(reason, retry_after_s, times)
 
     def accept(self) -> None:
         """Accept submits again."""
@@ -143,7 +143,7 @@ class FakeBacklog:
             return Submitted(job_id, False, jobs)
         if jobs >= options.max_jobs or size + len(new.body) > options.max_bytes:
             self._totals["refused"] += 1
-            self._agent.refuse_job(self.dependency, tenant, Refusal(Reason.BACKLOG_FULL, 1.0, None))
+            self._agent.refuse_job(self.dependency, tenant, ScriptedRefusal(Reason.BACKLOG_FULL, 1.0, None))
         now = self._now()
         self._sequence = max(self._sequence + 1, now)
         kept = Waiting(
@@ -285,7 +285,7 @@ class FakeBacklog:
             self._totals["taken"] += 1
             permit = self._agent.admit_job(self.dependency, job.tenant)
             self._running[job.id] = running = Job(
-                job_id=job.id,
+                id=job.id,
                 dependency=self.dependency,
                 payload=job.payload,
                 attempt=job.tries,
@@ -376,4 +376,4 @@ class FakeBacklogs:
     def admit_job(self, dependency: str, tenant: str) -> Permit: ...
 
     @abstractmethod
-    def refuse_job(self, dependency: str, tenant: str, refusal: Refusal) -> NoReturn: ...
+    def refuse_job(self, dependency: str, tenant: str, refusal: ScriptedRefusal) -> NoReturn: ...

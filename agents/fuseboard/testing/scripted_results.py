@@ -7,7 +7,9 @@ from msgspec import Struct
 from fuseboard.contract.words import Outcome, Reason
 
 
-class Refusal(Struct):
+class ScriptedRefusal(Struct):
+    """A refusal that the test asked for."""
+
     reason: Reason
     retry_after_s: float
     #: How often it still refuses; ``None`` for always.
@@ -20,9 +22,9 @@ class Ending(Struct):
     late: bool = False
 
 
-def spend(refusals: dict[str, Any], name: str) -> Refusal | None:
+def spend(refusals: dict[str, Any], name: str) -> ScriptedRefusal | None:
     """The refusal that applies now."""
-    refusal: Refusal | None = refusals.get(name)
+    refusal: ScriptedRefusal | None = refusals.get(name)
     if refusal is None or refusal.times is None:
         return refusal
     refusal.times -= 1

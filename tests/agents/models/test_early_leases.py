@@ -201,7 +201,7 @@ def with_bug(module: ModuleType, mutant: Mutant) -> Iterator[None]:
         if module is fleet_leases:
             stack.enter_context(patch("fuseboard.composition.Leases", twin.Leases))
             stack.enter_context(
-                patch("fuseboard.admission.request_admission.LeasedDemand", twin.LeasedDemand)
+                patch("fuseboard.admission.request_admission.DemandSupply", twin.DemandSupply)
             )
         else:
             stack.enter_context(patch.object(fleet_leases, "has_ample_room", twin.has_ample_room))

@@ -13,7 +13,7 @@ from controlplane.refusals.keys import day_at, key_of
 from controlplane.refusals.models import RefusalService
 from controlplane.refusals.tries import MAX_TRIES
 from controlplane.refusals.words import REASONS, limit_words, reason_words, wait_words
-from fuseboard.contract.refusal_token import Refused, make_token
+from fuseboard.contract.refusal_token import TokenContent, make_token
 from fuseboard.contract.words import Mode, Reason
 from tests.controlplane.calling import API, problem, send, token_of
 
@@ -32,7 +32,7 @@ def head():
 
 def token(now, *, environment="production", **fields):
     key = key_of(environment, "shop", day_at(now.timestamp()))
-    usual = Refused(
+    usual = TokenContent(
         at_ms=int(now.timestamp() * 1000),
         number=7,
         revision=head(),
@@ -218,7 +218,7 @@ def test_the_api_refuses_forged_expired_and_foreign_tokens(now, call):
     key = key_of("production", "shop", day_at(old.timestamp()))
     expired = make_token(
         key,
-        Refused(
+        TokenContent(
             at_ms=int(old.timestamp() * 1000), number=1, revision=1, reason=None, mode=Mode.SHARED, rule="x"
         ),
     )

@@ -10,7 +10,7 @@ from controlplane.gateway.answers.refusal_keys import RefusalKeys
 from controlplane.refusals.keys import ACCEPTED_DAYS, DAY_S, key_of
 from controlplane.refusals.models import RefusalService
 from controlplane.refusals.tokens import MAX_SERVICES, ExpiredToken, NotOurToken, find_token
-from fuseboard.contract.refusal_token import Refused, make_token
+from fuseboard.contract.refusal_token import TokenContent, make_token
 from fuseboard.contract.sync import decode_response
 from fuseboard.contract.words import Mode, Reason
 from tests.controlplane.gateway.manual_gateway import NOON, TurnedClock, beat, post, ready_gateway
@@ -23,7 +23,7 @@ HERE = ("production",)
 
 def token(at=NOW, *, key=None, day=TODAY, environment="production", service="shop", secret=None):
     key = key or key_of(environment, service, day, secret=secret)
-    refused = Refused(
+    refused = TokenContent(
         at_ms=int(at.timestamp() * 1000),
         number=1,
         revision=7,

@@ -120,7 +120,7 @@ class TransitionPage(Struct, frozen=True):
     next: int | None
 
 
-class Refusal(Struct, frozen=True):
+class RefusalSample(Struct, frozen=True):
     """A sample: one of many."""
 
     id: int
@@ -139,7 +139,7 @@ class Refusal(Struct, frozen=True):
 
 
 class RefusalPage(Struct, frozen=True):
-    items: tuple[Refusal, ...]
+    items: tuple[RefusalSample, ...]
     next: int | None
 
 
