@@ -5,6 +5,7 @@ The rules, the states, and the messages are those of the worker, in Postgres. Ti
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -264,7 +265,7 @@ class Recording:
     def _evaluate(self) -> "Recording":
         self._patch.setattr(evaluator, "_NOW", f"SELECT {self.now!r}::float8")
         evaluate_environment("production")
-        Evaluation.objects.update(at=evaluator._moment(self.now))
+        Evaluation.objects.update(at=datetime.fromtimestamp(self.now, UTC))
         return self
 
     @property
