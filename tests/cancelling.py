@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.waiting import PATIENCE_S
+
 #: How often each loop is cancelled, and how many turns of the event loop lie between the event and the
 #: cancellation: in Python 3.11, ``asyncio.wait_for`` swallows it after two.
 TIMES = 1000
 TURNS = 6
-#: Only a failure takes this long.
-PATIENCE_S = 10.0
 
 
 async def waits(event: asyncio.Event) -> None:

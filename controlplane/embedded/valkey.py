@@ -56,7 +56,7 @@ class Valkey:
             if self.process.stdin is not None:
                 with self.process.stdin as stdin:
                     stdin.write(settings.encode())
-            if wait_until(lambda: self._answers(port), self.process, within_s=10.0):  # noqa: B023
+            if wait_until(lambda: self._answers(port), self.process, within_s=60.0):  # noqa: B023
                 self.port = port
                 return
             self.stop()

@@ -7,7 +7,7 @@ line of JSON: the store times of its admissions, and how often it had to decide 
 import asyncio
 import json
 import sys
-from time import monotonic
+from time import monotonic, time_ns
 
 import msgspec
 
@@ -31,24 +31,28 @@ POLICY = Policy(
     default_tier="free",
     tiers=(Tier(name="free", quotas=(STRICT,)), Tier(name="unlimited")),
     # Eight of these share a machine with Redis: what is measured is not how long an answer takes.
-    tuning=msgspec.structs.replace(TUNING, store_deadline_us=1_000_000, store_timeouts=1000),
+    tuning=msgspec.structs.replace(TUNING, store_deadline_us=30_000_000, store_timeouts=1000),
 )
 
 
-async def hammer(server: Server, until: float) -> list[int]:
+async def hammer(server: Server, until: float) -> tuple[list[int], list[tuple[int, int]]]:
+    """When calls were admitted, and between which times each of the others was asked for and refused."""
     admitted: list[int] = []
+    refused: list[tuple[int, int]] = []
 
     async def ask() -> None:
         while monotonic() < until:
+            asked_us = time_ns() // 1000
             decision = await server.admission.admit_request("acme")
             if decision.allowed:
                 admitted.append(decision.charges[0].at_us)
                 await asyncio.sleep(0)
             else:
+                refused.append((asked_us, time_ns() // 1000))
                 await asyncio.sleep(min(decision.retry_after_ms, 50) / 1000)
 
     await asyncio.gather(*(ask() for _ in range(CALLERS)))
-    return admitted
+    return admitted, refused
 
 
 async def main(url: str, seconds: float) -> None:
@@ -56,8 +60,9 @@ async def main(url: str, seconds: float) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()
-        admitted = await hammer(server, monotonic() + seconds)
-        json.dump({"admitted_us": admitted, "alone": server.counters.local_decisions}, sys.stdout)
+        admitted, refused = await hammer(server, monotonic() + seconds)
+        found = {"admitted_us": admitted, "refused_us": refused, "alone": server.counters.local_decisions}
+        json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -339,17 +339,18 @@ class TestWorkers:
         working.cancel()
 
     async def test_a_stop_finishes_jobs_and_hands_the_others_out_again(self, agent: Agent):
-        backlog, begun = agent.backlog("payments"), []
+        backlog, begun, stopped = agent.backlog("payments"), [], asyncio.Event()
 
         async def run(job: Job) -> None:
             begun.append(job.id)
-            await asyncio.sleep(0.05 if job.id == "short" else 60)
+            await (stopped.wait() if job.id == "short" else asyncio.sleep(60))
 
         await backlog.submit(b"", job_id="short")
         await backlog.submit(b"", job_id="long")
         working = asyncio.create_task(backlog.work(run, grace_s=0.5))
         await eventually(lambda: len(begun) == 2)
         backlog.stop()
+        stopped.set()
         await working
         assert (await backlog.result("short")).status == "done"
         assert (await backlog.result("long")).status == "ready"

@@ -26,13 +26,12 @@ from tests.agents.models.pods import Pod, VirtualTime
 from tests.agents.servers import POLICY, configured
 from tests.agents.test_local_breaker import held_open
 from tests.cancelling import TIMES, ends_at, uncancellable_task
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.both_loops
 
 #: Nothing listens here.
 NOWHERE = "redis://127.0.0.1:1/0"
-#: A bound of each ``stop``, on a busy machine.
-SOON_S = 5.0
 
 
 async def test_a_wait_for_an_event_is_cancelled_at_the_moment_of_the_event():
@@ -128,7 +127,7 @@ async def test_a_file_that_is_read_at_start_lets_a_cancellation_through():
         for _ in range(turn % 6):
             await asyncio.sleep(0)
         task.cancel()
-        done, _ = await asyncio.wait({task}, timeout=SOON_S)
+        done, _ = await asyncio.wait({task}, timeout=PATIENCE_S)
         assert done
 
 
@@ -145,7 +144,7 @@ async def test_a_task_that_swallows_two_cancellations_is_cancelled_again():
 
     task = asyncio.create_task(swallow_two())
     await asyncio.sleep(0)
-    assert await stop_tasks(task, None, within_s=SOON_S, again_s=0.01) == ()
+    assert await stop_tasks(task, None, within_s=PATIENCE_S, again_s=0.01) == ()
     assert cancellations == 3
 
 
@@ -173,7 +172,7 @@ async def test_no_stop_of_a_part_waits_for_a_task_that_cannot_be_cancelled():
     sentinel = SentinelStore(StoreUrl.parse("redis+sentinel://127.0.0.1:1/main"))
     async with uncancellable_task() as task:
         health._task = overrides._task = cluster._keeper = sentinel._following = task
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(PATIENCE_S):
             await overrides.stop()
             await health.stop()
             await cluster.close()
@@ -185,7 +184,7 @@ async def test_a_watch_stops_although_a_task_of_its_own_cannot_be_cancelled(monk
     watch = Watch(url=NOWHERE, configuration=configured())
     async with uncancellable_task() as task:
         watch._task = task
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(PATIENCE_S):
             await watch.stop()
 
 
@@ -209,7 +208,7 @@ async def test_a_watch_whose_library_swallows_the_cancellation_ends_with_its_nex
     began = time.monotonic()
     await watch.stop()
     assert turns == 1
-    assert time.monotonic() - began < SOON_S
+    assert time.monotonic() - began < PATIENCE_S
 
 
 async def test_an_agent_stops_in_time_although_a_part_cannot_be_cancelled(caplog: pytest.LogCaptureFixture):
@@ -220,7 +219,7 @@ async def test_an_agent_stops_in_time_although_a_part_cannot_be_cancelled(caplog
         runtime.watch._task = task
         began = time.monotonic()
         await runtime.stop()
-        assert time.monotonic() - began < SOON_S
+        assert time.monotonic() - began < PATIENCE_S
     assert "task.not_ended" in caplog.text
 
 
@@ -238,7 +237,7 @@ def test_the_thread_of_a_blocking_agent_ends_although_a_task_cannot_be_cancelled
 
     asyncio.run_coroutine_threadsafe(swallow_all(), loop)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(SOON_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 

@@ -75,7 +75,7 @@ def beating_at(url: str, **options: Callable[[], PodState]) -> Iterator[Beater]:
         yield beater
     finally:
         beater.sync.stop()
-        assert beater.ended.wait(10)
+        assert beater.ended.wait(30)
 
 
 class TestBeats:
@@ -333,7 +333,7 @@ class TestTrouble:
         beater.sync.start()
         wait_until(lambda: beater.received)
         beater.sync.stop()
-        assert beater.ended.wait(10)
+        assert beater.ended.wait(30)
         assert "sync.defect" in caplog.text
 
 

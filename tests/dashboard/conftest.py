@@ -130,7 +130,7 @@ def web(django_db_setup: Any, redis_url: str, tmp_path_factory: pytest.TempPathF
     finally:
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

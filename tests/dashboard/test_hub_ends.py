@@ -10,9 +10,7 @@ from dashboard.consumer import LiveConsumer
 from dashboard.hub import Hub
 from dashboard.lifespan import lifespan
 from tests.cancelling import TIMES, ends_at, uncancellable_task
-
-#: The bound of each stop, on a busy machine.
-SOON_S = 5.0
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ async def test_a_socket_whose_task_swallows_the_cancellation_ends_it_with_its_ne
     consumer._tasks = [task]
     await begun.wait()
     await consumer.disconnect(1000)
-    await asyncio.wait_for(task, SOON_S)
+    await asyncio.wait_for(task, PATIENCE_S)
     assert asked == 1
 
 
@@ -81,7 +79,7 @@ async def test_a_hub_stops_although_its_task_hears_nothing(caplog):
         hub._tasks = [task]
         began = time.monotonic()
         await hub.stop()
-        assert time.monotonic() - began < SOON_S
+        assert time.monotonic() - began < PATIENCE_S
 
 
 async def test_the_backup_for_the_worker_hears_a_cancellation_at_the_moment_of_its_result(monkeypatch):
@@ -93,7 +91,7 @@ async def test_the_backup_for_the_worker_hears_a_cancellation_at_the_moment_of_i
         for _ in range(turn % 20):
             await asyncio.sleep(0)
         task.cancel()
-        done, _ = await asyncio.wait({task}, timeout=SOON_S)
+        done, _ = await asyncio.wait({task}, timeout=PATIENCE_S)
         assert done
 
 
@@ -121,6 +119,6 @@ async def test_web_ends_its_lifespan_although_all_its_tasks_hear_nothing(monkeyp
         async def send(message):
             sent.append(message["type"])
 
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(PATIENCE_S):
             await lifespan({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

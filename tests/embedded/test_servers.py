@@ -93,11 +93,11 @@ def test_a_second_process_joins_and_the_last_one_out_stops_the_server(hold):
     second, same_url = hold()
     assert url == same_url
     first.stdin.close()
-    first.wait(10)
+    first.wait(30)
     with redis.Redis.from_url(url) as client:
         assert client.ping()
     second.stdin.close()
-    second.wait(10)
+    second.wait(30)
     assert children.port_is_free(int(url.rpartition(":")[2].split("/")[0]))
 
 

@@ -34,11 +34,11 @@ def test_a_pod_that_lags_is_sent_the_configuration_until_it_has_it(
 ) -> None:
     heard: Any = limits.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # untyped in redis
     heard.subscribe(keys.config_channel(production))
-    heard.get_message(timeout=5)
+    heard.get_message(timeout=30)
     before = refreshes("ok")
     monkeypatch.setattr(evaluator, "read_facts", lagging_by(12))
     evaluator.evaluate_environment(production)
-    message: Any = heard.get_message(timeout=5)
+    message: Any = heard.get_message(timeout=30)
     nudge = decode_nudge(message["data"])
     assert (nudge.since, nudge.tenants) == (0, None), "pods read everything that they lack"
     assert refreshes("ok") == before + 1
@@ -52,7 +52,7 @@ def test_a_pod_that_lags_is_sent_the_configuration_until_it_has_it(
     Evaluation.objects.update(measured=document)
     evaluator.evaluate_environment(production)
     evaluator.evaluate_environment(production)
-    assert heard.get_message(timeout=5) is not None
+    assert heard.get_message(timeout=30) is not None
     assert "2 times so far" in Alert.objects.get(key="lag").detail
     monkeypatch.setattr(evaluator, "read_facts", lagging_by(9))
     evaluator.evaluate_environment(production)

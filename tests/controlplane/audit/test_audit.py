@@ -157,7 +157,7 @@ def test_environments_do_not_wait_for_each_other() -> None:
                 connections.close_all()
 
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(elsewhere).result(timeout=10).pk
+            assert pool.submit(elsewhere).result(timeout=30).pk
     assert verify()[1] == []
 
 

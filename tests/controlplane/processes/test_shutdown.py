@@ -23,10 +23,9 @@ from controlplane.gateway.process import Gateway, _for_ever
 from controlplane.gateway.settings import GatewaySettings
 from controlplane.shutdown import NOT_ENDED, EndWatch, stop_tasks
 from tests.cancelling import TIMES, ends_at, uncancellable_task
+from tests.waiting import PATIENCE_S
 
 PROJECT = Path(__file__).resolve().parents[3]
-#: The bound of each stop, on a busy machine.
-SOON_S = 5.0
 
 
 async def nothing(*_, **__):
@@ -66,7 +65,7 @@ async def test_the_loops_of_a_gateway_hear_a_cancellation_at_any_moment(loop, mo
         for _ in range(1 + turn % 20):
             await asyncio.sleep(0)
         task.cancel()
-        done, _ = await asyncio.wait({task}, timeout=SOON_S)
+        done, _ = await asyncio.wait({task}, timeout=PATIENCE_S)
         assert done
 
 
@@ -82,7 +81,7 @@ async def test_a_gateway_stops_although_a_loop_cannot_be_cancelled(monkeypatch):
         began = time.monotonic()
         with capture_logs() as logs:
             await gateway.stop()
-        assert time.monotonic() - began < SOON_S
+        assert time.monotonic() - began < PATIENCE_S
     assert {"event": "task.not_ended", "log_level": "error", "task": "uncancellable", "within_s": 1.0} in logs
 
 
@@ -99,7 +98,7 @@ async def test_a_task_that_swallows_two_cancellations_is_cancelled_again():
 
     task = asyncio.create_task(swallow_two())
     await asyncio.sleep(0)
-    assert await stop_tasks(task, None, within_s=SOON_S, again_s=0.01) == ()
+    assert await stop_tasks(task, None, within_s=PATIENCE_S, again_s=0.01) == ()
     assert cancellations == 3
 
 

@@ -42,7 +42,7 @@ from fuseboard.store.pipelined_connection import open_pipe
 from tests.agents.backlog_scripts import BacklogStore
 from tests.controlplane.redis.refused_by_redis import REFUSED_TO_AGENTS
 from tests.people import ADA
-from tests.waiting import eventually, wait_until
+from tests.waiting import PATIENCE_S, eventually, wait_until
 
 AGENT, CONTROL = "the password of the pods", "the password of the control plane"
 STAGING = "the password of other pods"
@@ -94,7 +94,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, profile: str, server: Serv
         stdin.write(f'bind 127.0.0.1\nport {port}\ndir "{folder}"\nsave ""\naclfile "{file}"\n'.encode())
         stdin.write(b"busy-reply-threshold 100\n")
     try:
-        assert wait_for_process(lambda: answers(port), process, within_s=10), (folder / "log").read_text()
+        began = wait_for_process(lambda: answers(port), process, within_s=PATIENCE_S)
+        assert began, (folder / "log").read_text()
         yield f"127.0.0.1:{port}"
     finally:
         stop(process, grace_s=5)
@@ -334,7 +335,7 @@ def test_finding_8_the_control_plane_kills_a_script_that_loops_in_the_profile_st
         wait_until(lambda: is_busy(control_url))
         # As every two seconds. The pooled connections of this process would not help a new worker.
         tasks.keep_redis_ready()
-        assert "killed by user" in str(rogue.exception(timeout=10)).lower()
+        assert "killed by user" in str(rogue.exception(timeout=30)).lower()
     assert killed() == before + 1
     assert not is_busy(control_url)
 
