@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseboard.calling.backoff import wait_s
 from fuseboard.calling.classification import Verdict
+from fuseboard.calling.retried_call import backoff_s
 from fuseboard.calling.retry_budget import ErrorWindow, ProcessBudget, RetryBudget, allowance
 from fuseboard.contract.protection import PodProtection, Retry
 from fuseboard.contract.words import Jitter
@@ -63,7 +63,7 @@ def test_the_error_rate_is_bounded_by_calls_and_by_time():
 def test_a_wait_is_between_zero_and_its_cap(jitter, base_ms, more_ms, attempt, before_s, status, asked_ms):
     retry = Retry(base_ms=base_ms, cap_ms=base_ms + more_ms, jitter=jitter)
     verdict = Verdict(retryable=True, status=status, cooldown_ms=asked_ms)
-    wait = wait_s(retry, verdict, attempt, before_s, Random(attempt))
+    wait = backoff_s(retry, verdict, attempt, before_s, Random(attempt))
     assert wait >= asked_ms / 1000
     assert 0 <= wait <= max(retry.cap_ms / 1000, asked_ms * 1.1 / 1000) + 1e-6
     if jitter is Jitter.EQUAL:

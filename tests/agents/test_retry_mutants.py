@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fuseboard.agent_api import retrying
-from fuseboard.calling import backoff, retried_call, retry_budget
+from fuseboard.calling import retried_call, retry_budget
 from fuseboard.calling.classification import Verdict
 from fuseboard.calling.retries import Capacity
 from fuseboard.contract.protection import Retry
@@ -83,13 +83,13 @@ def window_is_bounded_by_calls(module: Any) -> None:
 
 def vendor_is_obeyed(module: Any) -> None:
     verdict = Verdict(retryable=True, cooldown_ms=10_000)
-    assert module.wait_s(Retry(), verdict, 1, 0.0, Random(1)) >= 10
+    assert module.backoff_s(Retry(), verdict, 1, 0.0, Random(1)) >= 10
     verdict = Verdict(retryable=True, cooldown_ms=1)
-    assert module.wait_s(ALWAYS, verdict, 1, 0.0, Random(1)) == 0.5
+    assert module.backoff_s(ALWAYS, verdict, 1, 0.0, Random(1)) == 0.5
 
 
 def cap_is_kept(module: Any) -> None:
-    assert module.wait_s(ALWAYS, Verdict(retryable=True), 5000, 0.0, Random(1)) == 5.0
+    assert module.backoff_s(ALWAYS, Verdict(retryable=True), 5000, 0.0, Random(1)) == 5.0
 
 
 def token_is_given_back(module: Any) -> None:
@@ -198,10 +198,11 @@ MUTANTS: list[tuple[str, ModuleType, str, str, Callable[[Any], None]]] = [
      window_is_bounded_by_time),
     ("the window has no length", retry_budget, "if len(self._ended) > WINDOW_CALLS:", "if False:",
      window_is_bounded_by_calls),
-    ("Retry-After is a maximum", backoff, "return max(drawn,", "return min(drawn,", vendor_is_obeyed),
-    ("the exponent has no bound", backoff, "2 ** min(attempt - 1, MAX_EXPONENT)", "2.0 ** (attempt - 1)",
+    ("Retry-After is a maximum", retried_call, "return max(drawn,", "return min(drawn,", vendor_is_obeyed),
+    ("the exponent has no bound", retried_call, "2 ** min(attempt - 1, MAX_EXPONENT)", "2.0 ** (attempt - 1)",
      cap_is_kept),
-    ("the cap is lost", backoff, "most_s: float = min(cap_s, ", "most_s: float = max(cap_s, ", cap_is_kept),
+    ("the cap is lost", retried_call, "most_s: float = min(cap_s, ", "most_s: float = max(cap_s, ",
+     cap_is_kept),
     ("a dropped retry is kept", retried_call, "self._retries.give_back(self._part, self._taken)", "pass",
      token_is_given_back),
     ("the deadline is ignored", retried_call, "now + delay_s + part.usual_s > self._until", "False",

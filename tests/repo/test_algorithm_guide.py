@@ -19,7 +19,6 @@ STAY: dict[str, str] = {
     "controlplane/usage/clear_counter.py": "slots belong to calls that run; any other counter can be cleared",
     "agents/fuseboard/integrations/wsgi.py": "only slots are freed when a response ends",
     "agents/fuseboard/integrations/legacy_headers.py": "only slots have no older headers",
-    "agents/fuseboard/integrations/refusal_words.py": "only slots have no window in words",
     "controlplane/api/examples/configuration_out.json": "examples",
     "controlplane/api/examples/limits.json": "examples",
     "tools/demo/seed.py": "a budget has a calendar period, which only fixed windows have",

@@ -161,7 +161,7 @@ class Backlog:
             if payload is not None:
                 job.payload = payload
                 return job
-            self._workers.refuse(job)
+            self._workers.return_unopened(job)
 
     def _job(self, granted: Granted) -> Job:
         row, permit = granted.row, granted.permit
@@ -192,7 +192,7 @@ class Backlog:
         """The job was begun, and its worker cannot finish it: hand it out again."""
         await self._workers.hand_back(job)
 
-    def _return_unused(self, granted: Granted) -> None:
+    def _release_unused(self, granted: Granted) -> None:
         """Return a granted job that no worker waits for."""
         self._workers.release(self._job(granted))
 
@@ -232,7 +232,7 @@ class Backlog:
             inside.calls, admission.store, self.dependency, self.options, self._seals
         )
         self._submitting = Submitter(admission, inside, self._scripts)
-        self._pump = Pump(self._scripts, self._return_unused)
+        self._pump = Pump(self._scripts, self._release_unused)
         self.renewal = Renewal(
             self._thread,
             keys=tuple(key.decode() for key in self._scripts.keys),

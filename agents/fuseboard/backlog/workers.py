@@ -114,7 +114,7 @@ class Workers:
             if running.done() and not running.cancelled() and running.exception() is None:
                 self.keep(asyncio.ensure_future(self.finish(job, running.result(), None, started)))
             else:
-                self.release(job, made=True)
+                self.keep(asyncio.ensure_future(self.hand_back(job)))
             raise
         finally:
             job.on_lost(None)
@@ -175,15 +175,15 @@ class Workers:
         else:
             self._agent.report(job.permit, Outcome.NEUTRAL)
 
-    def release(self, job: Job, *, made: bool = False) -> None:
-        """Hand the job out again, without spending a try. ``made``: its call may have been made."""
-        if made:
-            self.keep(asyncio.ensure_future(self.hand_back(job)))
-            return
+    # A job is returned in four ways: released before it began, handed back after that, tried again when no
+    # key opens it, or left alone when its lease has ended.
+
+    def release(self, job: Job) -> None:
+        """The job was not begun: hand it out again, without spending a try."""
         self._agent.give_back(job.permit)
         self.keep(asyncio.ensure_future(self._end(job, RELEASE)))
 
-    def refuse(self, job: Job) -> None:
+    def return_unopened(self, job: Job) -> None:
         """No key opens the seal of the job. It is tried again: another worker may have a newer key."""
         logger.warning("backlog.not_sealed job=%r: %s", job.id, NOT_SEALED)
         self._agent.give_back(job.permit)
@@ -192,7 +192,7 @@ class Workers:
         )
 
     async def hand_back(self, job: Job) -> None:
-        """The job was begun, but its worker cannot finish it."""
+        """The job was begun, and its worker cannot finish it: hand it out again, without spending a try."""
         self._agent.report(job.permit, Outcome.NEUTRAL)
         await self._end(job, RELEASE)
 

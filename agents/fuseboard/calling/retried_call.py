@@ -6,11 +6,11 @@ It neither waits nor calls anything itself. Who uses it holds no slot and no per
 import logging
 from collections.abc import Callable
 from enum import StrEnum
+from random import Random
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from fuseboard.calling.backoff import wait_s
 from fuseboard.calling.classification import NOTHING, Verdict, classify, examine
 from fuseboard.calling.exception_paths import paths
 from fuseboard.calling.observer import Observer
@@ -21,6 +21,7 @@ from fuseboard.calling.vendor_codes import NEVER_AGAIN
 from fuseboard.calling.waits import most_attempts
 from fuseboard.contract.protection import Retry
 from fuseboard.contract.retry_presets import RETRY_PRESETS
+from fuseboard.contract.words import Jitter
 
 logger = logging.getLogger("fuseboard.retries")
 
@@ -31,6 +32,10 @@ Shrink: TypeAlias = Callable[[Verdict], bool] | None
 
 #: Without a deadline, no wait for a vendor is longer.
 LONGEST_WAIT_S = 120.0
+#: Powers of two beyond this one overflow long before they matter.
+MAX_EXPONENT = 30
+#: Pods that were asked to wait for the same time come back within this part of it.
+SPREAD = 0.1
 
 
 class GivenUp(StrEnum):
@@ -262,7 +267,7 @@ class RetriedCall:
             return GivenUp.OFF
         if self.num > retries.allowance(part, now):
             return GivenUp.BUSY
-        delay_s = 0.0 if shrunk else wait_s(retry, verdict, self.num, self.next_wait_s, retries.random)
+        delay_s = 0.0 if shrunk else backoff_s(retry, verdict, self.num, self.next_wait_s, retries.random)
         if self._until is not None and now + delay_s + part.usual_s > self._until:
             return GivenUp.DEADLINE
         if self._until is None and delay_s > max(LONGEST_WAIT_S, retry.cap_ms / 1000):
@@ -327,3 +332,30 @@ class RetriedCall:
             more,
             f" trace_id={trace}" if (trace := trace_id()) else "",
         )
+
+
+def backoff_s(retry: Retry, verdict: Verdict, attempt: int, before_s: float, random: Random) -> float:
+    """The wait after the attempt with this number failed. ``before_s`` is the wait before that attempt.
+
+    At least what the vendor asked for, and a little more, so that not all pods come back at once.
+    """
+    at_once = verdict.status == 408 or verdict.code == "timeout"
+    drawn = 0.0 if at_once else _drawn_s(retry, verdict, attempt, before_s, random)
+    asked_ms = verdict.cooldown_ms
+    if not asked_ms and verdict.status == 429:
+        asked_ms = retry.default_retry_after_ms
+    return max(drawn, asked_ms / 1000 * random.uniform(1.0, 1.0 + SPREAD))
+
+
+def _drawn_s(retry: Retry, verdict: Verdict, attempt: int, before_s: float, random: Random) -> float:
+    # A vendor that is overloaded gets twice the time.
+    base_s = retry.base_ms / 1000 * (2 if verdict.status == 529 else 1)
+    cap_s = retry.cap_ms / 1000
+    most_s: float = min(cap_s, base_s * 2 ** min(attempt - 1, MAX_EXPONENT))
+    if retry.jitter is Jitter.NONE:
+        return most_s
+    if retry.jitter is Jitter.EQUAL:
+        return most_s / 2 + random.uniform(0.0, most_s / 2)
+    if retry.jitter is Jitter.DECORRELATED:
+        return min(cap_s, random.uniform(base_s, max(base_s, before_s * 3)))
+    return random.uniform(0.0, most_s)

@@ -10,6 +10,7 @@ problem types that it registers.
 import json
 import random
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil
 from urllib.parse import quote
 
@@ -18,7 +19,6 @@ from fuseboard.contract.refusal_token import HEADER, URN
 from fuseboard.contract.words import Algorithm, Reason
 from fuseboard.decision import Decision, LimitStatus
 from fuseboard.integrations.legacy_headers import CALLS, legacy_headers
-from fuseboard.integrations.refusal_words import spent_words
 
 #: Names in lower case.
 Headers = list[tuple[str, str]]
@@ -37,6 +37,9 @@ _PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 #: Callers that are refused together are spread over this part of their wait, so that they do not return
 #: together, and over a minute at most (with the second that rounding adds).
 _RETRY_JITTER, _MAX_JITTER_S = 0.1, 59.0
+
+#: The wait and the window in plain words, for the people who read the answer of an API.
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
 def status_of(decision: Decision) -> int:
@@ -119,7 +122,7 @@ def problem(decision: Decision) -> dict[str, object]:
         return details | {
             "type": QUOTA_EXCEEDED,
             "title": "Too many requests",
-            "detail": spent_words(decision, wait_s),
+            "detail": _spent_words(decision, wait_s),
             "violated-policies": [decision.rule],
         }
     if status == 403:
@@ -182,3 +185,47 @@ def _state(limit: LimitStatus, decision: Decision) -> str:
     waits = limit.name == decision.rule and decision.retry_after_ms
     wait = f";t={ceil(decision.retry_after_ms / 1000)}" if waits else ""
     return f"{_quoted(limit.name)};r={max(0, limit.remaining or 0)}{wait}"
+
+
+def _spent_words(decision: Decision, wait_s: int) -> str:
+    """The limit, its window, and the wait: ``The limit 'requests' of 100 requests per minute is spent.``"""
+    found = next((limit for limit in decision.limits if limit.name == decision.rule), None)
+    then = f" Try again in {_wait(wait_s)}." if wait_s else ""
+    if found is None:
+        return f"The limit {decision.rule!r} is spent.{then}"
+    if found.limit == 0:
+        return f"The limit {decision.rule!r} allows no {_measure(found)}."
+    if found.algorithm is Algorithm.CONCURRENCY:
+        return f"The limit {decision.rule!r} of {found.limit:,} requests at once is reached.{then}"
+    amount = f"{found.limit:,} {_measure(found)} per {_window(found)}"
+    if not wait_s:
+        return f"The limit {decision.rule!r} of {amount} has no room for this request."
+    return f"The limit {decision.rule!r} of {amount} is spent.{then}"
+
+
+def _measure(limit: LimitStatus) -> str:
+    return "requests" if limit.measure == CALLS else limit.measure.replace("_", " ")
+
+
+def _window(limit: LimitStatus) -> str:
+    if limit.period is not None:
+        return limit.period.value
+    seconds = limit.window_ms / 1000
+    for unit, size in _UNITS:
+        count = seconds / size
+        if count >= 1 and count.is_integer():
+            return unit if count == 1 else f"{count:.0f} {unit}s"
+    return f"{seconds:g} seconds"
+
+
+def _wait(seconds: int) -> str:
+    """In its two largest units, rounded up: a client that waits is not refused again."""
+    (unit, size), (smaller, small) = next(
+        (pair for pair in pairwise(_UNITS) if seconds >= pair[0][1]), (_UNITS[-1], _UNITS[-1])
+    )
+    count, rest = divmod(ceil(seconds / small), size // small)
+    return " and ".join(_counted(number, name) for number, name in ((count, unit), (rest, smaller)) if number)
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number} {unit}{'' if number == 1 else 's'}"
