@@ -108,7 +108,8 @@ def token(production: str) -> Any:
 @pytest.fixture
 async def gateway(token: Any, thread_connections: None) -> AsyncIterator[Gateway]:
     """A gateway as ``manage.py gateway`` runs it, on this test's event loop."""
-    started = Gateway(GatewaySettings(gateway="test"))
+    # A pause of the machine is no outage of Postgres.
+    started = Gateway(GatewaySettings(gateway="test", flush_timeout_s=30.0))
     started.start()
     await eventually(lambda: started.ready)
     yield started
