@@ -89,13 +89,13 @@ app.conf.beat_schedule = {
 
 
 @celeryd_init.connect
-def _name_what_is_missing(**_: Any) -> None:
+def _log_problems_of_servers(**_: Any) -> None:
     """Log which variable is wrong: Celery retries without naming it."""
     _log_problems()
 
 
 @beat_init.connect
-def _name_what_beat_lacks(**_: Any) -> None:
+def _log_problem_of_broker(**_: Any) -> None:
     """Beat needs the broker only, and may be in a network without the other servers."""
     _log_problems("FUSEBOARD_BROKER_URL")
 

@@ -124,7 +124,7 @@ def operators_give_a_second_factor(**_: Any) -> list[checks.CheckMessage]:
 
 
 @checks.register(deploy=True)
-def served_where_said(**_: Any) -> list[checks.CheckMessage]:
+def served_addresses(**_: Any) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
     if not settings.ORIGINS:
         found.append(

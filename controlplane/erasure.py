@@ -28,7 +28,7 @@ from controlplane.weekly.send import erase_tenant as erase_weekly_messages
 from fuseboard.contract.addresses import counted_address
 
 TENANT = "tenant"
-#: What can be erased -> in words, as in the audit. All but the tenant are subjects of limits.
+#: Kinds of callers to erase -> their words in the audit. All but the tenant are subjects of limits.
 KINDS = {"ip": "an address", "user": "a login", "api_key": "an API key", TENANT: "a tenant"}
 
 
@@ -38,16 +38,16 @@ class Erased:
 
     #: Samples of refusals.
     samples: int
-    #: Of a tenant: its charts, and the rows that what-if reads.
+    #: Charts of a tenant, and the rows that what-if reads.
     series: int = 0
     demand: int = 0
-    #: What it was allowed without Redis.
+    #: Requests that it was allowed without Redis.
     without_redis: int = 0
     #: Resolved alerts that named it.
     alerts: int = 0
     #: Saved views of people that filtered by it, or had it in their names.
     views: int = 0
-    #: Of an IPv6 address: what pods count it by. All its addresses are erased.
+    #: The network that pods count an IPv6 address by. All its addresses are erased.
     network: str = ""
 
     @property

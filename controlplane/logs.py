@@ -12,7 +12,7 @@ _SECRETS = (
     # The secret half of a token, and of a link that sets a password.
     r"(?P<token>fb_[0-9a-f]{4,64}_|/welcome/+[0-9a-f]{4,64}-)[0-9a-f]+",
     r"(?P<link>(?<![0-9a-f])[0-9a-f]{16}-)[0-9a-f]{64}(?![0-9a-f])",
-    # What ``django.core.signing`` has signed: a link to the report of an incident, and a cookie of a session.
+    # ``django.core.signing`` signed these: a link to the report of an incident, and a cookie of a session.
     r"(?P<report>/incidents/+shared/+)[^\s\"\\]+",
     r"(?<![a-z0-9_.-])[a-z0-9_.-]+(?::|%3a)[a-z0-9]{6}(?::|%3a)[a-z0-9_-]{43}\b",
     # The secret of a webhook, and the password of a server.
@@ -43,7 +43,7 @@ def _render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str:
 
 
 def _leave_out_traces(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """For refused requests, which Django logs with the traceback of its own refusal."""
+    """Drop the traceback of a refused request: Django logs that of its own refusal."""
     record = event.get("_record")
     if record is not None and record.name == "django.request" and record.levelno < logging.ERROR:
         event.pop("exc_info", None)

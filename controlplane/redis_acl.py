@@ -17,7 +17,7 @@ from hashlib import sha256
 
 from fuseboard.contract import keys
 
-#: For the connection itself, and to find the nodes of a Cluster or the role of a primary.
+#: Commands of the connection itself, and to find the nodes of a Cluster or the role of a primary.
 _CONNECTION = (
     "ping",
     "hello",
@@ -63,7 +63,7 @@ _SORTED = (
 _STREAMS = ("xadd", "xtrim", "xlen")
 _TRANSACTIONS = ("multi", "exec", "discard")
 
-#: What agents send themselves, apart from scripts, and what their scripts use.
+#: Commands that agents send themselves, apart from scripts, and that their scripts use.
 AGENT = (
     *_CONNECTION,
     *_TRANSACTIONS,
@@ -74,7 +74,7 @@ AGENT = (
     *_STREAMS,
     *("subscribe", "unsubscribe"),
 )
-#: What agents may do on the channels of breakers and of backlogs, and nowhere else.
+#: Agents may do this on the channels of breakers and of backlogs, and nowhere else.
 SPEAK = ("publish",)
 CONTROL = (*AGENT, *SPEAK, "scan", "hscan", "xrange", "xrevrange", "xdel", "info")
 

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from structlog.contextvars import bound_contextvars, get_contextvars
 
 HEADER = "X-Request-Id"
-#: What a client can choose. It goes into logs, so nothing else does.
+#: Ids that a client can choose. They go into logs, so no others do.
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,63}", re.ASCII)
 #: version-trace-parent-flags. Later versions can append fields; version ff is invalid.
 _TRACEPARENT = re.compile(

@@ -68,7 +68,7 @@ if DATABASE_POOLED and not DIRECT_DATABASE_URL:
 #: Counters, breakers and the copy of the configuration.
 CA_FILE = env.text("FUSEBOARD_CA_FILE")
 REDIS_URL = with_ca(env.url("FUSEBOARD_REDIS_URL", SCHEMES), CA_FILE)
-#: What pods may do there, see controlplane/redis_acl.py.
+#: The rights of pods there, see controlplane/redis_acl.py.
 ACL_PROFILE = env.choice("FUSEBOARD_ACL_PROFILE", PROFILES)
 #: Commands per second that one server of it bears; 0 for unknown.
 REDIS_CAPACITY_OPS = env.integer("FUSEBOARD_REDIS_CAPACITY_OPS", 0, at_least=0, at_most=100_000_000)
@@ -342,7 +342,7 @@ LOGGING = logs.dict_config(env.text("FUSEBOARD_LOG_LEVEL", "INFO").upper())
 USAGE_KEPT_10S_H = env.integer("FUSEBOARD_USAGE_10S_H", 6, at_least=1, at_most=168)
 USAGE_KEPT_MINUTES_D = env.integer("FUSEBOARD_USAGE_MINUTES_D", 8, at_least=1, at_most=90)
 USAGE_KEPT_HOURS_D = env.integer("FUSEBOARD_USAGE_HOURS_D", 400, at_least=1, at_most=4000)
-#: For how long the token of a refusal is explained.
+#: Days that the token of a refusal is explained.
 REFUSAL_TOKEN_DAYS = env.integer("FUSEBOARD_REFUSAL_TOKEN_DAYS", 30, at_least=1, at_most=365)
 #: The page of refusal tokens, as people reach it; empty to name it in no answer to a refused request.
 EXPLAIN_URL = env.page("FUSEBOARD_EXPLAIN_URL")

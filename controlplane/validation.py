@@ -41,7 +41,7 @@ def is_plain_key(key: str) -> bool:
     return plain and len(alphabets & _ALIKE) <= 1
 
 
-#: What to do about a key that is not plain.
+#: The advice about a key that is not plain.
 PLAIN_KEY = (
     "Use plain characters (Unicode NFKC) of one alphabet, none that is invisible, and no blanks at the ends."
 )

@@ -1,4 +1,4 @@
-"""Who recently gave whom access to an account, as the audit recorded it.
+"""Recent grants of access to an account: the giver and the person, as the audit recorded them.
 
 An admin who invites a person, creates a password link, removes a second factor, raises a role or
 reactivates an account can log in as that person, or decides what that person may do. So for 30 days
@@ -69,7 +69,7 @@ def different_people(usernames: Iterable[str]) -> list[str]:
     }
     chosen: list[str] = []
     while left:
-        # Who counts as one with the fewest. An admin who invited all others comes last.
+        # Pick the person linked to the fewest others first. An admin who invited all others comes last.
         name = min(left, key=lambda name: len(left[name]))
         chosen.append(name)
         same = left.pop(name)

@@ -1,4 +1,4 @@
-"""What Fuseboard sends to an identity provider, and checks in its answer, in addition to allauth.
+"""Parameters that Fuseboard sends to an identity provider, and checks of its answer, beside those of allauth.
 
 allauth checks the state and the PKCE verifier, and of the ID token the issuer, the audience, the expiry,
 and that it was not used before. It does not use nonces, and believes the userinfo without an ID token.

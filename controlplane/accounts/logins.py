@@ -35,7 +35,7 @@ _REMEMBERED_S = 900
 #: Recently ended login id -> when, in Unix seconds.
 _ended: dict[str, float] = {}
 #: Ended while Postgres was down; still to be written.
-_untold: set[str] = set()
+_unwritten: set[str] = set()
 
 
 def open_login(request: HttpRequest, user: User, *, strong: bool) -> None:
@@ -61,8 +61,8 @@ def close_login(session: SessionBase) -> None:
     if not login:
         return
     forget([login])
-    _untold.add(login)
-    tell_postgres()
+    _unwritten.add(login)
+    write_ended_logins()
 
 
 def close_logins(user: User, *, but: str = "") -> int:
@@ -105,7 +105,7 @@ def admitted(session: SessionBase, user: Any) -> Any:
     """
     if not user.is_authenticated:
         return user
-    tell_postgres()
+    write_ended_logins()
     held = Login.objects.filter(
         pk=session.get(KEY, ""), user_id=user.pk, ended_at__isnull=True, expires_at__gt=timezone.now()
     )
@@ -122,11 +122,11 @@ def needs_second_factor(user: User) -> bool:
     return bool(roles_of(user) & settings.MFA_ROLES)
 
 
-def tell_postgres() -> None:
+def write_ended_logins() -> None:
     """Write logins that ended while Postgres was down."""
-    if not _untold:
+    if not _unwritten:
         return
-    ids = list(_untold)
+    ids = list(_unwritten)
     try:
         with transaction.atomic():
             Login.objects.filter(pk__in=ids, ended_at__isnull=True).update(ended_at=Now())
@@ -134,7 +134,7 @@ def tell_postgres() -> None:
     except (OperationalError, InterfaceError) as error:
         log.warning("login.end_not_written", logins=len(ids), error=str(error).splitlines()[0])
         return
-    _untold.difference_update(ids)
+    _unwritten.difference_update(ids)
 
 
 def _announce(ids: list[str]) -> None:

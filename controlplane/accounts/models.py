@@ -95,7 +95,7 @@ class AgentToken(TokenColumns):
 class ApiToken(TokenColumns):
     """Lets a program use the API with a role, or only read ``/metrics``."""
 
-    #: Of a token that reads ``/metrics`` and may do nothing else. No person has this role.
+    #: A token with this role reads ``/metrics`` and may do nothing else. No person has this role.
     METRICS = "metrics"
     ROLES = (*Role.values, METRICS)
 

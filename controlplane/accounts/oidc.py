@@ -1,4 +1,4 @@
-"""Who may log in with OpenID Connect, and with which role.
+"""Decides who may log in with OpenID Connect, and with which role.
 
 A person may log in when they were invited under the email address that the provider has verified,
 or when they are in a group that FUSEBOARD_OIDC_ROLES names. Groups are read at every login: a
@@ -46,27 +46,27 @@ class Adapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         Raises ``OAuth2Error`` if the answer was not issued for this login.
         """
         check_id_token(sociallogin)
-        said = _said(sociallogin)
-        role = role_by_groups(said.get("groups"))
+        claims = _claims(sociallogin)
+        role = role_by_groups(claims.get("groups"))
         if not sociallogin.is_existing:
-            if not _is_verified(said):
+            if not _is_verified(claims):
                 # Another person may own it, and log in with it later.
                 sociallogin.user.email, sociallogin.email_addresses = "", []
-            invited = _invited(request, said)
+            invited = _invited(request, claims)
             if invited is not None:
                 sociallogin.connect(request, invited)
             elif not role:
-                _refuse(request, said, "not invited")
+                _refuse(request, claims, "not invited")
             else:
                 sociallogin.user.role = role
                 return
         if role:
             _assign(sociallogin.user, role, request)
         elif not _left_groups(sociallogin.user, request):
-            _refuse(request, said, "left the groups")
+            _refuse(request, claims, "left the groups")
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
-        return bool(role_by_groups(_said(sociallogin).get("groups")))
+        return bool(role_by_groups(_claims(sociallogin).get("groups")))
 
     def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> AbstractBaseUser:
         with transaction.atomic():
@@ -88,34 +88,34 @@ def role_by_groups(groups: Any) -> str:
     return next((role for role in _ORDER if role in held), "")
 
 
-def _said(sociallogin: Any) -> dict[str, Any]:
-    """What the provider says about this person."""
+def _claims(sociallogin: Any) -> dict[str, Any]:
+    """The claims of the provider about this person."""
     data = sociallogin.account.extra_data
     found: dict[str, Any] = {**(data.get("id_token") or {}), **(data.get("userinfo") or {})}
     return found
 
 
-def _is_verified(said: dict[str, Any]) -> bool:
-    return said.get("email_verified") is True
+def _is_verified(claims: dict[str, Any]) -> bool:
+    return claims.get("email_verified") is True
 
 
-def _invited(request: HttpRequest, said: dict[str, Any]) -> User | None:
+def _invited(request: HttpRequest, claims: dict[str, Any]) -> User | None:
     """The person with this address, unless another identity of the provider has their account already."""
-    email = said.get("email")
-    if not isinstance(email, str) or not email or not _is_verified(said):
+    email = claims.get("email")
+    if not isinstance(email, str) or not email or not _is_verified(claims):
         return None
     # The database compares in capital letters. An i without its dot has the same one as an i.
     same = [user for user in User.objects.filter(email__iexact=email) if user.email.lower() == email.lower()]
     if same and not any(user.is_active for user in same):
-        _refuse(request, said, "deactivated")
-    taken = SocialAccount.objects.filter(user__in=same, extra_data__id_token__iss=said["iss"])
+        _refuse(request, claims, "deactivated")
+    taken = SocialAccount.objects.filter(user__in=same, extra_data__id_token__iss=claims["iss"])
     free = [user for user in same if user.is_active and user.pk not in taken.values_list("user", flat=True)]
     # Two people share the address, so the person is unknown.
     return free[0] if len(free) == 1 else None
 
 
-def _refuse(request: HttpRequest, said: dict[str, Any], why: str) -> NoReturn:
-    log.warning("login.refused", subject=str(said.get("sub", ""))[:200], why=why)
+def _refuse(request: HttpRequest, claims: dict[str, Any], why: str) -> NoReturn:
+    log.warning("login.refused", subject=str(claims.get("sub", ""))[:200], why=why)
     raise ImmediateHttpResponse(render(request, "account/refused.html", status=403))
 
 

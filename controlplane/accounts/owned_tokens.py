@@ -47,7 +47,7 @@ class TokenEnded(Portable, Exception):
 
 @dataclass(frozen=True)
 class Rights:
-    """What a token may do at this moment."""
+    """The rights of a token at this moment."""
 
     #: The role in all environments; empty for none, and for a token of one environment.
     everywhere: str = ""
@@ -114,7 +114,7 @@ class TokenUser:
 
 
 def rights_of(row: ApiToken, owner: User | None) -> Rights:
-    """What the token may do now. ``owner`` is the account that ``row.owner`` names, if there is one."""
+    """The token's rights now. ``owner`` is the account that ``row.owner`` names, if there is one."""
     place = row.environment
     if not row.owner:
         return Rights("", {place: row.role}) if place else Rights(row.role)
@@ -156,7 +156,7 @@ def owner_of(row: ApiToken) -> User | None:
 
 
 def rights_now(row: ApiToken) -> Rights:
-    """As ``rights_of``, with the owner as Postgres has it now. Raises ``TokenEnded``."""
+    """``rights_of`` with the owner as Postgres has it now. Raises ``TokenEnded``."""
     owner = owner_of(row)
     rights = rights_of(row, owner)
     if rights.ended:
@@ -186,7 +186,7 @@ def tokens_of(user: User) -> list[OwnedToken]:
 
 
 def with_rights(rows: list[ApiToken]) -> list[OwnedToken]:
-    """The same for tokens of any owners."""
+    """Tokens of any owners, with their rights."""
     owners = User.objects.in_bulk({row.owner for row in rows if row.owner}, field_name="username")
     return [OwnedToken(row, rights_of(row, owners.get(row.owner))) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Who may log in, and with which roles. These edits make no revision; the audit records them."""
+"""Edits of people and their roles. They make no revision; the audit records them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

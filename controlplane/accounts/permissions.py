@@ -1,4 +1,4 @@
-"""Who may do what, and where. Views and the API check it before they call an edit."""
+"""The role that each action needs, and where. Views and the API check it before they call an edit."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -42,7 +42,7 @@ ACTIONS: dict[str, Role] = {
     "acknowledge_alert": Role.OPERATOR,
     "mute_alerts": Role.OPERATOR,
     "edit_incident": Role.OPERATOR,
-    #: Of deployments, for a pipeline with a token.
+    #: A pipeline marks deployments with its token.
     "add_marker": Role.OPERATOR,
     # People copy its commands into the shells of production.
     "edit_runbook": Role.ADMIN,
@@ -55,7 +55,7 @@ ACTIONS: dict[str, Role] = {
     "freeze_edits": Role.ADMIN,
     "erase": Role.ADMIN,
 }
-#: What a role for one service covers, on the dependencies that the service owns and on its pods. All other
+#: A role for one service covers these, on the dependencies that the service owns and on its pods. All other
 #: actions are decided by the role in the environment. See docs/adr/0029-roles-for-one-service.md.
 OF_SERVICE = frozenset(
     {
@@ -193,7 +193,7 @@ def require_role(role: str) -> Callable[[View], View]:
 
 
 def require(action: str) -> Callable[[View], View]:
-    """As ``require_role``, for users who may do ``action``."""
+    """``require_role`` for users who may do ``action``."""
     least = ACTIONS[action].value
 
     def allowed(user: Any, environment: str) -> bool:

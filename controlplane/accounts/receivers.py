@@ -1,4 +1,4 @@
-"""What happens after every login and logout, whether by allauth, a test or Django itself.
+"""Reactions to every login and logout, whether by allauth, a test or Django itself.
 
 These are signals of Django and allauth, and the only place that sees every login.
 """

@@ -28,7 +28,7 @@ _ERASED = "erased"
 
 
 def views_for(username: str, environment: str) -> QuerySet[SavedView]:
-    """What a person sees: their own views, then the shared ones of other people."""
+    """The views that a person sees: their own, then the shared ones of other people."""
     mine = Q(owner__username=username)
     rows = SavedView.objects.filter(mine | Q(shared=True), environment=environment)
     return rows.select_related("owner").annotate(mine=mine).order_by("-mine", "name", "pk")

@@ -1,4 +1,4 @@
-"""Who may read ``/metrics``, and of which environments."""
+"""Decides who may read ``/metrics``, and of which environments."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

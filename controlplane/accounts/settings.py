@@ -9,7 +9,7 @@ from controlplane import env
 #: Apps for the login with a provider. No other process than web needs them.
 LOGIN = ["allauth.socialaccount", "allauth.socialaccount.providers.openid_connect"]
 APPS = ["allauth", "allauth.account", "allauth.mfa", *LOGIN]
-#: What URLs call the one provider.
+#: The name of the one provider in URLs.
 PROVIDER = "company"
 _ROLES = ("viewer", "operator", "admin")
 

@@ -1,4 +1,4 @@
-"""Who may open the WebSocket."""
+"""Decides who may open the WebSocket."""
 
 import asyncio
 from collections.abc import Sequence

@@ -40,7 +40,7 @@ from controlplane.api.routes.tenants import plans, tenants, tiers, usage
 
 
 def _documentation(view: View) -> View:
-    """For people who are logged in, and for every valid token, of whatever environment."""
+    """People who are logged in, and every valid token, of whatever environment, may read it."""
     # The page's stylesheet has its icons as data.
     page: View = login_required(csp_update({"img-src": ["data:"]})(view))
 

@@ -1,4 +1,4 @@
-"""Who made a change request, and whether they may still make its change."""
+"""The authors of change requests, and whether they may still make the change."""
 
 from typing import Any
 

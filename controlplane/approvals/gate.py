@@ -68,12 +68,12 @@ class Proposal:
     conflicts_with_any_change: bool = False
     restores: int | None = None
     reverts: int | None = None
-    #: Of a scheduled change: when it is due, its plan, and what must exist then.
+    #: A scheduled change has the time when it is due, its plan, and what must exist then.
     due_at: Any = None
     document: Any = None
     needs: str = ""
     title: str = ""
-    #: Of a change of the rule itself: the number of approvals needed afterwards.
+    #: A change of the rule itself has the number of approvals needed afterwards.
     lowers_to: int | None = None
 
 
@@ -95,7 +95,7 @@ def agreed(row: ChangeRequest) -> int:
 
 
 def why_fewer(row: ChangeRequest) -> str:
-    """Whose approvals do not count any more, in a sentence; empty if all count."""
+    """A sentence about the people whose approvals do not count any more; empty if all count."""
     lost = _approvers_of(row)[1]
     return f"{', '.join(lost)} may not approve any more." if lost else ""
 

@@ -60,17 +60,17 @@ class ChangeRequest(models.Model):
     persons = models.JSONField(default=list)
     #: Whether it was made from the whole configuration. Then any later change conflicts with it.
     whole = models.BooleanField(default=False)
-    #: For a rollback: the revision that it restores.
+    #: The revision that a rollback restores.
     restores = models.BigIntegerField(null=True, blank=True)
-    #: For a revert: the revision whose changes it undoes.
+    #: The revision whose changes a revert undoes.
     reverts = models.BigIntegerField(null=True, blank=True)
-    #: For a scheduled change: when it is due, and the plan to apply.
+    #: A scheduled change has the time when it is due, and the plan to apply.
     due_at = models.DateTimeField(null=True, blank=True)
     document = models.JSONField(null=True, blank=True)
     title = models.CharField(max_length=200, blank=True)
     #: And what must exist when it is due, see ``controlplane.schedules.models.Needs``.
     needs = models.CharField(max_length=16, blank=True, default="", db_default="")
-    #: For a change of the rule itself: the number of approvals needed afterwards.
+    #: A change of the rule itself has the number of approvals needed afterwards.
     lowers_to = models.SmallIntegerField(null=True, blank=True)
     #: The audit entries that the edit would have made.
     entries = models.JSONField(default=list)
@@ -142,7 +142,7 @@ class Approval(models.Model):
     version = models.IntegerField()
     #: Username.
     person = models.CharField(max_length=150)
-    #: As the audit names them: the name of the token, if they used one.
+    #: The name in the audit: that of the token, if they used one.
     actor = models.CharField(max_length=200)
     at = models.DateTimeField(db_default=Now())
     note = models.CharField(max_length=500, blank=True)

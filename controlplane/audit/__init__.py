@@ -1,1 +1,1 @@
-"""Who changed what, when and why. Rows are only ever added."""
+"""The record of every change, with its author, time and reason. Rows are only ever added."""

@@ -1,4 +1,4 @@
-"""What an audit entry says was done, in words: for pages and reports."""
+"""The actions of audit entries in words, for pages and reports."""
 
 import re
 from collections.abc import Callable
@@ -141,7 +141,7 @@ _TO_DO = {
     "started": "start",
     "suspended": "suspend",
 }
-#: What a proposal says in place of an audit entry, whose target has a number.
+#: The words of a proposal in place of an audit entry, whose target has a number.
 _PROPOSED = {"change.scheduled": "scheduled a change of"}
 
 

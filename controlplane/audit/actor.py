@@ -7,7 +7,7 @@ Origin = Literal["form", "api", "celery", "command"]
 
 @dataclass(frozen=True)
 class Actor:
-    """Who changes something, and from where."""
+    """The author of a change, and the place that it came from."""
 
     name: str
     role: str
@@ -20,5 +20,5 @@ class Actor:
     token: str = ""
 
 
-#: For automatic changes, such as ending an override that expired.
+#: The author of automatic changes, such as ending an override that expired.
 FUSEBOARD = Actor(name="fuseboard", role="admin", origin="celery")

@@ -40,7 +40,7 @@ _FIELDS = (
 )
 #: Rows per query. Each chunk is a separate query, so no connection is in use between two chunks.
 _CHUNK = 1000
-#: What a spreadsheet reads as a formula. Some accept full-width signs, too.
+#: Characters that begin a formula in a spreadsheet. Some accept full-width signs, too.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Some readers treat these as the end of a line and would read half an entry.
 _LINES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}

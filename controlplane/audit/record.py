@@ -11,7 +11,7 @@ Fields = dict[str, Any]
 
 
 class AuditLine(NamedTuple):
-    """What one audit entry says about an edit, without the actor and the reason."""
+    """One audit entry about an edit, without the actor and the reason."""
 
     action: str
     target_kind: str

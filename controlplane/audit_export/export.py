@@ -86,7 +86,7 @@ def _claim(target: str) -> Export | None:
 def _new(
     positions: Positions, batch: int, ends: float, refused: Collection[str]
 ) -> Iterator[tuple[str, list[Entry]]]:
-    """What is new in each chain, in turns, until ``ends``. Both are read again after each batch."""
+    """New entries of each chain, in turns, until ``ends``. Both are read again after each batch."""
     chains = [head.environment for head in ChainHead.objects.order_by("environment")]
     while chains:
         for environment in list(chains):

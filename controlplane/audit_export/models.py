@@ -18,7 +18,7 @@ class Export(models.Model):
     #: Failures since the last success.
     failures = models.IntegerField(default=0)
     not_before = models.DateTimeField(null=True, blank=True)
-    #: What the last attempt said, without secrets; empty after a success.
+    #: The problem of the last attempt, without secrets; empty after a success.
     problem = models.CharField(max_length=500, blank=True, default="")
 
     def __str__(self) -> str:

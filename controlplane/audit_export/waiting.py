@@ -1,4 +1,4 @@
-"""What a target of the export does not have yet, for metrics and the alert about an export that is stuck."""
+"""Entries that a target of the export lacks, for metrics and the alert about an export that is stuck."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

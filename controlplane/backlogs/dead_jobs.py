@@ -12,7 +12,7 @@ from fuseboard.contract import keys
 
 #: The newest are listed.
 MAX_LISTED = 50
-#: Of one call of the script, which may not block Redis for long.
+#: Jobs of one call of the script, which may not block Redis for long.
 _AT_ONCE = 100
 #: The script keeps 1,000 at most; more calls mean that jobs die meanwhile.
 _MAX_CALLS = 20
@@ -30,7 +30,7 @@ class DeadJob:
     tries: int
     max_tries: int
     priority: int
-    #: Of the payload.
+    #: The size of the payload.
     bytes: int
     cause: str
 
@@ -47,7 +47,7 @@ class DeadJobs:
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """What an operator changed."""
+    """The result of an operator's change."""
 
     number: int
     #: Dead now.

@@ -1,4 +1,4 @@
-"""What operators do with the dead jobs of a backlog: return them to the queue, or delete them."""
+"""Edits of the dead jobs of a backlog: return them to the queue, or delete them."""
 
 from datetime import UTC, datetime, timedelta
 

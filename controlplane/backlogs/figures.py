@@ -10,7 +10,7 @@ from fuseboard.contract.backlog_figures import MAX_BYTES, MAX_JOBS, BacklogFigur
 
 #: Rates are measured over this time, or since the first look.
 RATES_OVER_S = 30.0
-#: Of these totals, rates are kept.
+#: Totals whose rates are kept.
 COUNTED = ("submitted", "done", "refused")
 _FIELDS = BacklogFigures.__struct_fields__
 
@@ -40,7 +40,7 @@ class BacklogSeen:
 
     @property
     def waiting_s(self) -> float:
-        """For how long the job that comes next has waited."""
+        """Seconds that the job that comes next has waited."""
         return self.figures.waiting_us / 1e6
 
     @property
@@ -50,7 +50,7 @@ class BacklogSeen:
 
     @property
     def untaken_s(self) -> float:
-        """For how long a job could be taken while no worker asks or has a job; 0 if none could."""
+        """Seconds that a job could be taken while no worker asks or has a job; 0 if none could."""
         # Workers that all have a job do not ask. Leases of workers that died end, and stay until one asks; so
         # do delayed jobs that are due.
         if self.figures.held:
@@ -64,7 +64,7 @@ class BacklogSeen:
 
 
 def to_document(figures: BacklogFigures, before: Mapping[str, Any], read_at: float) -> dict[str, Any]:
-    """What Postgres keeps. ``before``: the document of the last look; empty for none."""
+    """The document that Postgres keeps. ``before``: the document of the last look; empty for none."""
     totals = {name: getattr(figures, name) for name in COUNTED}
     points = [point for point in before.get("points", []) if read_at - point["at"] <= RATES_OVER_S]
     if any(point[name] > totals[name] for point in points for name in COUNTED):

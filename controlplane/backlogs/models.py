@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Backlog(models.Model):
-    """What a worker last read of one backlog. Redis has the truth; see ``controlplane.backlogs.collect``."""
+    """The last reading of one backlog. Redis has the truth; see ``controlplane.backlogs.collect``."""
 
     environment = models.CharField(max_length=64)
     dependency = models.CharField(max_length=64)

@@ -69,7 +69,7 @@ def collect_transitions(environment: str) -> int:
 
 
 def _not_stored(rows: list[Transition]) -> list[Transition]:
-    """Those that no earlier run has stored, and so logged."""
+    """Transitions that no earlier run has stored, and so logged."""
     stored = set(
         Transition.objects.filter(
             dependency__in={row.dependency_id for row in rows},
@@ -150,7 +150,7 @@ def _transition(dependency: Dependency, entry: StreamEntry) -> Transition | None
 
 
 def _figures(fields: dict[str, str]) -> dict[str, int] | None:
-    """What was counted at a trip; ``None`` unless all of it is there."""
+    """The counts at a trip; ``None`` unless all of them are there."""
     found = {name: fields.get(name, "") for name in TRIP_FIGURES}
     if not all(_NUMBER.fullmatch(text) for text in found.values()):
         return None

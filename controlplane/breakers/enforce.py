@@ -30,7 +30,7 @@ failures = catalogue.ENFORCE_FAILURES.make()
 
 @dataclass(frozen=True)
 class Wanted:
-    """What Redis must have for one dependency, according to Postgres."""
+    """The override that Redis must have for one dependency, according to Postgres."""
 
     dependency: str
     override: Override | None

@@ -68,7 +68,7 @@ class Transition(models.Model):
     actor = models.CharField(max_length=200, blank=True)
     #: The pod whose report decided it; empty for the control plane.
     server = models.CharField(max_length=64, blank=True)
-    #: What was counted when it tripped: calls, failures, slow, consecutive, and the threshold that was
+    #: Counts at the trip: calls, failures, slow, consecutive, and the threshold that was
     #: reached. Null for other transitions, and for trips by an agent of version 0.1.
     figures = models.JSONField(null=True, blank=True)
 

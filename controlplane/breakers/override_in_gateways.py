@@ -31,7 +31,7 @@ _SALT = "controlplane.breakers.handed"
 
 
 class HandedOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which breaker is forced open, until when, by whom and why."""
+    """A breaker that is forced open: until when, by whom and why."""
 
     #: Milliseconds since the epoch and a random part, so that it is adopted once.
     id: Annotated[str, Meta(pattern=r"^[0-9]{13}-[0-9a-f]{16}\Z")]

@@ -199,7 +199,7 @@ def _adopt(environment: str, entry_id: str, note: dict[str, Any]) -> None:
             or _resets_since(environment, dependency.name, made_at).exists()
         )
         if not superseded:
-            # As of the time of the note, because the next note is newer than this one.
+            # The override ends at the time of the note, because the next note is newer than this one.
             overrides.filter(ended_at__isnull=True).update(ended_at=made_at, ended_by=actor.name)
             _store(revision, dependency, note, made_at)
         revision.audit(

@@ -1,4 +1,4 @@
-"""What people do to a breaker: override it, end the override, reset it."""
+"""Edits of a breaker: override it, end the override, reset it."""
 
 from contextlib import suppress
 from datetime import datetime, timedelta

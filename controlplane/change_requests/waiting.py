@@ -1,4 +1,4 @@
-"""What waits in the name of one person: scheduled changes, change requests, and password links for others.
+"""Changes that wait in the name of one person: scheduled, requested, and password links for others.
 
 An admin who deactivates the person, or lowers a role, cancels it, or lets it fail when it is due.
 """
@@ -51,7 +51,7 @@ def waiting_of(username: str) -> list[Waiting]:
 
 
 def seen_by(reader: Any, found: list[Waiting]) -> list[Waiting]:
-    """What the reader may know of. Links belong to people, and so to those who manage them."""
+    """Items that the reader may see. Links belong to people, and so to those who manage them."""
     return [one for one in found if not one.environment or may(reader, "view", one.environment)]
 
 

@@ -13,7 +13,7 @@ def _models(state: State) -> list[CheckedDependency]:
 
 
 def _measures(one: CheckedDependency) -> set[str]:
-    """What the vendor's limits of a model count."""
+    """Measures that the vendor's limits of a model count."""
     return {row.measure for row in one.row.vendor_limits.all()}
 
 

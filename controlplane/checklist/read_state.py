@@ -49,7 +49,7 @@ FLEET_FIELDS = ("requests", "refused", "unknown_tenants")
 class CheckedDependency:
     row: Dependency
     fields: Fields
-    #: Of the last days; ``None`` if nothing was measured.
+    #: The total of the last days; ``None`` if nothing was measured.
     total: Total | None
     #: When its breaker last opened and last closed.
     opened_at: datetime | None
@@ -83,19 +83,19 @@ class State:
     #: Sums of the last days; ``None`` if nothing was measured.
     fleet: Total | None
     receivers: int
-    #: What is wrong with receivers and routes.
+    #: Problems of receivers and routes.
     route_warnings: tuple[str, ...]
     sent_at: datetime | None
     gave_up: int
     evaluated_at: datetime | None
-    #: Of level 2 and higher.
+    #: Alerts of level 2 and higher.
     open_alerts: tuple[str, ...]
     mutes: int
     drill_at: datetime | None
     admins: int
     agent_tokens: tuple[AgentToken, ...]
     metrics_tokens: int
-    #: Of the web process that answers.
+    #: Findings about the web process that answers.
     settings_found: tuple[CheckMessage, ...] = field(default=())
     watchdog: bool = False
     metrics_setting: bool = False
@@ -201,7 +201,7 @@ def _admins(environment: str) -> int:
 
 
 def _settings_found() -> tuple[CheckMessage, ...]:
-    """What the checks of ``manage.py check --deploy`` find about this process."""
+    """Findings of ``manage.py check --deploy`` about this process."""
     ours = [check for check in registry.get_checks(True) if check.__module__ == checks.__name__]
     found = (message for check in ours for message in check(app_configs=None, databases=None))
     return tuple(message for message in found if message.level >= INFO)

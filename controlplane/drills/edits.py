@@ -26,7 +26,7 @@ MAX_SERVERS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Which pods take part: by name, a percentage of the fleet, or a service. Exactly one is given."""
+    """The pods that take part: by name, a percentage of the fleet, or a service. Exactly one is given."""
 
     servers: Collection[str] = ()
     percent: int | None = None

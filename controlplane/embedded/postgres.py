@@ -35,7 +35,7 @@ _SETTINGS = {
     "client_connection_check_interval": "5s",
 }
 
-#: For data that may be lost.
+#: Options of a server whose data may be lost.
 _FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 

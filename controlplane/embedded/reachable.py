@@ -21,7 +21,7 @@ def problems(*only: str) -> dict[str, str]:
 
 
 def problem(variable: str, url: str) -> str | None:
-    """What is wrong with the server at ``url``, without its password; ``None`` when it answers."""
+    """The problem of the server at ``url``, without its password; ``None`` when it answers."""
     try:
         if variable == "DATABASE_URL":
             psycopg.connect(url, connect_timeout=_PATIENCE_S).close()

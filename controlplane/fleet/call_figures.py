@@ -1,4 +1,4 @@
-"""What the protection of calls did over the fleet, by dependency."""
+"""Figures of the protection of calls over the fleet, by dependency."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What operators correct in the fleet: forget a pod, and believe that silent pods have stopped.
+"""Corrections of the fleet by operators: forget a pod, and believe that silent pods have stopped.
 
 Gateways have the fleet in memory. They read the orders from Postgres within a second.
 """

@@ -25,7 +25,7 @@ GATEWAY_STOPPED_AFTER = timedelta(seconds=5)
 #: A gateway lists this many tenants, and so does the sum.
 TOP_TENANTS = 20
 
-#: What Postgres changes with each version of a row: the transaction that wrote it, and its place.
+#: Postgres changes this with each version of a row: the transaction that wrote it, and its place.
 _VERSION = Func(
     template="fleet_server.xmin::text || ' ' || fleet_server.ctid::text", output_field=TextField()
 )
@@ -43,7 +43,7 @@ class TenantFigures:
 
 @dataclass(frozen=True)
 class RuleFigures:
-    """What one quota bound; of all tenants together when ``tenant`` is empty."""
+    """Requests that one quota bound; of all tenants together when ``tenant`` is empty."""
 
     tenant: str
     rule: str
@@ -98,7 +98,7 @@ class FleetFigures:
     refused_per_s: float = 0.0
     refused_by_reason: dict[str, float] = field(default_factory=dict)
     tenants: list[TenantFigures] = field(default_factory=list)
-    #: Of the busiest tenants, and of all together.
+    #: Figures of the busiest tenants, and of all together.
     rules: list[RuleFigures] = field(default_factory=list)
     dependencies: dict[str, DependencyFigures] = field(default_factory=dict)
     #: Dependencies with a part of the protection.
@@ -195,13 +195,13 @@ def present(environment: str) -> int:
 
 
 def events(environment: str, server: str, *, most: int = 100) -> list[Event]:
-    """What happened to a pod, newest first."""
+    """Events of a pod, newest first."""
     return list(Event.objects.filter(environment=environment, server=server).order_by("-at", "-id")[:most])
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonEvent:
-    """What happened to pods at about the same time: the same change of mode, or of an own breaker."""
+    """One event of several pods at about the same time: a change of mode, or of an own breaker."""
 
     kind: str
     #: The most common one: pods that lose Redis report different causes.
@@ -216,7 +216,7 @@ class CommonEvent:
     names: tuple[str, ...]
 
 
-#: Of one pod, so that a pod that changes all the time hides no other.
+#: Events of one pod, so that a pod that changes all the time hides no other.
 RECENT_OF_ONE_POD = 20
 
 #: By half minutes: what begins in one and ends in the next has two rows. Pods that start have a row apart
@@ -241,7 +241,7 @@ _RECENT = """
 
 
 def recent_events(environment: str, *, rows: int = 10_000, most: int = 300) -> list[CommonEvent]:
-    """Of all pods: changed modes and own breakers of the last day, newest first.
+    """Changed modes and own breakers of all pods in the last day, newest first.
 
     Postgres counts the pods, because an outage has a row of every pod, three times. At most ``rows`` of
     them are read: this is done every second. The end of a ramp is left out: its beginning shows that Redis

@@ -1,4 +1,4 @@
-"""What the fleet last reported. Only gateways write it; read it through ``controlplane.fleet.live``.
+"""The last reports of the fleet. Only gateways write them; read them through ``controlplane.fleet.live``.
 
 Rows are a copy of the gateway's memory, at most about a second old. The gateway decides on one
 clock whether a pod is alive, never by ``last_seen_at``.
@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from fuseboard.contract.words import ConfigSource, ConfigStatus, Mode
 
-#: The same value as in the trigger and in the gateways.
+#: The trigger and the gateways have the same value.
 ALTERNATED_LATELY = timedelta(minutes=10)
 
 
@@ -84,7 +84,7 @@ class Server(models.Model):
     address = models.CharField(max_length=64, blank=True, default="", db_default="")
     #: The reserved share that it says it has: level, place and terms; empty for none.
     share = models.JSONField(default=dict, db_default={})
-    #: What it allowed without Redis and has not reported, or did not count; empty for nothing.
+    #: Requests that it allowed without Redis and has not reported, or did not count; empty for none.
     alone = models.JSONField(default=dict, db_default={})
     #: Whether its scripts carry over what is spent when a limit gets another algorithm or period.
     carries_counts = models.BooleanField(default=False, db_default=False)
@@ -115,7 +115,7 @@ class Server(models.Model):
 
 
 class EventKind(models.TextChoices):
-    """What happened to a pod, as its row shows it."""
+    """An event of a pod, as its row shows it."""
 
     JOINED = "joined", "Joined"
     #: It signed off, or was given up after a day.
@@ -134,7 +134,7 @@ class EventKind(models.TextChoices):
     BREAKER = "breaker", "Own breaker"
 
 
-#: The same value as in the trigger.
+#: The trigger has the same value.
 MAX_EVENTS_PER_HOUR = 100
 
 
@@ -155,7 +155,7 @@ class Event(models.Model):
         indexes = (
             models.Index(fields=["environment", "server", "-at"], name="fleet_event_of_server"),
             models.Index(fields=["at"], name="fleet_event_by_time"),
-            # What the overview reads every second.
+            # The overview reads these every second.
             models.Index(
                 fields=["environment", "-at", "-id"],
                 condition=models.Q(kind__in=("mode", "breaker")),
@@ -168,7 +168,7 @@ class Event(models.Model):
 
 
 class OrderKind(models.TextChoices):
-    """What an operator can order of gateways."""
+    """Orders of an operator to gateways."""
 
     FORGET = "forget"
     #: Mark silent pods as offline, although many went silent at once.
@@ -178,7 +178,7 @@ class OrderKind(models.TextChoices):
 
 
 class GatewayOrder(models.Model):
-    """What every gateway does once with the fleet in its memory."""
+    """An order that every gateway executes once on the fleet in its memory."""
 
     environment = models.CharField(max_length=64)
     kind = models.CharField(max_length=16, choices=OrderKind)
@@ -238,7 +238,7 @@ class RedisNode(models.Model):
     address = models.CharField(max_length=255, primary_key=True)
     role = models.CharField(max_length=16)
     up = models.BooleanField()
-    #: Of its process, and the commands that this process executed.
+    #: The id of its process. ``commands`` counts those of this process.
     run_id = models.CharField(max_length=64, blank=True)
     commands = models.BigIntegerField()
     #: Null while it does not answer.

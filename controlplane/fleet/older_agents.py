@@ -11,7 +11,7 @@ _NAMED = 3
 
 
 def older_scripts_words(environment: str) -> str:
-    """What these pods do after a limit begins to count in another way; empty if there are none."""
+    """The effect on these pods when a limit begins to count in another way; empty if there are none."""
     return _words(
         _older(environment),
         "after this change they may refuse until the next window, and count from 0 in another"
@@ -20,14 +20,14 @@ def older_scripts_words(environment: str) -> str:
 
 
 def ignored_words(environment: str, settings: Collection[str]) -> str:
-    """Which of these settings, that an older agent does not know, have no effect in these pods; or empty."""
+    """The settings that an older agent does not know, and that so have no effect in these pods; or empty."""
     if not settings:
         return ""
     return _words(_older(environment), f"{', '.join(settings)} do not apply there. Update them first.")
 
 
 def dividing_words(environment: str) -> str:
-    """Which pods divide the slots of every bulkhead between its tiers; empty if there are none."""
+    """The pods that divide the slots of every bulkhead between its tiers; empty if there are none."""
     # A pod without a load has no bulkhead yet.
     pods = _live(environment).exclude(load={})
     # A key that is absent is neither true nor false, so that exclude() would leave the oldest pods out.

@@ -27,7 +27,7 @@ PATH = "/control/v1/fleet"
 MAX_BODY_BYTES = 512
 #: How old a question may be, so that a copied one is soon worthless. Clocks may differ by minutes.
 VALID_S = 900.0
-#: For each gateway: a reader waits for the page.
+#: Seconds that each gateway has: a reader waits for the page.
 TIMEOUT_S = 1.0
 #: Far more than a gateway full of pods sends.
 _MAX_BYTES = 256 * 1024 * 1024
@@ -54,7 +54,7 @@ class StatusAnswer(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class GatewayStatus:
-    """What all gateways that answered report together."""
+    """The report of all gateways that answered."""
 
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: FleetFigures = field(default_factory=FleetFigures)
@@ -73,7 +73,7 @@ class StatusClient:
         self._last: dict[str, tuple[float, GatewayStatus]] = {}
 
     def ask(self, environment: str, *, fresh: bool = False) -> GatewayStatus:
-        """What gateways know; nothing when none is configured or none answers. ``fresh``: ask them now."""
+        """The report of gateways; empty when none is configured or none answers. ``fresh``: ask them now."""
         urls: list[str] = settings.GATEWAY_URLS
         if not urls:
             return GatewayStatus()
@@ -112,7 +112,7 @@ def _together(answers: Sequence[StatusAnswer], *, asked: int) -> GatewayStatus:
     servers: dict[str, dict[str, Any]] = {}
     for answer in answers:
         for row in answer.servers:
-            # Of two gateways that know a pod, the one that heard from it last is right.
+            # Two gateways may know a pod: the one with its last heartbeat is right.
             known = servers.get(row["name"])
             if known is None or known["last_seen_at"] < row["last_seen_at"]:
                 servers[row["name"]] = row

@@ -35,7 +35,7 @@ MAX_IN_FLIGHT = 8
 #: connection, its system discards the refusal.
 LINGER_S = 2.0
 
-# What the connection waits for: a request, the rest of a head, or the rest of a body.
+# The connection waits for a request, the rest of a head, or the rest of a body.
 _IDLE, _HEAD, _BODY = 0, 1, 2
 
 
@@ -56,7 +56,7 @@ class LimitedConnection(asyncio.Protocol):
         #: `None` when uvicorn has heard that the connection ended, or has given it to a WebSocket.
         self._server: HttpToolsProtocol | None = HttpToolsProtocol(app_state=self._state, **uvicorn)
         self._parser: Any = httptools.HttpRequestParser(self)
-        # As uvicorn does: ignore what follows a request with `Connection: close`.
+        # Ignore bytes that follow a request with `Connection: close`, like uvicorn.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._transport: JoinedWrites
         self._loop: asyncio.AbstractEventLoop
@@ -64,7 +64,7 @@ class LimitedConnection(asyncio.Protocol):
         self._stage = _IDLE
         #: When the stage began, on the loop's clock.
         self._since = 0.0
-        #: What has arrived in this stage, without the slice in which it began.
+        #: Bytes that have arrived in this stage, without the slice in which it began.
         self._bytes = 0
         #: Requests whose head is complete, and those that the application is done with.
         self._begun = self._answered = 0
@@ -76,7 +76,7 @@ class LimitedConnection(asyncio.Protocol):
         self._unread_since: float | None = None
         #: The client sends no more.
         self._ended = False
-        #: What is wrong with the slice that is being parsed.
+        #: The refusal of the slice that is being parsed.
         self._fault: Refusal | None = None
         #: Nothing is read any more.
         self._refusal: Refusal | None = None
@@ -256,7 +256,7 @@ class LimitedConnection(asyncio.Protocol):
         if not in_body or (waits and not self._transport.get_write_buffer_size()):
             self._refused(refusal.status)
             self._transport.write(refusal.answer)
-        # For uvicorn, and for an application that waits for the body, the client has left.
+        # Uvicorn, and an application that waits for the body, must see that the client has left.
         self._server.connection_lost(ConnectionAbortedError(refusal.detail))
         self._let_go()
         self._linger()

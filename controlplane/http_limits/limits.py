@@ -1,4 +1,4 @@
-"""What a client may do, and what it is answered when it does more."""
+"""Bounds of a client, and the answer when it exceeds them."""
 
 import json
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one client may do. Sizes are counted in slices: a client may exceed them by up to two slices."""
+    """Bounds of one client. Sizes are counted in slices: a client may exceed them by up to two slices."""
 
     #: A safety net for all paths, with the frames of chunks. Applications count exactly, without them.
     body_bytes: int

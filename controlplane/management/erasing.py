@@ -1,4 +1,4 @@
-"""What the commands that erase have in common."""
+"""The common part of the commands that erase."""
 
 import sys
 from typing import Any

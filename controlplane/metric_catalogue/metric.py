@@ -37,7 +37,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Metric:
-    #: As it is scraped: with its unit, and with ``_total`` if it is a counter.
+    #: The scraped name: with its unit, and with ``_total`` if it is a counter.
     name: str
     help: str
     #: The processes that export it.
@@ -59,7 +59,7 @@ class Counter(Metric):
         return prometheus_client.Counter(self.name, self.help, self.labels)
 
     def family(self, value: float | None = None) -> CounterMetricFamily:
-        """For a collector that reads values at each scrape."""
+        """A family for a collector that reads values at each scrape."""
         return CounterMetricFamily(self.name, self.help, value, labels=_labels(self, value))
 
 
@@ -85,7 +85,7 @@ class Histogram(Metric):
         return prometheus_client.Histogram(self.name, self.help, self.labels, buckets=self.buckets)
 
     def family(self, cumulative: Sequence[tuple[str, float]], total: float) -> HistogramMetricFamily:
-        """Of one series without labels: each edge and the values up to it, and the sum of all values."""
+        """One series without labels: each edge and the values up to it, and the sum of all values."""
         return HistogramMetricFamily(self.name, self.help, buckets=cumulative, sum_value=total)
 
 

@@ -1,4 +1,4 @@
-"""What a pod exports by itself, if its service mounts ``metrics``. The agent defines the figures."""
+"""Metrics that a pod exports by itself, if its service mounts ``metrics``. The agent defines the figures."""
 
 from controlplane.metric_catalogue.metric import POD, Counter, Gauge, Histogram, Metric
 from controlplane.metric_catalogue.traffic import MAX_DEPENDENCIES

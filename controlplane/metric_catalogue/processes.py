@@ -1,4 +1,4 @@
-"""What the processes do: requests of web, tasks of the worker, heartbeats and writes of the gateway."""
+"""Work of the processes: requests of web, tasks of the worker, heartbeats and writes of the gateway."""
 
 from controlplane.metric_catalogue.metric import (
     GATEWAY,

@@ -1,4 +1,4 @@
-"""What pods decide and call, as gateways hear it, and what the control plane concludes from it."""
+"""Decisions and calls of pods, as gateways receive them, and conclusions of the control plane."""
 
 from controlplane.metric_catalogue.metric import (
     GATEWAY,

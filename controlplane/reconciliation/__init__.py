@@ -1,1 +1,1 @@
-"""What pods allowed without Redis, copied from Redis, and how much of it was over the limits."""
+"""Requests that pods allowed without Redis, copied from Redis, and those of them over the limits."""

@@ -39,7 +39,7 @@ MAX_ROWS = 500_000
 REPORTS_FOR = timedelta(minutes=3)
 #: Single calls that missed their deadline change no mode.
 EVERY = timedelta(hours=1)
-#: As long as Redis keeps totals.
+#: Redis keeps totals for the same time.
 KEPT = timedelta(days=40)
 
 _KEY = re.compile(r"fb1:(?P<environment>[^:{}]+):\{(?P<domain>[tdi]:[^{}]+)\}:offline")
@@ -109,7 +109,7 @@ def copy(now: datetime | None = None, *, run_s: float = RUN_S) -> int:
 
 
 def note_problem(problem: str) -> None:
-    """For the page: why nothing is copied now."""
+    """Note for the page why nothing is copied now."""
     Copying.objects.update_or_create(pk=1, defaults={"problem": problem[:500]})
 
 
@@ -206,7 +206,7 @@ class _Row(NamedTuple):
 
 
 def _rows(domain: str, identity: str, fields: dict[str, str]) -> list[_Row]:
-    """What can be read."""
+    """The fields that can be read."""
     found = []
     for field, text in fields.items():
         part = read_part(field)

@@ -1,4 +1,4 @@
-"""What pods say about counts that are missing, and about journals of dead pods that they reported."""
+"""Reports of pods about missing counts, and about journals of dead pods that they reported."""
 
 from datetime import datetime, timedelta
 

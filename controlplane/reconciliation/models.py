@@ -3,19 +3,19 @@ from django.db.models.functions import Now
 
 
 class AllowedAlone(models.Model):
-    """What pods allowed without Redis of one limit in one span of time, as of the last copy.
+    """Requests that pods allowed without Redis for one limit in one span of time, as of the last copy.
 
     A row without a length is the sum of a limit over all times, or a part of it whose time is unknown.
     """
 
     environment = models.CharField(max_length=64)
-    #: Whose limit: ``t:`` or ``i:`` and the digest of a tenant or a caller, or ``d:`` and a dependency.
+    #: The subject of the limit: ``t:`` or ``i:`` and a digest (tenant or caller), or ``d:`` and a dependency.
     domain = models.CharField(max_length=128)
     #: The field in Redis; see ``fuseboard.contract.offline_fields``.
     field = models.CharField(max_length=300)
     #: The field of the sum of the limit.
     counter = models.CharField(max_length=300)
-    #: Which hash in Redis this is of, and what it said. Counts are differences of two readings of one hash.
+    #: The hash in Redis, and its last value. Counts are differences of two readings of one hash.
     hash = models.CharField(max_length=64, blank=True)
     value = models.BigIntegerField()
     #: Everything that was copied so far.
@@ -53,7 +53,7 @@ class AllowedAlone(models.Model):
 
 
 class LostCounts(models.Model):
-    """What one process of a pod says about counts that it lacks, and about journals of dead pods."""
+    """The report of one process of a pod about counts that it lacks, and about journals of dead pods."""
 
     environment = models.CharField(max_length=64)
     server = models.CharField(max_length=64)
@@ -66,7 +66,7 @@ class LostCounts(models.Model):
     expired = models.BigIntegerField(default=0, db_default=0)
     #: Journals of dead pods that this process reported. Nothing in them is lost.
     adopted = models.BigIntegerField(default=0, db_default=0)
-    #: As its last heartbeat said. Another pod may have reported it since, from its disk.
+    #: The count in its last heartbeat. Another pod may have reported it since, from its disk.
     unreported = models.BigIntegerField(default=0)
 
     class Meta:

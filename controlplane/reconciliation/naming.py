@@ -1,4 +1,4 @@
-"""Which limit a counter in Redis belongs to, and what it allowed. Tenants are digests there."""
+"""Finds the limit of a counter in Redis, and what it allowed. Tenants are digests there."""
 
 import math
 import re

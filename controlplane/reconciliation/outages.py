@@ -11,11 +11,11 @@ from controlplane.status.outages import ALONE, modes_of
 
 #: Events that are read, and outages that are listed.
 _ROWS, _MAX_SHOWN = 20_000, 100
-#: As long as events are kept.
+#: Events are kept for the same time.
 KEPT = timedelta(days=30)
 #: Pods that start are without Redis for a moment, which is no outage.
 _SHORTEST = timedelta(seconds=2)
-#: What is this near belongs together: pods lose Redis one after the other.
+#: Events within this time belong together: pods lose Redis one after the other.
 _GAP = timedelta(seconds=60)
 #: Pods make these without Redis while they use it, when an answer does not arrive in time.
 SINGLE_DECISIONS = (

@@ -1,4 +1,4 @@
-"""What pods allowed without Redis in a time, and how much of it was over the limits.
+"""Requests that pods allowed without Redis in a time, and those of them over the limits.
 
 For each span of a limit: what was allowed without Redis is copied from Redis and exact; what was allowed in
 all is what pods counted, as far as stored demand lists it. Over the limit is what both are above the most
@@ -52,7 +52,7 @@ class Line:
     divided: bool
     spans: int
     without_redis: int
-    #: What Redis allowed beside it; ``None`` if that is not known.
+    #: Requests that Redis allowed beside it; ``None`` if that is not known.
     with_redis: int | None
     #: The most that the limit allowed in these spans; ``None`` if the limit is not known.
     capacity: int | None
@@ -72,7 +72,7 @@ class Line:
 class Report:
     since: datetime
     until: datetime
-    #: Those that were most over first.
+    #: Lines, those that were most over first.
     lines: list[Line]
     #: Limits that have no line.
     more: int
@@ -108,7 +108,7 @@ class Report:
 
 
 def reconciled(environment: str, since: datetime, until: datetime) -> Report:
-    """What pods allowed by themselves in a time: for pages, the API, and reports of incidents."""
+    """Requests that pods allowed by themselves in a time: for pages, the API, and reports of incidents."""
     since = max(since, until - LONGEST)
     rows = _in_time(environment, since, until)
     chosen, number = _chosen(rows)
@@ -207,7 +207,7 @@ def _line(spans: list[AllowedAlone], allowed: "_Allowed") -> Line:
 
 
 class _Allowed:
-    """What pods counted as allowed, with and without Redis, by tenant and rule in minutes."""
+    """Requests that pods counted as allowed, with and without Redis, by tenant and rule in minutes."""
 
     def __init__(self, environment: str, spans: Iterable[AllowedAlone]) -> None:
         usable = [span for span in spans if _comparable(span)]

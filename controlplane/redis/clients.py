@@ -63,7 +63,7 @@ def _of_sentinels(url: StoreUrl, options: dict[str, Any]) -> redis.Redis:
 def _of_cluster(url: StoreUrl, options: dict[str, Any]) -> redis.Redis:
     nodes = [ClusterNode(address.host, address.port) for address in url.addresses]  # type: ignore[no-untyped-call]
     with _as_redis_errors():
-        # The same commands; nothing that only a single server has is used.
+        # A Cluster has the same commands; nothing that only a single server has is used.
         return cast(redis.Redis, _Cluster(startup_nodes=nodes, require_full_coverage=False, **options))
 
 

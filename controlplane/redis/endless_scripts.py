@@ -79,7 +79,7 @@ def primary_addresses(url: StoreUrl) -> list[tuple[str, int]]:
         return [(url.addresses[0].host, url.addresses[0].port)]
     store = limits()
     if isinstance(store, RedisCluster):
-        # As the client knows them: a blocked node cannot be asked.
+        # The client knows them: a blocked node cannot be asked.
         return [(node.host, node.port) for node in store.get_primaries()]
     sentinel: Sentinel = store.connection_pool.sentinel_manager  # type: ignore[attr-defined]
     return [sentinel.discover_master(url.primary)]  # type: ignore[no-untyped-call]

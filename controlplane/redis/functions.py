@@ -17,7 +17,7 @@ Execute = Callable[..., Any]
 
 
 def primaries(store: redis.Redis) -> Iterator[Execute]:
-    """For each primary, a function that executes a command there. Replicas get functions by replication."""
+    """A function for each primary that executes a command there. Replicas get functions by replication."""
     if isinstance(store, RedisCluster):
         for node in store.get_primaries():
             yield partial(store.execute_command, target_nodes=node)

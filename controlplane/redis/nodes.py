@@ -1,4 +1,4 @@
-"""What each server of Redis "limits" says of itself: its load, its memory, the lag of replicas."""
+"""Figures of each server of Redis "limits": its load, its memory, the lag of replicas."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class NodeFigures:
     role: str
     #: It answered, or a primary names it and it did not.
     up: bool = False
-    #: Of the process: another one counts its commands from zero.
+    #: The id of the process: another one counts its commands from zero.
     run_id: str = ""
     commands: int = 0
     #: Over the last second or two, as the server measures it.

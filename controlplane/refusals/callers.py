@@ -1,4 +1,4 @@
-"""Which callers are refused most, by the digests in samples of refusals. No address or key is stored."""
+"""Callers that are refused most, by the digests in samples of refusals. No address or key is stored."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,7 +15,7 @@ MAX_CALLERS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedCaller:
-    #: As in ``KINDS``: ``ip``, and in words ``address``.
+    #: A key of ``KINDS`` and its words: ``ip`` and ``address``.
     column: str
     kind: str
     digest: str
@@ -44,7 +44,7 @@ def most_refused(environment: str, start: datetime, end: datetime) -> tuple[Refu
 
 
 def refused_callers(environment: str, start: datetime, end: datetime) -> list[RefusedCaller]:
-    """Those that are refused most first. With the tenant and the rule that refused them."""
+    """The most refused callers first, with the tenant and the rule that refused them."""
     rows = RefusalSample.objects.filter(environment=environment, at__gte=start, at__lt=end)
     most = [
         rows.exclude(**{column: ""})

@@ -1,4 +1,4 @@
-"""What a refusal token means: then, now, and who changed the rule in between."""
+"""The meaning of a refusal token: then, now, and who changed the rule in between."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from fuseboard.contract.words import Mode, Reason
 _SHOWN = 5
 _READ = 200
 
-#: Of a dependency, the settings that a reason depends on.
+#: Settings of a dependency that a reason depends on.
 _SETTINGS = {
     Reason.BULKHEAD_FULL: ("protection.bulkhead",),
     Reason.QUEUE_TIMEOUT: ("protection.bulkhead",),
@@ -236,7 +236,7 @@ def _columns(state: State, rule: Rule, place: EntityKey) -> Fields | None:
 
 
 def _rule_setting(state: State, rule: Rule, place: EntityKey, reason: Reason | None) -> str:
-    """What bounds the calls of a pod, if a part of its protection refused."""
+    """The bound of a pod's calls, if a part of its protection refused."""
     fields = state[place]
     if reason in (Reason.BULKHEAD_FULL, Reason.QUEUE_TIMEOUT):
         most = fields.get("protection.bulkhead.max_concurrent")

@@ -12,7 +12,7 @@ from django.utils.crypto import salted_hmac
 from fuseboard.contract.refusal_token import KEY_ID_BYTES, RefusalKey
 
 DAY_S = 86_400
-#: For this time, a key is accepted after its day: a pod without a control plane keeps its last key.
+#: Days that a key is accepted after its own: a pod without a control plane keeps its last key.
 ACCEPTED_DAYS = 8
 
 _SALT = "fuseboard.refusal-token"
@@ -33,6 +33,6 @@ def key_of(environment: str, service: str, day: int, *, secret: str | None = Non
 
 
 def keys_of(environment: str, service: str, day: int) -> Iterator[RefusalKey]:
-    """The same for every secret key that is still accepted."""
+    """The key of each secret key that is still accepted."""
     for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         yield key_of(environment, service, day, secret=secret)

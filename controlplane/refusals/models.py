@@ -55,7 +55,7 @@ class RefusalSample(models.Model):
     ip = models.CharField(max_length=16, blank=True)
     user = models.CharField(max_length=16, blank=True)
     api_key = models.CharField(max_length=16, blank=True)
-    #: Of W3C Trace Context; empty if the request belongs to no trace.
+    #: The trace id of W3C Trace Context; empty if the request belongs to no trace.
     trace = models.CharField(max_length=32, blank=True, default="", db_default="")
     weight = models.FloatField()
 

@@ -1,4 +1,4 @@
-"""Which tenant, pod and rule the digests of a token stand for: found by trying the names that are known."""
+"""Finds the tenant, pod and rule behind the digests of a token by trying the names that are known."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from controlplane.refusals.states import States, parent_of, tier_of
 from controlplane.refusals.tokens import GenuineToken
 from fuseboard.contract.policy import service_rule
 
-#: What agents report as the rule if no limit and no dependency refused.
+#: Rules that agents report if no limit and no dependency refused.
 CAUSES = ("suspended", "queue", "latency", "pressure", "")
 #: The name that agents count all invalid tenant ids under.
 INVALID_TENANT = "(invalid)"
-#: What stands for a tenant where there is none.
+#: Names that stand for a tenant where there is none.
 NO_TENANT = ("", INVALID_TENANT)
 #: Pods of the last 30 days that are tried.
 _MAX_PODS = 100_000
@@ -41,7 +41,7 @@ class Rule:
     #: ``quotas`` and ``requests``: the limit in the fields of its place.
     prefix: str = ""
     limit: str = ""
-    #: For an inherited quota: the tenant that owns it.
+    #: The tenant that owns an inherited quota.
     owner: str = ""
 
     def place(self, state: State, environment: str, tenant: str) -> EntityKey | None:

@@ -33,7 +33,7 @@ _CAUSES = {
     "latency": "its answers took too long",
     "pressure": "it was under pressure",
 }
-#: Of a window that is longer, a line of its rate in a chart says nothing about when it is spent.
+#: The rate of a longer window in a chart does not show when the window is spent.
 _LONGEST_RATE_S = 3_600
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s"))
 

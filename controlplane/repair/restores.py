@@ -45,7 +45,7 @@ def raise_epoch(*, environment: str, reason: str, actor: Actor, ignore_pods: boo
         known = [(row.epoch, row.revision)]
         known += [(one.epoch, one.revision) for one in (stored, ahead) if one is not None]
         trusted = _largest(known)
-        # For display only, so at most some of them.
+        # The claims are for display only, so at most some of them.
         claims = unknown_revisions(environment)
         near = None if ignore_pods else largest_near(environment, trusted)
         head = trusted if near is None else _largest([*known, near])

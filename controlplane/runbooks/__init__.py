@@ -1,1 +1,1 @@
-"""What to do when an alert fires: the shipped runbooks, what people made of them, and their format."""
+"""Instructions for alerts: the shipped runbooks, the edited ones, and their format."""

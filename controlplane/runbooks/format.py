@@ -97,7 +97,7 @@ ACTIONS: dict[str, Action] = {
 }
 
 _VALUE = re.compile(r"\{\{\s*value\s+\"([a-z0-9_]{1,40})\"(?:\s+([a-z]{1,20}))?\s*\}\}")
-#: What looks like a value in a text, and is none.
+#: Text that looks like a value, and is none.
 _NO_VALUE = re.compile(r"\{\{.{0,60}")
 _STEP = re.compile(r"\[([ xX])\]\s+")
 _ACTION = re.compile(r"action\s+([a-z0-9-]{1,40})")
@@ -112,7 +112,7 @@ class Step:
 
     @property
     def key(self) -> str:
-        """The same for as long as its words are: an edit that moves a step keeps its tick."""
+        """A key that stays while the words stay: an edit that moves a step keeps its tick."""
         return step_key(self.text)
 
 
@@ -121,7 +121,7 @@ class Document:
     tokens: Sequence[Token]
     sections: tuple[str, ...]
     steps: tuple[Step, ...]
-    #: What a person has to correct before it is stored.
+    #: Problems that a person has to correct before it is stored.
     problems: tuple[str, ...]
 
     #: Sections without any text.

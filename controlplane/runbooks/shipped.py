@@ -8,7 +8,7 @@ from django.conf import settings
 
 _FOLDER = settings.BASE_DIR / "docs" / "runbooks"
 _TITLE = re.compile(r"\A\s*#\s+(.+)\n+")
-#: For a dependency that names none.
+#: The runbook of a dependency that names none.
 FOR_DEPENDENCIES = "breaker-open"
 
 

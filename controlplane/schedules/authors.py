@@ -1,4 +1,4 @@
-"""Who scheduled a change, and whether they may still make it."""
+"""The authors of scheduled changes, and whether they may still make them."""
 
 from collections.abc import Collection
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What happens at a given time: changes are applied and quotas end. Both are announced before.
+"""Applies scheduled changes and ends quotas at their time. Both are announced before.
 
 Everything here may run in several processes at once, and more than once.
 """

@@ -1,4 +1,4 @@
-"""What people do with scheduled changes."""
+"""Edits of scheduled changes."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

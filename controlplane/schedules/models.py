@@ -12,7 +12,7 @@ class ScheduleState(models.TextChoices):
 
 
 class Needs(models.TextChoices):
-    """What a scheduled change expects of the things that it names, when it is due."""
+    """The state that a scheduled change expects of the entities that it names, when it is due."""
 
     ANYTHING = "", "Anything"
     #: They do not exist yet. So it never overwrites what another person has created since.

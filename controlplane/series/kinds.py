@@ -1,4 +1,4 @@
-"""What series exist: the kinds of things that are measured, and the fields of each.
+"""The series that exist: the kinds of entities that are measured, and the fields of each.
 
 A row stores its fields in the order of this list. A new field goes to the end of its kind: rows that are
 older have no value for it, which reads as unknown.
@@ -27,7 +27,7 @@ class How(StrEnum):
 
     #: Counts: added, added.
     SUM = "sum"
-    #: What a pod measured: the highest, the highest.
+    #: A measurement of a pod: the highest, the highest.
     PEAK = "peak"
     #: Things that gateways share among them: added, then the highest.
     LEVEL = "level"
@@ -42,7 +42,7 @@ class Field:
 # Each kind is one object: its hash is in the path of every value that a gateway counts.
 @dataclass(frozen=True, eq=False)
 class Kind:
-    #: As rows store it.
+    #: The number that rows store.
     number: int
     name: str
     fields: tuple[Field, ...]
@@ -128,7 +128,7 @@ ABOUT_HOUR = -1
 
 
 def tenant_number(name: str) -> int:
-    """What stands for a tenant in hourly rows: 64 bits, so that no two of a million tenants are alike."""
+    """The number of a tenant in hourly rows: 64 bits, so that no two of a million tenants are alike."""
     return int.from_bytes(sha256(name.encode(errors="replace")).digest()[:8], signed=True)
 
 

@@ -1,4 +1,4 @@
-"""What happened in a range, to be marked on charts: transitions, overrides, edits, and what pods did."""
+"""Events of a range to be marked on charts: transitions, overrides, edits, and events of pods."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from controlplane.postgres import transaction_lock
 from controlplane.series.kinds import MINUTES, SPANS
 
-#: For the locks of readers. Sealing tries again a minute later.
+#: The wait for the locks of readers. Sealing tries again a minute later.
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '2s'"
 
 

@@ -130,7 +130,7 @@ def _seal_kind(environment: str, kind: Kind, hour: datetime) -> int:
     spans = spans_between(environment, hour, end)
     things = Entity.objects.filter(environment=environment, kind=kind.number, first_at__lt=end)
     if not kind.complete:
-        # Of all tenants together, a rule is listed whenever it counts.
+        # A rule of all tenants together is listed whenever it counts.
         things = things.filter(id__in=listed_between(environment, kind, hour, end))
     known = list(things.order_by("id").values_list("id", "name", "first_at"))
     nothing: tuple[Packed, set[int]] = (array("q", [UNKNOWN]) * (SPANS * kind.width), set())

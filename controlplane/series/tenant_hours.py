@@ -187,5 +187,5 @@ def erase_hours(environment: str, tenant: str) -> int:
 
 
 def erasing(environment: str, number: int, *, since: str) -> dict[str, Any]:
-    """What ``ERASE`` needs to take a tenant out of the hours from ``since`` on."""
+    """The values of ``ERASE``, which removes a tenant from the hours from ``since`` on."""
     return {"environment": environment, "number": number, "part": tenant_part(number), "since": since}

@@ -20,7 +20,7 @@ _FOUND = """
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """What was counted of one thing in the seconds that were measured."""
+    """Counts of one entity in the seconds that were measured."""
 
     name: str
     sub: str

@@ -1,4 +1,4 @@
-"""What each pod allows alone, for the pages."""
+"""The part that each pod allows alone, for the pages."""
 
 from dataclasses import dataclass
 

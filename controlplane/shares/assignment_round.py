@@ -37,7 +37,7 @@ class Row(Struct, gc=False):
 
 
 class Promise(Struct, frozen=True, gc=False):
-    """What a pod may spend; ``until`` is on this gateway's monotonic clock."""
+    """The part that a pod may spend; ``until`` is on this gateway's monotonic clock."""
 
     level: int
     place: int
@@ -45,7 +45,7 @@ class Promise(Struct, frozen=True, gc=False):
     until: float
 
 
-class Heard(Struct, frozen=True, gc=False):
+class Heartbeat(Struct, frozen=True, gc=False):
     """The newest heartbeat of a pod."""
 
     at: float
@@ -55,7 +55,7 @@ class Heard(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class Round:
-    """What one round decides."""
+    """The decisions of one round."""
 
     begun: float
     rows: list[Row]
@@ -63,7 +63,7 @@ class Round:
     _changed: dict[int, Row] = field(default_factory=dict)
     deleted: list[int] = field(default_factory=list)
     renewed: set[Holder] = field(default_factory=set)
-    heard: dict[Holder, Heard] = field(default_factory=dict)
+    heard: dict[Holder, Heartbeat] = field(default_factory=dict)
 
     @property
     def changed(self) -> list[Row]:

@@ -40,7 +40,7 @@ class FreeCells:
 
     @classmethod
     def beside(cls, taken: Iterable[Cell]) -> Generator[None, None, "FreeCells"]:
-        """What ``taken`` leaves of the whole; yields every ``CHUNK`` cells."""
+        """The cells that ``taken`` leaves of the whole; yields every ``CHUNK`` cells."""
         taken = set(taken)
         split: set[Cell] = set()
         for number, cell in enumerate(taken, 1):
@@ -85,7 +85,7 @@ class FreeCells:
 
 
 def freed(before: Cell, level: int) -> list[Cell]:
-    """What is left of a cell without its first part at ``level``."""
+    """The rest of a cell without its first part at ``level``."""
     parts = []
     while before.level < level:
         half = before.shrunk(before.level + 1)

@@ -15,7 +15,7 @@ add up to more than the whole, whatever pods, gateways and networks do:
 
 from collections.abc import Callable, Generator, Iterator
 
-from controlplane.shares.assignment_round import Heard, Holder, Promise, Round, Row
+from controlplane.shares.assignment_round import Heartbeat, Holder, Promise, Round, Row
 from controlplane.shares.cells import CHUNK, Cell, FreeCells, freed, level_for
 from fuseboard.contract.shares import MAX_LEVEL, HeldShare
 
@@ -33,7 +33,7 @@ class Grantor:
 
     def __init__(self) -> None:
         self.promises: dict[Holder, Promise] = {}
-        self._heard: dict[Holder, Heard] = {}
+        self._heard: dict[Holder, Heartbeat] = {}
         #: Whether a pod waits for a share, or for another pod to give up a part of one.
         self._unsettled = False
         #: When this gateway last saw a new pod, on its own clock.
@@ -41,9 +41,9 @@ class Grantor:
         #: Row -> its content, and since when this process has seen that content.
         self._watched: dict[int, tuple[tuple[int, int, str], float]] = {}
 
-    def hear(self, server: str, boot: str, *, share: HeldShare | None, leaving: bool, now: float) -> None:
+    def record(self, server: str, boot: str, *, share: HeldShare | None, leaving: bool, now: float) -> None:
         """Note a heartbeat; cheap, because it runs for every heartbeat."""
-        self._heard[server, boot] = Heard(now, share, leaving)
+        self._heard[server, boot] = Heartbeat(now, share, leaving)
 
     def wants_a_look(self, now: float, lease_s: float) -> bool:
         """Whether to look at the rows before the next regular time."""
@@ -126,7 +126,9 @@ class Grantor:
             watched[row.id] = before if before is not None and before[0] == content else (content, seen)
         self._watched = watched
 
-    def _answer(self, round_: Round, row: Row, heard: Heard, now: float, lease_ms: int, rest_ms: int) -> None:
+    def _answer(
+        self, round_: Round, row: Row, heard: Heartbeat, now: float, lease_ms: int, rest_ms: int
+    ) -> None:
         if heard.leaving and heard.share is None:
             self._let_rest(round_, row, rest_ms)
             return

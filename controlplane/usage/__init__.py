@@ -1,1 +1,1 @@
-"""What tenants asked for, allowed or not, and what an edit would have done with it."""
+"""Requests of tenants, allowed or not, and the effect that an edit would have had on them."""

@@ -212,7 +212,7 @@ def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0) -> B
 
 
 def _spent(text: Any, began_us: int, ends_us: int, old_end_us: int = 0) -> int | None:
-    """What is spent. After people changed the period, as the next decision counts it.
+    """The spent part of a budget. After people changed the period, it is as the next decision counts it.
 
     That of another algorithm is unknown until then.
     """
@@ -226,7 +226,7 @@ def _spent(text: Any, began_us: int, ends_us: int, old_end_us: int = 0) -> int |
 
 
 def _counted(text: Any) -> tuple[int, int] | None:
-    """What ``limits.lua`` writes: the beginning of a period, and what is spent of it."""
+    """Read a value of ``limits.lua``: the beginning of a period, and what is spent of it."""
     parts = text.split(" ") if isinstance(text, str) else []
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         return None

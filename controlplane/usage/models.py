@@ -15,7 +15,7 @@ class Demand(models.Model):
     #: Its start, a multiple of its length.
     at = models.DateTimeField()
     asked = models.BigIntegerField()
-    #: Of those, the ones answered 429.
+    #: Requests of these that were answered 429.
     refused = models.BigIntegerField()
 
     class Meta:
@@ -44,9 +44,9 @@ class RuleDemand(models.Model):
     #: Its start, a multiple of its length.
     at = models.DateTimeField()
     asked = models.BigIntegerField()
-    #: Of those, the ones this rule refused.
+    #: Requests of these that this rule refused.
     refused = models.BigIntegerField()
-    #: Those it let through as a shadow and would have refused otherwise.
+    #: Requests that it let through as a shadow and would have refused otherwise.
     shadow = models.BigIntegerField()
 
     class Meta:

@@ -69,7 +69,7 @@ class _Bucket:
             idle_s = max(0, at - self._at - STEP_S)
             self._tokens = min(self._burst, self._tokens + idle_s * self._rate)
         self._at = at
-        # What becomes available during the minute can be spent in it.
+        # Tokens that become available during the minute can be spent in it.
         self._room = self._tokens + STEP_S * self._rate
         return self._room
 

@@ -37,7 +37,7 @@ SAMPLE_S, MINUTE_S, HOUR_S = 10, 60, 3600
 #: How far back spans are rewritten, which is how long a worker may be down.
 _BACK = {MINUTE_S: timedelta(minutes=10), HOUR_S: timedelta(hours=3)}
 _FINER = {MINUTE_S: SAMPLE_S, HOUR_S: MINUTE_S}
-#: What is counted -> the names that gateways give its rate.
+#: A count -> the names that gateways give its rate.
 _RATES = {
     "asked": ("requests_per_s", "asked_per_s"),
     "refused": ("refused_per_s",),
@@ -120,7 +120,7 @@ def measured(environment: str, *, since: datetime) -> set[str]:
     """Tenants that were among the busiest at some time."""
     rows = Demand.objects.filter(environment=environment).exclude(tenant=ALL_TENANTS)
     hours = rows.filter(grain_s=HOUR_S, at__gte=since)
-    # What is too recent to be in an hour yet.
+    # These minutes are too recent to be in an hour yet.
     minutes = rows.filter(grain_s=MINUTE_S, at__gte=timezone.now() - _BACK[HOUR_S])
     return {
         tenant for found in (hours, minutes) for tenant in found.values_list("tenant", flat=True).distinct()
@@ -150,7 +150,7 @@ def minutes_by_rule(environment: str, tenants: Collection[str], *, since: dateti
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a rule bound of one tenant, as pods counted it."""
+    """Requests of one tenant that a rule bound, as pods counted them."""
 
     asked: int
     refused: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Table:
     name: str
-    #: What identifies a row, and what it counts.
+    #: Columns that identify a row, and columns that it counts.
     of: tuple[str, ...]
     counts: tuple[str, ...]
 

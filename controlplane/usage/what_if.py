@@ -1,4 +1,4 @@
-"""What an edit would have done to the last days: 429s before and after, the fleet's peak, other tenants."""
+"""The effect of an edit on the last days: 429s before and after, the fleet's peak, other tenants."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -40,7 +40,7 @@ class TenantOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleOutcome:
-    """What one limit refuses of what it bound, all edited tenants together."""
+    """Refusals by one limit of the requests that it bound, all edited tenants together."""
 
     rule: str
     asked: int
@@ -61,7 +61,7 @@ class WhatIf:
     peak_after: float
     #: When that is after the edit, in unix seconds.
     peak_at: int | None
-    #: What tenants that are not edited took of it, per second.
+    #: Requests per second of tenants that are not edited.
     others_at_peak: float
     #: Edited tenants that were measured, those that change most first.
     tenants: tuple[TenantOutcome, ...]
@@ -69,11 +69,11 @@ class WhatIf:
     unmeasured: int
     #: The edited limits that were measured themselves, by name.
     rules: tuple[RuleOutcome, ...] = ()
-    #: For a shadow limit: what pods counted, where they did.
+    #: Counts of pods for a shadow limit, where they exist.
     counted: Counted | None = None
     #: Their demand over time, and what was let through before and after.
     spans: tuple[Span, ...] = ()
-    #: What the limits of the edited tenant let through in a minute, if it is only one; ``None`` for no limit.
+    #: Requests that the limits of a single edited tenant let through in a minute; ``None`` for no limit.
     limit_before: float | None = None
     limit_after: float | None = None
 
@@ -103,7 +103,7 @@ def what_if(environment: str, plan: Plan, *, days: int = DAYS) -> WhatIf:
 
 
 def what_if_shadow(environment: str, tenant: str, quota: str, *, days: int = DAYS) -> WhatIf:
-    """What a shadow limit of a tenant would have refused if it had been enforced."""
+    """Refusals that a shadow limit of a tenant would have made if it had been enforced."""
     state = read_state(environment, tenants={tenant})
     after = dict(state)
     thing = ("tenant", tenant)
@@ -189,7 +189,7 @@ def _replayed(state: State, environment: str, tenant: str, minutes: Minutes, by_
 
 
 def _less(outcome: Outcome, minutes: Minutes, columns: Fields) -> Outcome:
-    """What is left when a limit of some of the requests refuses its part as well."""
+    """The outcome when a limit of some of the requests refuses its part as well."""
     part = replay(_asked(minutes), [columns])
     allowed = dict(outcome.allowed)
     for at, (asked, _) in minutes.items():

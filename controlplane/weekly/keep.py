@@ -83,6 +83,6 @@ def is_about(line: dict[str, Any], tenant: str) -> bool:
 
 
 def find_summary(environment: str, begins: date | None = None) -> WeeklySummary | None:
-    """Of one week, or the newest."""
+    """The summary of one week, or the newest."""
     rows = WeeklySummary.objects.filter(environment=environment).order_by("-begins")
     return rows.filter(begins=begins).first() if begins is not None else rows.first()

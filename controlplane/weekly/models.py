@@ -3,7 +3,7 @@ from django.db.models.functions import Now
 
 
 class WeeklySummary(models.Model):
-    """What ``summarize`` found about one week of an environment, as pages show it."""
+    """Findings of ``summarize`` about one week of an environment, as pages show them."""
 
     environment = models.CharField(max_length=64)
     #: A Monday; the week ends with the Sunday after it, in UTC.

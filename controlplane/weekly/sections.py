@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Opens(StrEnum):
-    """What a line leads to."""
+    """The page that a line leads to."""
 
     TENANT = "tenant"
     BREAKER = "breaker"
@@ -19,7 +19,7 @@ class Line:
     name: str
     #: The evidence: figures, and of which time.
     found: str
-    #: What to change; empty for a line that only informs.
+    #: The suggested change; empty for a line that only informs.
     suggestion: str = ""
     opens: Opens
     #: The thing that it leads to: a tenant, a dependency, a tier. Empty for a caller without a name.
@@ -34,9 +34,9 @@ class Line:
 class Section:
     title: str
     lines: tuple[Line, ...]
-    #: Which part of the week is known, or why nothing is.
+    #: The part of the week that is known, or why none is.
     known: str
-    #: What to show without a line: nothing was found, or nothing is known.
+    #: The text without a line: nothing was found, or nothing is known.
     nothing: str
     #: Lines that are not listed.
     more: int = 0

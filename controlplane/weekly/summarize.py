@@ -230,7 +230,7 @@ def _flapping(week: Week) -> Section:
 
 
 def _per_window(use: QuotaUse, quota: TierQuota) -> float | None:
-    """What the busiest hour asked of one window, on average; ``None`` if hours do not show it."""
+    """The average demand of the busiest hour on one window; ``None`` if hours do not show it."""
     if quota.algorithm == Algorithm.CONCURRENCY or quota.measure != "calls" or quota.window_s > 3_600:
         return None
     return use.peak_hour * quota.window_s / 3_600

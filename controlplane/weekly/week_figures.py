@@ -55,7 +55,7 @@ _OPEN = """
     WHERE to_state = 'open' AND until > %(start)s
     GROUP BY name ORDER BY open_s DESC, name LIMIT %(most)s
 """
-#: Of the tenants that gateways list; for all others, only the sum over all tenants is stored.
+#: Counts of the tenants that gateways list; for all others, only the sum over all tenants is stored.
 _QUOTAS = f"""
     SELECT policies_tier.name, sub, count(DISTINCT policies_tenant.id),
         sum({{asked}}), sum({{refused}}), max({{peak}})
@@ -107,7 +107,7 @@ class OpenBreaker:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaUse:
-    """What the listed tenants of a tier, without a quota of their own, asked of its quota."""
+    """The demand of a tier's listed tenants on its quota, without those that have their own quota."""
 
     tier: str
     quota: str
@@ -139,7 +139,7 @@ def known_hours(week: Week) -> tuple[int, int]:
 
 
 def refused_tenants(week: Week) -> tuple[list[RefusedTenant], int]:
-    """Those with the most refused requests, and how many had any."""
+    """The tenants with the most refused requests, and how many had any."""
     rows = _rows(_REFUSED, week.asked(about=ABOUT_HOUR, most=MAX_ROWS))
     found = [
         RefusedTenant(key=key, asked=int(asked or 0), refused=int(refused))

@@ -41,15 +41,15 @@ WRONG = {
     "things": "entities",
     "happenings": "changes",
 }
-#: Names on the wire, and recorded names of keys.
-ALLOWED = {"offline_told"}
+#: Names on the wire and in the OpenAPI document, and recorded names of keys.
+ALLOWED = {"offline_told", "make_anew", "RevertThing"}
 #: A comment with such a first word has no subject.
 NO_SUBJECT = re.compile(r"(?:Of|What|For|Those|The same|As|Which|Who|Whose|Whoever|Than)\b")
 
 #: Wrong names, bounds that begin with MOST or LEAST, and comments without a subject.
 MAX_FINDINGS = {
     "agents": (0, 0, 0),
-    "controlplane": (28, 0, 289),
+    "controlplane": (20, 0, 32),
     "dashboard": (0, 0, 0),
 }
 

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import get_conditional_response, patch_vary_headers
 
-#: What marks a repeated reply: our header, and the one that clients of Stripe look for.
+#: Headers that mark a repeated reply: ours, and the one that clients of Stripe look for.
 REPLAYED = ("Idempotency-Replayed", "Idempotent-Replayed")
 
 

@@ -91,7 +91,7 @@ def _caller_of(scope: Any) -> str | Refused:
 
 
 def _user_of(request: ASGIRequest) -> Any:
-    """As the API and the pages do: the cookie does not count when there is a token."""
+    """The API and the pages do the same: the cookie does not count when there is a token."""
     authorization = request.headers.get("Authorization", "")
     if authorization:
         scheme, _, token = authorization.partition(" ")

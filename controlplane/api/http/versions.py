@@ -12,7 +12,7 @@ def version_read(request: HttpRequest, given: int | None) -> int:
 
 
 def revision_read(request: HttpRequest, given: int | None) -> int:
-    """As ``version_read``, for edits of the whole configuration: the revision it was made on."""
+    """``version_read`` for edits of the whole configuration: the revision it was made on."""
     return _read(request, given, "revision")
 
 

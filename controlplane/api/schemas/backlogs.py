@@ -28,7 +28,7 @@ class BacklogOut(Schema):
     max_bytes: int
     #: The part of a bound that is used, from 0 to 1.
     used: float
-    #: For how long the job that comes next has waited, in seconds.
+    #: Seconds that the job that comes next has waited.
     wait_s: float
     #: Seconds since a worker last asked; null for never.
     asked_s: float | None

@@ -67,7 +67,7 @@ class OverrideOut(Schema):
     ended_at: datetime | None
     ended_by: str
     revision: int
-    #: As it was typed; empty for none.
+    #: The ticket as it was typed; empty for none.
     ticket: str
     #: Its address; empty for none, and for a key while FUSEBOARD_TICKET_URL is not set.
     ticket_url: str
@@ -85,7 +85,7 @@ class DependencyOut(Schema):
     first_part_ms: int
     between_parts_ms: int
     breaker: dict[str, int]
-    #: What protects a pod from it; null for nothing.
+    #: The protection of a pod from it; null for nothing.
     protection: CallProtectionOut | None
     vendor_limits: list[LimitOut]
     version: int
@@ -121,7 +121,7 @@ class ConfigurationOut(Schema):
     revision: int
     default_tier: str
     tuning: dict[str, int]
-    #: What protects every pod; null for nothing.
+    #: The protection of every pod; null for nothing.
     protection: PodProtectionOut | None
 
 
@@ -205,7 +205,7 @@ class EffectiveOut(Schema):
     source: str
     #: Name of the template, tenant or tier that sets it.
     at: str
-    #: For a template's value: the tenant or tier whose quota follows the template.
+    #: The tenant or tier whose quota follows the template; only for a template's value.
     followed_by: str
     #: The parent tenant that owns the quota; empty for the tenant's own.
     inherited_from: str

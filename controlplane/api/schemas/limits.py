@@ -39,7 +39,7 @@ def with_values_in(*, only: str = "") -> Callable[[type[Model]], type[Model]]:
 
 
 def with_values_out(*, only: str = "") -> Callable[[type[Model]], type[Model]]:
-    """The same for what goes out, where none is missing."""
+    """``limit_fields`` for answers, where no value is missing."""
 
     def add(model: type[Model]) -> type[Model]:
         return _with(model, {each: (_type_out(each), ...) for each in _fields(only)})

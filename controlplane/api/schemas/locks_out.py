@@ -19,7 +19,7 @@ class PodLocksOut(Schema):
     service: str
     #: Locks that it holds now.
     holding: int
-    #: Of the last 10 minutes, 0 is left out: acquired, waited (of these, after a wait), taken (by another
+    #: Counts of the last 10 minutes, no zeros: acquired, waited (of these, after a wait), taken (by another
     #: process for the whole wait), lost, unavailable (no answer of Redis), unreleased, long_held (over 60 s),
     #: waited_ms and held_ms.
     locks: dict[str, int]

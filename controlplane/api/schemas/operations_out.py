@@ -31,7 +31,7 @@ class TransitionOut(Schema):
     actor: str
     #: The server whose report caused it; empty for the control plane.
     server: str
-    #: What was counted over the fleet when the breaker tripped; null for other transitions, and for a trip
+    #: Counts over the fleet when the breaker tripped; null for other transitions, and for a trip
     #: by an agent of version 0.1.
     figures: TripFiguresOut | None = None
 
@@ -219,7 +219,7 @@ class PlannedOut(Schema):
     removed: int
     #: In words; of very many changes the first.
     text: str
-    #: What happens to spent calls of limits that count in another way, and warnings about breaker settings
+    #: Effects on spent calls of limits that count in another way, and warnings about breaker settings
     #: that are allowed, but usually a mistake.
     advice: list[str]
 
@@ -236,9 +236,9 @@ class RevisionRow(Schema):
     reason: str
     #: How many things of the configuration it changed.
     changed: int
-    #: For a rollback: the revision it restored.
+    #: The revision that a rollback restored.
     restores: int | None
-    #: For a revert: the revision whose changes it undid.
+    #: The revision whose changes a revert undid.
     reverts: int | None
 
 
@@ -281,10 +281,10 @@ class RevertedOut(Schema):
     #: The revision that the revert made, or the present one if there is nothing to do.
     revision: int
     reverted: list[UnitOut]
-    #: What already has its earlier values: kind, name and unit.
+    #: Units that already have their earlier values: kind, name and unit.
     already: list[tuple[str, str, str]]
     kept: list[KeptUnitOut]
-    #: Of very many units, only the first 1,000 of each list are returned; this many are left off.
+    #: The number of units left off: each list returns only the first 1,000.
     left_off: int
 
 

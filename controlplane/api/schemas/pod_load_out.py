@@ -17,7 +17,7 @@ class PodLoadOut(Schema):
     #: From 0 to 1, and its cause in words.
     pressure: float
     cause: str
-    #: What the pod sheds by its pressure: normal, shed, or shed_hard.
+    #: The pod sheds by its pressure: normal, shed, or shed_hard.
     level: str
     cpu: float | None
     throttled: float | None
@@ -86,7 +86,7 @@ class CallFiguresOut(Schema):
 class UnhealthyOut(Schema):
     server: str
     because: tuple[str, ...]
-    #: What spares it, in words: it is unready, it sheds.
+    #: The reasons that traffic spares it, in words: it is unready, it sheds.
     spared: str
 
 

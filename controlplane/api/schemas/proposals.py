@@ -27,18 +27,18 @@ class RequestRow(Schema):
     #: How many approvals it needs, and has.
     needed: int
     approvals: int
-    #: For a scheduled change: when it is due, once it is approved.
+    #: The time when a scheduled change is due, once it is approved.
     due_at: datetime | None
-    #: For a rollback: the revision it restores.
+    #: The revision that a rollback restores.
     restores: int | None
-    #: For a revert: the revision whose changes it undoes.
+    #: The revision whose changes a revert undoes.
     reverts: int | None
     created_at: datetime
     expires_at: datetime
     ended_at: datetime | None
     ended_by: str
     ended_reason: str
-    #: What it became.
+    #: Its outcome.
     revision: int | None
     schedule: int | None
 

@@ -108,7 +108,7 @@ class RefusalOut(Schema):
     endpoint: str
     revision: int
     retry_after_ms: int
-    #: Of W3C Trace Context; empty if the request belongs to no trace.
+    #: The trace id of W3C Trace Context; empty if the request belongs to no trace.
     trace_id: str
     #: How many refusals it stands for: an estimate.
     weight: float
@@ -132,7 +132,7 @@ class CountedRefusalsOut(Schema):
 class RefusalLineOut(Schema):
     value: str
     samples: int
-    #: Of all refusals that the filter finds: an estimate from the samples.
+    #: The number of all refusals that the filter finds: an estimate from the samples.
     percent: float
     #: Null if pods do not count this combination, or nothing is stored of it.
     counted: CountedRefusalsOut | None

@@ -37,7 +37,7 @@ class Shares:
         grantor = self._grantors.get(beat.environment)
         if grantor is None:
             grantor = self._grantors[beat.environment] = Grantor()
-        grantor.hear(beat.server, beat.boot, share=beat.share, leaving=beat.leaving, now=now)
+        grantor.record(beat.server, beat.boot, share=beat.share, leaving=beat.leaving, now=now)
         promise = grantor.promises.get((beat.server, beat.boot))
         if promise is None or beat.leaving:
             return b""

@@ -52,7 +52,7 @@ def server_config(app: Application, *, limits: Limits = LIMITS, **tls: Any) -> u
         **limited(app, limits, refused=count_refusal),
         log_config=None,
         access_log=False,
-        # What serves the pages is not a visitor's concern.
+        # Visitors need not know which server sends the pages.
         server_header=False,
         # Else anybody on this machine could say which address they come from.
         proxy_headers=settings.BEHIND_PROXY,

@@ -317,13 +317,13 @@ def offline_machine(
                 pod = living.get(boot_of(name))
                 if pod is not None:
                     kept = {segment.name for segment in (pod.counts.segment, *pod.counts.closed)}
-                    assert name in kept or not self._untold(name, noted), (
+                    assert name in kept or not self._unwritten(name, noted), (
                         "a pod has forgotten what it allowed"
                     )
-                elif untold := self._untold(name, written):
+                elif untold := self._unwritten(name, written):
                     assert in_file(directory, name) >= by_limit(untold), "a file has less than its pod wrote"
 
-        def _untold(self, name: str, counts: Counts) -> Counts:
+        def _unwritten(self, name: str, counts: Counts) -> Counts:
             return Counter(
                 {
                     (limit, span): amount

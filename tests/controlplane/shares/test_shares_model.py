@@ -119,12 +119,12 @@ class Fleet(RuleBasedStateMachine):
     def server_leaves(self, pod: Pod, which: int) -> None:
         pod.share.give_up()
         gateway = self.gateways[which]
-        gateway.grantor.hear(pod.name, pod.boot, share=None, leaving=True, now=gateway.clock())
+        gateway.grantor.record(pod.name, pod.boot, share=None, leaving=True, now=gateway.clock())
 
     def _beat(self, pod: Pod, which: int) -> tuple[Pod, float, Promise, int] | None:
         gateway = self.gateways[which]
         asked, now = pod.share.clock(), gateway.clock()
-        gateway.grantor.hear(pod.name, pod.boot, share=pod.share.held, leaving=False, now=now)
+        gateway.grantor.record(pod.name, pod.boot, share=pod.share.held, leaving=False, now=now)
         promise = gateway.promise_to(pod, now)
         return promise and (pod, asked, promise, int((promise.until - now) * 1000))
 
@@ -224,7 +224,7 @@ def calm(world, table, gateways, pods, seconds, *, step_s=1.0):
         for number, pod in enumerate(pods):
             gateway = gateways[number % len(gateways)]
             now = gateway.clock()
-            gateway.grantor.hear(pod.name, pod.boot, share=pod.share.held, leaving=False, now=now)
+            gateway.grantor.record(pod.name, pod.boot, share=pod.share.held, leaving=False, now=now)
             if promise := gateway.promise_to(pod, now):
                 lease = ShareLease(
                     level=promise.level,

@@ -34,7 +34,7 @@ class EscalationIn(Strict):
 
 
 class AlertRouteIn(Strict):
-    #: Of the dependency that an alert is about. Empty matches every alert.
+    #: The owner of the dependency that an alert is about. Empty matches every alert.
     owner: Text = ""
     least_level: Annotated[int, Field(ge=1, le=3)] = 1
     least_severity: Literal["warning", "critical"] = "warning"
@@ -44,9 +44,9 @@ class AlertRouteIn(Strict):
     begins: Annotated[str, Field(max_length=5)] = ""
     ends: Annotated[str, Field(max_length=5)] = ""
     zone: Annotated[str, Field(max_length=64)] = "UTC"
-    #: Of the default route, empty for every receiver.
+    #: Empty in the default route: every receiver.
     receivers: Annotated[list[Slug], Field(max_length=MAX_RECEIVERS, default_factory=list)]
-    #: Who gets the alert later, unless a person acknowledges it.
+    #: Later receivers of the alert, unless a person acknowledges it.
     escalations: Annotated[list[EscalationIn], Field(max_length=MAX_ESCALATIONS, default_factory=list)]
     #: 1 is asked first. Null keeps the place; a new route is the last before the default.
     place: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -95,7 +95,7 @@ class AlertStepOut(Schema):
 class PlanOut(Schema):
     at: datetime
     route: str
-    #: Of the dependency.
+    #: The owner of the dependency.
     owner: str
     level: int
     #: Not null if a mute hides the alert at this time.

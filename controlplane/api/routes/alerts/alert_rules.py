@@ -47,7 +47,7 @@ class AlertRuleIn(AlertRuleValuesIn):
 
 class AlertRuleOut(Schema):
     rule: str
-    #: Of its values: it differs after each change.
+    #: The version of its values: it differs after each change.
     version: int
     severities: list[Literal["warning", "critical"]]
     level: int
@@ -77,7 +77,7 @@ class FindingOut(Schema):
 class AlertRulePreviewOut(Schema):
     #: Alerts that are not resolved.
     open: list[FindingOut]
-    #: What the rule would find now with these values, but does not find; and the reverse.
+    #: Findings that only these values would make now, and findings that they would end.
     begins: list[FindingOut]
     ends: list[FindingOut]
     #: Alerts that fired in the last 30 days.

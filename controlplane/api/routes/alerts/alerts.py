@@ -63,7 +63,7 @@ class AlertOut(Schema):
     note: str
     #: Null for an alert that is not muted now, and for a resolved one.
     muted: MutedOut | None
-    #: Who gets it next unless a person acknowledges it.
+    #: The next receivers, unless a person acknowledges it.
     escalations: list[EscalationOut]
     #: The alert that explains it, so that it is not sent.
     cause: int | None
@@ -84,12 +84,12 @@ class AlertOut(Schema):
 class NoteIn(Schema):
     model_config = ConfigDict(extra="forbid")
 
-    #: For the others on call.
+    #: A note to the others on call.
     note: Note = ""
 
 
 class AcknowledgementIn(NoteIn):
-    #: What you have read. If it is a warning and the alert is critical by now, nothing is changed.
+    #: The severity that you have read. If the alert became critical since, nothing is changed.
     severity: Literal["warning", "critical"] | None = None
 
 

@@ -120,12 +120,12 @@ class ReportOut(Schema):
     acknowledged_by: str
     #: When the last alert was resolved; null while one is not.
     recovered_at: datetime | None
-    #: What people did, the oldest first, at most 100.
+    #: Actions of people, the oldest first, at most 100.
     actions: list[LineOut]
     #: At most 20, the most refused first.
     tenants: list[AffectedTenantOut]
     more_tenants: int
-    #: What limits admitted at most while pods decided without Redis.
+    #: The most that limits admitted while pods decided without Redis.
     bound: str
     usage: str
 

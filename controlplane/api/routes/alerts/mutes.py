@@ -54,7 +54,7 @@ class MuteOut(Schema):
     reason: str
     by: str
     starts_at: datetime
-    #: Of the first period, if it is repeated.
+    #: The end of the first period, if it is repeated.
     ends_at: datetime
     weekly: bool
     #: A person ended the period before this moment.

@@ -56,7 +56,7 @@ class WeeklyIn(ReasonIn):
 
 class SecretOut(Schema):
     name: str
-    #: For the receiver, to check signatures with. Displayed only here. Empty if it is not a webhook.
+    #: The receiver checks signatures with it. Displayed only here. Empty if it is not a webhook.
     secret: str
 
 
@@ -69,7 +69,7 @@ class DeliveryOut(Schema):
     kind: Literal["fired", "worsened", "escalated", "flapping", "stable", "resolved", "test", "weekly"]
     state: Literal["waiting", "sending", "sent", "gave_up", "superseded"]
     attempts: int
-    #: What the last attempt said.
+    #: The result of the last attempt.
     result: str
     created_at: datetime
     sent_at: datetime | None

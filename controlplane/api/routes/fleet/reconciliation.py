@@ -1,4 +1,4 @@
-"""What pods allowed without Redis, and how much of it was over the limits."""
+"""Reports of requests that pods allowed without Redis, and of those over the limits."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -46,7 +46,7 @@ class ReconciledLimitOut(Schema):
     #: Spans of time in which something was allowed without Redis.
     spans: int
     without_redis: int
-    #: What was allowed beside it in these spans; null if that is not known.
+    #: Requests allowed beside it in these spans; null if that is not known.
     with_redis: int | None
     #: The most that the limit allows in these spans; null if the limit is not known.
     capacity: int | None
@@ -76,7 +76,7 @@ class ReconciliationOut(Schema):
     adopted_journals: int
     #: Nothing is missing, and every number is exact.
     certain: bool
-    #: What pods reported until then is in it; null before the first copy.
+    #: Reports of pods until then are in it; null before the first copy.
     complete_until: datetime | None
     #: Why nothing is copied from Redis now; empty if it is.
     problem: str

@@ -69,7 +69,7 @@ class SeriesOut(Schema):
     partial: list[PartialOut]
     #: End of the newest point that was measured.
     newest: int | None
-    #: What is before this was made up by the demo; null for real figures.
+    #: The demo made up the figures before this; null for real figures.
     made_up_until: int | None = None
 
 

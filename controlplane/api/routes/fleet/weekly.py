@@ -41,9 +41,9 @@ class SummarySectionOut(Schema):
     """One section."""
 
     title: str
-    #: Which part of the week is known.
+    #: The part of the week that is known.
     known: str
-    #: What it means that there are no lines: nothing was found, or nothing is known.
+    #: The meaning of no lines: nothing was found, or nothing is known.
     nothing: str
     #: Lines that are not listed.
     more: int

@@ -145,6 +145,6 @@ def skip_entry(request: HttpRequest, environment: Environment, values: SkipIn) -
 def _entries(request: HttpRequest, environment: str, filters: Filters) -> QuerySet[Entry]:
     chains = [environment_of(environment).slug]
     if reads_of_people(request.auth):  # type: ignore[attr-defined]
-        chains.append("")  # Of people and of tokens for all environments.
+        chains.append("")  # The chain of people and of tokens for all environments.
     rows = Entry.objects.filter(environment__in=chains)
     return rows.filter(**{field: value for field, value in filters.items() if value is not None})

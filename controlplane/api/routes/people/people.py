@@ -1,4 +1,4 @@
-"""Who may log in, and with which roles.
+"""People who may log in, and their roles.
 
 Actions that give access to another person's account (a new link, removal of a second factor) are
 not here: only an admin can do them, on the dashboard, and no token can.

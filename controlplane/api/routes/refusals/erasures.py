@@ -32,7 +32,7 @@ class ErasedOut(Schema):
     alerts: int
     #: Saved views of people: deleted if they filter by the tenant, renamed if only their name contains it.
     views: int
-    #: Of an IPv6 address: the network that pods count it by. The samples of all its addresses are deleted.
+    #: The network that pods count an IPv6 address by. The samples of all its addresses are deleted.
     network: str = ""
 
 

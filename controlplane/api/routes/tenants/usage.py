@@ -92,7 +92,7 @@ class WhatIfOut(Schema):
     tenants: list[TenantOutcomeOut]
     #: The edited limits, each replayed with the requests under it.
     rules: list[RuleOutcomeOut]
-    #: For shadow limits only, and where pods have counted it.
+    #: Only shadow limits have it, and only where pods have counted it.
     counted: CountedOut | None
 
 
