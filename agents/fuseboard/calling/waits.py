@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from typing import Any
 
 #: Gets each wait instead of waiting.
 recorder: ContextVar[Callable[[float], None] | None] = ContextVar("fuseboard_pauses", default=None)
@@ -28,3 +29,12 @@ def block(seconds: float) -> None:
         time.sleep(seconds)
     else:
         record(seconds)
+
+
+def run_blocking(steps: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that blocks, and waits for no loop: code that is written once for both kinds."""
+    try:
+        steps.send(None)
+    except StopIteration as ended:
+        return ended.value
+    raise RuntimeError("blocking code cannot wait for an event loop")

@@ -49,6 +49,7 @@ from fuseboard import blocking
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
 from fuseboard.calling.trace import enter_request, leave_request
+from fuseboard.calling.waits import run_blocking
 from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
@@ -66,6 +67,8 @@ _OPTIONS = {"AGENT", "COST", "COSTS", "IDEMPOTENCY", "LEGACY_HEADERS", "SUBJECT"
 _ANSWERS = (BadRequest, Http404, PermissionDenied, SuspiciousOperation)
 
 Question = dict[str, Any]
+#: A step that waits on the event loop, or blocks: see ``run_blocking``.
+Step = Callable[..., Awaitable[Any]]
 
 
 def agent() -> blocking.Agent:
@@ -135,14 +138,15 @@ class FuseboardMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self._asynchronous:
-            return self._serve_async(request)
-        token = enter_request(lambda: request.headers.get("traceparent", ""))
-        try:
-            return self._serve(request)
-        finally:
-            leave_request(token)
+            return self._serve(
+                request, lambda **asked: self._agent.aadmit_request(**asked), self.get_response
+            )
+        admit = _blocking(lambda **asked: self._agent.admit_request(**asked))
+        response: HttpResponseBase = run_blocking(self._serve(request, admit, _blocking(self.get_response)))
+        return response
 
-    def _serve(self, request: HttpRequest) -> HttpResponseBase:
+    async def _serve(self, request: HttpRequest, admit: Step, respond: Step) -> HttpResponseBase:
+        token = enter_request(lambda: request.headers.get("traceparent", ""))
         served = _Served(self._agent)
         try:
             question = self._question(request)
@@ -151,45 +155,19 @@ class FuseboardMiddleware:
                     return self._refused(shed)
                 try:
                     if "free" not in question:
-                        served.decision = self._agent.admit_request(**question)
+                        served.decision = await admit(**question)
                 except Misconfigured:
                     self._note_failure()
                 request._fuseboard_decision = served.decision  # type: ignore[attr-defined]
                 if (refused := served.refusal) is not None:
                     served.finish()
                     return self._refused(refused)
-            return self._answered(self.get_response(request), served)
+            return self._answered(await respond(request), served)
         except BaseException as error:
             served.failed(error)
             raise
-
-    async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
-        token = enter_request(lambda: request.headers.get("traceparent", ""))
-        try:
-            return await self._decide_async(request)
         finally:
             leave_request(token)
-
-    async def _decide_async(self, request: HttpRequest) -> HttpResponseBase:
-        served = _Served(self._agent)
-        try:
-            question = self._question(request)
-            if question is not None:
-                if (shed := self._enter(request, question, served)) is not None:
-                    return self._refused(shed)
-                try:
-                    if "free" not in question:
-                        served.decision = await self._agent.aadmit_request(**question)
-                except Misconfigured:
-                    self._note_failure()
-                request._fuseboard_decision = served.decision  # type: ignore[attr-defined]
-                if (refused := served.refusal) is not None:
-                    served.finish()
-                    return self._refused(refused)
-            return self._answered(await self.get_response(request), served)
-        except BaseException as error:
-            served.failed(error)
-            raise
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """A guarded call was refused, and the view did not handle it."""
@@ -258,6 +236,13 @@ class FuseboardMiddleware:
         self.failed_open += 1
         if self.failed_open == 1:
             logger.exception("django.failed_open: the request passed; further ones are only counted")
+
+
+def _blocking(function: Callable[..., Any]) -> Step:
+    async def step(*arguments: Any, **options: Any) -> Any:
+        return function(*arguments, **options)
+
+    return step
 
 
 class _Served:

@@ -5,7 +5,7 @@ Nothing here knows a library. A transport implements the steps of ``GuardedSende
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
 
@@ -308,15 +308,6 @@ class BlockingSender(GuardedSender):
     async def _admit(self) -> Permit:
         permit: Permit = self._agent.admit_call(self._dependency, **self._options)
         return permit
-
-
-def run_blocking(steps: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that blocks, and waits for no loop."""
-    try:
-        steps.send(None)
-    except StopIteration as ended:
-        return ended.value
-    raise RuntimeError("a blocking client cannot wait for an event loop")
 
 
 def _reported(agent: Agent | BlockingAgent, permit: Permit, response: Any, code: str) -> Verdict:

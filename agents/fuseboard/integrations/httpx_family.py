@@ -15,13 +15,13 @@ from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.calling import deadline
 from fuseboard.calling.vendor_codes import code_in, code_in_part
+from fuseboard.calling.waits import run_blocking
 from fuseboard.decision import Parts, Permit
 from fuseboard.integrations.guarded_request import (
     BlockingSender,
     GuardedRequest,
     GuardedSender,
     headers_bound_s,
-    run_blocking,
 )
 from fuseboard.integrations.http_bodies import MIN_S, AsyncKept, Body, Kept, is_stream
 

@@ -29,13 +29,13 @@ from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent
 from fuseboard.calling import deadline
 from fuseboard.calling.vendor_codes import code_in, code_in_part
+from fuseboard.calling.waits import run_blocking
 from fuseboard.decision import Permit
 from fuseboard.integrations.guarded_request import (
     BlockingSender,
     GuardedRequest,
     RequestRefused,
     headers_bound_s,
-    run_blocking,
 )
 from fuseboard.integrations.http_bodies import MAX_BYTES, MIN_S, Body
 
