@@ -29,7 +29,7 @@ QUICK = BreakerPolicy(
     open_ms=50,
     open_max_ms=400,
     probes=2,
-    probe_lease_ms=100,
+    probe_lease_ms=1_000,
     successes_to_close=2,
     minimum_servers=1,
 )

@@ -157,7 +157,7 @@ def _await_health(process: subprocess.Popen[bytes], port: int, output_file: Path
         finally:
             connection.close()
 
-    wait_until(healthy, "an answer of the web process", within_s=60, every_s=0.02)
+    wait_until(healthy, "an answer of the web process", within_s=200)
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,11 @@ from fuseboard.contract.words import Mode
 from tests.controlplane.alerts.stores_down import Installation, Sink
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 PODS = ("pod-1", "pod-2", "pod-3")
-SPOKEN_S, RESOLVED_S = 120, 150
+#: Only a failure takes so long, also while a busy machine starts all processes.
+STARTED_S, SPOKEN_S, RESOLVED_S = 180, 180, 210
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def reporting(installed: Installation, ports: list[int]) -> Iterator[dict[str, M
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        wait_until(lambda: answered >= set(ports), "answered heartbeats", within_s=60)
+        wait_until(lambda: answered >= set(ports), "answered heartbeats", within_s=STARTED_S)
         yield told
     finally:
         ended.set()
@@ -98,8 +99,10 @@ def test_each_alert_is_sent_once_and_resolved_once_when_everything_dies(
     installed.begin_worker()
     port = installed.begin_gateway()
     with reporting(installed, [port]) as told:
-        wait_until(lambda: evaluated(installed), "an evaluation", within_s=100)
-        wait_until(lambda: list(installed.folder.glob("oncall/*/production.plan")), "a plan", within_s=30)
+        wait_until(lambda: evaluated(installed), "an evaluation", within_s=STARTED_S)
+        wait_until(
+            lambda: list(installed.folder.glob("oncall/*/production.plan")), "a plan", within_s=STARTED_S
+        )
         for name in order:
             installed.kill(name)
         told["mode"] = Mode.LOCAL
@@ -133,13 +136,13 @@ def test_a_worker_that_is_away_is_reported_once_by_two_gateways(installed: Insta
     installed.begin_worker()
     ports = [installed.begin_gateway(), installed.begin_gateway()]
     with reporting(installed, ports):
-        wait_until(lambda: evaluated(installed), "an evaluation", within_s=60)
+        wait_until(lambda: evaluated(installed), "an evaluation", within_s=STARTED_S)
         sink.open.clear()
         installed.kill("worker")
         wait_until(lambda: sink.got, "an attempt", within_s=SPOKEN_S)
         sink.open.set()
         handed = "SELECT count(*) FROM alerts_alert WHERE key = 'worker-away' AND state = 'firing'"
-        wait_until(lambda: rows(installed, handed) == [(1,)], "the alert in Postgres", within_s=60)
+        wait_until(lambda: rows(installed, handed) == [(1,)], "the alert in Postgres", within_s=STARTED_S)
         assert sink.counts() == {("fired", "worker-away"): 1}
         assert len(sink.got) >= 2, "it was sent again, with the same id"
         installed.kill_gateway(ports.pop())
@@ -156,17 +159,19 @@ def test_gateways_that_share_no_store_ask_each_other(installed: Installation, si
     for port in ports:
         assert installed.begin_gateway(port, FUSEBOARD_GATEWAY_URL=urls) == port
     with reporting(installed, ports) as told:
-        wait_until(lambda: evaluated(installed), "an evaluation", within_s=60)
+        wait_until(lambda: evaluated(installed), "an evaluation", within_s=STARTED_S)
         two = "SELECT count(*) FROM fleet_figures WHERE at > now() - interval '5 s'"
-        wait_until(lambda: rows(installed, two) == [(2,)], "both gateways", within_s=30)
+        wait_until(lambda: rows(installed, two) == [(2,)], "both gateways", within_s=STARTED_S)
         plans = "oncall/*/production.plan"
-        wait_until(lambda: len(list(installed.folder.glob(plans))) == 2, "two plans", within_s=30)
+        wait_until(lambda: len(list(installed.folder.glob(plans))) == 2, "two plans", within_s=STARTED_S)
         for name in ("postgres", "limits", "broker", "worker"):
             installed.kill(name)
         told["mode"] = Mode.LOCAL
         expected = {("fired", "postgres-down"): 1, ("fired", "redis-down"): 1}
         wait_until(lambda: sink.counts() >= Counter(expected), "both alerts", within_s=SPOKEN_S)
         journals = "oncall/*/journal.json"
-        wait_until(lambda: len(list(installed.folder.glob(journals))) == 2, "both know of it", within_s=60)
+        wait_until(
+            lambda: len(list(installed.folder.glob(journals))) == 2, "both know of it", within_s=STARTED_S
+        )
     assert without_worker(sink) == expected
     assert len(sink.got) == 2

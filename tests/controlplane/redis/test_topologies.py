@@ -36,7 +36,7 @@ from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import BreakerState, Mode, OverrideMode, Period, Reason
 from fuseboard.errors import Refused
-from tests.agents.redis_topologies import Cluster, Member, Watched
+from tests.agents.redis_topologies import PAUSED_S, Cluster, Member, Watched
 from tests.agents.servers import Server
 from tests.controlplane.alerts.test_alert_evaluator import let_pass, measure
 from tests.waiting import wait_until
@@ -346,7 +346,7 @@ class TestSentinel:
         with Pod(behind_sentinels.url) as pod:
             wait_until(lambda: pod.revision > 0)
             before.kill()
-            wait_until(lambda: behind_sentinels.primary() is not before)
+            wait_until(lambda: behind_sentinels.primary() is not before, within_s=2 * PAUSED_S)
             revision = suspend(ada)
             once_answered(lambda: publish_head("production"))
             wait_until(lambda: pod.revision == revision)
