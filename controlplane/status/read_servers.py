@@ -1,6 +1,8 @@
 """Reads the pods of an environment, again only those whose rows changed since the last look."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from controlplane.fleet import live
 from controlplane.status.facts import Server

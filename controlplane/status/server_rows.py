@@ -7,64 +7,38 @@ from typing import Any
 from controlplane.fleet.models import Server as ServerRow
 from controlplane.status.facts import BreakerSeen, PodLoad, Server
 
+#: Columns of ``fleet_server`` and of a gateway's row that a pod has under the same names.
+_COMMON = (
+    *("name", "service", "zone", "state", "mode", "mode_cause", "epoch", "revision", "config_status"),
+    *("config_error", "config_source", "calls_per_s", "redis_p99_us"),
+)
+#: Columns that a gateway of version 0.1.0 does not report.
+_LATER = ("gateway", "token", "address", "share", "primitives")
+
 
 def server_of_row(row: ServerRow) -> Server:
     return Server(
-        name=row.name,
-        service=row.service,
-        zone=row.zone,
         version=row.agent_version,
-        state=row.state,  # type: ignore[arg-type]  # the row's constraint lists the same words
-        mode=row.mode,
         mode_since=_seconds(row.mode_since),
-        mode_cause=row.mode_cause,
-        epoch=row.epoch,
-        revision=row.revision,
-        config_status=row.config_status,
-        config_error=row.config_error,
-        config_source=row.config_source,
         started_at=_seconds(row.started_at),
         last_seen=row.last_seen_at.timestamp(),
-        calls_per_s=row.calls_per_s,
-        redis_p99_us=row.redis_p99_us,
         breakers=_breakers(row.breakers),
         load=_load(row.load),
-        gateway=row.gateway,
-        token=row.token,
-        address=row.address,
-        share=row.share,
-        primitives=row.primitives,
+        **{name: getattr(row, name) for name in (*_COMMON, *_LATER)},
     )
 
 
 def server_of_report(row: dict[str, Any]) -> Server:
     """A gateway's row: columns are named as in ``fleet_server``, moments are unix seconds."""
     return Server(
-        name=row["name"],
-        service=row["service"],
-        zone=row["zone"],
         version=row["agent_version"],
-        state=row["state"],
-        mode=row["mode"],
         mode_since=row["mode_since"],
-        mode_cause=row["mode_cause"],
-        epoch=row["epoch"],
-        revision=row["revision"],
-        config_status=row["config_status"],
-        config_error=row["config_error"],
-        config_source=row["config_source"],
         started_at=row["started_at"],
         last_seen=row["last_seen_at"],
-        calls_per_s=row["calls_per_s"],
-        redis_p99_us=row["redis_p99_us"],
         breakers=_breakers(row["breakers"]),
-        # A gateway of version 0.1.0 reports none.
         load=_load(row.get("load")),
-        gateway=row.get("gateway", ""),
-        token=row.get("token", ""),
-        address=row.get("address", ""),
-        share=row.get("share", {}),
-        primitives=row.get("primitives"),
+        **{name: row[name] for name in _COMMON},
+        **{name: row[name] for name in _LATER if name in row},
     )
 
 

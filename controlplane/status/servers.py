@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from controlplane.status.facts import Facts, Server
 
 #: A pod sends a heartbeat every 5 s, so a lag below two of them says nothing yet.
@@ -21,10 +23,10 @@ UNHEALTHY_AT = 1.0
 
 #: Kinds of pods, worst first.
 KINDS = ("rejected", "silent", "lag", "local", "drill", "ramping", "shared")
+_PLACES = {kind: place for place, kind in enumerate(KINDS)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerStatus:
+class ServerStatus(Struct, frozen=True, kw_only=True, gc=False):
     server: Server
     #: One of ``KINDS``.
     kind: str
@@ -90,13 +92,15 @@ class FleetSummary:
 
 def server_statuses(facts: Facts) -> tuple[ServerStatus, ...]:
     """Every pod that is not gone, the troubled first."""
-    found = [server_status(server, facts) for server in facts.servers if server.state != "gone"]
-    return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.name)))
+    at = unhealthy_at(facts.alert_rules)
+    found = [server_status(server, facts, at) for server in facts.servers if server.state != "gone"]
+    return tuple(sorted(found, key=lambda one: (_PLACES[one.kind], one.server.name)))
 
 
-def server_status(server: Server, facts: Facts) -> ServerStatus:
+def server_status(server: Server, facts: Facts, at: float) -> ServerStatus:
+    """The place of one pod, which is unhealthy above the part ``at``."""
     lag_s = facts.lag_s(server)
-    because = unhealthy_because(server, unhealthy_at(facts.alert_rules)) if server.live else ()
+    because = unhealthy_because(server, at) if server.live and server.load is not None else ()
     return ServerStatus(server=server, kind=_kind(server, lag_s), lag_s=lag_s, because=because)
 
 

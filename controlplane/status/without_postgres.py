@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import redis
+from msgspec import structs
 
 from controlplane.breakers import override_in_redis
 from controlplane.fleet.status_client import StatusClient
@@ -173,11 +174,11 @@ def _naming_overrides(server: Server, notes: Mapping[str, Note]) -> Server:
         for name, view in server.breakers.items()
         if (note := notes.get(name)) and note.in_redis and note.what == "forced_open" and _refuses(view)
     }
-    return replace(server, breakers=server.breakers | forced) if forced else server
+    return structs.replace(server, breakers=server.breakers | forced) if forced else server
 
 
 def _unheard(server: Server) -> Server:
-    return replace(server, state="unknown") if server.live else server
+    return structs.replace(server, state="unknown") if server.live else server
 
 
 def _refuses(view: BreakerSeen) -> bool:

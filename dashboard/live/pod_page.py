@@ -7,7 +7,7 @@ from django.db import InterfaceError, OperationalError
 
 from controlplane.accounts.models import AgentToken
 from controlplane.status.facts import BreakerSeen, Server
-from controlplane.status.servers import server_status
+from controlplane.status.servers import server_status, unhealthy_at
 from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.overview import Live
 from dashboard.live.servers import ServerRow, row_of
@@ -100,7 +100,12 @@ def pod_page(live: Live, name: str) -> PodPage | None:
 def page_of_old_pod(live: Live, server: Server) -> PodPage:
     """The page of a pod that left a while ago: it is in no list any more, but its row is still there."""
     facts = live.facts
-    return _page(live, row_of(server_status(server, facts), facts, live.fleet, live.breakers))
+    return _page(
+        live,
+        row_of(
+            server_status(server, facts, unhealthy_at(facts.alert_rules)), facts, live.fleet, live.breakers
+        ),
+    )
 
 
 def _page(live: Live, row: ServerRow) -> PodPage:

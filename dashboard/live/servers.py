@@ -3,6 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from controlplane.status.breakers import NO_DATA, BreakerStatus
 from controlplane.status.facts import Facts, Server
 from controlplane.status.servers import FleetSummary, ServerStatus
@@ -11,8 +13,7 @@ from dashboard.live.breaker_looks import FACES
 from dashboard.live.known import last_known_words
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerRow(ServerStatus):
+class ServerRow(ServerStatus, frozen=True, kw_only=True):
     word: str
     css: str
     #: "exact", "without Redis", or what is known of it.
@@ -137,7 +138,7 @@ def row_of(
     return ServerRow(
         observes=facts.observes("shedding"),
         heard=facts.heard,
-        **vars(status),
+        **structs.asdict(status),
         word=_WORDS[status.kind],
         css=_css(status.kind),
         limits=_limits(status.server, facts, fleet),

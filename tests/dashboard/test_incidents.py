@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.live import FleetFigures
@@ -179,7 +180,7 @@ def test_a_pod_that_joins_an_open_breaker_does_not_make_it_younger():
     old, new = replace(OPEN, since=NOW - 50), replace(OPEN, since=NOW - 2, calls=40)
     live = facts(transitions=())
     servers = tuple(
-        replace(pod, breakers={"payments-api": view})
+        structs.replace(pod, breakers={"payments-api": view})
         for pod, view in zip(live.servers, (old, new), strict=True)
     )
     assert build(replace(live, servers=servers), History(), FirstSeen()).breakers[0].since == NOW - 50

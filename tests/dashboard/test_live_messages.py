@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
@@ -165,7 +166,9 @@ def test_a_page_of_which_a_change_waits_is_dated_by_it_and_states_come_before_fi
         views = {name: replace(view, failures=chance.randrange(90)) for name in names}
         views |= {name: replace(view, state="open", until=NOW + 99) for name in opened}
         return replace(
-            before, now=NOW + at, servers=(replace(before.servers[0], last_seen=NOW + at, breakers=views),)
+            before,
+            now=NOW + at,
+            servers=(structs.replace(before.servers[0], last_seen=NOW + at, breakers=views),),
         )
 
     calm = seen(1, ())
@@ -191,7 +194,9 @@ def test_an_item_that_cannot_be_sent_does_not_keep_the_others_waiting(monkeypatc
     noise = "".join(chance.choice("0123456789abcdef") for _ in range(20_000))
     first, *others = before.servers
     after = replace(
-        before, now=NOW + 1, servers=(replace(first, zone=noise), *(replace(one, zone="z") for one in others))
+        before,
+        now=NOW + 1,
+        servers=(structs.replace(first, zone=noise), *(structs.replace(one, zone="z") for one in others)),
     )
     for _ in range(60):
         drawn = stream.take(after)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from fleet_rows import breaker, put_server
+from msgspec import structs
 from shown import text_of
 from test_incidents import CLOSED, FAILING, NOW, facts
 
@@ -93,7 +94,7 @@ def test_pods_with_different_errors_lose_redis_in_one_line():
 def test_no_errors_of_redis_are_no_good_sign_while_no_pod_asks_it():
     """S3.29: "Redis errors 0/s, timeouts included" while every pod was local."""
     away = facts(view=replace(CLOSED, local=True))
-    away = replace(away, servers=tuple(replace(pod, mode="local") for pod in away.servers))
+    away = replace(away, servers=tuple(structs.replace(pod, mode="local") for pod in away.servers))
     [tile] = (t for t in build(away, History(), FirstSeen()).server_tiles if t.key == "store_errors")
     assert (tile.value, tile.foot, tile.over) == ("no data", "no pod reaches Redis", True)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec import structs
 from test_incidents import NOW, OPEN, facts, moved
 
 from controlplane.alerts.state.evaluate import FirstSeen
@@ -57,7 +58,7 @@ def test_a_transition_says_what_was_before_it_as_far_as_that_is_known():
 
 def test_a_breaker_that_no_pod_reports_is_unknown_since_the_last_heartbeat():
     silent = facts(view=CLOSED, transitions=())
-    gone = tuple(replace(pod, state="offline", last_seen=NOW - 120) for pod in silent.servers)
+    gone = tuple(structs.replace(pod, state="offline", last_seen=NOW - 120) for pod in silent.servers)
     assert states(replace(silent, servers=gone)) == [("closed", 3480), ("unknown", 120)]
 
 
@@ -68,7 +69,7 @@ def lost(ago, server, detail="shared -> local: connection refused"):
 def alone(some_facts, *events, names=("web-0", "web-1"), mode="local"):
     since = {event.server: event.at for event in reversed(events)}
     pods = tuple(
-        replace(
+        structs.replace(
             pod,
             mode=mode if pod.name in names else "shared",
             mode_since=since.get(pod.name, NOW - 9000),
@@ -107,7 +108,7 @@ def test_a_past_outage_stays_unknown(together):
 def test_a_pod_that_starts_during_an_outage_does_not_shorten_it():
     quiet = facts(view=CLOSED, transitions=(), known_from=NOW - 9000)
     down = alone(quiet, lost(60, "web-0"))
-    new = replace(down.servers[1], started_at=NOW - 10, mode_since=NOW - 10)
+    new = structs.replace(down.servers[1], started_at=NOW - 10, mode_since=NOW - 10)
     first = lost(10, "web-1", "local: not connected yet")
     for events in (down.pod_events, (first, *down.pod_events)):
         assert times_without_redis((down.servers[0], new), events, NOW) == [(NOW - 60, NOW)]

@@ -240,7 +240,9 @@ def test_an_emergency_trip_reads_as_an_override_and_never_as_a_probe(
     assert operator.post(PAGE, held, headers={"HX-Request": "true"}).status_code == 200
     assert hub.of("production").facts is not None
     opened = {"payments-api": BreakerSeen(state="open", generation=2, until=time.time() + 900)}
-    reporting = tuple(replace(server, breakers=opened) for server in hub.of("production").facts.servers)
+    reporting = tuple(
+        msgspec.structs.replace(server, breakers=opened) for server in hub.of("production").facts.servers
+    )
     monkeypatch.setattr(hub.of("production"), "facts", replace(hub.of("production").facts, servers=reporting))
     page = text_of(operator.get(PAGE).content.decode())
     assert "until the override ends" in page

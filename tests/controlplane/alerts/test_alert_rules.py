@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from controlplane.alerts.lifecycle import AlertEvent, AlertState, advance
 from controlplane.alerts.rules.every import RULES, timing_of
@@ -330,7 +331,9 @@ def test_critical_alerts_come_first_then_the_order_of_the_rules() -> None:
     )
     bad = replace(
         bad,
-        servers=tuple(replace(one, breakers=dict.fromkeys(("zebra", "alpha"), OPEN)) for one in bad.servers),
+        servers=tuple(
+            structs.replace(one, breakers=dict.fromkeys(("zebra", "alpha"), OPEN)) for one in bad.servers
+        ),
     )
     keys = [finding.key for finding in evaluate(status_of(bad))]
     assert keys == ["429", "ahead", "open:alpha", "open:zebra", "duplicated", "frozen", "local"]
