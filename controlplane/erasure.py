@@ -12,8 +12,7 @@ from controlplane.accounts.saved_views import erase_tenant as erase_views
 from controlplane.alerts.erasure import erase_tenant as erase_alerts
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.fleet.erasure import erase_tenant as erase_figures
-from controlplane.fleet.models import GatewayOrder, OrderKind
+from controlplane.fleet.models import Figures, GatewayOrder, OrderKind
 from controlplane.phrases import count
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.reconciliation.copying import erase_tenant as erase_allowed
@@ -30,6 +29,8 @@ from fuseboard.contract.addresses import counted_address
 TENANT = "tenant"
 #: Kinds of callers to erase -> their words in the audit. All but the tenant are subjects of limits.
 KINDS = {"ip": "an address", "user": "a login", "api_key": "an API key", TENANT: "a tenant"}
+#: Fields of the gateways' figures that are lists with a tenant in each row, see ``gateway.servers.figures``.
+_FIGURES_BY_TENANT = ("tenants", "usage", "rules")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
 
 
 def _erase_tenant(environment: str, name: str) -> Counter[str]:
-    erase_figures(environment, name)
+    _erase_figures(environment, name)
     erase_weekly(environment, name)
     erase_weekly_messages(environment, name)
     # Gateways have it in memory too, and would write it again.
@@ -118,6 +119,15 @@ def _erase_tenant(environment: str, name: str) -> Counter[str]:
         alerts=erase_alerts(environment, name),
         views=erase_views(environment, name),
     )
+
+
+def _erase_figures(environment: str, tenant: str) -> None:
+    """A gateway that runs writes its figures again, without a tenant that is idle."""
+    rows = list(Figures.objects.select_for_update().filter(environment=environment))
+    for row in rows:
+        for field in _FIGURES_BY_TENANT:
+            row.document[field] = [one for one in row.document.get(field, ()) if one["tenant"] != tenant]
+    Figures.objects.bulk_update(rows, ["document"])
 
 
 def _record(environment: str, kind: str, erased: Erased, reason: str, actor: Actor) -> None:

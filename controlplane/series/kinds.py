@@ -116,7 +116,6 @@ TENANT = Kind(4, "tenant", _counts("asked", "refused"))
 RULE = Kind(5, "rule", _counts("asked", "refused", "shadow"))
 
 KINDS = (FLEET, DEPENDENCY, POD, TENANT, RULE)
-BY_NUMBER = {kind.number: kind for kind in KINDS}
 #: In rows of its own, see ``tenant_hours``: no frame has it.
 TENANT_HOUR = Kind(6, "tenant_hour", _counts("asked", "refused"))
 BY_NAME = {kind.name: kind for kind in (*KINDS, TENANT_HOUR)}

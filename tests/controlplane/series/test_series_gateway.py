@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 
 from controlplane.gateway.postgres import series_frames
 from controlplane.gateway.postgres.series_frames import SeriesWriter
-from controlplane.series.kinds import BY_NUMBER, FLEET, POD
+from controlplane.series.kinds import FLEET, KINDS, POD
 from controlplane.status.bulkhead_refusals import refused_lately
 from controlplane.status.retries_lately import retries_lately
 from fuseboard.contract.load import CallLoad, TierLoad
@@ -76,7 +76,8 @@ async def test_a_span_is_written_once_its_heartbeats_have_arrived(setting, datab
     assert await stored(database, POD) == {1_000: 40}
     query = "SELECT kind, name, extract(epoch FROM first_at)::bigint FROM series_entity ORDER BY kind"
     rows = await (await database.execute(query)).fetchall()
-    assert [(BY_NUMBER[kind].name, name, at - int(NOON)) for kind, name, at in rows] == [
+    kinds = {kind.number: kind.name for kind in KINDS}
+    assert [(kinds[kind], name, at - int(NOON)) for kind, name, at in rows] == [
         ("fleet", "", 1_000),
         ("pod", "pod-1", 1_000),
     ]
