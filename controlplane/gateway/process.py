@@ -173,6 +173,10 @@ class Gateway:
                     await self.emergency.close()
         except TimeoutError:
             log.warning("gateway.stopped_early", gateway=self.settings.gateway)
+        finally:
+            # Also those of a part that had no time to finish.
+            await self._flusher.disconnect()
+            await self._series.disconnect()
         self._tasks, self._flusher, self._refresher = [], None, None
         self._series = self._hours = None
         log.info("gateway.stopped", gateway=self.settings.gateway)

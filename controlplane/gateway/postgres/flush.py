@@ -112,6 +112,9 @@ class Flusher:
     async def finish(self) -> None:
         """Write a last batch and disconnect."""
         await self._try_to_write(with_figures=False, every=True)
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
         await self._postgres.disconnect()
 
     async def write(self, *, with_figures: bool, every: bool = False) -> None:

@@ -117,6 +117,9 @@ class SeriesWriter:
         """Write everything, also the span that is not over, and disconnect."""
         await self.collect()
         await self._postgres.attempt(self.write(before=float("inf")))
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
         await self._postgres.disconnect()
 
     async def collect(self) -> None:

@@ -67,9 +67,11 @@ class HoursWriter:
             postgres = self._postgres.get(environment)
             if postgres is None:
                 postgres = self._postgres[environment] = self._keep_trying(environment)
-            written &= await postgres.attempt(self._write(postgres, environment, writer))
-            # The next write is minutes away.
-            await postgres.disconnect()
+            try:
+                written &= await postgres.attempt(self._write(postgres, environment, writer))
+            finally:
+                # The next write is minutes away.
+                await postgres.disconnect()
         return written
 
     async def _write(self, postgres: KeepTrying, environment: str, writer: int) -> None:

@@ -170,7 +170,7 @@ async def test_the_history_of_one_environment_does_not_wait_for_another(
     assert gateway.counts.refused_writes.total["a-staging", "history"] == 1
     await writer.write(before=float("inf"))
     assert gateway.counts.refused_writes.total["a-staging", "history"] == 1, "it is not tried again"
-    await writer.finish()
+    await writer.disconnect()
 
 
 @pytest.mark.parametrize(
