@@ -14,10 +14,11 @@ import redis
 from msgspec.structs import replace
 
 from fuseboard import Agent, AgentSettings, Mode, blocking
+from fuseboard.calling.classification import classify_answer
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.policy import Dependency
 from fuseboard.decision import Permit
-from fuseboard.integrations.guarded_request import reported
+from fuseboard.integrations.guarded_request import report_verdict
 from tests.agents.limit_kinds import bucket
 from tests.agents.published import publish
 from tests.agents.servers import PATIENT, POLICY, Server, configured, running
@@ -104,7 +105,7 @@ class TestAnswers:
     ):
         async with running(redis_url, configuration=configured(POLICY_OF_MODEL)) as server:
             agent: Any = SimpleNamespace(report=lambda *_, **__: None)
-            reported(agent, await admitted(server), answered(status).response, "")
+            report_verdict(agent, await admitted(server), classify_answer(status, {}))
             assert await left(server) == [100 - tokens, 8]
 
     async def test_what_the_block_has_settled_stays(self, limits: redis.Redis, redis_url: str):
