@@ -12,7 +12,7 @@ from django.urls import reverse
 from django_htmx.http import HttpResponseClientRedirect
 
 from controlplane.accounts.permissions import role_of
-from controlplane.approvals.gate import Proposed
+from controlplane.approvals.proposals import Proposed
 from controlplane.page_addresses import home_of, links_into, split_address
 from dashboard.environments import environments_of, is_environment
 from dashboard.hub import hub

@@ -6,7 +6,7 @@ from django.core.exceptions import PermissionDenied
 
 from controlplane.accounts.authors import lost_rights
 from controlplane.accounts.permissions import check_changes, may
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import actor_of, entries_of, source_of
@@ -74,7 +74,7 @@ def _may_make(row: ChangeRequest, user: Any) -> bool:
     if may(user, "edit_quota", row.environment):
         return True
     try:
-        check_changes(user, row.environment, gate.changes_of(row))
+        check_changes(user, row.environment, proposals.changes_of(row))
     except PermissionDenied:
         return False
     return True

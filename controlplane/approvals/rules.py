@@ -6,7 +6,7 @@ from django.db import transaction
 
 from controlplane.accounts.given_access import COUNTS_FOR, different_people
 from controlplane.accounts.permissions import may
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.models import MAX_NEEDED, PENDING, ChangeRequest, Rule
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import AuditLine, acting, record
@@ -21,14 +21,14 @@ log = structlog.get_logger(__name__)
 def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -> int:
     """Set how many approvals every edit needs there. Return the number that now applies.
 
-    A higher number applies at once. A lower one needs approval, like any edit: raises ``gate.Proposed``.
+    A higher number applies at once. A lower one needs approval, like any edit: raises ``proposals.Proposed``.
     """
     problems = Problems()
     problems.whole("needed", needed, 0, MAX_NEEDED)
     problems.reason(reason)
     problems.settle()
     head = environment_of(environment).revision
-    now = gate.needed_in(environment)
+    now = proposals.needed_in(environment)
     if needed == now:
         raise InvalidEdit({"needed": [f"It is {now} already."]})
     if needed > now:
@@ -37,7 +37,7 @@ def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -
         recount(environment)
         return needed
     with transaction.atomic():
-        proposal = gate.Proposal(
+        proposal = proposals.Proposal(
             environment=environment,
             base=head,
             actor=actor,
@@ -48,8 +48,8 @@ def set_approvals(*, environment: str, needed: int, reason: str, actor: Actor) -
             changes=[],
             lowers_to=needed,
         )
-        row = gate.propose(proposal)
-    raise gate.Proposed(row)
+        row = proposals.propose(proposal)
+    raise proposals.Proposed(row)
 
 
 def put_needed(*, environment: str, needed: int, reason: str, actor: Actor) -> int:
@@ -58,7 +58,7 @@ def put_needed(*, environment: str, needed: int, reason: str, actor: Actor) -> i
         acting(actor)
         # Waits for the edits in progress. They use the old number.
         Environment.objects.select_for_update().get(pk=environment)
-        before = gate.needed_in(environment)
+        before = proposals.needed_in(environment)
         Rule.objects.update_or_create(environment=environment, defaults={"needed": needed})
         record(
             actor=actor,
@@ -82,7 +82,7 @@ def recount(environment: str) -> None:
             acting(FUSEBOARD)
             row = rows.select_for_update().filter(pk=pk).first()
             if row is not None:
-                gate.count(row)
+                proposals.count(row)
 
 
 def approvers(environment: str) -> list[str]:

@@ -3,7 +3,7 @@
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest, ProposedChange
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.conflicts import describe_changes
@@ -54,7 +54,7 @@ def check_base(row: ChangeRequest, *, making: int | None = None) -> None:
 
 def _check_rows(row: ChangeRequest) -> None:
     """Compare each row with its value when the request was made: it can change without a revision."""
-    changes = gate.changes_of(row)
+    changes = proposals.changes_of(row)
     tenants = {change.name for change in changes if change.kind == "tenant"}
     state = read_state(row.environment, tenants=tenants)
     for change in changes:

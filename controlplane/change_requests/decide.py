@@ -15,7 +15,7 @@ from django.utils import timezone
 from controlplane.accounts import given_access
 from controlplane.accounts.people import person_of
 from controlplane.accounts.permissions import may
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.authors import author_of, check_author
 from controlplane.approvals.models import PENDING, Approval, ChangeRequest, RequestState
 from controlplane.approvals.rules import put_needed, recount
@@ -61,8 +61,10 @@ def approve(
         Approval.objects.create(
             request=row, version=row.version, person=person, actor=actor.name[:200], note=note
         )
-        gate.count(row)
-        gate.note(row, "change_request.approved", actor, note or "Approved.", approvals=gate.agreed(row))
+        proposals.count(row)
+        proposals.note(
+            row, "change_request.approved", actor, note or "Approved.", approvals=proposals.agreed(row)
+        )
     log.info("change_request.approved", environment=environment, request=request, by=actor.name)
     return row
 
@@ -102,16 +104,16 @@ def apply(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
     """
     try:
         with pending(environment, request, actor) as row:
-            gate.count(row)
+            proposals.count(row)
             if row.state != RequestState.APPROVED:
-                missing = gate.needed_of(row) - gate.agreed(row)
-                text = f"It needs {missing} more approval{'s' * (missing > 1)}. {gate.why_fewer(row)}"
+                missing = proposals.needed_of(row) - proposals.agreed(row)
+                text = f"It needs {missing} more approval{'s' * (missing > 1)}. {proposals.why_fewer(row)}"
                 raise InvalidEdit({"request": [text.rstrip()]})
             check_author(row)
             _make(row, actor)
             row.state, row.ended_at, row.ended_by = RequestState.APPLIED, timezone.now(), actor.name[:200]
             row.save()
-            gate.note(
+            proposals.note(
                 row,
                 "change_request.applied",
                 actor,
@@ -158,7 +160,7 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
             base=row.base,
         ).pk
     else:
-        changes = gate.changes_of(row)
+        changes = proposals.changes_of(row)
         with revise(
             environment=row.environment,
             actor=author,
@@ -255,6 +257,6 @@ def _end(row: ChangeRequest, state: RequestState, actor: Actor, reason: str) -> 
     row.state, row.ended_at = state, timezone.now()
     row.ended_by, row.ended_reason = actor.name[:200], reason
     row.save(update_fields=["state", "ended_at", "ended_by", "ended_reason"])
-    gate.note(row, f"change_request.{state}", actor, reason)
+    proposals.note(row, f"change_request.{state}", actor, reason)
     ended.labels(state).inc()
     log.info("change_request.ended", environment=row.environment, request=row.pk, state=str(state))

@@ -2,7 +2,7 @@
 
 from django.db import DataError, IntegrityError, transaction
 
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine
@@ -31,7 +31,7 @@ def rebase(*, environment: str, request: int, actor: Actor) -> ChangeRequest:
                 raise InvalidEdit(
                     {"request": ["It does not depend on the configuration, so there is nothing to rebase."]}
                 )
-            if not gate.needed_in(environment):
+            if not proposals.needed_in(environment):
                 raise InvalidEdit(
                     {"request": ["Approval is no longer required: withdraw it and edit directly."]}
                 )
@@ -66,7 +66,7 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
                     after=entry.get("after"),
                 )
             write_changes(revision, changes)
-    except gate.Proposed as proposed:
+    except proposals.Proposed as proposed:
         return proposed.request
     raise InvalidEdit({"request": ["It no longer requires approval."]})
 
@@ -74,7 +74,7 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
 def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
     found = difference(row.environment, plan_from_document(row.document or {}))
     with transaction.atomic():
-        rebased = gate.Proposal(
+        rebased = proposals.Proposal(
             environment=row.environment,
             base=found.revision,
             actor=actor,
@@ -82,13 +82,13 @@ def _later(row: ChangeRequest, actor: Actor) -> ChangeRequest:
             audit_lines=[AuditLine(row.action, "schedule", row.title, None, None)],
             changes=found.changes,
         )
-        return gate.propose(rebased, replaces_request=row)
+        return proposals.propose(rebased, replaces_request=row)
 
 
 def _merged(row: ChangeRequest, now: State) -> list[Changed]:
     """Merge the request into the configuration, and check that the result fits it."""
     wanted: Wanted = {}
-    for change in gate.changes_of(row):
+    for change in proposals.changes_of(row):
         thing = (change.kind, change.name)
         wanted[thing] = _over(change, now.get(thing))
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, acting, record
@@ -83,7 +83,7 @@ def revise(
     """Make one revision. Everything inside is committed with it, or nothing is.
 
     Where the environment requires approvals, the edit is rolled back at the end and stored as a
-    change request, and ``gate.Proposed`` is raised.
+    change request, and ``proposals.Proposed`` is raised.
 
     ``needs_approval=False`` skips that: for overrides of breakers and for automatic expiries. These
     are also possible while edits are frozen; every other edit raises ``EditsFrozen``.
@@ -104,12 +104,12 @@ def revise(
             revision = Revision(environment, epoch, number, actor, reason)
             yield revision
             if needs_approval:
-                gate.check(
+                proposals.check(
                     environment=environment, changes=revision.changes, approved_request=approved_request
                 )
             _conclude(revision, resets_breaker=resets_breaker, restores=restores, reverts=reverts)
-    except gate.NeedsApproval:
-        proposal = gate.Proposal(
+    except proposals.NeedsApproval:
+        proposal = proposals.Proposal(
             environment=environment,
             base=number - 1,
             actor=actor,
@@ -120,7 +120,7 @@ def revise(
             restores=restores,
             reverts=reverts,
         )
-        raise gate.Proposed(gate.propose(proposal, replaces_request=replaces_request)) from None
+        raise proposals.Proposed(proposals.propose(proposal, replaces_request=replaces_request)) from None
 
 
 def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None, reverts: int | None) -> None:

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import DataError, IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import FUSEBOARD
 from controlplane.audit.record import acting, record
@@ -99,8 +99,8 @@ def _apply(pk: int) -> bool:
     except EditsFrozen:
         # It waits, and is applied when the freeze ends.
         return False
-    except gate.Proposed as proposed:
-        _fail(pk, f"{gate.why_fewer(approved) if approved is not None else ''} {proposed}".lstrip())
+    except proposals.Proposed as proposed:
+        _fail(pk, f"{proposals.why_fewer(approved) if approved is not None else ''} {proposed}".lstrip())
     except (EditError, DataError, IntegrityError) as error:
         _fail(pk, str(error))
     else:

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, acting, record
 from controlplane.editing.plans import difference, plan_from_document
@@ -37,7 +37,7 @@ def schedule_change(
 
     ``needs`` says whether its things must exist then, and that what they inherit must not have changed.
 
-    Raises ``InvalidEdit``, also as ``PlanErrors``, and ``gate.Proposed`` when another person has to
+    Raises ``InvalidEdit``, also as ``PlanErrors``, and ``proposals.Proposed`` when another person has to
     approve it first.
     """
     problems = Problems()
@@ -49,8 +49,8 @@ def schedule_change(
     if not found:
         raise InvalidEdit({"document": ["It would change nothing."]})
     title = title or _title(found.changes, summary(found.counts))
-    if gate.needed_in(environment):
-        waiting = gate.Proposal(
+    if proposals.needed_in(environment):
+        waiting = proposals.Proposal(
             environment=environment,
             base=found.revision,
             actor=actor,
@@ -62,7 +62,7 @@ def schedule_change(
             needs=needs,
             title=title,
         )
-        raise gate.Proposed(gate.propose(waiting))
+        raise proposals.Proposed(proposals.propose(waiting))
     return keep_schedule(
         environment=environment,
         due_at=due_at,

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane.accounts.models import Role
-from controlplane.approvals.gate import needed_in, pending_in
+from controlplane.approvals.proposals import needed_in, pending_in
 from controlplane.audit.models import Entry
 from controlplane.audit_export.waiting import waiting_exports
 from controlplane.breakers.models import Override as OverrideRow

@@ -181,7 +181,7 @@ def something_everywhere(production: Any, limits: Any) -> None:
     from controlplane.alerts.delivery.receivers import add_receiver
     from controlplane.alerts.incidents.edits import add_note
     from controlplane.alerts.people.mute_edits import MuteValues, add_mute
-    from controlplane.approvals.gate import Proposed
+    from controlplane.approvals.proposals import Proposed
     from controlplane.approvals.rules import set_approvals
     from controlplane.breakers.overrides import override_breaker
     from controlplane.editing import edits

@@ -24,8 +24,8 @@ from controlplane.api.http.auth import caller_of
 from controlplane.api.http.uploads import upload_of
 from controlplane.api.models import KEPT_FOR, KeptReply
 from controlplane.api.schemas.proposals import accepted
-from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import ChangeRequest
+from controlplane.approvals.proposals import Proposed
 
 #: Visible ASCII without commas: two headers of one name arrive as one with a comma.
 _KEY = re.compile(r"[!-+\--~]{1,200}")

@@ -6,7 +6,7 @@ from typing import Literal
 from django.http import HttpResponse, JsonResponse
 from ninja import Schema
 
-from controlplane.approvals import gate
+from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 
 
@@ -56,6 +56,6 @@ def row_of(row: ChangeRequest) -> RequestRow:
     names = set(RequestRow.model_fields) - {"needed", "approvals"}
     return RequestRow(
         **{name: getattr(row, name) for name in names},
-        needed=gate.needed_of(row),
-        approvals=gate.agreed(row),
+        needed=proposals.needed_of(row),
+        approvals=proposals.agreed(row),
     )

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from controlplane.accounts.authors import RightsLost, lost_rights
 from controlplane.accounts.permissions import may
-from controlplane.approvals.gate import Proposed
+from controlplane.approvals.proposals import Proposed
 from controlplane.audit.actor import Actor
 from controlplane.editing.plans.apply import apply_plan
 from controlplane.editing.plans.difference import Difference, difference

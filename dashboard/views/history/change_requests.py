@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.approvals import gate, rules
+from controlplane.approvals import proposals, rules
 from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import MAX_NEEDED, PENDING, Approval, ChangeRequest
 from controlplane.audit.action_words import proposal_words
@@ -111,7 +111,7 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "requests",
         pending=[_line(row) for row in pending],
         past=[{"row": row, "words": proposal_words(row.action)} for row in past],
-        needed=gate.needed_in(environment_in(request)),
+        needed=proposals.needed_in(environment_in(request)),
         choices=range(MAX_NEEDED + 1),
         approvers=rules.approvers(environment_in(request)),
         **extra,
@@ -123,8 +123,8 @@ def _line(row: ChangeRequest) -> dict[str, Any]:
     return {
         "row": row,
         "words": proposal_words(row.action),
-        "agreed": gate.agreed(row),
-        "needed": gate.needed_of(row),
+        "agreed": proposals.agreed(row),
+        "needed": proposals.needed_of(row),
         "conflict": conflicts.changed_since(row).exists(),
     }
 
@@ -150,8 +150,8 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         things=things + _setting(row),
         previous=page - 1 if page > 1 else None,
         next=page + 1 if row.changed > start + most else None,
-        agreed=gate.agreed(row),
-        needed=gate.needed_of(row),
+        agreed=proposals.agreed(row),
+        needed=proposals.needed_of(row),
         approvals=approved,
         has_approved=any(
             each.person == request.user.get_username() and each.version == row.version for each in approved

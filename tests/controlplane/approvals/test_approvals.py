@@ -14,8 +14,8 @@ from controlplane import metrics  # noqa: F401 - registers what it collects
 from controlplane.accounts.models import User
 from controlplane.accounts.tokens import create_api_token
 from controlplane.approvals import rules
-from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import Approval, ChangeRequest
+from controlplane.approvals.proposals import Proposed
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.breakers.overrides import end_override, expire_overrides, override_breaker, reset_breaker

@@ -16,8 +16,8 @@ from controlplane.alerts.incidents.share import make_link
 from controlplane.alerts.models import Incident
 from controlplane.approvals import rules
 from controlplane.approvals.authors import why_not_theirs
-from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import ChangeRequest
+from controlplane.approvals.proposals import Proposed
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override

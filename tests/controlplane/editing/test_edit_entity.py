@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.approvals.gate import Proposed
 from controlplane.approvals.models import Rule
+from controlplane.approvals.proposals import Proposed
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.editing.edits import edit_entity

@@ -240,8 +240,8 @@ def test_the_audit_names_the_thing_and_the_fields(production: str, ada: Any) -> 
 
 
 def test_where_edits_need_approval_a_revert_becomes_a_request(production: str, ada: Any) -> None:
-    from controlplane.approvals.gate import Proposed
     from controlplane.approvals.models import Rule
+    from controlplane.approvals.proposals import Proposed
 
     number = quota(ada, 250)
     Rule.objects.create(environment="production", needed=1)

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.approvals import rules
-from controlplane.approvals.gate import Proposed
+from controlplane.approvals.proposals import Proposed
 from controlplane.change_requests import decide
 from controlplane.editing import edits
 from controlplane.editing.edits import EntityEdit, TenantChange, TenantFilter, check_scheduled

@@ -12,7 +12,7 @@ from controlplane.api.http.problems import problem
 from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, RowId, Strict, Text
 from controlplane.api.schemas.operations_out import ChangeOut
 from controlplane.api.schemas.proposals import RequestRow, accepted, row_of
-from controlplane.approvals import gate, rules
+from controlplane.approvals import proposals, rules
 from controlplane.approvals.models import MAX_NEEDED, Approval, ChangeRequest
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
@@ -67,7 +67,7 @@ class RuleOut(Schema):
 def get_rule(request: HttpRequest, environment: Environment) -> RuleOut:
     """How many approvals every edit of the configuration needs."""
     slug = environment_of(environment).slug
-    return RuleOut(needed=gate.needed_in(slug), approvers=rules.approvers(slug))
+    return RuleOut(needed=proposals.needed_in(slug), approvers=rules.approvers(slug))
 
 
 @rule.put("", response=RuleOut, auth=needs("set_approvals"))
@@ -165,7 +165,7 @@ def install(api: NinjaAPI) -> None:
     def refused(request: HttpRequest, error: Any) -> HttpResponse:
         return problem(403, str(error))
 
-    api.add_exception_handler(gate.Proposed, waits)
+    api.add_exception_handler(proposals.Proposed, waits)
     api.add_exception_handler(decide.NotYours, refused)
 
 

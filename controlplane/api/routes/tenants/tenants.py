@@ -23,7 +23,7 @@ from controlplane.api.schemas.edits_in import (
     TenantIn,
 )
 from controlplane.api.schemas.limits import TenantQuotaIn, TenantQuotaOut
-from controlplane.approvals.gate import needed_in
+from controlplane.approvals.proposals import needed_in
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.document import environment_of

@@ -1,4 +1,4 @@
-"""Where edits are checked for approval: an edit that needs one becomes a change request, not a revision.
+"""Proposals: an edit that needs approval becomes a change request, not a revision.
 
 ``controlplane.editing.revise.revise`` asks before it commits, so no edit can bypass this. By then
 the edit is complete inside its transaction and has passed every check. It is rolled back, and the
