@@ -119,8 +119,10 @@ class GatewayApp:
         environment = read_question(body, gateway.clock, signed=is_signed_question(body, authorization))
         if environment not in gateway.configurations:
             raise problems.not_ready(f"Nothing is published for environment {environment!r} yet.")
-        told = await gateway.status_answers.tell(gateway.fleet(environment), gateway.handed_overrides.waiting)
-        await self._respond(send, 200, told, _JSON_HEADERS)
+        answer = await gateway.status_answers.answer(
+            gateway.fleet(environment), gateway.handed_overrides.waiting
+        )
+        await self._respond(send, 200, answer, _JSON_HEADERS)
 
     async def _emergency_turn(self, scope: Message, receive: Receive, send: Send) -> None:
         """Another gateway asks whether it must send an alert; also while none has its configuration."""
@@ -165,8 +167,8 @@ class GatewayApp:
             beat = replace(beat, refusals=(), tally=None)
         self._absorb(token, fleet, beat, address, now=now, wall=wall)
         if not stale:
-            gateway.coordination.refusals.hear(whole)
-        fleet.tenant_hours.hear(whole, now, wall, stale=stale)
+            gateway.coordination.refusals.record(whole)
+        fleet.tenant_hours.record(whole, now, wall, stale=stale)
         return configuration.answer(
             beat,
             server_time_us=int(wall * 1_000_000),

@@ -54,7 +54,7 @@ class BacklogStatus:
 
     @property
     def untaken_s(self) -> float:
-        """For how long a job could be sent while no worker asks; 0 if that is not known."""
+        """The time since a job could be sent while no worker asks; 0 if that is not known."""
         return 0.0 if not self.fresh or self.stopped or self.paused else self.seen.untaken_s
 
     @property

@@ -178,7 +178,7 @@ class Transition:
     server: str = ""
     generation: int = 0
     reason: str = ""
-    #: Of a trip; ``None`` for other transitions, and for a trip by an agent of version 0.1.
+    #: The figures of a trip; ``None`` for other transitions, and for an agent of version 0.1.
     figures: TripFigures | None = None
 
 
@@ -186,7 +186,7 @@ class Transition:
 class PodEvent:
     """A pod changed its mode, or its own breaker changed its state; or several did together."""
 
-    #: Of the first pod.
+    #: The moment of the first pod.
     at: float
     #: One of the pods.
     server: str
@@ -196,7 +196,7 @@ class PodEvent:
     pods: int = 1
     #: Whether there may be more pods than that.
     more: bool = False
-    #: Of the last pod; 0 for the same as ``at``.
+    #: The moment of the last pod; 0 if it is ``at``.
     last: float = 0.0
     #: The first names of several pods.
     names: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class Change:
     actor: str
     #: Made by a person, not by a program or a task.
     human: bool
-    #: As the audit stores it: ``tenant_quota.set``.
+    #: The name that the audit stores: ``tenant_quota.set``.
     action: str
     target: str
     reason: str = ""
@@ -230,11 +230,11 @@ class Change:
 class ScheduledChange:
     """A change that a schedule makes, or the end of a temporary quota."""
 
-    #: The same for as long as it is due: ``quota acme/requests``, ``schedule 17``.
+    #: This key stays while the change is due: ``quota acme/requests``, ``schedule 17``.
     key: str
     title: str
     at: float
-    #: Of a quota that ends; otherwise empty.
+    #: The tenant and the name of a quota that ends; otherwise empty.
     tenant: str = ""
     quota: str = ""
 
@@ -246,7 +246,7 @@ class Observing:
     #: One of ``fuseboard.contract.protection_fields.OBSERVED_PARTS``.
     part: str
     until: float
-    #: Who let it observe, when and why; empty if the history does not reach back to it.
+    #: The person who let it observe, when and why; empty if the history does not reach back to it.
     by: str = ""
     since: float | None = None
     reason: str = ""
@@ -304,18 +304,18 @@ class PodFacts(EnvironmentFacts):
         return max(
             1,
             self.figures.live_servers
-            or sum(server.live or (server.state != "gone" and not self.heard) for server in self.servers),
+            or sum(server.live or (server.state != "gone" and not self.current) for server in self.servers),
         )
 
     @property
-    def heard(self) -> bool:
+    def current(self) -> bool:
         """Whether a gateway reports pods and rates now. Otherwise, they are as last known."""
         return self.gateways_reporting > 0 or (not self.stale and self.figures.gateways > 0)
 
     @property
-    def heard_until(self) -> float | None:
+    def current_until(self) -> float | None:
         """Until when pods and rates are known, while no gateway reports; ``None`` if none did lately."""
-        if self.heard:
+        if self.current:
             return None
         return self.figures_at or (self.as_of if self.stale and self.figures.gateways else None)
 

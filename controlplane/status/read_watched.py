@@ -253,7 +253,7 @@ def _expiring(environment: str) -> Iterable[Expiry]:
     agent = AgentToken.objects.filter(environment=environment)
     api = ApiToken.objects.filter(environment=environment)
     if main:
-        # Those of all environments are named in one.
+        # The main environment names the tokens of all environments too.
         api |= ApiToken.objects.filter(environment="")
     kinds: tuple[tuple[Literal["agent token", "API token"], QuerySet[Any]], ...] = (
         ("agent token", agent),

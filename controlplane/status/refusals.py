@@ -33,7 +33,7 @@ class Filter:
     server: str = ""
     reason: str = ""
     dependency: str = ""
-    #: Of its present tenants; of the default tier also callers that are not registered.
+    #: The tier that the tenants have now. The default tier includes callers that are not registered.
     tier: str = ""
 
     @property
@@ -43,7 +43,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class CountedRefusals:
-    """Of the measured part of a range."""
+    """The sums of the measured part of a range."""
 
     refused: int
     asked: int | None

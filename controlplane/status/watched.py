@@ -22,7 +22,7 @@ class Blind:
     since: float | None
     #: The error, without secrets.
     because: str
-    #: What of it cannot be read, as in the keys of alerts; empty for everything.
+    #: The parts that cannot be read, named as in the keys of alerts; empty for all.
     only: frozenset[str] = frozenset()
 
 
@@ -61,7 +61,7 @@ class RedisServer:
     capacity_ops: int = 0
     #: Part of its memory limit that is used; 0 without a limit.
     memory_share: float = 0.0
-    #: Of a replica.
+    #: How far a replica is behind its primary.
     lag_s: float = 0.0
 
     @property
@@ -136,7 +136,7 @@ class Expiry:
     """The token, or the certificate, that expires next."""
 
     kind: Literal["agent token", "API token", "certificate"]
-    #: Of the token; of the file, without its folder.
+    #: The name of the token, or of the file without its folder.
     name: str
     at: float
 

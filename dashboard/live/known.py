@@ -12,16 +12,16 @@ def rates_known(facts: PodFacts) -> bool:
     """Whether the rates are those of the fleet: not without a gateway, and not while most pods of one that
     has just started are in no rate yet.
     """
-    return facts.heard and facts.figures.uncounted <= facts.figures.live_servers * UNCOUNTED_SHARE
+    return facts.current and facts.figures.uncounted <= facts.figures.live_servers * UNCOUNTED_SHARE
 
 
 def since_words(facts: PodFacts) -> str:
     """``since 00:06:21``, or why there is no data; empty while the rates are known."""
     if rates_known(facts):
         return ""
-    if facts.heard:
+    if facts.current:
         return "a gateway has just started"
-    return f"since {_clock(facts.heard_until)}" if facts.heard_until else "nothing reported within a day"
+    return f"since {_clock(facts.current_until)}" if facts.current_until else "nothing reported within a day"
 
 
 def no_data_words(facts: PodFacts) -> str:

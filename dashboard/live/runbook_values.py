@@ -38,7 +38,7 @@ class Scene:
     @property
     def pods_known(self) -> bool:
         """Not while no gateway reports pods: their rows stay as they were."""
-        return self.live.facts.heard
+        return self.live.facts.current
 
 
 def value_of(name: str, scene: Scene) -> str:

@@ -129,7 +129,7 @@ def fleet_of(status: Status) -> Fleet:
     # Most breakers are seen alike by all pods.
     breakers = tuple(breaker for breaker in status.breakers if breaker.divided)
     rows = tuple(row_of(server, status.facts, status.fleet, breakers) for server in status.fleet.servers)
-    return Fleet(**vars(status.fleet), rows=rows, zones=_zones(rows), heard=status.facts.heard)
+    return Fleet(**vars(status.fleet), rows=rows, zones=_zones(rows), heard=status.facts.current)
 
 
 def row_of(
@@ -137,7 +137,7 @@ def row_of(
 ) -> ServerRow:
     return ServerRow(
         observes=facts.observes("shedding"),
-        heard=facts.heard,
+        heard=facts.current,
         **structs.asdict(status),
         word=_WORDS[status.kind],
         css=_css(status.kind),
@@ -153,7 +153,7 @@ def _css(kind: str) -> str:
 
 
 def _limits(server: Server, facts: Facts, fleet: FleetSummary) -> str:
-    if not (server.live and facts.heard):
+    if not (server.live and facts.current):
         return "unknown"
     if server.mode in ("local", "drill"):
         return "without Redis"

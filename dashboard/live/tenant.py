@@ -155,7 +155,7 @@ def rollout(facts: PodFacts, revision: int) -> Rollout:
         live=len(servers),
         missing=missing,
         silent=sum(not (server.live or server.state == "gone") for server in facts.servers),
-        heard=facts.heard,
+        heard=facts.current,
     )
 
 

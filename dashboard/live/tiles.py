@@ -38,7 +38,7 @@ class Tile:
 def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
     """The figures that the history keeps."""
     figures = facts.figures
-    if not facts.heard:
+    if not facts.current:
         return {}
     # Without a call to Redis there is no response time, not one of 0 ms.
     p99 = {"p99": figures.store.p99_us / 1000} if figures.store.p99_us is not None else {}
@@ -280,7 +280,7 @@ def _known(facts: Facts, found: Iterable[Tile]) -> list[Tile]:
     since = since_words(facts)
     return [
         tile
-        if not since or (facts.heard and tile.key in _OF_PODS)
+        if not since or (facts.current and tile.key in _OF_PODS)
         else replace(tile, value=NO_DATA, unit="", foot=since, over=False)
         for tile in found
     ]

@@ -116,12 +116,12 @@ def _stores(facts: Facts, fleet: Fleet) -> Iterator[Condition]:
             ),
             since=facts.as_of,
         )
-    elif fleet.total and not facts.heard:
+    elif fleet.total and not facts.current:
         # Their rows stay as they were: no process notices that a pod is silent.
         yield _condition(
             "gateways",
             sentence=Sentence(subject="No gateway", verb="reporting", css="st-open", link=reverse("servers")),
-            since=facts.heard_until,
+            since=facts.current_until,
         )
 
 

@@ -354,7 +354,7 @@ def test_without_a_gateway_no_tile_and_no_sentence_invents_a_figure():
     ],
 )
 def test_without_postgres_rates_are_of_when_a_gateway_reported_last(facts, until):
-    assert facts.heard_until == until
+    assert facts.current_until == until
 
 
 @pytest.mark.parametrize(

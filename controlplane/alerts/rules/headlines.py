@@ -142,11 +142,11 @@ def schedules(status: Status) -> Headline:
 
 def silent(status: Status) -> Headline | None:
     # Without a gateway, which another sentence names, every pod is silent.
-    return None if not status.facts.heard else _pods(status.fleet.silent, "is", "are", "silent")
+    return None if not status.facts.current else _pods(status.fleet.silent, "is", "are", "silent")
 
 
 def uncounted(status: Status) -> Headline | None:
-    return Headline(subject="The figures", join="are", verb="incomplete") if status.facts.heard else None
+    return Headline(subject="The figures", join="are", verb="incomplete") if status.facts.current else None
 
 
 def unknown_revision(status: Status) -> Headline:

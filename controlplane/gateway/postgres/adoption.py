@@ -17,7 +17,7 @@ def known_server_of(row: Server, *, now: float, wall: float) -> KnownServer:
     next_s = max(0.05, ((row.due_at - row.last_seen_at).total_seconds() - TRAVEL_S) / JITTER)
     state = ServerState(row.state)
     return KnownServer(
-        beat=_beat_of(row),
+        beat=_heartbeat_of(row),
         seen=now - _silence(state, next_s, wall - seen_wall),
         seen_wall=seen_wall,
         next_s=next_s,
@@ -42,7 +42,7 @@ def _silence(state: ServerState, next_s: float, silent_s: float) -> float:
     return max(silent_s, lease_of(next_s) * (1 + OFFLINE_LEASES) + 0.001)
 
 
-def _beat_of(row: Server) -> SyncRequest:
+def _heartbeat_of(row: Server) -> SyncRequest:
     return SyncRequest(
         environment=row.environment,
         service=row.service,

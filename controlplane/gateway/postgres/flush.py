@@ -133,7 +133,7 @@ class Flusher:
                     await self._write_figures(await self._postgres.connection())
             written = await self._write_rows(batch, rows, within_s=float("inf") if every else _ROWS_S)
             async with asyncio.timeout(self._settings.flush_timeout_s):
-                await self._tell(await self._postgres.connection(), batch, with_figures=with_figures)
+                await self._notify(await self._postgres.connection(), batch, with_figures=with_figures)
         except BaseException:
             for dirty in batch:
                 dirty.put_back()
@@ -250,7 +250,9 @@ class Flusher:
             fleet.failed_calls.put_back([name for name, _ in calls])
             raise
 
-    async def _tell(self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool) -> None:
+    async def _notify(
+        self, connection: AsyncConnection, batch: list["_Dirty"], *, with_figures: bool
+    ) -> None:
         if self._forget_at <= asyncio.get_running_loop().time():
             self._forget_at = asyncio.get_running_loop().time() + FORGET_EVERY_S
             for statement in _FORGET:

@@ -49,9 +49,9 @@ class RefusalRows:
         self._refused_writes = counts.refused_writes
         self._clean_at = clock.monotonic()
 
-    def hear(self, beat: SyncRequest) -> None:
+    def record(self, beat: SyncRequest) -> None:
         if beat.refusals and settings.REFUSAL_LOG_H:
-            self.log.hear(beat)
+            self.log.record(beat)
 
     async def look(self, connection: AsyncConnection) -> None:
         """Raises one of ``Unreachable``."""

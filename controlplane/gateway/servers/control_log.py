@@ -17,7 +17,7 @@ from fuseboard.contract.words import LoadLevel
 #: Lines per second of one environment, and at once.
 LINES_PER_S = 2.0
 LINES_AT_ONCE = 50
-#: Of one dependency: a cap follows the calls, and is logged again after this time at the earliest...
+#: The cap of a dependency follows its calls. It is logged again after this time at the earliest...
 CAP_AGAIN_S = 10.0
 #: ...and only if it is this much different, in percent.
 CAP_DIFFERS_PERCENT = 25
@@ -101,7 +101,7 @@ def _differs(before: int | None, cap: int | None) -> bool:
 
 
 def _inputs(beat: SyncRequest, load: PodLoad) -> dict[str, object]:
-    """What the pod decided by."""
+    """The figures by which the pod decided."""
     return {
         "service": beat.service,
         "server": beat.server,

@@ -37,7 +37,7 @@ class Duplicates:
     def __len__(self) -> int:
         return len(self._by_boot)
 
-    def hear(self, boot: str, sequence: int, now: float, *, asked: bool, most: int = MAX_RIVALS) -> None:
+    def record(self, boot: str, sequence: int, now: float, *, asked: bool, most: int = MAX_RIVALS) -> None:
         """A heartbeat of a boot that does not own the name. At most ``most`` boots are remembered."""
         known = self._by_boot.get(boot)
         if known is None:

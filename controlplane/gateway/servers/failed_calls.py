@@ -46,7 +46,7 @@ class FailedCalls:
         #: Dependencies that found no room.
         self.left_out = 0
 
-    def hear(self, last: SyncRequest, beat: SyncRequest, wall: float, *, first: bool) -> None:
+    def record(self, last: SyncRequest, beat: SyncRequest, wall: float, *, first: bool) -> None:
         """A heartbeat that is not stale, and the one before it; with ``first``, that one is not known."""
         if self.since is None:
             self.since = wall

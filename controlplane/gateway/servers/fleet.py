@@ -103,7 +103,7 @@ class Fleet:
         name, next_s = beat.server, self.next_ms / 1000
         server = self.servers.get(name)
         if server is None:
-            server, news = self._meet(beat, token, now=now, wall=wall, next_s=next_s), True
+            server, news = self._add(beat, token, now=now, wall=wall, next_s=next_s), True
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
             news = self._doubt(server, beat, now, counted=counted, full=self.kept.is_full(token))
@@ -113,8 +113,8 @@ class Fleet:
             news = False
         before, last = server.spending, server.beat
         beat, packed = self.kept.cut(beat, token)
-        self.series.hear(beat, packed, now, calls=server.calls)
-        self.failed_calls.hear(last, beat, wall, first=server.adopted or server.track.empty)
+        self.series.record(beat, packed, now, calls=server.calls)
+        self.failed_calls.record(last, beat, wall, first=server.adopted or server.track.empty)
         most = self.kept.call_bytes(token)
         news |= server.take(
             *(beat, packed), now=now, wall=wall, next_s=next_s, call_bytes=most, events=self.primitive_events
@@ -218,7 +218,7 @@ class Fleet:
         """Update states after silence. Returns the pods whose state changed."""
         now = self._clock.monotonic()
         if now - self._swept > ASLEEP_S:
-            self._start_leases_anew(now)
+            self._restart_leases(now)
         self._swept = now
         calm, others = self._part(now)
         in_time, wanted = _silent(others, now)
@@ -261,7 +261,7 @@ class Fleet:
     def count(self, state: ServerState) -> int:
         return sum(1 for server in self.servers.values() if server.state is state)
 
-    def _meet(self, beat: SyncRequest, token: str, *, now: float, wall: float, next_s: float) -> KnownServer:
+    def _add(self, beat: SyncRequest, token: str, *, now: float, wall: float, next_s: float) -> KnownServer:
         if len(self.servers) >= MAX_SERVERS:
             self._make_room(token, wall)
         server = KnownServer(
@@ -350,7 +350,7 @@ class Fleet:
             ):
                 self._remove(name)
 
-    def _start_leases_anew(self, now: float) -> None:
+    def _restart_leases(self, now: float) -> None:
         """While this process did not run, nothing received the heartbeats of its pods."""
         log.warning("gateway_was_asleep", environment=self.environment, for_s=round(now - self._swept, 1))
         asleep = now - self._swept
@@ -364,7 +364,7 @@ class Fleet:
         if beat.boot == server.beat.boot:
             return False
         rivals, spending = server.rivals, server.spending
-        server.hear_rival(beat, now, counted=counted, most=SPARSE_RIVALS if full else MAX_RIVALS)
+        server.record_rival(beat, now, counted=counted, most=SPARSE_RIVALS if full else MAX_RIVALS)
         self.kept.note(server, server.kept_for)
         if (server.rivals, server.spending) == (rivals, spending):
             return False

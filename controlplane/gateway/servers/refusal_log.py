@@ -31,7 +31,7 @@ _Group = tuple[str, str, Reason]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReportedSample:
     """One sample, with who sent it and when the refusal was."""
 
     at: float
@@ -44,15 +44,15 @@ class Heard:
 class LoggedRefusal:
     environment: str
     weight: float
-    heard: Heard
+    heard: ReportedSample
 
 
 class _Environment:
     def __init__(self) -> None:
-        self.groups: dict[_Group, WeightedSample[Heard]] = {}
-        self.others: WeightedSample[Heard] = WeightedSample(OF_OTHERS)
+        self.groups: dict[_Group, WeightedSample[ReportedSample]] = {}
+        self.others: WeightedSample[ReportedSample] = WeightedSample(OF_OTHERS)
 
-    def group(self, sample: RefusalSample) -> WeightedSample[Heard]:
+    def group(self, sample: RefusalSample) -> WeightedSample[ReportedSample]:
         key = (sample.dependency, sample.rule, sample.reason)
         found = self.groups.get(key)
         if found is None:
@@ -72,7 +72,7 @@ class RefusalLog:
         self._by_pod: dict[tuple[str, str], int] = {}
         self._waiting: deque[list[LoggedRefusal]] = deque()
 
-    def hear(self, beat: SyncRequest) -> None:
+    def record(self, beat: SyncRequest) -> None:
         """Take the samples of a heartbeat that is neither late nor repeated."""
         wall = self._clock.wall()
         self._turn(wall)
@@ -88,7 +88,7 @@ class RefusalLog:
         self._counts.refusal_samples += len(good)
         self._counts.refusal_samples_left_out += len(beat.refusals) - len(good)
         for sample in good:
-            heard = Heard(wall - sample.ago_ms / 1000, beat.service, beat.server, sample)
+            heard = ReportedSample(wall - sample.ago_ms / 1000, beat.service, beat.server, sample)
             environment.group(sample).offer(min(sample.weight, MAX_WEIGHT), heard)
 
     def finished(self) -> list[LoggedRefusal]:

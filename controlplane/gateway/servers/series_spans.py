@@ -77,7 +77,7 @@ class Span:
     #: Postgres does not have it like this.
     dirty: bool = True
 
-    def hear(self, name: str, *, local: bool, began_before: bool) -> None:
+    def record(self, name: str, *, local: bool, began_before: bool) -> None:
         """A pod counted in this span. ``began_before``: its earlier heartbeat was before the span.
 
         Without names, a pod whose earlier heartbeat was in the span is already in the numbers.
@@ -143,7 +143,7 @@ class FleetSeries:
         #: A tenant was erased from Postgres, so that the writer must ask for the numbers of things again.
         self.erased = False
 
-    def hear(self, beat: SyncRequest, packed: bytes, now: float, *, calls: CallTrack | None = None) -> None:
+    def record(self, beat: SyncRequest, packed: bytes, now: float, *, calls: CallTrack | None = None) -> None:
         """A heartbeat that is not stale. Only notes it: this is in its path.
 
         ``packed`` are its counters, and ``calls`` what its pod reported of calls until then.
@@ -151,7 +151,7 @@ class FleetSeries:
         name, pod = beat.server, self._pods.get(beat.server)
         known = pod is not None and pod.boot == beat.boot
         if beat.protection and calls is not None:
-            self._hear_slots(beat, calls, pod if known else None)
+            self._record_slots(beat, calls, pod if known else None)
         if pod is None or not known:
             if pod is not None:
                 self._end(pod)
@@ -164,7 +164,7 @@ class FleetSeries:
             self._add(beat, pod, packed, now)
         pod.sequence, pod.at, pod.packed, pod.cut = beat.sequence, now, packed, beat.cut > 0
 
-    def _hear_slots(self, beat: SyncRequest, calls: CallTrack, pod: _Pod | None) -> None:
+    def _record_slots(self, beat: SyncRequest, calls: CallTrack, pod: _Pod | None) -> None:
         if pod is None:
             # Another gateway may have counted what an older process refused.
             if beat.up_ms > YOUNG_MS:
@@ -292,7 +292,7 @@ class FleetSeries:
         for at, ms in parts:
             span = self._span(at)
             self._add_part(span, counted, before_ms, before_ms + ms, length_ms)
-            span.hear(piece.name, local=piece.mode is not Mode.SHARED, began_before=before_ms > 0)
+            span.record(piece.name, local=piece.mode is not Mode.SHARED, began_before=before_ms > 0)
             before_ms += ms
             if not listed:
                 span.floor = max(span.floor, 1)

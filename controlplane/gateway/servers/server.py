@@ -250,7 +250,7 @@ class KnownServer:
         if events is not None and counted:
             events.update(counted)
 
-    def hear_rival(self, beat: SyncRequest, now: float, *, counted: bool, most: int) -> None:
+    def record_rival(self, beat: SyncRequest, now: float, *, counted: bool, most: int) -> None:
         """A heartbeat of another process under this name; with ``counted``, its requests count."""
         if self.rivals_heard is None:
             self.rivals_heard = Duplicates()
@@ -258,7 +258,7 @@ class KnownServer:
             self.rivals_heard.forget(beat.boot)
         else:
             asked = counted and has_asked(beat.counters)
-            self.rivals_heard.hear(beat.boot, beat.sequence, now, asked=asked, most=most)
+            self.rivals_heard.record(beat.boot, beat.sequence, now, asked=asked, most=most)
         self.count_rivals(now)
 
     def count_rivals(self, now: float) -> None:

@@ -31,7 +31,7 @@ class StatusAnswers:
         self._written: dict[str, tuple[float, bytes]] = {}
         self._turn = asyncio.Lock()
 
-    async def tell(self, fleet: Fleet, holds: Iterable[HandedOverride]) -> bytes:
+    async def answer(self, fleet: Fleet, holds: Iterable[HandedOverride]) -> bytes:
         """An ``Answer`` as JSON, about a second old at most; older for thousands of servers."""
         async with self._turn:
             until, body = self._written.get(fleet.environment, (0.0, b""))

@@ -98,7 +98,7 @@ class TenantHours:
         #: The newest hour that is forgotten.
         self._forgotten = 0
 
-    def hear(self, beat: SyncRequest, now: float, wall: float, *, stale: bool = False) -> None:
+    def record(self, beat: SyncRequest, now: float, wall: float, *, stale: bool = False) -> None:
         """Take the tally of a heartbeat. A stale one is repeated, or of a process that was replaced."""
         self._heard = True
         if stale:

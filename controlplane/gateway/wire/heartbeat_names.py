@@ -38,20 +38,20 @@ class HeartbeatNames:
                 raise invalid_field(f"want[{at}]", "expected 1 to 200 characters without control characters")
 
     def _look_at(self, beat: SyncRequest) -> None:
-        self._meet(beat.server, "server")
-        self._meet(beat.service, "service")
+        self._check(beat.server, "server")
+        self._check(beat.service, "service")
         # Agents send hexadecimal digits. Documents of the contract have other letters too.
-        self._meet(beat.boot, "boot")
+        self._check(beat.boot, "boot")
         for at, view in enumerate(beat.breakers):
-            self._meet(view.dependency, f"breakers[{at}].dependency")
+            self._check(view.dependency, f"breakers[{at}].dependency")
         for at, counted in enumerate(beat.counters.dependencies):
-            self._meet(counted.dependency, f"counters.dependencies[{at}].dependency")
+            self._check(counted.dependency, f"counters.dependencies[{at}].dependency")
         for at, calls in enumerate(beat.protection):
-            self._meet(calls.dependency, f"protection[{at}].dependency")
+            self._check(calls.dependency, f"protection[{at}].dependency")
         for at, failed in enumerate(beat.failures):
-            self._meet(failed.dependency, f"failures[{at}].dependency")
+            self._check(failed.dependency, f"failures[{at}].dependency")
 
-    def _meet(self, name: str, field: str) -> None:
+    def _check(self, name: str, field: str) -> None:
         if name in self._known:
             return
         if not is_slug(name):

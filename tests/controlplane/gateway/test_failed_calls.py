@@ -32,13 +32,13 @@ def test_each_call_is_kept_once_although_heartbeats_repeat_it() -> None:
     kept, last = FailedCalls(), beat(up_ms=1_000)
     for numbers in ((1, 2), (1, 2, 3), (1, 2, 3), (2, 3, 4)):
         now = beat(up_ms=1_000, failures=failures(*numbers, trace=TRACE))
-        kept.hear(last, now, NOON, first=last.failures == ())
+        kept.record(last, now, NOON, first=last.failures == ())
         last = now
     found = document(kept)
     assert sorted(call[3] for call in found["calls"]) == [1, 2, 3, 4]
     assert {call[6] for call in found["calls"]} == {TRACE}
     assert found["kinds"] == [[int(NOON), {"HTTP 503": 4}]]
-    kept.hear(last, last, NOON, first=False)
+    kept.record(last, last, NOON, first=False)
     assert kept.due(float("inf")) == []
 
 
@@ -46,9 +46,9 @@ def test_calls_of_a_pod_that_is_heard_late_are_displayed_but_not_counted() -> No
     """After a restart of a gateway, nobody knows which of them were counted before."""
     kept = FailedCalls()
     first = beat(failures=failures(99, 100))
-    kept.hear(first, first, NOON, first=True)
+    kept.record(first, first, NOON, first=True)
     assert document(kept)["kinds"] == []
-    kept.hear(first, beat(failures=failures(100, 101)), NOON, first=False)
+    kept.record(first, beat(failures=failures(100, 101)), NOON, first=False)
     found = document(kept)
     assert found["kinds"] == [[int(NOON), {"HTTP 503": 1}]]
     assert [call[3] for call in found["calls"]] == [99, 100, 101]
@@ -57,7 +57,7 @@ def test_calls_of_a_pod_that_is_heard_late_are_displayed_but_not_counted() -> No
 def test_a_list_that_was_cut_does_not_count_old_calls_again() -> None:
     kept = FailedCalls()
     cut = beat(cut=1)
-    kept.hear(cut, beat(failures=failures(500)), NOON, first=False)
+    kept.record(cut, beat(failures=failures(500)), NOON, first=False)
     assert document(kept)["kinds"] == []
 
 
@@ -66,10 +66,10 @@ def test_what_pods_can_grow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     kept, empty = FailedCalls(), beat()
     for number in range(200):
         one = failures(number + 1, kind=f"kind{number}", total=1)
-        kept.hear(empty, beat(f"pod-{number}", failures=one), NOON + 300 * number, first=False)
+        kept.record(empty, beat(f"pod-{number}", failures=one), NOON + 300 * number, first=False)
     for number in range(5):
         other = DependencyFailures(dependency=f"d{number}", kinds={"timeout": 1})
-        kept.hear(empty, beat(failures=(other,)), NOON, first=False)
+        kept.record(empty, beat(failures=(other,)), NOON, first=False)
     found = document(kept)
     assert len(found["calls"]) == failed_calls.MAX_CALLS
     assert len(found["kinds"]) == failed_calls.STEPS
@@ -77,7 +77,7 @@ def test_what_pods_can_grow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     crowded = FailedCalls()
     for number in range(100):
         one = failures(1, kind=f"kind{number}", total=1)
-        crowded.hear(empty, beat(f"pod-{number}", failures=one), NOON, first=False)
+        crowded.record(empty, beat(f"pod-{number}", failures=one), NOON, first=False)
     (step,) = document(crowded)["kinds"]
     assert len(step[1]) <= failed_calls.MAX_KINDS + 1
     assert sum(step[1].values()) == 100
@@ -86,7 +86,7 @@ def test_what_pods_can_grow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_message_in_place_of_a_kind_is_not_kept() -> None:
     kept = FailedCalls()
     bad = failures(1, kind="<b>key sk-123 is wrong</b>", trace="../../etc/passwd")
-    kept.hear(beat(up_ms=1), beat(up_ms=1, failures=bad), NOON, first=False)
+    kept.record(beat(up_ms=1), beat(up_ms=1, failures=bad), NOON, first=False)
     found = document(kept)
     assert found["calls"][0][4:] == ["failure", "failure", ""]
     assert found["kinds"] == [[int(NOON), {"failure": 1}]]
@@ -94,9 +94,9 @@ def test_a_message_in_place_of_a_kind_is_not_kept() -> None:
 
 def test_a_row_is_written_at_most_every_two_seconds_and_again_if_postgres_refused() -> None:
     kept, empty = FailedCalls(), beat()
-    kept.hear(empty, beat(failures=failures(1)), NOON, first=False)
+    kept.record(empty, beat(failures=failures(1)), NOON, first=False)
     assert [name for name, _ in kept.due(10.0)] == ["llm"]
-    kept.hear(empty, beat(failures=failures(2)), NOON, first=False)
+    kept.record(empty, beat(failures=failures(2)), NOON, first=False)
     assert kept.due(11.0) == []
     assert [name for name, _ in kept.due(12.0)] == ["llm"]
     kept.put_back(["llm"])

@@ -142,7 +142,7 @@ async def test_a_sample_that_is_refused_stops_no_other(
     rows.log._clock = clock
     samples = [RefusalSample(rule=rule, reason=Reason.QUOTA) for rule in ("good", NUL, "also-good")]
     for number, one in enumerate(samples):
-        rows.log.hear(beat(f"pod-{number}", refusals=(one,)))
+        rows.log.record(beat(f"pod-{number}", refusals=(one,)))
     clock.turn(3_600)
 
     async def stored() -> Any:

@@ -101,8 +101,8 @@ def test_a_seldom_rule_has_its_place_beside_a_flood():
     clock = TurnedClock()
     log = RefusalLog(clock, Counts())
     for number in range(100):
-        log.hear(beat(f"pod-{number}", refusals=(sample(weight=5000),) * 2))
-    log.hear(beat("pod-1", refusals=(sample("seldom"),)))
+        log.record(beat(f"pod-{number}", refusals=(sample(weight=5000),) * 2))
+    log.record(beat("pod-1", refusals=(sample("seldom"),)))
     clock.turn(SPAN_S)
     weights = Counter()
     for row in log.finished():
@@ -114,7 +114,7 @@ def test_a_lying_pod_adds_a_bounded_number_with_a_bounded_weight():
     clock, counts = TurnedClock(), Counts()
     log = RefusalLog(clock, counts)
     for number in range(50):
-        log.hear(beat(refusals=tuple(sample(f"rule-{number}-{at}", weight=1e9) for at in range(60))))
+        log.record(beat(refusals=tuple(sample(f"rule-{number}-{at}", weight=1e9) for at in range(60))))
     clock.turn(SPAN_S)
     rows = log.finished()
     assert len(rows) <= GROUPS * PER_GROUP + OF_OTHERS
@@ -127,7 +127,7 @@ def test_while_postgres_is_down_a_bounded_number_waits():
     clock, counts = TurnedClock(), Counts()
     log = RefusalLog(clock, counts)
     for _ in range(MAX_WAITING + 7):
-        log.hear(beat(refusals=(sample(),)))
+        log.record(beat(refusals=(sample(),)))
         clock.turn(SPAN_S)
     waiting = 0
     while log.finished():
@@ -140,7 +140,7 @@ def test_while_postgres_is_down_a_bounded_number_waits():
 def test_a_sample_with_an_impossible_dependency_is_left_out():
     clock = TurnedClock()
     log = RefusalLog(clock, Counts())
-    log.hear(beat(refusals=(sample(dependency="No Slug"), sample("good"))))
+    log.record(beat(refusals=(sample(dependency="No Slug"), sample("good"))))
     clock.turn(SPAN_S)
     assert [row.heard.sample.rule for row in log.finished()] == ["good"]
 

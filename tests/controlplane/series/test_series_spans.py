@@ -47,7 +47,7 @@ def heartbeat(counters, sequence, *, pod="pod-1", boot="boot-0001", up_ms=3_600_
 
 
 def hear(series, beat, now):
-    series.hear(beat, _pack(beat.counters), now)
+    series.record(beat, _pack(beat.counters), now)
 
 
 def collect(series, now, *, known=1, present=None):

@@ -92,6 +92,6 @@ async def test_a_clock_that_steps_back_overwrites_no_hour(setting, database):  #
 def test_a_repeated_heartbeat_marks_nothing() -> None:
     hours = tenant_hours.TenantHours()
     one = beat(tally=Tally(number=1, tenants=(TenantTally("small", 3),)))
-    hours.hear(one, 0.0, NOON)
-    hours.hear(one, 0.0, NOON, stale=True)
+    hours.record(one, 0.0, NOON)
+    hours.record(one, 0.0, NOON, stale=True)
     assert [(hour.partial, hour.tenants) for hour in hours.hours.values()] == [(False, 1)]
