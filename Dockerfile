@@ -45,6 +45,7 @@ COPY --from=pod-environment /opt/fuseboard /opt/fuseboard
 COPY controlplane/__init__.py controlplane/
 COPY tools/__init__.py tools/
 COPY tools/demo tools/demo
+RUN python -m compileall -q .
 USER fuseboard
 EXPOSE 8080
 
@@ -56,6 +57,8 @@ COPY dashboard dashboard
 COPY tools/__init__.py tools/
 COPY tools/demo tools/demo
 COPY docs/runbooks docs/runbooks
+# Nothing in the image can be written, so each start would compile the code again.
+RUN python -m compileall -q .
 # No secret is needed to collect files, and none is left in the image.
 RUN FUSEBOARD_SECRET_KEY=only-while-collecting python manage.py collectstatic --noinput --verbosity 0
 USER fuseboard

@@ -243,13 +243,13 @@ def test_a_call_keeps_nothing_wherever_it_is_cancelled(make_pod: Make, name: str
 FLOW_MUTANTS = [
     Mutant(
         "a call that is cancelled while Redis is asked keeps its slot",
-        "                leave(bulkhead, seat, error)\n            raise",
+        "                leave(bulkhead, slot_kind, error)\n            raise",
         "                pass\n            raise",
     ),
     Mutant(
         "its token too",
-        "                token.put_back()\n            if seat is not None",
-        "                pass\n            if seat is not None",
+        "                token.put_back()\n            if slot_kind is not None",
+        "                pass\n            if slot_kind is not None",
     ),
     Mutant(
         "only refusals free the slot",
@@ -258,13 +258,13 @@ FLOW_MUTANTS = [
     ),
     Mutant(
         "a call that is refused after its wait keeps its slot",
-        "            leave(bulkhead, seat, error)\n            raise\n        return lane",
+        "            leave(bulkhead, slot_kind, error)\n            raise\n        return lane",
         "            raise\n        return lane",
     ),
     Mutant(
         "a call that waits keeps its token",
-        "                token.put_back()\n            seat = await",
-        "                pass\n            seat = await",
+        "                token.put_back()\n            slot_kind = await",
+        "                pass\n            slot_kind = await",
     ),
 ]
 BULKHEAD_MUTANTS = [
@@ -280,8 +280,8 @@ BULKHEAD_MUTANTS = [
     ),
     Mutant(
         "a cancelled call gets a slot",
-        "if not waiter.done():\n                waiter.set_result(self._take(seat))",
-        "self._take(seat)\n            if not waiter.done():\n                waiter.set_result(seat)",
+        "if not waiter.done():\n                waiter.set_result(self._take(slot_kind))",
+        "self._take(slot_kind)\n            if not waiter.done():\n                waiter.set_result(slot_kind)",
     ),
 ]
 

@@ -43,11 +43,9 @@ def build(stage: str, folder: Path) -> Path:
             else:
                 (app / source).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(PROJECT / source, app / source)
-    for line in re.findall(r"^RUN (\w+=\S+) python (.+)$", found[1], re.MULTILINE):
-        name, _, value = line[0].partition("=")
-        subprocess.run(
-            [sys.executable, *line[1].split()], cwd=app, env=_basis(app, app) | {name: value}, check=True
-        )
+    for name, value, command in re.findall(r"^RUN (?:(\w+)=(\S+) )?python (.+)$", found[1], re.MULTILINE):
+        given = {name: value} if name else {}
+        subprocess.run([sys.executable, *command.split()], cwd=app, env=_basis(app, app) | given, check=True)
     for path in [app, *app.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     return app
