@@ -281,7 +281,9 @@ BULKHEAD_MUTANTS = [
     Mutant(
         "a cancelled call gets a slot",
         "if not waiter.done():\n                waiter.set_result(self._take(slot_kind))",
-        "self._take(slot_kind)\n            if not waiter.done():\n                waiter.set_result(slot_kind)",
+        "self._take(slot_kind)\n"
+        "            if not waiter.done():\n"
+        "                waiter.set_result(slot_kind)",
     ),
 ]
 
