@@ -43,7 +43,7 @@ def _render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str:
 
 
 def _leave_out_traces(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Drop the traceback of a refused request: Django logs that of its own refusal."""
+    """Drop the traceback of a refused request. Django logs one for each request that it refuses itself."""
     record = event.get("_record")
     if record is not None and record.name == "django.request" and record.levelno < logging.ERROR:
         event.pop("exc_info", None)

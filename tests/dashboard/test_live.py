@@ -12,6 +12,7 @@ from django.db import OperationalError, transaction
 from fleet_rows import breaker, notify, put_server
 
 import dashboard.hub
+from controlplane.breakers.models import Override
 from dashboard.consumer import LiveConsumer, topic_of
 from dashboard.hub import Hub
 from dashboard.live.drawing import Drawing, draw, pack
@@ -189,6 +190,7 @@ async def test_what_a_browser_sends_changes_nothing(hub):
         await socket.send_input({"type": "websocket.receive", "text": '{"act": "forced_open"}'})
         await socket.send_input({"type": "websocket.receive", "bytes": b"\x00" * 1000})
         await until(socket, 'id="tick"')
+    assert not await sync_to_async(Override.objects.exists)()
 
 
 async def test_all_sockets_of_a_topic_get_the_same_object(hub):

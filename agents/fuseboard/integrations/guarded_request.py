@@ -148,8 +148,8 @@ async def paused(one: GuardedRequest) -> bool:
     return one.resumes()
 
 
-def slept(one: GuardedRequest) -> bool:
-    """Wait in a thread. Whether the next attempt may begin."""
+async def slept(one: GuardedRequest) -> bool:
+    """Wait in a thread, without an event loop. Whether the next attempt may begin."""
     try:
         block(one.wait_s)
     except BaseException:
@@ -296,14 +296,10 @@ class GuardedSender(ABC):
         return answer
 
 
-async def _slept(one: GuardedRequest) -> bool:
-    return slept(one)
-
-
 class BlockingSender(GuardedSender):
     """Sends the requests of a client for threads."""
 
-    _pause = staticmethod(_slept)
+    _pause = staticmethod(slept)
 
     async def _admit(self) -> Permit:
         permit: Permit = self._agent.admit_call(self._dependency, **self._options)
