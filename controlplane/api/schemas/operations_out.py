@@ -5,6 +5,7 @@ from typing import Any
 
 from ninja import Schema
 
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.pod_load_out import CallFiguresOut, PodLoadOut, PodsOut, load_out
 from controlplane.fleet.models import Server
 from controlplane.status.server_rows import server_of_row
@@ -108,7 +109,7 @@ class FleetOut(Schema):
     pods: PodsOut
 
 
-class ServerOut(Schema):
+class ServerOut(FromObject):
     name: str
     service: str
     zone: str

@@ -43,6 +43,24 @@ def test_a_repetition_keeps_the_status(call: Any) -> None:
     problem(call("admin", "POST", f"{API}/tenants", body), 422)
 
 
+def test_a_repetition_gets_a_reply_that_was_made_from_a_row(call: Any) -> None:
+    """The stored reply has the values that its schema reads from a row."""
+    why = {"reason": "for a test"}
+    hook = {"name": "hook", "url": "https://hooks.example.com/x"}
+    assert call("admin", "POST", f"{API}/receivers", hook | why).status_code == 201
+    for place, (path, body) in enumerate(
+        [
+            ("receivers/hook/test", {}),
+            ("mutes", {"rule": "worker-away", "minutes": 60} | why),
+        ]
+    ):
+        key = {"Idempotency-Key": f"of-a-row-{place}"}
+        first, again = (call("admin", "POST", f"{API}/{path}", body, **key) for _ in range(2))
+        assert first.status_code < 300, first.content
+        assert (again.status_code, again.json()) == (first.status_code, first.json())
+        assert again["Idempotency-Replayed"] == "true"
+
+
 OTHERS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     (QUOTA, GOOD | {"limit": 51}, {}),
     (f"{QUOTA}2", GOOD, {}),

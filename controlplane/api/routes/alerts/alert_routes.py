@@ -20,6 +20,7 @@ from controlplane.alerts.people.route_edits import (
 )
 from controlplane.alerts.people.routing import routes_of, warnings
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import Environment, Reason, Slug, Strict, Text, Title
 from controlplane.policies.document import environment_of
@@ -53,7 +54,7 @@ class AlertRouteIn(Strict):
     reason: Reason
 
 
-class AlertRouteOut(Schema):
+class AlertRouteOut(FromObject):
     name: str
     owner: str
     least_level: int
@@ -92,7 +93,7 @@ class AlertStepOut(Schema):
     receivers: list[AddressedOut]
 
 
-class PlanOut(Schema):
+class PlanOut(FromObject):
     at: datetime
     route: str
     #: The owner of the dependency.

@@ -12,6 +12,7 @@ from controlplane.alerts.models import Alert
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.state.stored_alerts import open_alerts, past_alerts, with_mutes
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import Environment, Note, PageSize, RowId
 from controlplane.policies.document import environment_of
 
@@ -33,7 +34,7 @@ class EscalationOut(Schema):
     receivers: list[str]
 
 
-class AlertOut(Schema):
+class AlertOut(FromObject):
     id: int
     #: Unique among the alerts that are not resolved.
     key: str

@@ -22,6 +22,7 @@ from controlplane.alerts.incidents.report import Report, report_of
 from controlplane.alerts.incidents.timeline import Line, timeline
 from controlplane.alerts.models import Incident, IncidentLine
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import (
     Environment,
     PageSize,
@@ -37,7 +38,7 @@ from controlplane.policies.document import environment_of
 router = Router()
 
 
-class IncidentOut(Schema):
+class IncidentOut(FromObject):
     id: int
     title: str
     #: Key of the alert that opened it. An environment has one open incident of a cause.

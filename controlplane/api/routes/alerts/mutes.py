@@ -13,6 +13,7 @@ from controlplane.alerts.people.mute_edits import LONGEST, MuteValues, add_mute,
 from controlplane.alerts.state.mutes import active_until, not_ended
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import Environment, Moment, Reason, ReasonIn, RowId, Strict, Text
 from controlplane.policies.document import environment_of
 
@@ -46,7 +47,7 @@ class MuteEndIn(ReasonIn):
     only_period: bool = False
 
 
-class MuteOut(Schema):
+class MuteOut(FromObject):
     id: int
     rule: str
     dependency: str

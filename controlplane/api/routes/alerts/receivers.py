@@ -14,6 +14,7 @@ from controlplane.alerts.delivery.receivers import address_of
 from controlplane.alerts.models import Delivery, Receiver
 from controlplane.alerts.people.untested_receivers import untested_receivers
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.configuration_out import Done
 from controlplane.api.schemas.edits_in import Environment, PageSize, Reason, ReasonIn, Slug
 from controlplane.policies.document import environment_of
@@ -60,7 +61,7 @@ class SecretOut(Schema):
     secret: str
 
 
-class DeliveryOut(Schema):
+class DeliveryOut(FromObject):
     #: The header ``webhook-id`` of every attempt.
     id: UUID
     receiver: str
