@@ -159,27 +159,25 @@ class GatewayApp:
         wait_s = fleet.wait_s(beat.server, now)
         if wait_s:
             raise problems.too_many(wait_s)
-        known = fleet.servers.get(beat.server)
-        stale = known is not None and known.is_stale(beat, wall=wall) and not known.may_return(beat)
         whole = beat
         if beat.refusals or beat.tally is not None:
             # Not kept with the pod: they are for the log, and for the figures of the hour.
             beat = replace(beat, refusals=(), tally=None)
-        self._absorb(token, fleet, beat, address, now=now, wall=wall)
+        stale = self._absorb(token, fleet, beat, address, now=now, wall=wall)
         if not stale:
             gateway.coordination.refusals.record(whole)
-        fleet.tenant_hours.record(whole, now, wall, stale=stale)
+        fleet.sums.tenant_hours.record(whole, now, wall, stale=stale)
         return configuration.answer(
             beat,
             server_time_us=int(wall * 1_000_000),
-            next_ms=fleet.next_ms,
+            next_ms=fleet.size.next_ms,
             live_servers=fleet.divisor_of(beat.server, beat.boot),
             also=gateway.coordination.part(beat, now)
             + gateway.coordination.seal_keys.part(beat.environment, token.service)
             + fleet.protection.part(
                 beat,
                 servers=fleet.servers,
-                milli=fleet.totals.milli,
+                milli=fleet.sums.totals.milli,
                 factors=configuration.load_factors,
                 protected=configuration.protected,
                 retries_per_s=configuration.retries_per_s,
@@ -207,8 +205,11 @@ class GatewayApp:
 
     def _absorb(
         self, token: Token, fleet: Fleet, beat: SyncRequest, address: str, *, now: float, wall: float
-    ) -> None:
-        """Take the heartbeat into the fleet, if its name may be new. Raises ``Problem``."""
+    ) -> bool:
+        """Take the heartbeat into the fleet, if its name may be new. Returns whether it is stale.
+
+        Raises ``Problem``.
+        """
         gateway, known, counted = self.gateway, fleet.servers.get(beat.server), True
         if known is None:
             self._admit_name(token, fleet, beat.server, now)
@@ -216,10 +217,14 @@ class GatewayApp:
             # Counted like a new name, but answered: it may be a pod whose name another process took.
             counted = not gateway.tokens.new_name_wait_s(token, now)
         try:
-            if fleet.absorb(beat, now=now, wall=wall, token=token.selector, address=address, counted=counted):
-                gateway.hurry()
+            absorbed = fleet.absorb(
+                beat, now=now, wall=wall, token=token.selector, address=address, counted=counted
+            )
         except FleetFull:
             raise problems.not_ready("This environment has too many servers.") from None
+        if absorbed.urgent:
+            gateway.hurry()
+        return absorbed.stale
 
     def _admit_name(self, token: Token, fleet: Fleet, name: str, now: float) -> None:
         """Refuse a pod that is new everywhere, if its token has brought too many. Raises ``Problem``."""

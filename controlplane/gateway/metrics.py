@@ -63,7 +63,7 @@ class GatewayCollector(Collector):
             answers.add_metric([str(status)], count)
         yield answers
         yield process_metrics.GATEWAY_SYNC_SECONDS.family(counts.cumulative(), counts.seconds)
-        fleets = self._gateway.fleets.values()
+        sums = [fleet.sums for fleet in self._gateway.fleets.values()]
         for metric, value in (
             (process_metrics.METRICS_BY_AGENT_TOKEN, counts.metrics_by_agent_token),
             (process_metrics.FLUSHES, counts.flushes),
@@ -74,8 +74,8 @@ class GatewayCollector(Collector):
             (process_metrics.SERIES_REFUSED, counts.series_refused),
             (process_metrics.REFUSAL_SAMPLES, counts.refusal_samples),
             (process_metrics.REFUSAL_SAMPLES_LEFT_OUT, counts.refusal_samples_left_out),
-            (process_metrics.SERIES_LEFT_OUT, sum(fleet.series.left_out for fleet in fleets)),
-            (process_metrics.FAILED_CALLS_LEFT_OUT, sum(fleet.failed_calls.left_out for fleet in fleets)),
+            (process_metrics.SERIES_LEFT_OUT, sum(one.series.left_out for one in sums)),
+            (process_metrics.FAILED_CALLS_LEFT_OUT, sum(one.failed_calls.left_out for one in sums)),
             (process_metrics.RELOAD_FAILURES, counts.reload_failures),
         ):
             yield metric.family(value)
@@ -120,7 +120,7 @@ class GatewayCollector(Collector):
         failed, calls = traffic.REDIS_FAILED.family(), traffic.CALLS.family()
         asked, down = traffic.REDIS_ASKED.family(), traffic.REDIS_PRIMARIES_DOWN.family()
         for fleet in self._gateway.fleets.values():
-            of, milli = fleet.environment, fleet.totals.milli
+            of, milli = fleet.environment, fleet.sums.totals.milli
             requests.add_metric([of], milli.get(("requests", ""), 0) / 1000)
             locally.add_metric([of], milli.get(("decided_locally", ""), 0) / 1000)
             asked.add_metric([of], milli.get(("asked", ""), 0) / 1000)
@@ -130,7 +130,7 @@ class GatewayCollector(Collector):
                     refused.add_metric([of, reason.value], value / 1000)
             for kind, label in (("timeouts", "timeout"), ("errors", "error")):
                 failed.add_metric([of, label], milli.get((kind, ""), 0) / 1000)
-            slowest = percentile_us(fleet.totals.latency, 0.99)
+            slowest = percentile_us(fleet.sums.totals.latency, 0.99)
             if slowest is not None:
                 p99.add_metric([of], slowest / 1_000_000)
             configuration = self._gateway.configurations.get(of)
@@ -194,7 +194,7 @@ class GatewayCollector(Collector):
         for fleet in self._gateway.fleets.values():
             for family, kind, events in ((locks, "locks", LOCK_EVENTS), (once, "once", ONCE_EVENTS)):
                 for event in events:
-                    family.add_metric([fleet.environment, event], fleet.primitive_events[kind, event])
+                    family.add_metric([fleet.environment, event], fleet.sums.primitive_events[kind, event])
             found = [
                 server.beat.primitives
                 for server in fleet.servers.values()
@@ -253,7 +253,7 @@ class GatewayCollector(Collector):
             configuration = self._gateway.configurations.get(fleet.environment)
             # Only configured names become series: pods can report any.
             known = configuration.protected if configuration is not None else frozenset()
-            figures = add_calls([{"protection": call_figures(fleet.totals.milli, known)}])
+            figures = add_calls([{"protection": call_figures(fleet.sums.totals.milli, known)}])
             for name, calls in figures.items():
                 of = (fleet.environment, name)
                 if calls.first_calls_per_s or calls.active or calls.queued or of not in self._called:

@@ -39,7 +39,7 @@ def facts_of(
         environment=environment,
         servers=pods,
         figures=FleetFigures(
-            gateways=1, live_servers=fleet.live_servers if fleet is not None else 0, store=store
+            gateways=1, live_servers=fleet.size.live_servers if fleet is not None else 0, store=store
         ),
         evaluated_at=evaluated_at,
     )

@@ -232,7 +232,7 @@ class Flusher:
         await connection.execute(_FIGURES, (gateway, environment, Jsonb(document)))
 
     async def _write_failed_calls(self, connection: AsyncConnection, fleet: Fleet) -> None:
-        calls = fleet.failed_calls.due(self._clock.monotonic())
+        calls = fleet.sums.failed_calls.due(self._clock.monotonic())
 
         async def write(part: Sequence[tuple[str, dict[str, Any]]]) -> None:
             rows = [(self._settings.gateway, fleet.environment, name, Jsonb(found)) for name, found in part]
@@ -241,13 +241,13 @@ class Flusher:
 
         def forget(call: tuple[str, dict[str, Any]], error: BaseException) -> None:
             self._refused("failed calls", error, environment=fleet.environment, name=call[0])
-            fleet.failed_calls.forget(call[0])
+            fleet.sums.failed_calls.forget(call[0])
 
         try:
             if calls:
                 await write_accepted(write, calls, forget)
         except BaseException:
-            fleet.failed_calls.put_back([name for name, _ in calls])
+            fleet.sums.failed_calls.put_back([name for name, _ in calls])
             raise
 
     async def _notify(

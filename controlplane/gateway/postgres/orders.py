@@ -84,7 +84,7 @@ class Orders:
         fleet = self._fleets.get(environment)
         if not known:
             forgotten = fleet is not None and erase_tenant(
-                fleet.series, fleet.tenant_hours, tenant, before=at
+                fleet.sums.series, fleet.sums.tenant_hours, tenant, before=at
             )
             # Without the tenant: the log would keep what is erased here.
             log.info("gateway.tenant_erased", environment=environment, changed=forgotten)

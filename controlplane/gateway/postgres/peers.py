@@ -83,7 +83,7 @@ class Peers:
                 name: (calls.first_calls_per_s, calls.callers) for name, calls in add_calls(documents).items()
             }
             await self._hand_over(connection, fleet)
-            fleet.note_everywhere(*counts.get(environment, (0, 0)))
+            fleet.size.note_everywhere(*counts.get(environment, (0, 0)))
             await self._look_for_unknown_revisions(connection, fleet)
 
     async def _read_names(self, connection: AsyncConnection) -> None:

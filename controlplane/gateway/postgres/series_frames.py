@@ -125,11 +125,11 @@ class SeriesWriter:
     async def collect(self) -> None:
         for fleet in list(self._fleets.values()):
             known = sum(server.state in _PRESENT for server in fleet.servers.values())
-            for _ in fleet.series.collect(
+            for _ in fleet.sums.series.collect(
                 self._clock.monotonic(), self._clock.wall(), known=known, present=partial(_present, fleet)
             ):
                 await asyncio.sleep(0)
-            fleet.tenant_hours.look(self._clock.monotonic(), self._clock.wall(), _present(fleet))
+            fleet.sums.tenant_hours.look(self._clock.monotonic(), self._clock.wall(), _present(fleet))
 
     async def write(self, *, before: float) -> None:
         """Write the spans that ended before this unix time. Raises one of ``Unreachable``."""
@@ -141,11 +141,11 @@ class SeriesWriter:
                 await (await self._postgres.connection()).execute(_UNSEALED, (UNSEALED_H,))
         for environment, fleet in list(self._fleets.items()):
             writer = await self._writer(environment)
-            if fleet.series.erased:
+            if fleet.sums.series.erased:
                 # Its number belongs to nothing any more. If it counts again, it gets a new one.
-                fleet.series.erased = False
+                fleet.sums.series.erased = False
                 self._ids[environment].clear()
-            for span in fleet.series.dirty(before=before):
+            for span in fleet.sums.series.dirty(before=before):
                 # A heartbeat in the meantime makes it dirty again.
                 span.dirty = False
                 try:
@@ -158,7 +158,7 @@ class SeriesWriter:
                     span.dirty = True
                     raise
                 self._counts.series_spans += 1
-            await self._look_for_others(environment, writer, fleet.series)
+            await self._look_for_others(environment, writer, fleet.sums.series)
 
     async def _writer(self, environment: str) -> int:
         if environment not in self.numbers:

@@ -62,7 +62,7 @@ class HoursWriter:
         """Write what changed. Returns whether Postgres took the hours of every environment."""
         written = True
         for environment, writer in list(self._numbers.items()):
-            if not self._fleets[environment].tenant_hours.hours:
+            if not self._fleets[environment].sums.tenant_hours.hours:
                 continue
             postgres = self._postgres.get(environment)
             if postgres is None:
@@ -76,7 +76,7 @@ class HoursWriter:
 
     async def _write(self, postgres: KeepTrying, environment: str, writer: int) -> None:
         connection, timeout_s = await postgres.connection(), self._settings.flush_timeout_s
-        hours = self._fleets[environment].tenant_hours
+        hours = self._fleets[environment].sums.tenant_hours
         for hour in list(hours.hours.values()):
             if hour.again and hour.writer is None:
                 async with asyncio.timeout(timeout_s):

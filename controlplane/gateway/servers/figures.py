@@ -26,9 +26,9 @@ _DEPENDENCY_FIELDS = {
 
 def figures_of(fleet: Fleet) -> dict[str, Any]:
     """The fields of ``fleet.live.FleetFigures``, but for the number of gateways."""
-    milli = fleet.totals.milli
+    milli = fleet.sums.totals.milli
     reasons = {name: value / 1000 for (kind, name), value in milli.items() if kind == "reason"}
-    latency = fleet.totals.latency
+    latency = fleet.sums.totals.latency
     busiest = _tenants(milli, most=USAGE_TENANTS)
     return {
         "requests_per_s": _plain(milli, "requests"),
@@ -50,7 +50,7 @@ def figures_of(fleet: Fleet) -> dict[str, Any]:
         },
         "decided_locally_per_s": _plain(milli, "decided_locally"),
         "unknown_tenants_per_s": _plain(milli, "unknown_tenants"),
-        "live_servers": fleet.live_servers,
+        "live_servers": fleet.size.live_servers,
         "frozen": fleet.preservation.frozen,
         "frozen_silent": fleet.preservation.silent,
         "frozen_expected": fleet.preservation.expected,

@@ -1,27 +1,22 @@
 """The pods of one environment: which are present, since when, and what they count."""
 
-from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import structlog
 
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
-from controlplane.gateway.servers.divisors import divisor
-from controlplane.gateway.servers.duplicates import MAX_RIVALS, SPARSE_RIVALS
-from controlplane.gateway.servers.failed_calls import FailedCalls
-from controlplane.gateway.servers.kept import Kept
+from controlplane.gateway.servers.fleet_size import FleetSize
+from controlplane.gateway.servers.fleet_sums import FleetSums
+from controlplane.gateway.servers.kept import Kept, cut_to_bounds
 from controlplane.gateway.servers.leased_keys import LeasedKeys
-from controlplane.gateway.servers.liveness import ASLEEP_S, FROZEN_AT_MOST_S, RecentMaximum, SelfPreservation
+from controlplane.gateway.servers.liveness import ASLEEP_S, FROZEN_AT_MOST_S, SelfPreservation
 from controlplane.gateway.servers.new_names import RefusedNames
-from controlplane.gateway.servers.primitive_track import Events
 from controlplane.gateway.servers.protection import FleetProtection
-from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.room import Room
-from controlplane.gateway.servers.series_spans import FleetSeries
-from controlplane.gateway.servers.server import KnownServer, contribution_of
-from controlplane.gateway.servers.tenant_hours import TenantHours
+from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
 #: More pods than this in one environment are a mistake or an attack.
@@ -44,6 +39,15 @@ class FleetFull(Exception):
     """There is no room for another pod."""
 
 
+class Absorbed(NamedTuple):
+    """What became of a heartbeat."""
+
+    #: Whether Postgres gets the news at once.
+    urgent: bool
+    #: Whether the heartbeat is about the past, and changes nothing.
+    stale: bool = False
+
+
 class Fleet:
     """Absorbs heartbeats and, once a second, silence. ``dirty`` holds what Postgres does not have yet."""
 
@@ -53,23 +57,15 @@ class Fleet:
         self.dirty: dict[str, KnownServer] = {}
         #: The part of ``dirty`` that is written at once.
         self.urgent: dict[str, KnownServer] = {}
-        self.totals = Totals()
-        self.kept, self.series, self.failed_calls = Kept(), FleetSeries(), FailedCalls()
-        self.tenant_hours = TenantHours()
+        self.size = FleetSize(clock, beat_ms=beat_ms, beats_per_s=beats_per_s)
+        self.sums, self.kept = FleetSums(), Kept()
         self.leased = LeasedKeys(clock)
-        #: Outcomes of locks, and of work that must not be done twice, since this process started.
-        self.primitive_events: Events = Counter()
         self.preservation = SelfPreservation()
         self.protection = FleetProtection(environment, clock.monotonic())
         self.stale_beats = 0
         #: Pods that report a revision that Postgres never made, as of the last look.
         self.unknown_revisions: frozenset[str] = frozenset()
-        #: Time between two heartbeats of a pod: longer in a larger fleet, so that their rate stays bounded.
-        self.next_ms = beat_ms
-        #: Pods that may be spending, over all gateways: the most of the last ten minutes, at least 1.
-        self.live_servers = 1
         self._clock = clock
-        self._beat_ms, self._beats_per_s = beat_ms, beats_per_s
         self.refused_names = RefusedNames()
         self._room = Room()
         #: Pods that were dropped for a new one.
@@ -78,10 +74,6 @@ class Fleet:
         self.primaries = self.primaries_down = 0
         #: Alerts that this gateway sent by itself, and that Postgres does not have.
         self.unhanded = 0
-        self._most = RecentMaximum()
-        #: Live pods seen by this process, and how many of them may be spending.
-        self._here = self._spending_here = 0
-        self._everywhere = self._present_everywhere = 0
         self._swept = clock.monotonic()
 
     def absorb(
@@ -93,46 +85,49 @@ class Fleet:
         token: str = "",
         address: str = "",
         counted: bool = True,
-    ) -> bool:
-        """Take in one heartbeat of a token. Returns whether it is urgent. Stale heartbeats change nothing.
+    ) -> Absorbed:
+        """Take in one heartbeat of a token.
 
         Without ``counted``, requests of another process of that name do not count. Raises ``FleetFull``.
         """
         now = self._clock.monotonic() if now is None else now
         wall = self._clock.wall() if wall is None else wall
-        name, next_s = beat.server, self.next_ms / 1000
+        name, next_s, bounds = beat.server, self.size.next_ms / 1000, self.kept.bounds(token)
         server = self.servers.get(name)
         if server is None:
             server, news = self._add(beat, token, now=now, wall=wall, next_s=next_s), True
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
-            news = self._doubt(server, beat, now, counted=counted, full=self.kept.is_full(token))
+            news = self._doubt(server, beat, now, counted=counted, most=bounds.rivals)
             if not server.may_return(beat):
-                return news
+                return Absorbed(news, stale=True)
         else:
             news = False
         before, last = server.spending, server.beat
-        beat, packed = self.kept.cut(beat, token)
-        self.series.record(beat, packed, now, calls=server.calls)
-        self.failed_calls.record(last, beat, wall, first=server.adopted or server.track.empty)
-        most = self.kept.call_bytes(token)
+        beat, packed, was_cut = cut_to_bounds(beat, bounds)
+        self.sums.record(server, beat, packed, now=now, wall=wall)
         news |= server.take(
-            *(beat, packed), now=now, wall=wall, next_s=next_s, call_bytes=most, events=self.primitive_events
+            *(beat, packed),
+            now=now,
+            wall=wall,
+            next_s=next_s,
+            call_bytes=bounds.call_bytes,
+            events=self.sums.primitive_events,
         )
         server.token, server.address = token, address
-        self.kept.note_calls(cut=server.calls.cut)
+        self.kept.cut_beats += was_cut or server.calls.cut
         self.protection.log.note_load(last, beat, now)
         self._room.leave(server)
         self.kept.note(server, token)
         self._room.take(server)
         if server.spending > before and not beat.leaving:
-            self._note_size(self._here, self._spending_here + server.spending - before)
+            self.size.add(spending=server.spending - before)
             # Other gateways count it too, from its row.
             news = True
         self.dirty[name] = server
         if news:
             self.urgent[name] = server
-        return news
+        return Absorbed(news)
 
     def wait_s(self, name: str, now: float) -> float:
         """Seconds until this pod may send a heartbeat again; 0.0 if it may now."""
@@ -147,7 +142,7 @@ class Fleet:
             self.servers[name] = self.dirty[name] = server
             server.may_have_row = True
             self._room.take(server)
-            self._note_size(self._here + 1, self._spending_here + server.spending)
+            self.size.add(here=1, spending=server.spending)
 
     def overdue(self, now: float) -> list[KnownServer]:
         """Pods whose next heartbeat is overdue."""
@@ -161,9 +156,8 @@ class Fleet:
         """Another gateway hears this pod now, so its silence here means nothing."""
         server = self._remove(name)
         server.handed_over = True
-        self.totals.replace(server.rates, NOTHING)
         # It can be in a batch that is being written.
-        server.rates = NOTHING
+        self.sums.forget(server)
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)
 
@@ -202,17 +196,8 @@ class Fleet:
     def divisor_of(self, name: str, boot: str) -> int:
         """By how much this process divides a limit without Redis."""
         server = self.servers.get(name)
-        return divisor(
-            live=self.live_servers,
-            counted=self._most.counted,
-            everyone=max(self._here, self._present_everywhere),
-            missing=None if server is None else server.missing_for(boot, self._clock.monotonic()),
-        )
-
-    def note_everywhere(self, spending: int, present: int) -> None:
-        """Record how many pods may be spending, and how many there are, over all gateways."""
-        self._everywhere, self._present_everywhere = spending, present
-        self._note_size(self._here, self._spending_here)
+        missing = None if server is None else server.missing_for(boot, self._clock.monotonic())
+        return self.size.divisor(missing)
 
     def sweep(self) -> list[KnownServer]:
         """Update states after silence. Returns the pods whose state changed."""
@@ -229,25 +214,14 @@ class Fleet:
         self._forget_the_gone(others, now)
         self.protection.unready.forget_silent(now)
         here, spending = self._present(others, now)
-        self._note_size(calm + here, calm + spending)
+        self.size.note(calm + here, calm + spending)
         return changed
 
     def refresh_rates(self, servers: Iterable[KnownServer]) -> None:
         """Update the totals with the newest counters of these pods."""
         for server in servers:
-            if server.handed_over:
-                continue
-            heard = server.state in (ServerState.ONLINE, ServerState.LATE)
-            rates = contribution_of(server) if heard else NOTHING
-            if self.kept.is_full(server.kept_for):
-                # Another count for a name that is known takes little memory. A new name takes much.
-                rates = self.totals.known(rates)
-            own_names = self.totals.replace(server.rates, rates)
-            server.rates = rates
-            if own_names != server.own_names:
-                server.own_names = own_names
-                if server.kept:
-                    self.kept.note(server, server.kept_for)
+            if not server.handed_over and self.sums.refresh(server, full=self.kept.is_full(server.kept_for)):
+                self.kept.note(server, server.kept_for)
 
     def uncounted(self) -> int:
         """Pods that are present but in no rate yet: heard less than twice since this process started."""
@@ -270,7 +244,7 @@ class Fleet:
         self.servers[beat.server] = server
         # A process that only leaves spends nothing: `fuseboard doctor`, or a pod without a row.
         if not beat.leaving:
-            self._note_size(self._here + 1, self._spending_here)
+            self.size.add(here=1)
         return server
 
     def _make_room(self, token: str, wall: float) -> None:
@@ -357,19 +331,17 @@ class Fleet:
         for server in self.servers.values():
             server.seen = min(now, server.seen + asleep)
 
-    def _doubt(
-        self, server: KnownServer, beat: SyncRequest, now: float, *, counted: bool, full: bool
-    ) -> bool:
+    def _doubt(self, server: KnownServer, beat: SyncRequest, now: float, *, counted: bool, most: int) -> bool:
         """Handle a stale heartbeat. Returns whether it shows that two processes have one name."""
         if beat.boot == server.beat.boot:
             return False
         rivals, spending = server.rivals, server.spending
-        server.record_rival(beat, now, counted=counted, most=SPARSE_RIVALS if full else MAX_RIVALS)
+        server.record_rival(beat, now, counted=counted, most=most)
         self.kept.note(server, server.kept_for)
         if (server.rivals, server.spending) == (rivals, spending):
             return False
         if server.spending > spending:
-            self._note_size(self._here, self._spending_here + server.spending - spending)
+            self.size.add(spending=server.spending - spending)
         self.dirty[beat.server] = self.urgent[beat.server] = server
         if server.rivals != rivals:
             log.warning(
@@ -390,12 +362,6 @@ class Fleet:
                 here += 1 + server.rivals
                 spending += server.spending
         return here, spending
-
-    def _note_size(self, here: int, spending: int) -> None:
-        """This process knows ``here`` pods, of which ``spending`` may be spending."""
-        self._here, self._spending_here = here, spending
-        self.live_servers = self._most.add(self._clock.monotonic(), max(spending, self._everywhere))
-        self.next_ms = min(600_000, max(self._beat_ms, here * 1000 // self._beats_per_s))
 
 
 def _silent(servers: list[KnownServer], now: float) -> tuple[int, list[tuple[KnownServer, ServerState]]]:

@@ -5,12 +5,13 @@ hundred pods could fill the memory of the process. A pod over a bound is still p
 configuration, its mode, and its totals; ``fuseboard.contract.heartbeat_size`` says what is cut first.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import msgpack
 from msgspec.structs import replace
 
 from controlplane.gateway.servers import calls
+from controlplane.gateway.servers.duplicates import MAX_RIVALS, SPARSE_RIVALS
 from controlplane.gateway.servers.primitive_track import NAMED_BYTES
 from fuseboard.contract.heartbeat_size import cut_to, keep_breakers, keep_named_locks
 from fuseboard.contract.sync import SyncRequest
@@ -18,17 +19,31 @@ from fuseboard.contract.sync import SyncRequest
 if TYPE_CHECKING:
     from controlplane.gateway.servers.server import KnownServer
 
-#: Counters of one heartbeat that are kept, packed. A pod of an ordinary service needs 1 to 4 KB.
-POINT_BYTES = 16_384
-#: Bytes while its token or its environment keeps too much: hardly more than the totals.
-SPARSE_POINT_BYTES = 256
-#: Breakers of one pod that are kept.
-MAX_BREAKERS = 500
-SPARSE_BREAKERS = 4
-#: In an environment that keeps this many percent of its bound, a pod keeps one breaker, no cause of its
-#: pressure, and nothing of what protects its calls. So 50,000 pods fit into the container of the gateway.
+
+class Bounds(NamedTuple):
+    """What is kept of one pod."""
+
+    #: Counters of one heartbeat, packed.
+    point_bytes: int
+    #: Of what protects its calls, packed.
+    call_bytes: int
+    breakers: int
+    #: Other processes under its name.
+    rivals: int
+    #: Whether it keeps failed calls, and names of locks.
+    details: bool = False
+    #: Whether it keeps the cause of its pressure.
+    cause: bool = True
+
+
+#: A pod of an ordinary service needs 1 to 4 KB of counters.
+ORDINARY = Bounds(16_384, calls.POINT_BYTES, breakers=500, rivals=MAX_RIVALS, details=True)
+#: While its token or its environment keeps too much: hardly more than the totals.
+SPARSE = Bounds(256, calls.SPARSE_POINT_BYTES, breakers=4, rivals=SPARSE_RIVALS)
+#: In an environment that keeps this many percent of its bound. So 50,000 pods fit into the container of the
+#: gateway.
 CROWDED_PERCENT = 125
-CROWDED_BREAKERS = 1
+CROWDED = SPARSE._replace(call_bytes=0, breakers=1, cause=False)
 
 #: Bounds of the pods of one token, and of one environment. Both are estimates of memory.
 TOKEN_BYTES = 96 * 1024 * 1024
@@ -55,50 +70,15 @@ class Kept:
         self.bytes = 0
         #: Heartbeats of which something was left out, by the pod that sent it or here.
         self.cut_beats = 0
-        self._was_cut = False
         self._by_token: dict[str, int] = {}
         self._token_bytes = token_bytes
         self._environment_bytes = environment_bytes
 
-    def cut(self, beat: SyncRequest, token: str) -> tuple[SyncRequest, bytes]:
-        """The part of a heartbeat that is kept, and its counters, packed."""
-        most, breakers = POINT_BYTES, MAX_BREAKERS
-        was_cut = beat.cut > 0
-        if self.is_full(token):
-            most, breakers = SPARSE_POINT_BYTES, SPARSE_BREAKERS
-        if self.is_crowded:
-            breakers = CROWDED_BREAKERS
-            if beat.load is not None and beat.load.cause:
-                beat, was_cut = replace(beat, load=replace(beat.load, cause="")), True
-        packed = _pack(beat.counters)
-        if len(packed) > most:
-            # Only the counters are in these bytes: to leave out anything else would not make them fewer.
-            counters = replace(beat, want=(), protection=(), breakers=(), failures=(), primitives=None)
-            counters, packed = cut_to(counters, most, lambda cut: _pack(cut.counters))
-            beat, was_cut = replace(beat, want=(), counters=counters.counters, cut=counters.cut), True
-        if most == SPARSE_POINT_BYTES and beat.failures:
-            beat, was_cut = replace(beat, failures=(), cut=beat.cut + len(beat.failures)), True
-        if most == SPARSE_POINT_BYTES and beat.primitives is not None and beat.primitives.held:
-            beat, was_cut = keep_named_locks(beat, 0), True
-        if len(beat.breakers) > breakers:
-            beat, was_cut = keep_breakers(beat, breakers), True
-        self.cut_beats += was_cut
-        self._was_cut = was_cut
-        return beat, packed
-
-    def note_calls(self, *, cut: bool) -> None:
-        """Whether the part about calls of the heartbeat that was cut last was too long, too."""
-        self.cut_beats += cut and not self._was_cut
-
-    def call_bytes(self, token: str) -> int:
-        """How much is kept of what protects the calls of one heartbeat."""
-        if self.is_crowded:
-            return 0
-        return calls.SPARSE_POINT_BYTES if self.is_full(token) else calls.POINT_BYTES
-
-    @property
-    def is_crowded(self) -> bool:
-        return self.bytes * 100 > CROWDED_PERCENT * self._environment_bytes
+    def bounds(self, token: str) -> Bounds:
+        """What a pod of this token may keep now."""
+        if not self.is_full(token):
+            return ORDINARY
+        return CROWDED if self.bytes * 100 > CROWDED_PERCENT * self._environment_bytes else SPARSE
 
     def is_full(self, token: str) -> bool:
         return self.bytes > self._environment_bytes or self._by_token.get(token, 0) > self._token_bytes
@@ -132,3 +112,23 @@ class Kept:
             self._by_token[token] = left
         else:
             self._by_token.pop(token, None)
+
+
+def cut_to_bounds(beat: SyncRequest, bounds: Bounds) -> tuple[SyncRequest, bytes, bool]:
+    """The part of a heartbeat that is kept, its counters, packed, and whether something was left out."""
+    was_cut = beat.cut > 0
+    if not bounds.cause and beat.load is not None and beat.load.cause:
+        beat, was_cut = replace(beat, load=replace(beat.load, cause="")), True
+    packed = _pack(beat.counters)
+    if len(packed) > bounds.point_bytes:
+        # Only the counters are in these bytes: to leave out anything else would not make them fewer.
+        counters = replace(beat, want=(), protection=(), breakers=(), failures=(), primitives=None)
+        counters, packed = cut_to(counters, bounds.point_bytes, lambda cut: _pack(cut.counters))
+        beat, was_cut = replace(beat, want=(), counters=counters.counters, cut=counters.cut), True
+    if not bounds.details and beat.failures:
+        beat, was_cut = replace(beat, failures=(), cut=beat.cut + len(beat.failures)), True
+    if not bounds.details and beat.primitives is not None and beat.primitives.held:
+        beat, was_cut = keep_named_locks(beat, 0), True
+    if len(beat.breakers) > bounds.breakers:
+        beat, was_cut = keep_breakers(beat, bounds.breakers), True
+    return beat, packed, was_cut

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.servers.calls import POINT_BYTES, CallTrack
-from controlplane.gateway.servers.divisors import CountedLately
 from controlplane.gateway.servers.duplicates import Duplicates
+from controlplane.gateway.servers.fleet_size import CountedLately
 from controlplane.gateway.servers.liveness import lease_of, state_after
 from controlplane.gateway.servers.primitive_track import Events, PrimitiveTrack
 from controlplane.gateway.servers.rates import NOTHING, Contribution, Track

@@ -46,7 +46,7 @@ async def test_a_tenant_that_asks_again_has_figures_again(setting, database, ada
     wanted = {"environment": "production", "kind": "tenant", "value": "acme", "actor": ada}
     await sync_to_async(erase)(**wanted, reason="privacy request 12")
     await obey(gateway, database)
-    series = gateway.fleet("production").series
+    series = gateway.fleet("production").sums.series
     assert not any(thing[1] == "acme" for span in series.spans.values() for thing in span.counted)
     await writer.finish()
     # What was in memory is written without it.

@@ -137,7 +137,7 @@ class Crowd:
             dirty.put_back_rows()
         now, wall = self._clock.monotonic(), self._clock.wall()
         known = len(fleet.servers)
-        for _ in fleet.series.collect(now, wall, known=known, present=lambda: fleet.servers):
+        for _ in fleet.sums.series.collect(now, wall, known=known, present=lambda: fleet.servers):
             pass
 
     async def leave(self, pods: int) -> None:
@@ -159,15 +159,15 @@ class Crowd:
             "pods": fleet.servers,
             "waiting rows": fleet.dirty,
             "urgent rows": fleet.urgent,
-            "totals": fleet.totals.milli,
+            "totals": fleet.sums.totals.milli,
             "services with unready pods": fleet.protection.unready._by_service,
             "services": fleet.protection.unready._pods,
             "retry caps": fleet.protection.caps.caps,
             "logged caps": fleet.protection.log._capped,
-            "series of pods": fleet.series._pods,
-            "pieces": fleet.series._ended,
-            "things of spans": [t for s in fleet.series.spans.values() for t in s.counted if t[1]],
-            "names of spans": [n for span in fleet.series.spans.values() for n in span.heard_names],
+            "series of pods": fleet.sums.series._pods,
+            "pieces": fleet.sums.series._ended,
+            "things of spans": [t for s in fleet.sums.series.spans.values() for t in s.counted if t[1]],
+            "names of spans": [n for span in fleet.sums.series.spans.values() for n in span.heard_names],
             "tokens": fleet.kept._by_token,
             "room": fleet._room._by_token,
             "samples": self.gateway.coordination.refusals.log._by_pod,

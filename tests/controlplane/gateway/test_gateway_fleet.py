@@ -67,13 +67,13 @@ def test_a_silent_pod_passes_through_the_states_and_a_heartbeat_brings_it_back(f
         if seen[-1] is not states(fleet)["pod-1"]:
             seen.append(states(fleet)["pod-1"])
     assert seen == [ONLINE, LATE, UNKNOWN, OFFLINE]
-    assert fleet.absorb(beat())
+    assert fleet.absorb(beat()).urgent
     assert states(fleet) == {"pod-1": ONLINE}
 
 
 def test_a_pod_that_leaves_is_gone_at_once_and_an_overtaken_heartbeat_does_not_revive_it(fleet, clock):
     fleet.absorb(beat(sequence=10))
-    assert fleet.absorb(beat(sequence=12, leaving=True))
+    assert fleet.absorb(beat(sequence=12, leaving=True)).urgent
     fleet.absorb(beat(sequence=11))
     assert states(fleet) == {"pod-1": GONE}
     assert fleet.servers["pod-1"].left_wall == NOON + clock.now
@@ -86,7 +86,7 @@ def test_a_pod_that_leaves_is_gone_at_once_and_an_overtaken_heartbeat_does_not_r
 def test_replayed_and_overtaken_heartbeats_change_nothing(fleet, clock, sequence):
     fleet.absorb(beat(sequence=5, mode=Mode.LOCAL))
     clock.turn(1.0)
-    assert not fleet.absorb(beat(sequence=sequence, mode=Mode.SHARED))
+    assert not fleet.absorb(beat(sequence=sequence, mode=Mode.SHARED)).urgent
     assert fleet.servers["pod-1"].beat.mode is Mode.LOCAL
     assert fleet.servers["pod-1"].seen == 1_000.0
     assert fleet.stale_beats == 1
@@ -94,17 +94,17 @@ def test_replayed_and_overtaken_heartbeats_change_nothing(fleet, clock, sequence
 
 def test_a_late_heartbeat_of_the_previous_process_is_ignored(fleet, clock):
     fleet.absorb(beat(boot="boot-old1", sequence=100))
-    assert fleet.absorb(beat(boot="boot-new1", sequence=1, up_ms=200))
-    assert not fleet.absorb(beat(boot="boot-old1", sequence=101))
+    assert fleet.absorb(beat(boot="boot-new1", sequence=1, up_ms=200)).urgent
+    assert not fleet.absorb(beat(boot="boot-old1", sequence=101)).urgent
     assert fleet.servers["pod-1"].beat.boot == "boot-new1"
 
 
 def test_of_two_processes_with_one_name_the_younger_counts_until_it_falls_silent(fleet, clock):
     fleet.absorb(beat(boot="younger-1", up_ms=10_000))
-    assert not fleet.absorb(beat(boot="older-001", up_ms=90_000))
+    assert not fleet.absorb(beat(boot="older-001", up_ms=90_000)).urgent
     sweep_for(fleet, clock, 18)
     assert states(fleet)["pod-1"] is UNKNOWN
-    assert fleet.absorb(beat(boot="older-001", up_ms=108_000))
+    assert fleet.absorb(beat(boot="older-001", up_ms=108_000)).urgent
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_of_two_processes_with_one_name_the_younger_counts_until_it_falls_silent
 )
 def test_changes_of_state_are_urgent(fleet, news):
     calm = {"breakers": (BreakerView(dependency="llm", for_ms=5, window_calls=1),)}
-    assert fleet.absorb(beat(**calm))
+    assert fleet.absorb(beat(**calm)).urgent
     fleet.urgent.clear()
     older = {"breakers": (BreakerView(dependency="llm", for_ms=9_000, window_calls=7),)}
-    assert not fleet.absorb(beat(**older))
+    assert not fleet.absorb(beat(**older)).urgent
     assert fleet.urgent == {}
-    assert fleet.absorb(beat(**{**calm, **news}))
+    assert fleet.absorb(beat(**{**calm, **news})).urgent
     assert set(fleet.urgent) == {"pod-1"}
 
 
@@ -135,7 +135,7 @@ def test_a_fleet_that_falls_silent_at_once_becomes_unknown_but_not_offline(fleet
     sweep_for(fleet, clock, 120)
     assert set(states(fleet).values()) == {UNKNOWN}
     assert fleet.preservation.frozen
-    assert fleet.live_servers == 20
+    assert fleet.size.live_servers == 20
 
 
 def test_expiry_resumes_when_the_fleet_is_heard_again(fleet, clock):
@@ -198,27 +198,27 @@ def test_after_a_suspended_gateway_resumes_every_pod_gets_that_time(fleet, clock
 
 def test_heartbeats_are_less_frequent_in_a_larger_fleet(clock):
     fleet = Fleet("production", clock, beat_ms=1_000, beats_per_s=20)
-    assert fleet.next_ms == 1_000
+    assert fleet.size.next_ms == 1_000
     for n in range(100):
         fleet.absorb(beat(f"pod-{n}"))
-    assert fleet.next_ms == 5_000
+    assert fleet.size.next_ms == 5_000
 
 
 def test_live_servers_are_the_most_of_the_last_ten_minutes_and_at_least_one(fleet, clock):
-    assert fleet.live_servers == 1
+    assert fleet.size.live_servers == 1
     for n in range(5):
         fleet.absorb(beat(f"pod-{n}"))
     for n in range(4):
         fleet.absorb(beat(f"pod-{n}", leaving=True))
-    assert fleet.live_servers == 5
+    assert fleet.size.live_servers == 5
     for _ in range(590):
         fleet.absorb(beat("pod-4"))
         sweep_for(fleet, clock, 1)
-    assert fleet.live_servers == 5
+    assert fleet.size.live_servers == 5
     for _ in range(30):
         fleet.absorb(beat("pod-4"))
         sweep_for(fleet, clock, 1)
-    assert fleet.live_servers == 1
+    assert fleet.size.live_servers == 1
 
 
 def test_a_process_that_only_leaves_does_not_count_as_live(fleet, clock):
@@ -228,7 +228,7 @@ def test_a_process_that_only_leaves_does_not_count_as_live(fleet, clock):
     for n in range(5):
         fleet.absorb(beat(f"doctor-{n}", leaving=True))
         sweep_for(fleet, clock, 1)
-    assert fleet.live_servers == 3
+    assert fleet.size.live_servers == 3
 
 
 def test_a_recent_maximum_of_nothing_is_one():

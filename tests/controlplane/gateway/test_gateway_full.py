@@ -29,7 +29,7 @@ def counted(fleet: Fleet, clock: TurnedClock, name: str) -> None:
         fleet.absorb(beat(name, counters=Counters(unknown_tenants=1_000 * number)))
         clock.turn(3.0)
     fleet.refresh_rates(fleet.dirty.values())
-    assert fleet.totals.milli["unknown_tenants", ""] > 0
+    assert fleet.sums.totals.milli["unknown_tenants", ""] > 0
 
 
 def test_a_full_fleet_makes_room_for_a_new_pod_and_drops_no_pod_that_counted_a_request(
@@ -52,17 +52,17 @@ def test_a_full_fleet_makes_room_for_a_new_pod_and_drops_no_pod_that_counted_a_r
 def test_what_a_dropped_pod_counted_is_subtracted_once(fleet: Fleet, clock: TurnedClock) -> None:
     counted(fleet, clock, "invented-0")
     counted(fleet, clock, "invented-1")
-    alone = fleet.totals.milli["unknown_tenants", ""] // 2
+    alone = fleet.sums.totals.milli["unknown_tenants", ""] // 2
     fleet.servers["invented-0"].may_have_row = True
     for n in range(9):
         fleet.absorb(beat(f"shop-{n}"))
     assert fleet.dropped == 1
     for _ in range(2):
         fleet.refresh_rates(fleet.dirty.values())
-        assert fleet.totals.milli["unknown_tenants", ""] == alone
+        assert fleet.sums.totals.milli["unknown_tenants", ""] == alone
     fleet.absorb(beat("shop-9"))
     fleet.refresh_rates(fleet.dirty.values())
-    assert ("unknown_tenants", "") not in fleet.totals.milli
+    assert ("unknown_tenants", "") not in fleet.sums.totals.milli
 
 
 async def test_a_pod_that_is_handed_over_while_it_is_written_is_subtracted_once() -> None:
@@ -75,7 +75,7 @@ async def test_a_pod_that_is_handed_over_while_it_is_written_is_subtracted_once(
     fleet.absorb(beat("shop-1", counters=Counters(unknown_tenants=50_000)))
     fleet.hand_over("shop-1")
     await flusher._rows(batch)
-    assert fleet.totals.milli == {}
+    assert fleet.sums.totals.milli == {}
 
 
 def test_the_row_of_a_dropped_pod_does_not_stay_online_and_little_is_kept_of_it(

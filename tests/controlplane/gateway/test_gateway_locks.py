@@ -53,7 +53,7 @@ def test_a_restarted_process_counts_from_zero(fleet: Fleet, clock: TurnedClock) 
     clock.turn(5)
     fleet.absorb(beat(boot="boot-0002", up_ms=1_000, primitives=locks(acquired=2)))
     assert row(fleet) == {"locks": {"acquired": 2}}
-    assert fleet.primitive_events["locks", "acquired"] == 7
+    assert fleet.sums.primitive_events["locks", "acquired"] == 7
 
 
 def test_a_row_says_since_when_locks_are_held(fleet: Fleet, clock: TurnedClock) -> None:

@@ -84,12 +84,12 @@ def test_finding_5_one_pod_keeps_a_bounded_part_of_its_heartbeats(fleet: Fleet, 
     send(fleet, clock, 1, token="sel1")
     server = fleet.servers["sel1-0"]
     assert 5 <= len(server.track._points) <= 6
-    assert server.track.size <= 6 * kept.POINT_BYTES
+    assert server.track.size <= 6 * kept.ORDINARY.point_bytes
     # What matters most is still there.
     assert server.track.newest.requests == 6
     assert server.track.newest.dependencies
     assert fleet.kept.cut_beats == 6
-    assert fleet.totals.milli["requests", ""] > 0
+    assert fleet.sums.totals.milli["requests", ""] > 0
 
 
 def test_wanted_tenants_are_answered_and_not_kept(fleet: Fleet):
@@ -123,7 +123,7 @@ def test_what_was_left_out_before_is_no_sudden_traffic(fleet: Fleet, clock: Turn
         clock.turn(2.0)
         fleet.absorb(large("pod-1", number=number), token="sel1")
     fleet.refresh_rates(fleet.servers.values())
-    assert max(fleet.totals.milli.values()) < 10_000
+    assert max(fleet.sums.totals.milli.values()) < 10_000
 
 
 def test_what_a_pod_kept_is_free_again_when_it_is_forgotten(fleet: Fleet, clock: TurnedClock):
@@ -152,18 +152,18 @@ def test_finding_5_a_full_token_brings_no_new_names_into_the_figures(fleet: Flee
     """A heartbeat of a kilobyte brought 30 tenants, of which each took more memory than the heartbeat."""
     fleet.kept = Kept(token_bytes=4_000_000, environment_bytes=6_000_000)
     invent(fleet, clock, "greedy", 500)
-    names = len(fleet.totals.milli)
+    names = len(fleet.sums.totals.milli)
     assert 1_000 < names < 10_000
     assert fleet.kept.is_full("greedy")
     # All of them still count for names that are known.
-    assert fleet.totals.milli["tenant_requests", "same"] == 500 * 5_000
-    assert fleet.totals.milli["requests", ""] == 500 * 20_000
+    assert fleet.sums.totals.milli["tenant_requests", "same"] == 500 * 5_000
+    assert fleet.sums.totals.milli["requests", ""] == 500 * 20_000
     # The next token is not affected by the first one.
     invent(fleet, clock, "modest", 10)
-    assert len(fleet.totals.milli) == names + 300
+    assert len(fleet.sums.totals.milli) == names + 300
     for name in tuple(fleet.servers):
         fleet.hand_over(name)
-    assert fleet.totals.milli == {}
+    assert fleet.sums.totals.milli == {}
     assert fleet.kept.bytes == 0
 
 
@@ -174,7 +174,7 @@ def test_open_breakers_are_kept_in_a_full_environment(fleet: Fleet):
     opened = BreakerView(dependency="opened", state=BreakerState.OPEN)
     fleet.absorb(beat("pod-1", breakers=(*closed, opened)), token="sel1")
     assert opened in fleet.servers["pod-1"].beat.breakers
-    assert len(fleet.servers["pod-1"].beat.breakers) == kept.SPARSE_BREAKERS
+    assert len(fleet.servers["pod-1"].beat.breakers) == kept.SPARSE.breakers
 
 
 def test_open_breakers_are_kept_although_the_totals_alone_are_too_long(fleet: Fleet):
@@ -189,7 +189,7 @@ def test_open_breakers_are_kept_although_the_totals_alone_are_too_long(fleet: Fl
     opened = BreakerView(dependency="opened", state=BreakerState.OPEN)
     fleet.absorb(beat("pod-1", counters=counters, breakers=(opened,)), token="sel1")
     server = fleet.servers["pod-1"]
-    assert server.track.newest_size > kept.SPARSE_POINT_BYTES
+    assert server.track.newest_size > kept.SPARSE.point_bytes
     assert server.beat.breakers == (opened,)
 
 
@@ -240,7 +240,7 @@ def test_a_crowded_environment_keeps_hardly_more_than_the_totals_of_a_pod(fleet:
     fleet.absorb(small("pod-1"), token="sel1")
     fleet.absorb(small("pod-2"), token="sel1")
     server = fleet.servers["pod-2"]
-    assert len(server.beat.breakers) == kept.CROWDED_BREAKERS
+    assert len(server.beat.breakers) == kept.CROWDED.breakers
     assert server.beat.load is not None
     assert (server.beat.load.cause, server.beat.load.level) == ("", LoadLevel.SHED_HARD)
     assert server.calls.size <= 1

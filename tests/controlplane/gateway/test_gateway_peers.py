@@ -21,13 +21,13 @@ def fleet(clock):
 
 def test_live_servers_are_those_of_every_gateway(fleet):
     fleet.absorb(beat("pod-1"))
-    assert fleet.live_servers == 1
-    fleet.note_everywhere(7, 7)
-    assert fleet.live_servers == 7
+    assert fleet.size.live_servers == 1
+    fleet.size.note_everywhere(7, 7)
+    assert fleet.size.live_servers == 7
     # The pace depends on what this process has to take, not on what the others do.
-    assert fleet.next_ms == 5_000
+    assert fleet.size.next_ms == 5_000
     fleet.absorb(beat("pod-2"))
-    assert fleet.live_servers == 7
+    assert fleet.size.live_servers == 7
 
 
 def test_a_server_silent_for_an_hour_is_no_longer_counted(fleet, clock):
@@ -43,9 +43,9 @@ def test_a_server_silent_for_an_hour_is_no_longer_counted(fleet, clock):
 
     hear_only_one(3_590)
     assert fleet.servers["pod-2"].state is ServerState.OFFLINE
-    assert fleet.live_servers == 2
+    assert fleet.size.live_servers == 2
     hear_only_one(700)  # the most of the last ten minutes has to pass as well
-    assert fleet.live_servers == 1
+    assert fleet.size.live_servers == 1
 
 
 def test_a_server_heard_elsewhere_is_handed_over_with_its_rates(fleet, clock):
@@ -53,12 +53,12 @@ def test_a_server_heard_elsewhere_is_handed_over_with_its_rates(fleet, clock):
     clock.turn(5.0)
     fleet.absorb(beat("pod-1", counters=Counters(requests=500)))
     fleet.refresh_rates(fleet.servers.values())
-    assert fleet.totals.milli
+    assert fleet.sums.totals.milli
     assert fleet.overdue(clock.now) == []
     clock.turn(6.0)
     assert [server.beat.server for server in fleet.overdue(clock.now)] == ["pod-1"]
     fleet.hand_over("pod-1")
-    assert (fleet.servers, fleet.dirty, fleet.urgent, fleet.totals.milli) == ({}, {}, {}, {})
+    assert (fleet.servers, fleet.dirty, fleet.urgent, fleet.sums.totals.milli) == ({}, {}, {}, {})
 
 
 def test_a_balancer_that_moves_all_pods_freezes_nothing(fleet, clock):
@@ -86,7 +86,7 @@ def test_two_processes_with_one_name_are_reported_and_counted_and_neither_distur
     assert fleet.servers["pod-1"].rivals == 0  # a process that was replaced may have had beats under way
     take_turns(fleet, clock, 3)
     server = fleet.servers["pod-1"]
-    assert (server.beat.boot, server.rivals, fleet.live_servers) == ("younger-1", 1, 2)
+    assert (server.beat.boot, server.rivals, fleet.size.live_servers) == ("younger-1", 1, 2)
     assert row_of(server, "gateway-1").rivals == 1
     assert "pod-1" in fleet.urgent
 
@@ -108,4 +108,4 @@ def test_a_restart_leaves_no_duplicate_behind(fleet, clock):
         clock.turn(5.0)
         fleet.absorb(beat("pod-1", boot="boot-new1"))
         fleet.sweep()
-    assert (fleet.servers["pod-1"].rivals, fleet.live_servers) == (0, 1)
+    assert (fleet.servers["pod-1"].rivals, fleet.size.live_servers) == (0, 1)

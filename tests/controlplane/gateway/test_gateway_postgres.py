@@ -147,7 +147,7 @@ async def test_a_restarted_gateway_remembers_its_pods(gateway, database):
     try:
         await eventually(lambda: again.ready)
         fleet = again.fleet("production")
-        assert fleet.live_servers == 3
+        assert fleet.size.live_servers == 3
         assert {server.beat.mode for server in fleet.servers.values()} == {Mode.LOCAL}
         assert all(server.state == "online" for server in fleet.servers.values())
         assert figures_of(fleet)["uncounted"] == 3

@@ -36,7 +36,7 @@ async def test_a_token_brings_a_bounded_number_of_processes_with_requests_under_
                 assert answer.status_code == 200
         fleet.sweep()
     # 10 at once, and 1 per 6 s.
-    assert 5 + 10 <= fleet.live_servers <= 5 + 10 + 4
+    assert 5 + 10 <= fleet.size.live_servers <= 5 + 10 + 4
     assert sum(known(fleet, name).rivals for name in names) == 80
 
 
@@ -70,7 +70,7 @@ def test_a_process_adds_itself_until_it_is_counted_and_no_idle_pod(clock: Turned
     divisors = []
     for turn in range(4):
         fleet.absorb(beat("shop-1", boot="older-001", up_ms=10**7))
-        divisors.append((fleet.live_servers, fleet.divisor_of("shop-1", "older-001")))
+        divisors.append((fleet.size.live_servers, fleet.divisor_of("shop-1", "older-001")))
         clock.turn(5.0)
         fleet.absorb(beat("shop-1", boot="younger-1", up_ms=1_000 + 5_000 * turn))
         fleet.sweep()

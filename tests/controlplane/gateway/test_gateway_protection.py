@@ -58,7 +58,7 @@ def part(
     found = fleet.protection.part(
         request,
         servers=fleet.servers,
-        milli=fleet.totals.milli,
+        milli=fleet.sums.totals.milli,
         factors={"llm": factor},
         protected=frozenset(("llm",)),
         retries_per_s=retries_per_s,
@@ -206,7 +206,7 @@ def test_slots_retries_and_fallbacks_are_summed_over_pods(fleet: Fleet, clock: T
         clock.turn(1.0)
         fleet.sweep()
     fleet.refresh_rates(fleet.servers.values())
-    assert fleet.totals.milli == {}
+    assert fleet.sums.totals.milli == {}
 
 
 def test_latencies_queues_and_lost_slots_are_shown_for_the_fleet(fleet: Fleet, clock: TurnedClock):
@@ -272,8 +272,8 @@ def test_the_row_shows_what_the_pod_reports(fleet: Fleet, clock: TurnedClock):
 
     fleet.absorb(beat(load=load(10)))
     clock.turn(5.0)
-    assert not fleet.absorb(beat(load=load(60)))
-    assert fleet.absorb(beat(load=load(60, LoadLevel.SHED))), "a level that changed is urgent"
+    assert not fleet.absorb(beat(load=load(60))).urgent
+    assert fleet.absorb(beat(load=load(60, LoadLevel.SHED))).urgent, "a level that changed is urgent"
     row = row_of(fleet.servers["pod-1"]).load
     assert (row["pressure"], row["level"], row["cause"], row["waiting"]) == (820, "shed", "94 calls wait", 94)
     clock.turn(5.0)

@@ -100,14 +100,14 @@ def test_a_silent_server_no_longer_adds_to_the_rates(fleet, clock):
         clock.turn(1.0)
         fleet.sweep()
     assert figures(fleet)["requests_per_s"] == 0.0
-    assert fleet.totals.milli == {}
+    assert fleet.sums.totals.milli == {}
 
 
 def leave(fleet, *names):
     for name in names:
         fleet.absorb(beat(name, leaving=True))
         figures(fleet)
-    assert fleet.totals.milli == {}
+    assert fleet.sums.totals.milli == {}
 
 
 def test_two_pods_that_hardly_count_end_without_an_error(fleet, clock):

@@ -209,12 +209,12 @@ def test_a_free_place_goes_to_the_pod_that_asked_for_longest(fleet: Fleet, clock
 def test_a_lease_lasts_for_three_heartbeats(fleet: Fleet, clock: TurnedClock) -> None:
     """In a very large fleet, heartbeats are far apart, and each lease ended before it was renewed."""
     pods(fleet, clock, 4)
-    fleet.next_ms = 25_000
+    fleet.size.next_ms = 25_000
     assert lease(fleet, "pod-0") == 75_000
     clock.turn(25.0)
     assert lease(fleet, "pod-0", UNREADY) == 75_000
     assert not lease(fleet, "pod-1")
-    fleet.next_ms = 600_000
+    fleet.size.next_ms = 600_000
     assert lease(fleet, "pod-0", UNREADY) == 600_000
 
 

@@ -36,16 +36,16 @@ def test_pods_that_never_counted_a_request_divide_no_share(fleet: Fleet, clock: 
     for n in range(400):
         fleet.absorb(beat(f"invented-{n}", counters=NOTHING))
     fleet.sweep()
-    assert fleet.live_servers == 3
+    assert fleet.size.live_servers == 3
     # Their heartbeats still cost time, so the pace of all pods depends on them.
     crowded = Fleet("production", clock, beat_ms=5, beats_per_s=2)
     for n in range(400):
         crowded.absorb(beat(f"invented-{n}", counters=NOTHING))
-    assert crowded.next_ms == 200_000
+    assert crowded.size.next_ms == 200_000
     # A pod without a request divides by all pods, so that an idle fleet that begins adds up to a limit.
     assert fleet.divisor_of("shop-1", "boot-0001") == 3
     assert fleet.divisor_of("invented-7", "boot-0001") == 403
-    fleet.note_everywhere(5, 900)
+    fleet.size.note_everywhere(5, 900)
     assert fleet.divisor_of("shop-1", "boot-0001") == 5
     assert fleet.divisor_of("invented-7", "boot-0001") == 900
 
@@ -61,15 +61,15 @@ def test_pods_that_never_counted_a_request_divide_no_share(fleet: Fleet, clock: 
 def test_a_pod_counts_from_the_heartbeat_with_its_first_request(fleet: Fleet, counted: Counters) -> None:
     fleet.absorb(beat("shop-1"))
     fleet.absorb(beat("shop-2", counters=NOTHING))
-    assert (fleet.live_servers, row_of(fleet.servers["shop-2"]).spending) == (1, 0)
+    assert (fleet.size.live_servers, row_of(fleet.servers["shop-2"]).spending) == (1, 0)
     # At once, also at the other gateways: its row is urgent.
     fleet.urgent.clear()
-    assert fleet.absorb(beat("shop-2", counters=counted))
-    assert (fleet.live_servers, row_of(fleet.servers["shop-2"]).spending) == (2, 1)
+    assert fleet.absorb(beat("shop-2", counters=counted)).urgent
+    assert (fleet.size.live_servers, row_of(fleet.servers["shop-2"]).spending) == (2, 1)
     # It stays one while it restarts.
     fleet.absorb(beat("shop-2", boot="boot-0002", up_ms=100, counters=NOTHING))
     fleet.sweep()
-    assert fleet.live_servers == 2
+    assert fleet.size.live_servers == 2
 
 
 def test_processes_invented_under_a_real_name_divide_no_share(fleet: Fleet, clock: TurnedClock) -> None:
@@ -81,7 +81,7 @@ def test_processes_invented_under_a_real_name_divide_no_share(fleet: Fleet, cloc
             fleet.absorb(beat("shop-1", boot=f"invented-{n}", up_ms=10**9, counters=NOTHING))
         fleet.sweep()
     assert fleet.servers["shop-1"].rivals == 10
-    assert fleet.live_servers == 1
+    assert fleet.size.live_servers == 1
 
 
 def test_a_pod_whose_name_was_taken_divides_by_no_invented_pod(fleet: Fleet, clock: TurnedClock) -> None:
@@ -254,7 +254,7 @@ def test_a_process_that_takes_a_name_and_signs_off_shrinks_no_share(fleet: Fleet
         elif turn == 6:
             fleet.absorb(beat("shop-1", boot="invented-1", up_ms=30_000, leaving=True, counters=NOTHING))
         fleet.sweep()
-        assert (fleet.servers["shop-1"].spending, fleet.live_servers) == (1, 2)
+        assert (fleet.servers["shop-1"].spending, fleet.size.live_servers) == (1, 2)
         assert fleet.divisor_of("shop-1", "boot-0001") == fleet.divisor_of("shop-2", "boot-0001") == 2
     assert fleet.servers["shop-1"].beat.boot == "boot-0001"
 
@@ -270,7 +270,7 @@ def test_a_process_that_spends_under_the_name_of_an_idle_one_is_counted(
         fleet.absorb(beat("shop-2", boot="older-001", up_ms=10**7))
         fleet.sweep()
     assert fleet.servers["shop-2"].beat.boot == "idle-0001"
-    assert (fleet.servers["shop-2"].spending, fleet.live_servers) == (1, 2)
+    assert (fleet.servers["shop-2"].spending, fleet.size.live_servers) == (1, 2)
     assert fleet.divisor_of("shop-1", "boot-0001") == fleet.divisor_of("shop-2", "older-001") == 2
     # The idle one is not counted, so it begins with a smaller share.
     assert fleet.divisor_of("shop-2", "idle-0001") == 3
@@ -286,7 +286,7 @@ def test_a_process_with_requests_is_counted_although_others_filled_its_name(
             fleet.absorb(beat("shop-1", boot=f"invented-{n}", up_ms=10**9, counters=NOTHING))
         fleet.absorb(beat("shop-1", boot="older-001", up_ms=10**7))
         fleet.sweep()
-    assert fleet.live_servers == 2
+    assert fleet.size.live_servers == 2
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ async def test_a_longer_outage_keeps_the_last_five_minutes(setting, database):
     await writer.finish()
     found = await stored(database)
     assert len(found) == 30
-    assert len(gateway.fleet("production").series.spans) == 31
+    assert len(gateway.fleet("production").sums.series.spans) == 31
 
 
 async def test_names_are_bounded_and_the_refused_are_counted(setting, database, monkeypatch):
@@ -270,11 +270,11 @@ async def test_a_gateway_knows_whether_it_is_alone(setting, database):
         "INSERT INTO series_writer (gateway, environment, started_at) VALUES ('g9', 'other', now())"
     )
     setting.beat(one, 1)
-    assert one.fleet("production").series.alone is False
+    assert one.fleet("production").sums.series.alone is False
     await first.finish()
-    assert one.fleet("production").series.alone is True
+    assert one.fleet("production").sums.series.alone is True
     row = await (await database.execute("SELECT max(id) FROM series_writer")).fetchone()
     await database.execute("INSERT INTO series_span VALUES (now(), %s, 10000, 1, 1, 0)", [row[0]])
     setting.beat(two, 1)
     await second.finish()
-    assert two.fleet("production").series.alone is False
+    assert two.fleet("production").sums.series.alone is False

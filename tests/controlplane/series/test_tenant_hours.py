@@ -121,7 +121,7 @@ async def test_an_older_pod_makes_the_tenants_without_a_tally_unknown(setting, d
     await pods.tally(gateway, None, counters=counters)
     setting.clock.turn(tenant_hours.SILENT_S + 1)
     await pods.tally(gateway, None, counters=counters)
-    gateway.fleet("production").tenant_hours._hour(setting.clock.wall()).add("small", 4, 0)
+    gateway.fleet("production").sums.tenant_hours._hour(setting.clock.wall()).add("small", 4, 0)
     await pods.write(gateway, writer)
     assert (await read("small")).fields["asked"] == [4]
     assert (await read("silent")).fields["asked"] == [None]
@@ -173,7 +173,7 @@ async def test_an_environment_that_fails_stops_no_other(setting, database):  # n
     gateway, writer = setting.gateway("g1")
     pods = Pods(setting)
     await pods.tally(gateway, 1, TenantTally("small", 3))
-    gateway.fleet("broken").tenant_hours._hour(setting.clock.wall()).add("small", 1, 0)
+    gateway.fleet("broken").sums.tenant_hours._hour(setting.clock.wall()).add("small", 1, 0)
     await setting.write(writer)
     setting.clock.turn(20)
     await pods.tally(gateway, None)
@@ -195,7 +195,7 @@ async def test_an_environment_that_fails_stops_no_other(setting, database):  # n
 async def test_a_part_that_is_refused_stops_no_other_part_of_its_transaction(setting, database):  # noqa: F811
     gateway, writer = setting.gateway("g1")
     pods = Pods(setting)
-    hour = gateway.fleet("production").tenant_hours._hour(setting.clock.wall())
+    hour = gateway.fleet("production").sums.tenant_hours._hour(setting.clock.wall())
     names = {tenant_part(tenant_number(name)): name for name in (f"customer-{n}" for n in range(3_000))}
     for name in names.values():
         hour.add(name, 3, 1)
@@ -218,7 +218,7 @@ async def test_an_hour_that_is_refused_stops_no_other_hour(setting, database):  
     pods = Pods(setting)
     await pods.tally(gateway, 1, TenantTally("small", 3))
     await pods.write(gateway, writer)
-    hours = gateway.fleet("production").tenant_hours
+    hours = gateway.fleet("production").sums.tenant_hours
     hours._hour(setting.clock.wall() - 3_600).known_s = 2**40
     hours.hours = dict(sorted(hours.hours.items()))
     await pods.tally(gateway, 2, TenantTally("small", 2))
@@ -247,7 +247,7 @@ async def test_a_write_ends_while_tallies_arrive(setting, database, monkeypatch)
     """Each transaction writes parts that count again meanwhile: those are for the next write."""
     gateway, writer = setting.gateway("g1")
     pods = Pods(setting)
-    hour = gateway.fleet("production").tenant_hours._hour(setting.clock.wall())
+    hour = gateway.fleet("production").sums.tenant_hours._hour(setting.clock.wall())
     names = [f"customer-{n}" for n in range(3_000)]
     for name in names:
         hour.add(name, 1, 0)

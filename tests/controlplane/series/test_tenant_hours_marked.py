@@ -77,7 +77,7 @@ async def test_a_clock_that_steps_back_overwrites_no_hour(setting, database):  #
     show(1)
     await pods.tally(gateway, 2, TenantTally("small", 10))
     await pods.write(gateway, writer)
-    assert list(gateway.fleet("production").tenant_hours.hours) == [FIRST + tenant_hours.HOUR_S]
+    assert list(gateway.fleet("production").sums.tenant_hours.hours) == [FIRST + tenant_hours.HOUR_S]
     show(0)
     await pods.tally(gateway, 3, TenantTally("small", 4))
     await pods.write(gateway, writer)

@@ -166,9 +166,9 @@ def test_100_000_tenants_and_200_dependencies_stay_below_5000_series(production:
     )
     # What a gateway writes of 100,000 tenants that its pods report.
     fleet = Fleet(production, TurnedClock(), beat_ms=5_000, beats_per_s=2_000)
-    fleet.totals.milli |= {("tenant_requests", f"t-{number}"): 2_000 for number in range(100_000)}
-    fleet.totals.milli |= {("rule_asked", f"rule\x1ft-{number}"): 2_000 for number in range(100_000)}
-    fleet.totals.milli["requests", ""] = 200_000_000
+    fleet.sums.totals.milli |= {("tenant_requests", f"t-{number}"): 2_000 for number in range(100_000)}
+    fleet.sums.totals.milli |= {("rule_asked", f"rule\x1ft-{number}"): 2_000 for number in range(100_000)}
+    fleet.sums.totals.milli["requests", ""] = 200_000_000
     document = figures_of(fleet)
     # Fresh for as long as this test takes.
     at = timezone.now() + timedelta(minutes=5)
