@@ -97,6 +97,25 @@ def _command(
     return parser
 
 
+def _group(wanted: Commands, name: str, says: str) -> Commands:
+    """Commands with a common first word, such as ``tenant show`` and ``tenant list``."""
+    parser = wanted.add_parser(name, help=says)
+    return parser.add_subparsers(dest=f"{name}_command", required=True, metavar="COMMAND")
+
+
+def _add_duration(parser: argparse.ArgumentParser, says: str, *, default: int | None = None) -> None:
+    """``--for``. Without a default, it is required."""
+    parser.add_argument(
+        "--for",
+        dest="lasts",
+        required=default is None,
+        type=breakers.duration,
+        default=default,
+        metavar="TIME",
+        help=f"{says}, such as 90s, 15m or 2h",
+    )
+
+
 def _add_plans(wanted: Commands) -> None:
     plan = _command(wanted, "plan", plans.plan, "print what a file would change")
     plan.add_argument(
@@ -214,22 +233,14 @@ def _add_breakers(wanted: Commands) -> None:
     for parser in (trip, override, hold, extend, end, reset):
         parser.add_argument("dependency")
     for parser in (trip, override, hold, extend):
-        parser.add_argument(
-            "--for",
-            dest="lasts",
-            required=True,
-            type=breakers.duration,
-            metavar="TIME",
-            help="the duration, such as 90s, 15m or 2h",
-        )
+        _add_duration(parser, "the duration")
         parser.add_argument(
             "--ticket", metavar="URL", help="the ticket it belongs to: an address, or a key such as OPS-4821"
         )
 
 
 def _add_backlogs(wanted: Commands) -> None:
-    top = wanted.add_parser("backlog", help="list backlogs, and return or delete their dead jobs")
-    about = top.add_subparsers(dest="backlog_command", required=True, metavar="COMMAND")
+    about = _group(wanted, "backlog", "list backlogs, and return or delete their dead jobs")
     _command(about, "list", backlogs.listing, "list backlogs, the fullest first")
     dead = _command(about, "dead", backlogs.dead, "list the newest dead jobs of a dependency")
     back = _command(
@@ -246,9 +257,8 @@ def _add_backlogs(wanted: Commands) -> None:
 
 
 def _add_quotas(wanted: Commands) -> None:
-    quota = wanted.add_parser("quota", help="set a quota of a tenant or a tier")
     put = _command(
-        quota.add_subparsers(dest="quota_command", required=True, metavar="COMMAND"),
+        _group(wanted, "quota", "set a quota of a tenant or a tier"),
         "set",
         tenants.set_quota,
         "set a quota; values that are not given stay unchanged",
@@ -264,20 +274,12 @@ def _add_quotas(wanted: Commands) -> None:
         metavar="NAME",
         help="take all values that are not given from this template; '' for no template",
     )
-    put.add_argument(
-        "--for",
-        dest="lasts",
-        type=breakers.duration,
-        default=0,
-        metavar="TIME",
-        help="remove the quota after this duration, such as 90s, 15m or 2h",
-    )
+    _add_duration(put, "remove the quota after this duration", default=0)
 
 
 def _add_counters(wanted: Commands) -> None:
-    counter = wanted.add_parser("counter", help="clear the counter of a limit")
     clear = _command(
-        counter.add_subparsers(dest="counter_command", required=True, metavar="COMMAND"),
+        _group(wanted, "counter", "clear the counter of a limit"),
         "clear",
         counters.clear,
         "clear a counter: the next call finds the limit empty; it cannot be undone",
@@ -291,8 +293,7 @@ def _add_counters(wanted: Commands) -> None:
 
 
 def _add_tenants(wanted: Commands) -> None:
-    tenant = wanted.add_parser("tenant", help="print tenants and the settings that apply to them")
-    about = tenant.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
+    about = _group(wanted, "tenant", "print tenants and the settings that apply to them")
     _command(about, "show", tenants.show, "print a tenant and its quotas").add_argument("tenant")
     _command(
         about, "effective", tenants.effective, "print every value that applies to a tenant, and its source"
@@ -304,8 +305,7 @@ def _add_tenants(wanted: Commands) -> None:
 
 
 def _add_templates(wanted: Commands) -> None:
-    template = wanted.add_parser("template", help="print, set and delete limit templates")
-    about = template.add_subparsers(dest="template_command", required=True, metavar="COMMAND")
+    about = _group(wanted, "template", "print, set and delete limit templates")
     _command(about, "list", limit_templates.listing, "list templates, and the number of limits that use each")
     _command(about, "show", limit_templates.show, "print a template and the limits that use it").add_argument(
         "template"
@@ -332,8 +332,7 @@ def _add_templates(wanted: Commands) -> None:
 
 
 def _add_protection(wanted: Commands) -> None:
-    top = wanted.add_parser("protection", help="print and set what protects pods from overload")
-    about = top.add_subparsers(dest="protection_command", required=True, metavar="COMMAND")
+    about = _group(wanted, "protection", "print and set what protects pods from overload")
     _command(
         about, "show", protection.show, "print what protects pods from a dependency; without one, every pod"
     ).add_argument("dependency", nargs="?", default="")
@@ -375,14 +374,7 @@ def _add_fleet(wanted: Commands) -> None:
     follow = _command(
         wanted, "tail", fleet.tail, "print edits and changes of breakers as they happen, until Ctrl-C"
     )
-    follow.add_argument(
-        "--for",
-        dest="lasts",
-        type=breakers.duration,
-        default=0,
-        metavar="TIME",
-        help="stop after this duration, such as 90s, 15m or 2h",
-    )
+    _add_duration(follow, "stop after this duration", default=0)
     follow.add_argument(
         "--every",
         type=float,

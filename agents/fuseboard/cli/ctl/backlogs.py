@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
-from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
+from fuseboard.cli.ctl.output import clean, confirmed, moment, say, say_json, span, table
 
 
 class Backlog(Struct, frozen=True):
@@ -92,17 +92,12 @@ def give_back(client: Client, given: argparse.Namespace) -> None:
 
 
 def delete(client: Client, given: argparse.Namespace) -> None:
-    if not given.yes and not (sys.stdin.isatty() and _agreed(given.dependency)):
+    question = f"Delete all dead jobs of {given.dependency}? Type its name"
+    if not given.yes and not (sys.stdin.isatty() and confirmed(question, given.dependency)):
         raise Failed(
             Exit.REFUSED, "not deleted: deleted jobs cannot be brought back. Pass --yes to delete them"
         )
     _change(client, given, "delete", "deleted")
-
-
-def _agreed(dependency: str) -> bool:
-    sys.stderr.write(f"Delete all dead jobs of {dependency}? Type its name: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip() == dependency
 
 
 def _change(client: Client, given: argparse.Namespace, act: str, done: str) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import Breaker, NewRevision
-from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
+from fuseboard.cli.ctl.output import clean, moment, say, say_json, say_revision, span, table
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -24,26 +24,26 @@ def override(client: Client, given: argparse.Namespace) -> None:
     path = f"breakers/{part(given.dependency)}"
     made = client.write("POST", f"{path}/override", NewRevision, body, old_path=f"{path}/hold")
     lasts = span(given.lasts)
-    _made(given, made, f"{given.dependency} is overridden to {given.mode} for {lasts}")
+    say_revision(given, made, f"{given.dependency} is overridden to {given.mode} for {lasts}")
 
 
 def extend(client: Client, given: argparse.Namespace) -> None:
     body = {"expires_in_s": given.lasts, "reason": given.reason, **_ticket(given)}
     made = client.write("POST", f"breakers/{part(given.dependency)}/extend", NewRevision, body)
-    _made(given, made, f"The override of {given.dependency} ends {span(given.lasts)} from now")
+    say_revision(given, made, f"The override of {given.dependency} ends {span(given.lasts)} from now")
 
 
 def end(client: Client, given: argparse.Namespace) -> None:
     body = {"reason": given.reason}
     path = f"breakers/{part(given.dependency)}"
     made = client.write("POST", f"{path}/end-override", NewRevision, body, old_path=f"{path}/release")
-    _made(given, made, f"{given.dependency} has no override any more")
+    say_revision(given, made, f"{given.dependency} has no override any more")
 
 
 def reset(client: Client, given: argparse.Namespace) -> None:
     body = {"reason": given.reason}
     made = client.write("POST", f"breakers/{part(given.dependency)}/reset", NewRevision, body)
-    _made(given, made, f"{given.dependency} is closed, and its counts are cleared")
+    say_revision(given, made, f"{given.dependency} is closed, and its counts are cleared")
 
 
 def show(client: Client, given: argparse.Namespace) -> None:
@@ -96,10 +96,3 @@ def _override_of(row: Breaker) -> str:
 def _ticket(given: argparse.Namespace) -> dict[str, str]:
     """Only when it is given: control planes of version 0.1 refuse a field that they do not know."""
     return {} if given.ticket is None else {"ticket": given.ticket}
-
-
-def _made(given: argparse.Namespace, made: NewRevision, said: str) -> None:
-    if given.json:
-        say_json(made)
-    else:
-        say(f"{said}, as revision {made.revision}.")

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client
+from fuseboard.cli.ctl.documents import Page
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
-from fuseboard.cli.ctl.output import clean, moment, say, say_json, table
+from fuseboard.cli.ctl.output import clean, confirmed, moment, say, say_json, say_result, table
 
 #: How many changes are listed. The dashboard shows all of them.
 _MAX_CHANGES = 50
@@ -34,11 +35,6 @@ class Row(Struct, frozen=True):
     schedule: int | None = None
 
 
-class Page(Struct, frozen=True):
-    items: tuple[Row, ...]
-    next: int | None
-
-
 class Change(Struct, frozen=True):
     kind: str
     name: str
@@ -54,11 +50,9 @@ class Detail(Row, frozen=True, kw_only=True):
 def waits(given: argparse.Namespace, content: bytes) -> Exit:
     """Report that an edit became a change request."""
     row = msgspec.json.decode(content, type=Row)
-    if given.json:
-        say_json(row)
-    else:
-        missing = row.needed - row.approvals
-        say(f"Proposed as request {row.id}: it needs {missing} approval{'s' * (missing != 1)}.")
+    missing = row.needed - row.approvals
+    text = f"Proposed as request {row.id}: it needs {missing} approval{'s' * (missing != 1)}."
+    say_result(given, row, text)
     return Exit.WAITS
 
 
@@ -70,7 +64,7 @@ def listing(client: Client, given: argparse.Namespace) -> None:
         else:
             _show(found)
         return
-    page = client.get("requests", Page, state=given.state, limit=given.limit)
+    page = client.get("requests", Page[Row], state=given.state, limit=given.limit)
     if given.json:
         say_json(page.items)
         return
@@ -94,11 +88,8 @@ def approve(client: Client, given: argparse.Namespace) -> None:
     found = _read(client, given.number)
     if not given.json:
         _show(found)
-    if not given.yes and sys.stdin.isatty():
-        sys.stderr.write("Approve this? Type yes: ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip() != "yes":
-            raise Failed(Exit.REFUSED, "not approved")
+    if not given.yes and sys.stdin.isatty() and not confirmed("Approve this? Type yes"):
+        raise Failed(Exit.REFUSED, "not approved")
     body = {"expected_version": found.version, "note": given.note}
     _ended(given, client.write("POST", f"requests/{given.number}/approve", Row, body))
 
@@ -124,13 +115,10 @@ def _read(client: Client, number: int) -> Detail:
 
 
 def _ended(given: argparse.Namespace, row: Row) -> None:
-    if given.json:
-        say_json(row)
-        return
     became = f", as revision {row.revision}" if row.revision is not None else ""
     became = f", as schedule {row.schedule}" if row.schedule is not None else became
     counted = f", {row.approvals} of {row.needed} approvals" if row.state in ("open", "approved") else ""
-    say(f"Request {row.id} is {row.state}{became}{counted}.")
+    say_result(given, row, f"Request {row.id} is {row.state}{became}{counted}.")
 
 
 def _show(found: Detail) -> None:

@@ -5,7 +5,7 @@ import argparse
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.output import clean, say, say_json
+from fuseboard.cli.ctl.output import clean, say_result
 
 #: The dimensions that a limit can count by.
 BY = ("user", "ip", "api_key", "endpoint")
@@ -18,8 +18,7 @@ class Cleared(Struct, frozen=True):
 def clear(client: Client, given: argparse.Namespace) -> None:
     body = {name: getattr(given, name) for name in ("limit", "tenant", "dependency", "reason", *BY)}
     done = client.write("POST", "counters/clear", Cleared, body)
-    if given.json:
-        say_json(done)
-        return
     empty = "" if done.counted else "; it was empty already"
-    say(f"cleared the counter of {clean(given.limit)}{empty}. Pods ask Redis again within 1 s")
+    say_result(
+        given, done, f"cleared the counter of {clean(given.limit)}{empty}. Pods ask Redis again within 1 s"
+    )

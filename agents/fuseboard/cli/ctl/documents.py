@@ -1,9 +1,18 @@
 """The answers of the API, as far as these commands read them. Unknown fields are ignored."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
+
+Item = TypeVar("Item")
+
+
+class Page(Struct, Generic[Item], frozen=True):
+    """A part of a list, and where the next part begins."""
+
+    items: tuple[Item, ...]
+    next: int | str | None
 
 
 class Quota(Struct, frozen=True):
@@ -29,11 +38,6 @@ class Tenant(Struct, frozen=True):
     quotas: tuple[Quota, ...]
     #: The parent tenant; empty for none.
     parent: str = ""
-
-
-class TenantPage(Struct, frozen=True):
-    items: tuple[Tenant, ...]
-    next: str | None
 
 
 class Tier(Struct, frozen=True):
@@ -99,11 +103,6 @@ class Entry(Struct, frozen=True):
     revision: int | None
 
 
-class EntryPage(Struct, frozen=True):
-    items: tuple[Entry, ...]
-    next: int | None
-
-
 class Transition(Struct, frozen=True):
     id: int
     dependency: str
@@ -113,11 +112,6 @@ class Transition(Struct, frozen=True):
     cause: str
     actor: str
     server: str
-
-
-class TransitionPage(Struct, frozen=True):
-    items: tuple[Transition, ...]
-    next: int | None
 
 
 class RefusalSample(Struct, frozen=True):
@@ -136,11 +130,6 @@ class RefusalSample(Struct, frozen=True):
     revision: int
     retry_after_ms: int
     weight: float
-
-
-class RefusalPage(Struct, frozen=True):
-    items: tuple[RefusalSample, ...]
-    next: int | None
 
 
 class CountedRefusals(Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from fuseboard.cli.ctl import breakers, refusals, tenants
 from fuseboard.cli.ctl.client import Client, part
-from fuseboard.cli.ctl.documents import Breaker, Entry, EntryPage, Fleet, Server, Transition, TransitionPage
+from fuseboard.cli.ctl.documents import Breaker, Entry, Fleet, Page, Server, Transition
 from fuseboard.cli.ctl.output import clean, say, say_json, table
 
 #: How far the first round looks back.
@@ -54,7 +54,7 @@ def explain(client: Client, given: argparse.Namespace) -> None:
 def tail(client: Client, given: argparse.Namespace) -> None:
     """Print events as they happen, until Ctrl-C, or for ``--for``."""
     until = time.monotonic() + given.lasts if given.lasts else None
-    edits, moves = _News(client, "audit", EntryPage), _News(client, "transitions", TransitionPage)
+    edits, moves = _News(client, "audit", Page[Entry]), _News(client, "transitions", Page[Transition])
     while True:
         happened: list[Any] = [*edits.fetch(), *moves.fetch()]
         for item in sorted(happened, key=lambda item: item.at):

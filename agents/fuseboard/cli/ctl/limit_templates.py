@@ -9,7 +9,7 @@ from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import NewRevision
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.limit_options import given_values
-from fuseboard.cli.ctl.output import clean, say, say_json, table
+from fuseboard.cli.ctl.output import clean, say, say_json, say_result, say_revision, table
 
 #: The limits of a template that are listed. There may be a hundred thousand.
 _MAX_FOLLOWERS = 100
@@ -90,10 +90,7 @@ def set_template(client: Client, given: argparse.Namespace) -> None:
             say_json(planned)
         return
     made = client.write("PUT", path, NewRevision, body, version=version)
-    if given.json:
-        say_json(made)
-    else:
-        say(f"Template {given.template} is saved as revision {made.revision}.")
+    say_result(given, made, f"Template {given.template} is saved as revision {made.revision}.")
 
 
 def remove(client: Client, given: argparse.Namespace) -> None:
@@ -110,10 +107,7 @@ def remove(client: Client, given: argparse.Namespace) -> None:
         keep_values="true" if given.keep_values else None,
         instead=given.instead,
     )
-    if given.json:
-        say_json(made)
-    else:
-        say(f"Template {given.template} is removed, as revision {made.revision}.")
+    say_revision(given, made, f"Template {given.template} is removed")
 
 
 def _numbers(template: Template) -> str:

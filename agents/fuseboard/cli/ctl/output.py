@@ -1,5 +1,6 @@
 """The output of a command: lines for people, or one document for programs."""
 
+import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -7,6 +8,8 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+
+from fuseboard.cli.ctl.documents import NewRevision
 
 #: Characters that a terminal would obey instead of showing them.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -19,6 +22,26 @@ def say(text: str) -> None:
 
 def say_json(document: Any) -> None:
     say(msgspec.json.encode(document).decode())
+
+
+def say_result(given: argparse.Namespace, document: Any, text: str) -> None:
+    """Print the document with ``--json``, otherwise the text."""
+    if given.json:
+        say_json(document)
+    else:
+        say(text)
+
+
+def say_revision(given: argparse.Namespace, made: NewRevision, done: str) -> None:
+    """Print what an edit has done, and the revision that it made."""
+    say_result(given, made, f"{done}, as revision {made.revision}.")
+
+
+def confirmed(question: str, answer: str = "yes") -> bool:
+    """Ask the person at the terminal. Only the whole ``answer`` confirms."""
+    sys.stderr.write(f"{question}: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() == answer
 
 
 def clean(text: str) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.documents import NewRevision, RevertMade
+from fuseboard.cli.ctl.documents import NewRevision, Page, RevertMade
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
-from fuseboard.cli.ctl.output import clean, say, say_json
+from fuseboard.cli.ctl.output import clean, confirmed, say, say_json, say_result, say_revision
 
 
 class Planned(Struct, frozen=True):
@@ -43,11 +43,6 @@ class RevisionRow(Struct, frozen=True):
     action: str
     target: str
     reason: str
-
-
-class RevisionPage(Struct, frozen=True):
-    items: tuple[RevisionRow, ...]
-    next: int | None
 
 
 def plan(client: Client, given: argparse.Namespace) -> Exit:
@@ -85,7 +80,7 @@ def apply(client: Client, given: argparse.Namespace) -> None:
         if given.json:
             say_json(NewRevision(revision=planned.revision))
         return
-    if not given.yes and sys.stdin.isatty() and not _agreed():
+    if not given.yes and sys.stdin.isatty() and not confirmed("Apply this? Type yes"):
         raise Failed(Exit.REFUSED, "not applied")
     made = client.upload(
         "apply",
@@ -95,10 +90,7 @@ def apply(client: Client, given: argparse.Namespace) -> None:
         expected_revision=planned.revision,
         prune=_prune(given),
     )
-    if given.json:
-        say_json(made)
-    else:
-        say(f"Applied as revision {made.revision}.")
+    say_result(given, made, f"Applied as revision {made.revision}.")
 
 
 def export(client: Client, given: argparse.Namespace) -> None:
@@ -112,7 +104,7 @@ def export(client: Client, given: argparse.Namespace) -> None:
 
 
 def revisions(client: Client, given: argparse.Namespace) -> None:
-    page = client.get("revisions", RevisionPage, limit=given.limit)
+    page = client.get("revisions", Page[RevisionRow], limit=given.limit)
     if given.json:
         say_json(page.items)
         return
@@ -124,10 +116,7 @@ def rollback(client: Client, given: argparse.Namespace) -> None:
     now = client.get("configuration", NewRevision)
     body = {"to_revision": given.to, "expected_revision": now.revision, "reason": given.reason}
     made = client.write("POST", "rollback", NewRevision, body)
-    if given.json:
-        say_json(made)
-    else:
-        say(f"The configuration is as it was at revision {given.to}, as revision {made.revision}.")
+    say_revision(given, made, f"The configuration is as it was at revision {given.to}")
 
 
 def revert(client: Client, given: argparse.Namespace) -> None:
@@ -174,12 +163,6 @@ def _show(planned: Planned) -> None:
 
 def _prune(given: argparse.Namespace) -> str | None:
     return "true" if given.prune else None
-
-
-def _agreed() -> bool:
-    sys.stderr.write("Apply this? Type yes: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip() == "yes"
 
 
 def _file(name: str) -> tuple[bytes, str]:

@@ -9,7 +9,7 @@ from fuseboard.cli.ctl.breakers import duration
 from fuseboard.cli.ctl.client import Client, part
 from fuseboard.cli.ctl.documents import NewRevision
 from fuseboard.cli.ctl.limit_options import option
-from fuseboard.cli.ctl.output import clean, say, say_json, table
+from fuseboard.cli.ctl.output import clean, say, say_json, say_revision, table
 from fuseboard.contract.protection_fields import (
     CALL_PARTS,
     CALL_SETTINGS,
@@ -64,7 +64,7 @@ def set_protection(client: Client, given: argparse.Namespace) -> None:
         "reason": given.reason,
     }
     made = client.write("PATCH", f"{path}/protection", NewRevision, body, version=version)
-    _made(given, made, f"The protection of {given.dependency} is changed")
+    say_revision(given, made, f"The protection of {given.dependency} is changed")
 
 
 def set_pods(client: Client, given: argparse.Namespace) -> None:
@@ -78,7 +78,7 @@ def set_pods(client: Client, given: argparse.Namespace) -> None:
         "reason": given.reason,
     }
     made = client.write("PATCH", "configuration/protection", NewRevision, body, version=revision)
-    _made(given, made, "The protection of every pod is changed")
+    say_revision(given, made, "The protection of every pod is changed")
 
 
 def add_call_options(parser: argparse.ArgumentParser) -> None:
@@ -218,10 +218,3 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "off" if value is None else str(value)
-
-
-def _made(given: argparse.Namespace, made: NewRevision, said: str) -> None:
-    if given.json:
-        say_json(made)
-    else:
-        say(f"{said}, as revision {made.revision}.")

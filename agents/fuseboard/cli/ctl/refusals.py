@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.documents import ExplainedRefusal, RefusalCounts, RefusalPage
+from fuseboard.cli.ctl.documents import ExplainedRefusal, Page, RefusalCounts, RefusalSample
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, table
 
 FILTERS = ("tenant", "rule", "endpoint", "pod", "reason", "dependency", "tier")
@@ -34,7 +34,7 @@ def listing(client: Client, given: argparse.Namespace) -> None:
     since = datetime.now(UTC) - timedelta(seconds=given.last)
     wanted["since"] = f"{since:%Y-%m-%dT%H:%M:%SZ}"
     counts = client.get("refusals/counts", RefusalCounts, **wanted)
-    page = client.get("refusals", RefusalPage, **wanted, limit=given.limit)
+    page = client.get("refusals", Page[RefusalSample], **wanted, limit=given.limit)
     if given.json:
         say_json({"counts": counts, "samples": page.items})
         return

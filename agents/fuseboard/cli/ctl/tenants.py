@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from fuseboard.cli.ctl.client import Client, pages, part, tenant_part
-from fuseboard.cli.ctl.documents import NewRevision, Quota, Tenant, TenantPage, Tier
+from fuseboard.cli.ctl.documents import NewRevision, Page, Quota, Tenant, Tier
 from fuseboard.cli.ctl.exit_codes import Exit, Failed
 from fuseboard.cli.ctl.limit_options import given_values, option
-from fuseboard.cli.ctl.output import clean, moment, say, say_json, span, table
+from fuseboard.cli.ctl.output import clean, moment, say, say_json, say_revision, span, table
 from fuseboard.contract.limit_fields import BY_NAME, NUMBERS, QUOTAS
 
 
@@ -19,7 +19,7 @@ def listing(client: Client, given: argparse.Namespace) -> None:
     found = pages(
         client,
         "tenants",
-        TenantPage,
+        Page[Tenant],
         "after",
         tier=given.tier,
         prefix=given.prefix,
@@ -60,11 +60,8 @@ def set_quota(client: Client, given: argparse.Namespace) -> None:
     expected = given.if_version if given.if_version is not None else target.version
     path = f"{target.path}/quotas/{part(given.quota)}"
     made = client.write("PUT", path, NewRevision, body, version=expected)
-    if given.json:
-        say_json(made)
-        return
     change = f"{_change(target.before, body)}{_until(given.lasts)}"
-    say(f"{given.quota} of {clean(target.owner)}: {change}, as revision {made.revision}.")
+    say_revision(given, made, f"{given.quota} of {clean(target.owner)}: {change}")
 
 
 @dataclass(frozen=True)
