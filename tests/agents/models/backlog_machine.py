@@ -140,7 +140,10 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
         @precondition(lambda self: self.submitted)
         @rule(data=st.data())
         def cancel(self, data: st.DataObject) -> None:
-            known = f"job-{data.draw(st.integers(0, self.submitted - 1))}"
+            self.cancel_job(data.draw(st.integers(0, self.submitted - 1)))
+
+        def cancel_job(self, number: int) -> None:
+            known = f"job-{number}"
             job = self.jobs.get(known)
             answer = self.store.cancel(known)
             if job is None:
@@ -186,6 +189,13 @@ def backlog_machine(client: redis.Redis, scripts: dict[str, Script]) -> type[Rul
             assert left == len(self.those("dead"))
 
         # Workers
+
+        @rule(number=st.integers(1, 4), most=st.integers(1, 4), max_tries=st.integers(1, 2))
+        def jobs_come_and_a_worker_asks(self, number: int, most: int, max_tries: int) -> None:
+            """Both in one step: in most runs of Hypothesis, one of the two rules is switched off."""
+            for _ in range(number):
+                self.submit(priority=5, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=max_tries)
+            self.take(most)
 
         @rule(most=st.integers(1, 8))
         def take(self, most: int) -> None:

@@ -86,8 +86,8 @@ BACKLOG_MUTANTS = [
     Mutant(
         "an open breaker hands out",
         "take",
-        "if verdict == 0 or verdict == 1 or",
-        "if verdict == 0 or verdict == 1 or verdict == 2 or",
+        "local granted = 0",
+        "local granted = verdict == 2 and #heads or 0",
     ),
     Mutant(
         "priority counts the wrong way",

@@ -109,8 +109,36 @@ def a_deleted_job_is_known_as_cancelled(machine: Any) -> None:
     assert machine.store.look("job-0")[1][0].startswith(b"cancelled ")
 
 
+def two_workers_take_at_the_same_moment(machine: Any) -> None:
+    for _ in range(2):
+        machine.submit(priority=5, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=1)
+    machine.take(most=1)
+    machine.take(most=1)
+    assert len({job.fence for job in machine.those("leases")}) == 2
+
+
+def a_cancelled_job_of_a_dead_worker_does_not_run_again(machine: Any) -> None:
+    machine.submit(priority=5, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=2)
+    machine.take(most=1)
+    machine.cancel_job(0)
+    machine.something_is_due(delta=0)
+    machine.take(most=1)
+    machine.every_job_is_in_exactly_one_place()
+    assert machine.ended == {"job-0": "cancelled"}
+
+
+def an_open_breaker_hands_out_no_job(machine: Any) -> None:
+    machine.submit(priority=5, tokens=0, delay_s=0, deadline_s=0, size=1, max_tries=1)
+    machine.the_breaker_opens(seconds=10)
+    machine.take(most=1)
+    assert [job.number for job in machine.those("ready")] == [0]
+
+
 #: Random steps find these too rarely.
 EXAMPLES = [
+    two_workers_take_at_the_same_moment,
+    a_cancelled_job_of_a_dead_worker_does_not_run_again,
+    an_open_breaker_hands_out_no_job,
     the_lease_of_a_last_try_ends_exactly_now,
     an_expensive_job_waits_before_a_cheap_one,
     only_jobs_that_died_until_then_return_with_all_their_tries,
