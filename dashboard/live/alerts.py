@@ -5,24 +5,14 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from controlplane.alerts.rules.rule import Finding, Headline, Subject
+from controlplane.alerts.rules.rule import Finding, Subject
 from controlplane.alerts.state.stored_alerts import StoredAlert
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alert:
-    severity: str
-    key: str
-    text: str
-    detail: str
-    runbook: str
+class Alert(Finding):
     #: Where to look.
     link: str
-    since: float | None
-    #: ``None`` for what the headline leaves out.
-    headline: Headline | None
-    weight: int = 0
-    dates_incident: int = 0
     #: Its number in Postgres; ``None`` until the worker has evaluated it.
     number: int | None = None
     acknowledged_by: str = ""
@@ -42,16 +32,8 @@ class Alert:
 
 def alert_of(finding: Finding, stored: StoredAlert | None = None) -> Alert:
     return Alert(
-        key=finding.key,
-        severity=finding.severity,
-        text=finding.text,
-        detail=finding.detail,
-        runbook=finding.runbook,
+        **vars(finding),
         link=link_of(finding.subject),
-        since=finding.since,
-        headline=finding.headline,
-        weight=finding.weight,
-        dates_incident=finding.dates_incident,
         number=stored.id if stored is not None else None,
         acknowledged_by=stored.acknowledged_by if stored is not None else "",
         dependency=finding.subject.name if finding.subject.kind == "breaker" else "",

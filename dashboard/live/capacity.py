@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.fleet.call_figures import SlotFigures
+from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.live import RuleFigures
 from controlplane.policies.limits import columns_for
 from controlplane.policies.models import Tenant
@@ -21,19 +21,8 @@ MAX_HOT = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class BulkheadRow:
+class BulkheadRow(CallFigures):
     dependency: str
-    tiers: tuple[SlotFigures, ...]
-    callers: int
-    active: int
-    limit: int
-    queued: int
-    full_per_s: float
-    timed_out_per_s: float
-
-    @property
-    def refused_per_s(self) -> float:
-        return self.full_per_s + self.timed_out_per_s
 
     @property
     def refuses(self) -> bool:
@@ -46,16 +35,10 @@ class BulkheadRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryRow:
+class RetryRow(CallFigures):
     dependency: str
     #: The most attempts of the fleet, as a factor of its first calls; ``None`` while retries are off.
     budget: float | None
-    first_calls_per_s: float
-    retries_per_s: float
-    helped_per_s: float
-    no_budget_per_s: float
-    fallbacks_per_s: float
-    fallback_failures_per_s: float
 
     @property
     def load(self) -> float | None:
@@ -70,21 +53,14 @@ class RetryRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitRow:
+class LimitRow(RuleFigures):
     """One quota of one busy tenant."""
 
-    tenant: str
-    rule: str
     #: The rate in words; empty if the limit is not known any more.
     limit: str
     #: Use per window, and the limit. ``None`` for places and for long windows.
     use: float | None
     most: int | None
-    asked_per_s: float
-    refused_per_s: float
-    shadow_per_s: float
-    leased_per_s: float
-    leased_since: float | None
     #: Above how many requests per second of the fleet, or of one pod, pods lease calls; ``None`` for never.
     leases_above: str | None
 
@@ -112,16 +88,7 @@ class LimitRow:
 
 def bulkhead_rows(facts: Facts) -> list[BulkheadRow]:
     found = [
-        BulkheadRow(
-            dependency=name,
-            tiers=calls.tiers,
-            callers=calls.callers,
-            active=calls.active,
-            limit=calls.limit,
-            queued=calls.queued,
-            full_per_s=sum(tier.full_per_s for tier in calls.tiers),
-            timed_out_per_s=sum(tier.timed_out_per_s for tier in calls.tiers),
-        )
+        BulkheadRow(**vars(calls), dependency=name)
         for name, calls in facts.figures.protection.items()
         if calls.tiers
     ]
@@ -131,16 +98,7 @@ def bulkhead_rows(facts: Facts) -> list[BulkheadRow]:
 def retry_rows(facts: Facts) -> list[RetryRow]:
     protected = {each.name: each.protection for each in facts.dependencies}
     found = [
-        RetryRow(
-            dependency=name,
-            budget=_budget(protected.get(name, {})),
-            first_calls_per_s=calls.first_calls_per_s,
-            retries_per_s=calls.retries_per_s,
-            helped_per_s=calls.helped_per_s,
-            no_budget_per_s=calls.no_budget_per_s,
-            fallbacks_per_s=calls.fallbacks_per_s,
-            fallback_failures_per_s=calls.fallback_failures_per_s,
-        )
+        RetryRow(**vars(calls), dependency=name, budget=_budget(protected.get(name, {})))
         for name, calls in facts.figures.protection.items()
     ]
     return sorted(found, key=lambda row: (not row.hot, -row.retries_per_s, row.dependency))
@@ -168,16 +126,10 @@ def _limit_row(rule: RuleFigures, columns: dict[str, Any] | None) -> LimitRow:
         and columns["window_s"] <= _SHORT_S
     )
     return LimitRow(
-        tenant=rule.tenant,
-        rule=rule.rule,
+        **vars(rule),
         limit=rate_words(columns) if columns else "",
         use=rule.asked_per_s * columns["window_s"] if columns and counts else None,
         most=columns["limit"] if columns else None,
-        asked_per_s=rule.asked_per_s,
-        refused_per_s=rule.refused_per_s,
-        shadow_per_s=rule.shadow_per_s,
-        leased_per_s=rule.leased_per_s,
-        leased_since=rule.leased_since,
         leases_above=_leases_above(columns),
     )
 

@@ -1,6 +1,5 @@
 """The content of the page of locks: who holds which lock for how long, and what became of locks lately."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.alerts.rules.thresholds import LOCK_HELD_S
@@ -11,13 +10,10 @@ MAX_ROWS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockPodRow:
-    """The locks of one pod, or of all pods together. Counts are of the last 10 minutes."""
+class LockPodRow(PodLocks):
+    """The locks of one pod, or of all pods together."""
 
     name: str
-    locks: Mapping[str, int]
-    once: Mapping[str, int]
-    holding: int = 0
 
     @property
     def hot(self) -> bool:
@@ -58,7 +54,7 @@ class LocksPage:
 
 
 def locks_page(status: LocksStatus) -> LocksPage:
-    pods = [_row(server.name, one) for server, one in status.pods]
+    pods = [LockPodRow(**vars(one), name=server.name) for server, one in status.pods]
     fleet = LockPodRow(name="", locks=status.locks, once=status.once, holding=status.holding)
     return LocksPage(
         held=status.held[:MAX_ROWS],
@@ -68,10 +64,6 @@ def locks_page(status: LocksStatus) -> LocksPage:
         more=max(0, len(pods) - MAX_ROWS),
         without=status.without,
     )
-
-
-def _row(name: str, one: PodLocks) -> LockPodRow:
-    return LockPodRow(name=name, locks=one.locks, once=one.once, holding=one.holding)
 
 
 def _with_sum(fleet: LockPodRow, rows: list[LockPodRow]) -> tuple[LockPodRow, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from controlplane.fleet.call_figures import CallFigures
+from controlplane.fleet.call_figures import CallFigures, SlotFigures
 from controlplane.phrases import number, rounded
 from controlplane.policies.sizing import (
     MARGIN_PERCENT,
@@ -24,21 +24,13 @@ NEARLY_FULL = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TierRow:
-    """One tier of the bulkheads of all pods."""
-
-    tier: str
-    active: int
-    limit: int
-    queued: int
+class TierRow(SlotFigures):
     #: Places of all queues; ``None`` where the length follows the service rate.
     places: int | None
-    full_per_s: float
-    timed_out_per_s: float
 
     @property
     def hot(self) -> bool:
-        return self.full_per_s + self.timed_out_per_s > 0 or self.queued > NEARLY_FULL * (self.places or inf)
+        return self.refused_per_s > 0 or self.queued > NEARLY_FULL * (self.places or inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +59,7 @@ def protection_of(breaker: Breaker | None, facts: Facts) -> Protection | None:
         places = None
         if not bulkhead["adaptive"]:
             places = bulkhead["queues"][TIERS.index(tier.tier)] * calls.callers
-        rows.append(
-            TierRow(
-                tier=tier.tier,
-                active=tier.active,
-                limit=tier.limit,
-                queued=tier.queued,
-                places=places,
-                full_per_s=tier.full_per_s,
-                timed_out_per_s=tier.timed_out_per_s,
-            )
-        )
+        rows.append(TierRow(**vars(tier), places=places))
     words = {"bulkhead": "bulkhead", "local_rate": "local rate", "retry": "retries"}
     return Protection(
         parts=", ".join(word for part, word in words.items() if part in document) or "no part of it",
