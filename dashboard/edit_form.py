@@ -96,8 +96,10 @@ def run_edit(
 ) -> HttpResponse:
     """Make the edit of a form and redirect to ``then``, or show the ``page`` with what is wrong.
 
-    ``needs`` is the right that the edit needs, if it is more than the page needs.
+    GET shows the page. ``needs`` is the right that the edit needs, if it is more than the page needs.
     """
+    if form.request.method != "POST":
+        return page(form.request)
     if needs:
         check(form.request.user, needs, environment_in(form.request), service="")
     status = 422

@@ -92,8 +92,6 @@ _ACTS = {"put": RouteForm, "remove": RemoveForm}
 @require_http_methods(["GET", "POST"])
 @require("acknowledge_alert")
 def routes(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     return run_edit(chosen_form(request, _ACTS), page=_page, then="routes", needs="manage_receivers")
 
 

@@ -98,8 +98,6 @@ _ACTS = {"preview": PreviewForm, "save": SaveForm, "reset": ResetForm}
 @require_http_methods(["GET", "POST"])
 @require("view")
 def alert_rules(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     return run_edit(chosen_form(request, _ACTS), page=_page, then="alert_rules", needs="change_alert_rules")
 
 

@@ -71,8 +71,6 @@ _BUTTONS = {"end_mute": EndMuteForm, "end_period": EndMuteForm, "release": Relea
 @require_http_methods(["GET", "POST"])
 @require("view")
 def alerts(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     form = next((_BUTTONS[name] for name in _BUTTONS if name in request.POST), AcknowledgeForm)(request)
     # The filter stays.
     return run_edit(form, page=_page, then=request.get_full_path(), needs="acknowledge_alert")

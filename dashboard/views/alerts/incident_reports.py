@@ -47,8 +47,6 @@ class EndLinksForm(EditForm):
 @require_http_methods(["GET", "POST"])
 @require("view")
 def incident_report(request: HttpRequest, number: int) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request, number)
     form = chosen_form(request, {"share": ShareForm, "unshare": EndLinksForm}, number=number)
     return run_edit(form, page=partial(_page, number=number), needs="edit_incident")
 

@@ -141,8 +141,6 @@ def incident(request: HttpRequest, number: int) -> HttpResponse:
         row = find_incident(environment_in(request), number)
     except NotFound:
         return not_found(request, "No such incident", "Closed incidents are kept for 90 days.")
-    if request.method != "POST":
-        return _page(request, row)
     form = asked(request, number=row.pk)
     return run_edit(form, page=partial(_page, row=row), then=reverse("incident", args=[number]))
 

@@ -43,7 +43,7 @@ class MuteForm(EditForm):
 
 class PreviewForm(EditForm):
     def save(self) -> HttpResponse:
-        return _page(self.request, self.data)
+        return _page(self.request, typed=self.data)
 
 
 class EndMuteForm(EditForm):
@@ -60,8 +60,6 @@ _ACTS = {"preview": PreviewForm, "add": MuteForm, "end": EndMuteForm, "end_perio
 @require_http_methods(["GET", "POST"])
 @require("view")
 def mutes(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request, request.GET)
     return run_edit(chosen_form(request, _ACTS), page=_page, then="mutes", needs="mute_alerts")
 
 
@@ -90,12 +88,12 @@ def _short(at: datetime) -> str:
 
 def _page(
     request: HttpRequest,
-    typed: Mapping[str, Any],
     *,
+    typed: Mapping[str, Any] | None = None,
     errors: Errors | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    preview = None
+    typed, preview = request.GET if typed is None else typed, None
     asked = errors is None and any(typed.get(name) for name in _MATCHES)
     if asked and may(request.user, "mute_alerts", environment_in(request)):
         form = MuteForm(request, typed)

@@ -87,8 +87,6 @@ _ACTS = {"add": AddForm, "test": TestForm} | dict.fromkeys(
 @require_http_methods(["GET", "POST"])
 @require("manage_receivers")
 def receivers(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     return run_edit(chosen_form(request, _ACTS), page=_page, then="receivers")
 
 

@@ -54,8 +54,6 @@ class EndForm(EditForm):
 @require_http_methods(["GET", "POST"])
 @require("run_drills")
 def drills(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     form = EndForm(request) if request.POST.get("act") == "end" else BeginForm(request)
     return run_edit(form, page=_page, then="drills")
 

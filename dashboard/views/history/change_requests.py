@@ -88,8 +88,6 @@ class DecisionForm(EditForm):
 @require_role("viewer")
 def list_requests(request: HttpRequest) -> HttpResponse:
     """Pending requests, past ones, and how many approvals are needed."""
-    if request.method != "POST":
-        return _list(request)
     return run_edit(ApprovalsForm(request), page=_list, then="requests", needs="set_approvals")
 
 
@@ -97,7 +95,7 @@ def list_requests(request: HttpRequest) -> HttpResponse:
 @require_role("viewer")
 def change_request(request: HttpRequest, number: int) -> HttpResponse:
     page, form = partial(_page, number=number), DecisionForm(request, request=number)
-    if request.method != "POST" or form.act not in _ACTS:
+    if form.act not in _ACTS:
         return page(request)
     return run_edit(form, page=page, then=reverse("request", args=[number]), needs=_ACTS[form.act])
 

@@ -29,8 +29,6 @@ class EndForm(EditForm):
 @require_http_methods(["GET", "POST"])
 @require("freeze_edits")
 def edit_freeze(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     form = EndForm(request) if request.POST.get("act") == "end" else FreezeForm(request)
     return run_edit(form, page=_page, then="edit_freeze")
 

@@ -85,8 +85,6 @@ def revision(request: HttpRequest, number: int) -> HttpResponse:
     row = Revision.objects.filter(environment=environment_in(request), number=number).first()
     if row is None:
         return not_found(request, "No such revision", "There is no revision with this number.")
-    if request.method != "POST":
-        return _page(request, row)
     form = RollbackForm(request, to_revision=row.number)
     return run_edit(form, page=partial(_page, row=row), needs="edit_quota")
 

@@ -101,8 +101,6 @@ class ScheduleForm(EditForm):
 @require_http_methods(["GET", "POST"])
 @require_role("viewer")
 def schedules(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     form = NewForm(request) if request.POST.get("act") == "new" else ScheduleForm(request)
     return run_edit(form, page=_page, then="schedules", needs="edit_quota")
 

@@ -57,8 +57,6 @@ class InviteForm(PeopleForm):
 @require("manage_people")
 def people(request: HttpRequest) -> HttpResponse:
     """All people, and the form to invite one."""
-    if request.method != "POST":
-        return _people(request)
     return run_edit(InviteForm(request), page=_people)
 
 
@@ -161,8 +159,6 @@ def person(request: HttpRequest, name: str) -> HttpResponse:
     """One person: roles, sessions, and what to do when a password or second factor is lost."""
     if not User.objects.filter(username=name).exists():
         return not_found(request, "No such person", "There is no account with this name.")
-    if request.method != "POST":
-        return _person(request, name)
     form = chosen_form(request, _ACTS, username=name)
     return run_edit(form, page=partial(_person, name=name), then=reverse("person", args=[name]))
 

@@ -67,8 +67,6 @@ _ACTS = {"save": SaveForm, "change": ChangeForm, "delete": EndForm, "unshare": E
 @require_role("viewer")
 def saved_views(request: HttpRequest) -> HttpResponse:
     """The views that the reader sees, and the form that saves or changes one."""
-    if request.method != "POST":
-        return _page(request)
     return run_edit(chosen_form(request, _ACTS), page=_page, then="saved_views")
 
 

@@ -97,8 +97,6 @@ _ACTS = {"agent": CreateForm, "api": CreateForm, "rotate": RotateForm, "revoke":
 @require_http_methods(["GET", "POST"])
 @require("manage_tokens")
 def tokens(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return _page(request)
     return run_edit(chosen_form(request, _ACTS), page=_page, then="tokens")
 
 

@@ -28,8 +28,6 @@ class EraseForm(EditForm):
 @require("erase")
 def erase_caller(request: HttpRequest) -> HttpResponse:
     """A form; the caller is in the body of its POST, because addresses are logged."""
-    if request.method != "POST":
-        return _page(request)
     return run_edit(EraseForm(request), page=_page, then="erase")
 
 

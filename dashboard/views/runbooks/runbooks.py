@@ -92,8 +92,6 @@ def runbook(request: HttpRequest, slug: str) -> HttpResponse:
         )
     if found is None:
         return not_found(request, "No such runbook", "The list of runbooks has every one of them.")
-    if request.method != "POST":
-        return _page(request, found)
     return run_edit(TickForm(request, found=found), page=partial(_page, found=found))
 
 
