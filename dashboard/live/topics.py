@@ -1,7 +1,7 @@
 """The topics that sockets listen to, and the fragments of each that are sent again when they change."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,9 +52,24 @@ class Fragment:
 
 def fragments(topic: Topic, context: Context) -> list[Fragment]:
     """The page's fragments, frame first."""
-    frame = [Fragment("nav", "frame.html#nav"), Fragment("store", "frame.html#store")]
+    frame = _parts("frame.html", "nav", "store")
+    if topic.page in _PARTS:
+        subject, names = _PARTS[topic.page]
+        missing = bool(subject) and context.get(subject) is None
+        return frame if missing else frame + _parts(f"{topic.page}.html", *names)
     own = _OF_PAGE.get(topic.page)
     return frame + own(context) if own else frame
+
+
+def _parts(template: str, *names: str) -> list[Fragment]:
+    """Partials of a template that have the names of their elements."""
+    return [Fragment(name, f"{template}#{name}") for name in names]
+
+
+def _rows(template: str, rows: Mapping[str, Context]) -> Fragment:
+    """A table whose rows are sent alone: the id of each, and what it displays."""
+    items = tuple(Fragment(target, f"{template}#row", context) for target, context in rows.items())
+    return Fragment("rows", f"{template}#rows", items=items)
 
 
 def _overview(context: Context) -> list[Fragment]:
@@ -62,129 +77,77 @@ def _overview(context: Context) -> list[Fragment]:
     cards = tuple(Fragment(f"br-{b.name}", "overview.html#card", {"breaker": b}) for b in live.cards)
     calm = tuple(Fragment(f"calm-{b.name}", "overview.html#calm_row", {"breaker": b}) for b in live.quiet)
     return [
-        *(
-            Fragment(name, f"overview.html#{name}")
-            for name in ("verdict", "guide", "calls", "chips", "refused", "tenants", "quotas")
-        ),
+        *_parts("overview.html", "verdict", "guide", "calls", "chips", "refused", "tenants", "quotas"),
         *(Fragment(f"kpi-{tile.key}", "overview.html#tile", {"tile": tile}) for tile in live.tiles),
         Fragment("cards", "overview.html#cards", items=cards),
         Fragment("calm", "overview.html#calm", items=calm),
-        *(
-            Fragment(name, f"overview.html#{name}")
-            for name in ("retries", "slots", "fleet", "conditions", "held", "events")
-        ),
+        *_parts("overview.html", "retries", "slots", "fleet", "conditions", "held", "events"),
     ]
 
 
 def _breakers(context: Context) -> list[Fragment]:
     live: Live = context["live"]
-    rows = tuple(Fragment(f"row-{b.name}", "breakers.html#row", {"breaker": b}) for b in live.breakers)
-    return [Fragment("counted", "breakers.html#counted"), Fragment("rows", "breakers.html#rows", items=rows)]
-
-
-def _breaker(context: Context) -> list[Fragment]:
-    if context["breaker"] is None:
-        return []
-    names = ("hero", "facts", "timeline", "transitions", "agree", "failures", "protection", "backlog")
-    return [Fragment(name, f"breaker.html#{name}") for name in names]
+    rows = {f"row-{breaker.name}": {"breaker": breaker} for breaker in live.breakers}
+    return [*_parts("breakers.html", "counted"), _rows("breakers.html", rows)]
 
 
 def _servers(context: Context) -> list[Fragment]:
     live: Live = context["live"]
-    rows = tuple(Fragment(f"srv-{row.name}", "servers.html#row", {"row": row}) for row in live.fleet.rows)
     tiles = [Fragment(f"kpi-{t.key}", "servers.html#tile", {"tile": t}) for t in context["server_tiles"]]
-    return [
-        Fragment("verdict", "servers.html#verdict"),
-        *tiles,
-        Fragment("frozen", "servers.html#frozen"),
-        Fragment("protection", "servers.html#protection"),
-        Fragment("rows", "servers.html#rows", items=rows),
-    ]
-
-
-def _server(context: Context) -> list[Fragment]:
-    if context["pod"] is None:
-        return []
-    return [Fragment(name, f"server.html#{name}") for name in ("verdict", "load", "sees", "identity")]
-
-
-def _tenant(context: Context) -> list[Fragment]:
-    if context.get("tenant") is None:
-        return []
-    return [Fragment(name, f"tenant.html#{name}") for name in ("hero", "rollout", "history")]
-
-
-def _audit(context: Context) -> list[Fragment]:
-    return [Fragment("news", "audit.html#news")]
+    rows = {f"srv-{row.name}": {"row": row} for row in live.fleet.rows}
+    parts = _parts("servers.html", "frozen", "protection")
+    return [*_parts("servers.html", "verdict"), *tiles, *parts, _rows("servers.html", rows)]
 
 
 def _edit(context: Context) -> list[Fragment]:
     return [Fragment("theirs", "edit_theirs.html")] if "theirs" in context else []
 
 
-def _alerts(context: Context) -> list[Fragment]:
-    return [Fragment("rows", "alerts.html#rows")]
-
-
 def _bulkheads(context: Context) -> list[Fragment]:
-    rows = tuple(
-        Fragment(
-            f"r-{row.dependency}-{tier.tier}",
-            "bulkheads.html#row",
-            {"row": row, "tier": tier, "first": tier is row.tiers[0]},
-        )
+    rows = {
+        f"r-{row.dependency}-{tier.tier}": {"row": row, "tier": tier, "first": tier is row.tiers[0]}
         for row in context["rows"]
         for tier in row.tiers
-    )
-    return [Fragment("rows", "bulkheads.html#rows", items=rows)]
+    }
+    return [_rows("bulkheads.html", rows)]
 
 
 def _backlogs(context: Context) -> list[Fragment]:
-    rows = tuple(Fragment(f"r-{row.name}", "backlogs.html#row", {"row": row}) for row in context["rows"])
-    return [Fragment("rows", "backlogs.html#rows", items=rows)]
-
-
-def _backlog(context: Context) -> list[Fragment]:
-    if context["breaker"] is None:
-        return []
-    return [Fragment(name, f"backlog.html#{name}") for name in ("hero", "facts")]
+    return [_rows("backlogs.html", {f"r-{row.name}": {"row": row} for row in context["rows"]})]
 
 
 def _retries(context: Context) -> list[Fragment]:
-    rows = tuple(Fragment(f"r-{row.dependency}", "retries.html#row", {"row": row}) for row in context["rows"])
-    return [Fragment("rows", "retries.html#rows", items=rows)]
-
-
-def _locks(_: Context) -> list[Fragment]:
-    return [Fragment(name, f"locks.html#{name}") for name in ("without", "held", "rows", "once")]
+    return [_rows("retries.html", {f"r-{row.dependency}": {"row": row} for row in context["rows"]})]
 
 
 def _ranking(context: Context) -> list[Fragment]:
     """Rows by place, because the names of tenants and quotas make no id."""
-    template = f"{context['page']}.html"
-    rows = tuple(
-        Fragment(f"r-{place}", f"{template}#row", {"row": row, "place": place})
-        for place, row in enumerate(context["rows"], 1)
-    )
-    return [Fragment("rows", f"{template}#rows", items=rows)]
+    rows = {f"r-{place}": {"row": row, "place": place} for place, row in enumerate(context["rows"], 1)}
+    return [_rows(f"{context['page']}.html", rows)]
 
 
+#: Page -> the value without which it displays nothing, and its parts.
+_PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "alerts": ("", ("rows",)),
+    "audit": ("", ("news",)),
+    "backlog": ("breaker", ("hero", "facts")),
+    "breaker": (
+        "breaker",
+        ("hero", "facts", "timeline", "transitions", "agree", "failures", "protection", "backlog"),
+    ),
+    "locks": ("", ("without", "held", "rows", "once")),
+    "server": ("pod", ("verdict", "load", "sees", "identity")),
+    "tenant": ("tenant", ("hero", "rollout", "history")),
+}
 _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "overview": _overview,
     "breakers": _breakers,
-    "breaker": _breaker,
-    "server": _server,
     "servers": _servers,
-    "tenant": _tenant,
-    "alerts": _alerts,
-    "audit": _audit,
     "edit": _edit,
     "backlogs": _backlogs,
-    "backlog": _backlog,
     "bulkheads": _bulkheads,
     "retries": _retries,
     "limits": _ranking,
-    "locks": _locks,
     "hot_keys": _ranking,
 }
 #: Pages of which only the frame is live.
@@ -220,9 +183,10 @@ _FRAME_ONLY = (
     "views",
     "weekly",
 )
-PAGES = frozenset((*_OF_PAGE, *_FRAME_ONLY))
+_WITH_CONTENT = frozenset((*_PARTS, *_OF_PAGE))
+PAGES = _WITH_CONTENT.union(_FRAME_ONLY)
 #: Pages whose own content is live, not only the frame around it. Of the audit, only a hint that the table
 #: is older than the newest entry is sent again; of a form, what other people changed meanwhile.
-LIVE_PAGES = frozenset(_OF_PAGE) - {"audit", "edit"}
+LIVE_PAGES = _WITH_CONTENT - {"audit", "edit"}
 #: Pages whose content is the fleet. The page of a tenant reads its own figures.
 FLEET_PAGES = LIVE_PAGES - {"tenant"}
