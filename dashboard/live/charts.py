@@ -6,6 +6,7 @@ restart of web, and costs the live socket nothing.
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from urllib.parse import urlencode
 
 from controlplane.alerts.rules.thresholds import REFUSED_SHARE
@@ -49,7 +50,7 @@ class Chart:
     title: str
     kind: str
     lines: tuple[Line, ...]
-    unit: str
+    unit: str = "/s"
     name: str = ""
     rule: str = ""
     #: A line across the chart, and its name.
@@ -79,49 +80,44 @@ class Chart:
     @property
     def described(self) -> str:
         """The values that the browser needs besides the figures, as JSON."""
-        lines = [asdict(line) for line in self.lines]
-        return json.dumps(
-            {
-                "lines": lines,
-                "unit": self.unit,
-                "limit": self.limit,
-                "limit_label": self.limit_label,
-                "edges": self.edges,
-                "marks": [asdict(mark) for mark in self.marks],
-            }
-        )
+        values = asdict(self)
+        described = ("lines", "unit", "limit", "limit_label", "edges", "marks")
+        return json.dumps({name: values[name] for name in described})
+
+
+_REFUSED = Line(label="refused", fields=("refused",), look="bad")
+ASKED_AND_REFUSED = (Line(label="asked", fields=("asked",)), _REFUSED)
+_REQUESTS = (
+    Line(label="requests", fields=("requests",)),
+    _REFUSED,
+    Line(label="decided without Redis", fields=("decided_locally",), look="cut"),
+)
 
 
 def of_dependency(name: str, *, threshold: float) -> tuple[Chart, ...]:
+    chart = partial(Chart, kind="dependency", name=name)
     sent = ("ok", "failures", "slow", "neutral")
     return (
-        Chart(
+        chart(
             id="chart-failed",
             title="Failed calls",
-            kind="dependency",
-            name=name,
             unit="%",
             lines=(Line(label="failed", fields=("failures",), how="percent", of=sent, look="bad"),),
             limit=threshold * 100,
             limit_label=f"opens at {threshold * 100:.0f} %",
         ),
-        Chart(
+        chart(
             id="chart-calls",
             title="Calls",
-            kind="dependency",
-            name=name,
-            unit="/s",
             lines=(
                 Line(label="sent", fields=sent),
                 Line(label="blocked", fields=("blocked",), look="cut"),
                 Line(label="over a limit", fields=("over_limit",), look="human"),
             ),
         ),
-        Chart(
+        chart(
             id="chart-latency",
             title="Response time",
-            kind="dependency",
-            name=name,
             unit="ms",
             lines=(
                 Line(label="p99", fields=CALL_FIELDS, how="percentile", at=99),
@@ -130,47 +126,25 @@ def of_dependency(name: str, *, threshold: float) -> tuple[Chart, ...]:
             ),
             edges=tuple(edge * 1000 for edge in CALL_EDGES_MS),
         ),
-        Chart(
-            id="chart-slow",
-            title="Slow calls",
-            kind="dependency",
-            name=name,
-            unit="/s",
-            lines=(Line(label="slow", fields=("slow",)),),
-        ),
+        chart(id="chart-slow", title="Slow calls", lines=(Line(label="slow", fields=("slow",)),)),
     )
 
 
 def of_pod(name: str) -> tuple[Chart, ...]:
+    chart = partial(Chart, kind="pod", name=name)
     return (
-        Chart(
-            id="chart-requests",
-            title="Requests",
-            kind="pod",
-            name=name,
-            unit="/s",
-            lines=(
-                Line(label="requests", fields=("requests",)),
-                Line(label="refused", fields=("refused",), look="bad"),
-                Line(label="decided without Redis", fields=("decided_locally",), look="cut"),
-            ),
-        ),
-        Chart(
+        chart(id="chart-requests", title="Requests", lines=_REQUESTS),
+        chart(
             id="chart-calls",
             title="Calls to dependencies",
-            kind="pod",
-            name=name,
-            unit="/s",
             lines=(
                 Line(label="calls", fields=("calls",)),
                 Line(label="failures", fields=("failures",), look="bad"),
             ),
         ),
-        Chart(
+        chart(
             id="chart-pressure",
             title="Pressure and CPU",
-            kind="pod",
-            name=name,
             unit="%",
             lines=(
                 Line(label="pressure", fields=("pressure",), how="peak", divisor=10, look="bad"),
@@ -182,57 +156,32 @@ def of_pod(name: str) -> tuple[Chart, ...]:
 
 def of_tenant(key: str) -> tuple[Chart, ...]:
     return (
-        Chart(
-            id="chart-tenant",
-            title="Requests",
-            kind="tenant",
-            name=key,
-            unit="/s",
-            lines=(
-                Line(label="asked", fields=("asked",)),
-                Line(label="refused", fields=("refused",), look="bad"),
-            ),
-        ),
+        Chart(id="chart-tenant", title="Requests", kind="tenant", name=key, lines=ASKED_AND_REFUSED),
         Chart(
             id="chart-tenant-hours",
             title="Requests, hourly",
             kind="tenant_hour",
             name=key,
-            unit="/s",
-            lines=(
-                Line(label="asked, mean of the hour", fields=("asked",)),
-                Line(label="refused", fields=("refused",), look="bad"),
-            ),
+            lines=(Line(label="asked, mean of the hour", fields=("asked",)), _REFUSED),
         ),
     )
 
 
 def of_fleet() -> tuple[Chart, ...]:
+    chart = partial(Chart, kind="fleet")
     return (
-        Chart(
-            id="chart-requests",
-            title="Requests",
-            kind="fleet",
-            unit="/s",
-            lines=(
-                Line(label="requests", fields=("requests",)),
-                Line(label="refused", fields=("refused",), look="bad"),
-                Line(label="decided without Redis", fields=("decided_locally",), look="cut"),
-            ),
-        ),
-        Chart(
+        chart(id="chart-requests", title="Requests", lines=_REQUESTS),
+        chart(
             id="chart-refused",
             title="429 responses",
-            kind="fleet",
             unit="%",
             lines=(Line(label="refused", fields=("refused",), how="percent", of=("requests",), look="bad"),),
             limit=REFUSED_SHARE * 100,
             limit_label=f"alert at {percent(REFUSED_SHARE)}",
         ),
-        Chart(
+        chart(
             id="chart-redis",
             title="Redis response time",
-            kind="fleet",
             unit="ms",
             lines=(
                 Line(label="p99", fields=LATENCY_FIELDS, how="percentile", at=99),

@@ -8,12 +8,7 @@ from django.conf import settings
 from controlplane.refusals.explain import Explanation
 from controlplane.refusals.names import Rule
 from controlplane.series.marks import Mark
-from dashboard.live.charts import Chart, Line, of_dependency, of_pod, of_tenant
-
-_ASKED_AND_REFUSED = (
-    Line(label="asked", fields=("asked",)),
-    Line(label="refused", fields=("refused",), look="bad"),
-)
+from dashboard.live.charts import ASKED_AND_REFUSED, Chart, of_dependency, of_pod, of_tenant
 
 
 def charts_of_refusal(found: Explanation) -> tuple[Chart, ...]:
@@ -45,7 +40,7 @@ def _charts(found: Explanation, rule: Rule | None) -> tuple[Chart, ...]:
 
 
 def _of_rule(title: str, id: str, tenant: str, rule: str) -> Chart:  # noqa: A002 - as in HTML
-    return Chart(id=id, title=title, kind="rule", name=tenant, rule=rule, unit="/s", lines=_ASKED_AND_REFUSED)
+    return Chart(id=id, title=title, kind="rule", name=tenant, rule=rule, lines=ASKED_AND_REFUSED)
 
 
 def range_around(at: datetime, now: datetime) -> tuple[int, int]:
