@@ -18,6 +18,9 @@ from controlplane.runbooks.format import ACTIONS, VALUES, Action, Document, Step
 from dashboard.live.runbook_values import UNKNOWN, Scene, value_of
 from fuseboard.contract.words import is_slug
 
+#: Draws a token. The environment has the ``Drawing``, and the commands that are drawn already.
+_Rule = Callable[[Token, EnvType], str]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tick:
@@ -48,7 +51,7 @@ class Drawing:
 def draw_runbook(document: Document, drawing: Drawing) -> SafeString:
     parser = markdown()
     for name, rule in _RULES.items():
-        parser.add_render_rule(name, rule)
+        parser.add_render_rule(name, _as_rendered(rule))
     tokens = list(document.tokens)
     for part in tokens:
         for token in part.children or ():
@@ -56,6 +59,15 @@ def draw_runbook(document: Document, drawing: Drawing) -> SafeString:
     text: str = parser.renderer.render(tokens, parser.options, {"drawing": drawing, "commands": []})
     # Safe: raw HTML is disabled, and the rules below escape what they write.
     return SafeString(text)
+
+
+def _as_rendered(rule: _Rule) -> Callable[..., str]:
+    def render(
+        renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
+    ) -> str:
+        return rule(tokens[place], env)
+
+    return render
 
 
 def _keep_in_environment(token: Token) -> None:
@@ -67,16 +79,12 @@ def _keep_in_environment(token: Token) -> None:
         token.attrSet("href", reverse("runbook", args=[href.removesuffix(".md")]))
 
 
-def _open_list(
-    renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
-) -> str:
-    return '<ul class="steps">\n' if tokens[place].meta.get("steps") else "<ul>\n"
+def _open_list(token: Token, env: EnvType) -> str:
+    return '<ul class="steps">\n' if token.meta.get("steps") else "<ul>\n"
 
 
-def _open_item(
-    renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
-) -> str:
-    step: Step | None = tokens[place].meta.get("step")
+def _open_item(token: Token, env: EnvType) -> str:
+    step: Step | None = token.meta.get("step")
     if step is None:
         return "<li>"
     drawing: Drawing = env["drawing"]
@@ -96,10 +104,8 @@ def _open_item(
     )
 
 
-def _close_item(
-    renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
-) -> str:
-    step: Step | None = tokens[place].meta.get("end_of")
+def _close_item(token: Token, env: EnvType) -> str:
+    step: Step | None = token.meta.get("end_of")
     if step is None:
         return "</li>\n"
     tick = env["drawing"].ticks.get(step.text)
@@ -111,22 +117,18 @@ def _clock(at: datetime) -> str:
     return f"{at.astimezone(UTC):%H:%M:%S}"
 
 
-def _value(
-    renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
-) -> str:
-    meta, scene = tokens[place].meta, env["drawing"].scene
+def _value(token: Token, env: EnvType) -> str:
+    meta, scene = token.meta, env["drawing"].scene
     if VALUES.get(meta["name"]) != meta["of"]:
-        return escape(tokens[place].content)
+        return escape(token.content)
     found = value_of(meta["name"], scene) if scene is not None else UNKNOWN
     css = "value unknown" if found == UNKNOWN else "value"
     return format_html('<b class="{}" data-value="{}">{}</b>', css, meta["name"], found)
 
 
-def _action(
-    renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
-) -> str:
+def _action(token: Token, env: EnvType) -> str:
     drawing: Drawing = env["drawing"]
-    name = tokens[place].meta["action"]
+    name = token.meta["action"]
     action = ACTIONS.get(name)
     if action is None:
         return f"<pre><code>action {escapeHtml(name)}</code></pre>\n"
@@ -178,19 +180,17 @@ _FORMS = {
 _ACTS = {"end-override": "automatic", "force-open": "forced_open", "reset-breaker": "reset"}
 
 
-def _command(
-    renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType
-) -> str:
-    env["commands"].append(place)
+def _command(token: Token, env: EnvType) -> str:
+    env["commands"].append(token)
     return format_html(
         '<div class="command"><pre><code id="command-{0}">{1}</code></pre>'
         '<button class="btn" type="button" data-copies="command-{0}">Copy</button></div>\n',
         len(env["commands"]),
-        tokens[place].content.rstrip("\n"),
+        token.content.rstrip("\n"),
     )
 
 
-_RULES: dict[str, Callable[..., str]] = {
+_RULES: dict[str, _Rule] = {
     "action": _action,
     "bullet_list_open": _open_list,
     "code_block": _command,
