@@ -14,8 +14,9 @@ from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
 from controlplane.accounts.permissions import environment_in
+from controlplane.alerts.models import Receiver
 from controlplane.alerts.state.stored_alerts import stored_alerts
-from controlplane.policies.models import Dependency
+from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.status.facts import EnvironmentFacts, Facts
 from controlplane.status.read_facts import read_environment, read_facts
 from dashboard.environments import other_environments
@@ -95,9 +96,11 @@ def current_frame(environment: str, here: EnvironmentFacts | None = None) -> Fra
     return undrawn(here) if drawn is None else at(drawn.frame, here)
 
 
-def dependency_names(environment: str) -> QuerySet[Dependency, str]:
+def names_of(
+    model: type[Dependency] | type[Receiver] | type[Template] | type[Tier], environment: str
+) -> QuerySet[Any, str]:
     """The names in a list to choose from."""
-    return Dependency.objects.filter(environment=environment).order_by("name").values_list("name", flat=True)
+    return model.objects.filter(environment=environment).order_by("name").values_list("name", flat=True)
 
 
 def owned_by(environment: str, services: Collection[str]) -> frozenset[str]:

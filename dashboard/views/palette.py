@@ -21,7 +21,7 @@ from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
 from dashboard.tables.saved_views import views_of
 from dashboard.views.breakers.override_form import OverrideForm
-from dashboard.views.page import current_live, text_parameter
+from dashboard.views.page import current_live, names_of, text_parameter
 from dashboard.views.runbooks.runbook_texts import every_runbook
 
 #: Tenants per answer. The search of the tenants page finds the rest.
@@ -261,11 +261,7 @@ def _tiers(request: HttpRequest) -> list[Entry]:
     if not may(request.user, "edit_quota", environment_in(request)):
         return []
     address = reverse("edit", args=["tier"])
-    names = (
-        Tier.objects.filter(environment=environment_in(request))
-        .order_by("name")
-        .values_list("name", flat=True)
-    )
+    names = names_of(Tier, environment_in(request))
     try:
         return [
             _entry(

@@ -25,9 +25,10 @@ from controlplane.alerts.people.route_edits import (
 )
 from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
 from controlplane.errors import InvalidEdit
+from controlplane.policies.models import Dependency
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import SentNumberField, TextField, TextsField, WholeField
-from dashboard.views.page import bounded_text, context_of, dependency_names
+from dashboard.views.page import bounded_text, context_of, names_of
 from dashboard.words.moments import WRONG, moment_of
 
 _LEVELS = (("1", "1 or higher"), ("2", "2 or higher"), ("3", "3"))
@@ -121,20 +122,19 @@ def _page(
         except InvalidEdit as error:
             errors, status = error.errors, 422
     context = context_of(request, "routes", errors=errors)
-    names = Receiver.objects.filter(environment=environment)
     context |= {
         "rows": [(row, hours_of(row), row.steps[0][1], escalations_of(row)) for row in rows],
         "form": _form(request, typed, rows),
         "plan": plan,
         "asked": request.GET,
         "warnings": warnings(environment),
-        "receivers": names.order_by("name").values_list("name", flat=True),
+        "receivers": names_of(Receiver, environment),
         "days": list(enumerate(DAYS)),
         "levels": _LEVELS,
         "severities": _SEVERITIES,
         "kinds": (("critical", "Critical"), ("warning", "Warning")),
         "rules": RULES_TO_MUTE,
-        "dependencies": (("", "None"), *dependency_names(environment)),
+        "dependencies": (("", "None"), *names_of(Dependency, environment)),
         "default": DEFAULT,
     }
     return render(request, "dashboard/routes.html", context, status=status)

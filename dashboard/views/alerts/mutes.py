@@ -14,9 +14,10 @@ from controlplane.alerts.models import Mute
 from controlplane.alerts.people.mute_edits import RULES_TO_MUTE, MuteValues, add_mute, end_mute, preview_mute
 from controlplane.alerts.state.mutes import active_until, not_ended, period_of, words_of
 from controlplane.errors import InvalidEdit
+from controlplane.policies.models import Dependency
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import MomentField, TextField, WholeField
-from dashboard.views.page import context_of, dependency_names
+from dashboard.views.page import context_of, names_of
 
 _MATCHES = ("rule", "dependency", "pod")
 _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
@@ -111,7 +112,7 @@ def _page(
         "preview": preview,
         "rules": _with_typed((("", "Any rule"), *RULES_TO_MUTE), typed.get("rule", "")),
         "dependencies": _with_typed(
-            (("", "Any dependency"), *dependency_names(environment_in(request))),
+            (("", "Any dependency"), *names_of(Dependency, environment_in(request))),
             typed.get("dependency", ""),
         ),
         "repeats": _REPEATS,

@@ -30,7 +30,7 @@ from dashboard.views.editor.edit_preview import preview_of
 from dashboard.views.editor.edit_request import KINDS, EditRequest, decides, for_editors, read_request
 from dashboard.views.editor.entity_form import groups_of, placed
 from dashboard.views.history.schedule_form import schedule_form
-from dashboard.views.page import context_of, not_found
+from dashboard.views.page import context_of, names_of, not_found
 from dashboard.words.entity_fields import choices_of_kinds, choices_of_sizes
 
 #: Field -> what is wrong with it.
@@ -177,14 +177,11 @@ def _remove_form(request: HttpRequest, errors: Errors) -> dict[str, Any]:
 
 
 def _choices(environment: str, kind: str) -> dict[str, list[tuple[str, str]]]:
-    def named(rows: Any, column: str = "name") -> list[tuple[str, str]]:
-        return [(one, one) for one in rows.order_by(column).values_list(column, flat=True)]
-
-    found = {"templates": named(Template.objects.filter(environment=environment))}
+    found = {"templates": [(name, name) for name in names_of(Template, environment)]}
     if kind in ("tenant", "environment"):
-        found["tiers"] = named(Tier.objects.filter(environment=environment))
+        found["tiers"] = [(name, name) for name in names_of(Tier, environment)]
     if kind in ("tenant", "tier"):
-        found["dependencies"] = named(Dependency.objects.filter(environment=environment))
+        found["dependencies"] = [(name, name) for name in names_of(Dependency, environment)]
     if kind == "dependency":
         found["runbooks"] = [("", "None"), *runbook_choices()]
         found["kinds"] = choices_of_kinds()

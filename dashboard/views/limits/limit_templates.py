@@ -23,7 +23,7 @@ from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.limits.outage import outage_words
 from dashboard.views.limits.template_form import TemplateForm
-from dashboard.views.page import bounded_text, context_of, not_found, text_parameter
+from dashboard.views.page import bounded_text, context_of, names_of, not_found, text_parameter
 from dashboard.words.changed_items import items_to_come
 from dashboard.words.rate_words import window_words
 
@@ -188,19 +188,9 @@ def _page(
     status: int = 200,
     **extra: Any,
 ) -> HttpResponse:
-    tiers = (
-        Tier.objects.filter(environment=environment_in(request))
-        .order_by("name")
-        .values_list("name", flat=True)
-    )
-    vendors = (
-        Dependency.objects.filter(environment=environment_in(request))
-        .order_by("name")
-        .values_list("name", flat=True)
-    )
-    others = Template.objects.filter(environment=environment_in(request)).exclude(pk=row.pk).order_by("name")
-    following = followers(environment_in(request), row.name, most=_SHOWN)
-    count = count_followers(environment_in(request)).get(row.name, Followers())
+    environment = environment_in(request)
+    following = followers(environment, row.name, most=_SHOWN)
+    count = count_followers(environment).get(row.name, Followers())
     context = context_of(
         request,
         "templates",
@@ -214,15 +204,15 @@ def _page(
         count=count,
         left_off=count.limits - len(following),
         owners=[
-            *((f"tier:{name}", f"tier {name}") for name in tiers),
-            *((f"dependency:{name}", f"dependency {name}") for name in vendors),
+            *((f"tier:{name}", f"tier {name}") for name in names_of(Tier, environment)),
+            *((f"dependency:{name}", f"dependency {name}") for name in names_of(Dependency, environment)),
         ],
-        others=list(others.values_list("name", flat=True)),
+        others=list(names_of(Template, environment).exclude(pk=row.pk)),
         typed=request.POST,
         **{"errors": {}, "act": "", **extra},
     )
     if form is not None and conflict is not None:
-        context |= _reach(environment_in(request), row.name, form)
+        context |= _reach(environment, row.name, form)
     return render(request, "dashboard/template.html", context, status=status)
 
 

@@ -22,7 +22,7 @@ from dashboard.forms import whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.views.history.schedule_form import schedule_form
-from dashboard.views.page import bounded_text, context_of
+from dashboard.views.page import bounded_text, context_of, names_of
 from dashboard.words.changed_items import items_to_come
 
 ACTS = (
@@ -165,11 +165,6 @@ def _page(
     status: int = 200,
     **extra: Any,
 ) -> HttpResponse:
-    tiers = (
-        Tier.objects.filter(environment=environment_in(request))
-        .order_by("name")
-        .values_list("name", flat=True)
-    )
     quotas = TierQuota.objects.filter(tier__environment=environment_in(request)).order_by("name")
     typed, errors = request.POST if request.method == "POST" else request.GET, errors or {}
     shown = _shown(preview, _filter(typed), _change(typed)) if preview is not None else {}
@@ -180,7 +175,7 @@ def _page(
         errors=errors,
         unplaced=[text for field, texts in errors.items() if field not in _LABELS for text in texts],
         selected=_selected(typed),
-        tiers=list(tiers),
+        tiers=list(names_of(Tier, environment_in(request))),
         quota_names=list(quotas.values_list("name", flat=True).distinct()),
         acts=ACTS,
         what=typed.get("what", "quota"),

@@ -14,7 +14,7 @@ from controlplane.status.read_facts import read_pods
 from dashboard.live.known import no_data_words
 from dashboard.tables.list_filters import as_query
 from dashboard.tables.table_files import rows_drawn
-from dashboard.views.page import HtmxHttpRequest, context_of, text_parameter
+from dashboard.views.page import HtmxHttpRequest, context_of, names_of, text_parameter
 from dashboard.views.tenants.bulk import MAX_SELECTED
 
 _PER_PAGE = 50
@@ -69,11 +69,7 @@ def tenants(request: HtmxHttpRequest) -> HttpResponse:
         "filtered": bool(filters),
         "down": down,
         "order_link": as_query(filters, sort="" if down else "-tenant"),
-        "tiers": list(
-            Tier.objects.filter(environment=environment_in(request))
-            .order_by("name")
-            .values_list("name", flat=True)
-        ),
+        "tiers": list(names_of(Tier, environment_in(request))),
         "default_tier": default or "none",
         # Counting costs as much as searching, so count only when nothing is searched for.
         "total": None if filters else everybody.count(),
