@@ -6,7 +6,9 @@ from typing import Annotated
 from ninja import Schema
 from pydantic import Field
 
+from controlplane.api.schemas import FromObject, UnixTime
 from controlplane.api.schemas.edits_in import Moment, Reason, Strict
+from controlplane.backlogs.dead_jobs import Changed
 from controlplane.status.backlogs import BacklogState
 
 
@@ -40,8 +42,8 @@ class BacklogOut(Schema):
 
 class DeadJobOut(Schema):
     id: str
-    died_at: datetime
-    submitted_at: datetime
+    died_at: UnixTime
+    submitted_at: UnixTime
     tries: int
     max_tries: int
     priority: int
@@ -68,7 +70,7 @@ class DeadJobsIn(Strict):
     ] = None
 
 
-class DeadJobsChangedOut(Schema):
+class DeadJobsChangedOut(FromObject):
     #: Jobs that were changed.
     jobs: int
     #: Jobs that are dead now.
@@ -79,3 +81,7 @@ class DeadJobsChangedOut(Schema):
     unknown: bool
     #: Jobs that could not be read. They are removed, and count in no other number.
     unreadable: int
+
+    @staticmethod
+    def resolve_jobs(changed: Changed) -> int:
+        return changed.number

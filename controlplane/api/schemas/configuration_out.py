@@ -5,8 +5,15 @@ from typing import Any, ClassVar, Literal
 
 from ninja import Schema
 
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.limits import LimitOut, QuotaOut, TenantQuotaOut, ValuesOut
 from controlplane.api.schemas.protection import CallProtectionOut, PodProtectionOut
+from controlplane.breakers.models import Override
+from controlplane.breakers.tickets import ticket_url
+from controlplane.policies.breaker_advice import advice_about
+from controlplane.policies.fields import dependency_fields
+from controlplane.policies.models import BREAKER_RANGES, Dependency, Tenant
+from controlplane.policies.protection import CALL, completed
 
 
 class FollowersOut(Schema):
@@ -45,7 +52,7 @@ class TierOut(Schema):
     quotas: list[QuotaOut]
 
 
-class TenantOut(Schema):
+class TenantOut(FromObject):
     key: str
     title: str
     tier: str
@@ -56,8 +63,12 @@ class TenantOut(Schema):
     #: The tenant's own quotas; quotas of other names come from its tier.
     quotas: list[TenantQuotaOut]
 
+    @staticmethod
+    def resolve_tier(row: Tenant) -> str:
+        return row.tier.name
 
-class OverrideOut(Schema):
+
+class OverrideOut(FromObject):
     dependency: str
     mode: str
     reason: str
@@ -72,8 +83,16 @@ class OverrideOut(Schema):
     #: Its address; empty for none, and for a key while FUSEBOARD_TICKET_URL is not set.
     ticket_url: str
 
+    @staticmethod
+    def resolve_dependency(row: Override) -> str:
+        return row.dependency.name
 
-class DependencyOut(Schema):
+    @staticmethod
+    def resolve_ticket_url(row: Override) -> str:
+        return ticket_url(row.ticket)
+
+
+class DependencyOut(FromObject):
     name: str
     title: str
     kind: str
@@ -91,6 +110,22 @@ class DependencyOut(Schema):
     version: int
     #: Warnings about settings that are allowed, but usually a mistake.
     advice: list[str]
+
+    @staticmethod
+    def resolve_runbook(row: Dependency) -> str | None:
+        return row.runbook_id
+
+    @staticmethod
+    def resolve_breaker(row: Dependency) -> dict[str, int]:
+        return {column: getattr(row, column) for column in BREAKER_RANGES}
+
+    @staticmethod
+    def resolve_protection(row: Dependency) -> dict[str, Any] | None:
+        return completed(row.protection, CALL) if row.protection else None
+
+    @staticmethod
+    def resolve_advice(row: Dependency) -> list[str]:
+        return advice_about(dependency_fields(row))
 
 
 class BreakerOut(Schema):

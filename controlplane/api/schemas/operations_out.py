@@ -7,6 +7,7 @@ from ninja import Schema
 
 from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.pod_load_out import CallFiguresOut, PodLoadOut, PodsOut, load_out
+from controlplane.breakers.models import Transition
 from controlplane.fleet.models import Server
 from controlplane.status.server_rows import server_of_row
 
@@ -20,7 +21,7 @@ class TripFiguresOut(Schema):
     threshold: int
 
 
-class TransitionOut(Schema):
+class TransitionOut(FromObject):
     id: int
     dependency: str
     generation: int
@@ -35,6 +36,10 @@ class TransitionOut(Schema):
     #: Counts over the fleet when the breaker tripped; null for other transitions, and for a trip
     #: by an agent of version 0.1.
     figures: TripFiguresOut | None = None
+
+    @staticmethod
+    def resolve_dependency(row: Transition) -> str:
+        return row.dependency.name
 
 
 class TenantFiguresOut(Schema):

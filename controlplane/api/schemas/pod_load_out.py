@@ -1,9 +1,8 @@
 """Responses about pods that protect themselves: their load, and what the protection of calls does."""
 
-from datetime import UTC, datetime
-
 from ninja import Schema
 
+from controlplane.api.schemas import UnixTime
 from controlplane.status.facts import Observing, PodLoad, Server
 from controlplane.status.servers import spared_how, unhealthy_because
 
@@ -94,7 +93,7 @@ class ObservingOut(Schema):
     """A part of the protection that decides and counts, but refuses nothing."""
 
     part: str
-    until: datetime
+    until: UnixTime
     by: str
     reason: str
 
@@ -139,12 +138,7 @@ def pods_out(servers: list[Server], observing: tuple[Observing, ...], unhealthy_
             for server, because in unhealthy[:MAX_UNHEALTHY]
         ],
         observed_per_s=round(sum(load.observed_per_s for load in loads), 3),
-        observing=[
-            ObservingOut(
-                part=one.part, until=datetime.fromtimestamp(one.until, UTC), by=one.by, reason=one.reason
-            )
-            for one in observing
-        ],
+        observing=[ObservingOut.from_orm(one) for one in observing],
     )
 
 

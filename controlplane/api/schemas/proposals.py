@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Literal
 
 from django.http import HttpResponse, JsonResponse
-from ninja import Schema
 
+from controlplane.api.schemas import FromObject
 from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 
 
-class RequestRow(Schema):
+class RequestRow(FromObject):
     id: int
     state: Literal["open", "approved", "applied", "rejected", "withdrawn", "expired"]
     #: Increases when the request is rebased; an approval counts for one version.
@@ -42,6 +42,14 @@ class RequestRow(Schema):
     revision: int | None
     schedule: int | None
 
+    @staticmethod
+    def resolve_needed(row: ChangeRequest) -> int:
+        return proposals.needed_of(row)
+
+    @staticmethod
+    def resolve_approvals(row: ChangeRequest) -> int:
+        return proposals.agreed(row)
+
 
 def accepted(row: ChangeRequest) -> HttpResponse:
     """202: the edit was accepted but not made. ``Location`` is the change request."""
@@ -53,9 +61,4 @@ def accepted(row: ChangeRequest) -> HttpResponse:
 def row_of(row: ChangeRequest) -> RequestRow:
     if not isinstance(row.created_at, datetime):
         row.refresh_from_db()
-    names = set(RequestRow.model_fields) - {"needed", "approvals"}
-    return RequestRow(
-        **{name: getattr(row, name) for name in names},
-        needed=proposals.needed_of(row),
-        approvals=proposals.agreed(row),
-    )
+    return RequestRow.from_orm(row)

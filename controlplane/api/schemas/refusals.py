@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 from ninja import Schema
 from pydantic import Field
 
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import Strict, Subject
+from controlplane.refusals.explain import Explanation
+from controlplane.refusals.models import RefusalSample
 
 
 class ExplainIn(Strict):
@@ -61,7 +64,7 @@ class TransitionThenOut(Schema):
     actor: str
 
 
-class ExplainedOut(Schema):
+class ExplainedOut(FromObject):
     environment: str
     service: str
     at: datetime
@@ -89,8 +92,16 @@ class ExplainedOut(Schema):
     #: The explanation in words.
     sentences: list[str]
 
+    @staticmethod
+    def resolve_tenant(found: Explanation) -> str:
+        return found.tenant.name
 
-class RefusalOut(Schema):
+    @staticmethod
+    def resolve_tenant_state(found: Explanation) -> str:
+        return found.tenant.state
+
+
+class RefusalOut(FromObject):
     """A sample: one of many refusals. Who asked is not in it, not even as a digest."""
 
     id: int
@@ -112,6 +123,14 @@ class RefusalOut(Schema):
     trace_id: str
     #: How many refusals it stands for: an estimate.
     weight: float
+
+    @staticmethod
+    def resolve_pod(row: RefusalSample) -> str:
+        return row.server
+
+    @staticmethod
+    def resolve_trace_id(row: RefusalSample) -> str:
+        return row.trace
 
 
 class RefusalPage(Schema):

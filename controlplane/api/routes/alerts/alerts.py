@@ -1,6 +1,6 @@
 """Alerts: what fires, since when, who works on it, and what fired in the past."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 from django.http import HttpRequest
@@ -12,7 +12,7 @@ from controlplane.alerts.models import Alert
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.state.stored_alerts import open_alerts, past_alerts, with_mutes
 from controlplane.api.http.auth import actor_of, needs
-from controlplane.api.schemas import FromObject
+from controlplane.api.schemas import FromObject, UnixTime
 from controlplane.api.schemas.edits_in import Environment, Note, PageSize, RowId
 from controlplane.policies.document import environment_of
 
@@ -30,7 +30,7 @@ class MutedOut(Schema):
 
 
 class EscalationOut(Schema):
-    at: datetime
+    at: UnixTime
     receivers: list[str]
 
 
@@ -79,7 +79,7 @@ class AlertOut(FromObject):
     def resolve_escalations(row: Alert) -> list[dict[str, object]]:
         if row.state == AlertState.RESOLVED:
             return []
-        return [{"at": datetime.fromtimestamp(at, UTC), "receivers": names} for at, names in row.escalations]
+        return [{"at": at, "receivers": names} for at, names in row.escalations]
 
 
 class NoteIn(Schema):

@@ -20,7 +20,7 @@ from controlplane.alerts.incidents.markdown import as_markdown
 from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, state_of
 from controlplane.alerts.incidents.report import Report, report_of
 from controlplane.alerts.incidents.timeline import Line, timeline
-from controlplane.alerts.models import Incident, IncidentLine
+from controlplane.alerts.models import Incident
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import (
@@ -229,13 +229,7 @@ def create_note(
 @router.post("/{incident}/steps", response=WrittenLineOut, auth=needs("edit_incident"))
 def tick(request: HttpRequest, environment: Environment, incident: RowId, values: StepIn) -> WrittenLineOut:
     """Note that a step of a runbook was done, or withdraw that. Sent twice, it is noted once."""
-    line: IncidentLine = tick_step(
-        runbook=values.runbook,
-        step=values.step,
-        text=values.text,
-        done=values.done,
-        **_common(request, environment, incident),
-    )
+    line = tick_step(**values.model_dump(), **_common(request, environment, incident))
     return WrittenLineOut.from_orm(line)
 
 

@@ -109,14 +109,7 @@ def list_receivers(request: HttpRequest, environment: Environment) -> list[Recei
 def create_receiver(request: HttpRequest, environment: Environment, values: ReceiverIn) -> SecretOut:
     """Add a receiver. Copy the secret to a webhook: it is displayed only here."""
     row, secret = edits.add_receiver(
-        environment=environment_of(environment).slug,
-        name=values.name,
-        url=values.url,
-        least_level=values.least_level,
-        least_severity=values.least_severity,
-        weekly=values.weekly,
-        reason=values.reason,
-        actor=actor_of(request),
+        environment=environment_of(environment).slug, actor=actor_of(request), **values.model_dump()
     )
     return SecretOut(name=row.name, secret=secret)
 

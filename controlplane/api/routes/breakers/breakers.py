@@ -1,5 +1,5 @@
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest
@@ -8,6 +8,7 @@ from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.deprecated import deprecated
+from controlplane.api.http.pages import newest_page
 from controlplane.api.schemas.configuration_out import BreakerOut, OverrideOut, RevisionOut
 from controlplane.api.schemas.edits_in import (
     Environment,
@@ -21,11 +22,10 @@ from controlplane.api.schemas.edits_in import (
     Slug,
 )
 from controlplane.api.schemas.limits import LimitOut
-from controlplane.api.schemas.operations_out import TransitionOut, TransitionPage
+from controlplane.api.schemas.operations_out import TransitionPage
 from controlplane.breakers.breakers_in_redis import stored_breakers
 from controlplane.breakers.models import Override, Transition
 from controlplane.breakers.overrides import end_override, extend_override, override_breaker, reset_breaker
-from controlplane.breakers.tickets import ticket_url
 from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit
@@ -119,14 +119,12 @@ def release(
 @overrides.get("", response=list[OverrideOut])
 def list_overrides(
     request: HttpRequest, environment: Environment, in_force: Flag = False, limit: PageSize = 100
-) -> list[OverrideOut]:
+) -> QuerySet[Override]:
     """Newest first; with ``in_force`` only those that apply now."""
     rows = Override.objects.filter(dependency__environment=environment_of(environment))
     if in_force:
         rows = rows.filter(ended_at__isnull=True, expires_at__gt=timezone.now())
-    return [
-        _override(row) for row in rows.select_related("dependency").order_by("-created_at", "-id")[:limit]
-    ]
+    return rows.select_related("dependency").order_by("-created_at", "-id")[:limit]
 
 
 @transitions.get("", response=TransitionPage)
@@ -136,22 +134,12 @@ def list_transitions(
     dependency: Slug | None = None,
     before: RowId | None = None,
     limit: PageSize = 100,
-) -> TransitionPage:
+) -> dict[str, Any]:
     """Transitions of breakers, newest first; ``next`` is the ``before`` of the next page."""
     rows = Transition.objects.filter(dependency__environment=environment_of(environment))
     if dependency:
         rows = rows.filter(dependency__name=dependency)
-    if before:
-        rows = rows.filter(id__lt=before)
-    found = list(rows.select_related("dependency").order_by("-id")[: limit + 1])
-    items = [
-        TransitionOut(
-            **{name: getattr(row, name) for name in TransitionOut.model_fields if name != "dependency"},
-            dependency=row.dependency.name,
-        )
-        for row in found[:limit]
-    ]
-    return TransitionPage(items=items, next=items[-1].id if len(found) > limit else None)
+    return newest_page(rows.select_related("dependency"), limit, before=before)
 
 
 def _dependencies(environment: str) -> QuerySet[Dependency]:
@@ -208,26 +196,10 @@ def _breaker(
         until=until,
         cause=cause,
         source=source,
-        override=next((_override(hold) for hold in row.holds if hold.in_force(now)), None),  # type: ignore[attr-defined]
+        override=next((OverrideOut.from_orm(hold) for hold in row.holds if hold.in_force(now)), None),  # type: ignore[attr-defined]
         policy={column: getattr(row, column) for column in BREAKER_RANGES}
         | {"timeout_ms": row.timeout_ms, "wait_ms": row.wait_ms},
         vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
-    )
-
-
-def _override(row: Override) -> OverrideOut:
-    return OverrideOut(
-        dependency=row.dependency.name,
-        mode=row.mode,
-        reason=row.reason,
-        actor=row.actor,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        ended_at=row.ended_at,
-        ended_by=row.ended_by,
-        revision=row.revision,
-        ticket=row.ticket,
-        ticket_url=ticket_url(row.ticket),
     )
 
 

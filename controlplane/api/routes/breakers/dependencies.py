@@ -13,22 +13,19 @@ from controlplane.api.schemas.edits_in import (
     Reason,
     Slug,
 )
-from controlplane.api.schemas.limits import LimitOut, VendorLimitIn
-from controlplane.api.schemas.protection import CallProtectionOut, DependencyIn, ProtectionIn, change_in
+from controlplane.api.schemas.limits import VendorLimitIn
+from controlplane.api.schemas.protection import DependencyIn, ProtectionIn, change_in
 from controlplane.editing import edits
 from controlplane.errors import NotFound
-from controlplane.policies.breaker_advice import advice_about
 from controlplane.policies.document import environment_of
-from controlplane.policies.fields import dependency_fields
-from controlplane.policies.models import BREAKER_RANGES, Dependency, VendorLimit
-from controlplane.policies.protection import CALL, completed
+from controlplane.policies.models import Dependency, VendorLimit
 
 router = Router()
 
 
 @router.get("", response=list[DependencyOut])
-def list_dependencies(request: HttpRequest, environment: Environment) -> list[DependencyOut]:
-    return [_out(row) for row in _dependencies(environment)]
+def list_dependencies(request: HttpRequest, environment: Environment) -> QuerySet[Dependency]:
+    return _dependencies(environment)
 
 
 @router.post("", response={201: RevisionOut}, auth=needs("edit_breaker_policy"))
@@ -47,12 +44,12 @@ def create_dependency(request: HttpRequest, environment: Environment, values: De
 @router.get("/{dependency}", response=DependencyOut)
 def get_dependency(
     request: HttpRequest, response: HttpResponse, environment: Environment, dependency: Slug
-) -> DependencyOut:
+) -> Dependency:
     row = _dependencies(environment).filter(name=dependency).first()
     if row is None:
         raise NotFound("dependency", dependency)
     response["ETag"] = f'"{row.version}"'
-    return _out(row)
+    return row
 
 
 @router.put("/{dependency}/description", response=RevisionOut, auth=needs("edit_breaker_policy"))
@@ -144,23 +141,3 @@ def _dependencies(environment: str) -> QuerySet[Dependency]:
     limits = Prefetch("vendor_limits", queryset=VendorLimit.objects.order_by("name"))
     rows = Dependency.objects.filter(environment=environment_of(environment))
     return rows.prefetch_related(limits).order_by("name")
-
-
-def _out(row: Dependency) -> DependencyOut:
-    return DependencyOut(
-        name=row.name,
-        title=row.title,
-        kind=row.kind,
-        owner=row.owner,
-        fallback_note=row.fallback_note,
-        runbook=row.runbook_id,
-        timeout_ms=row.timeout_ms,
-        wait_ms=row.wait_ms,
-        first_part_ms=row.first_part_ms,
-        between_parts_ms=row.between_parts_ms,
-        breaker={column: getattr(row, column) for column in BREAKER_RANGES},
-        protection=CallProtectionOut(**completed(row.protection, CALL)) if row.protection else None,
-        vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
-        version=row.version,
-        advice=advice_about(dependency_fields(row)),
-    )

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import redis
 import structlog
@@ -10,7 +11,6 @@ from ninja.errors import HttpError
 from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.schemas.backlogs import (
     BacklogOut,
-    DeadJobOut,
     DeadJobsChangedOut,
     DeadJobsIn,
     DeadJobsOut,
@@ -48,7 +48,7 @@ def get_backlog(request: HttpRequest, environment: Environment, dependency: Slug
 
 
 @router.get("/{dependency}/dead-jobs", response=DeadJobsOut)
-def list_dead_jobs(request: HttpRequest, environment: Environment, dependency: Slug) -> DeadJobsOut:
+def list_dead_jobs(request: HttpRequest, environment: Environment, dependency: Slug) -> dict[str, Any]:
     """The newest 50 dead jobs, read from Redis now. Payloads are never returned."""
     if not Dependency.objects.filter(environment=environment_of(environment), name=dependency).exists():
         raise NotFound("dependency", dependency)
@@ -56,21 +56,8 @@ def list_dead_jobs(request: HttpRequest, environment: Environment, dependency: S
         found = read_dead(environment, dependency)
     except redis.RedisError as error:
         raise _down(dependency, error) from error
-    items = [
-        DeadJobOut(
-            id=job.id,
-            died_at=_moment(job.died_at),
-            submitted_at=_moment(job.submitted_at),
-            tries=job.tries,
-            max_tries=job.max_tries,
-            priority=job.priority,
-            bytes=job.bytes,
-            cause=job.cause,
-        )
-        for job in found.listed
-    ]
     now = _EPOCH + timedelta(microseconds=found.now_us)
-    return DeadJobsOut(number=found.number, now=now, items=items)
+    return {"number": found.number, "now": now, "items": found.listed}
 
 
 @router.post("/{dependency}/dead-jobs/return", response=DeadJobsChangedOut, auth=needs("change_dead_jobs"))
@@ -109,13 +96,7 @@ def _change(
         )
     except redis.RedisError as error:
         raise _down(dependency, error) from error
-    return DeadJobsChangedOut(
-        jobs=changed.number,
-        left=changed.left,
-        full=changed.full,
-        unknown=changed.unknown,
-        unreadable=changed.unreadable,
-    )
+    return DeadJobsChangedOut.from_orm(changed)
 
 
 def _down(dependency: str, error: redis.RedisError) -> HttpError:
@@ -132,7 +113,7 @@ def _out(one: BacklogStatus) -> BacklogOut:
     return BacklogOut(
         dependency=one.name,
         state=one.state,
-        read_at=_moment(seen.read_at),
+        read_at=datetime.fromtimestamp(seen.read_at, UTC),
         ready=figures.ready,
         delayed=figures.delayed,
         leased=figures.leased,
@@ -147,7 +128,3 @@ def _out(one: BacklogStatus) -> BacklogOut:
         done_per_s=seen.rates.get("done"),
         refused_per_s=seen.rates.get("refused"),
     )
-
-
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)

@@ -1,14 +1,13 @@
 """The checklist before a deployment."""
 
-from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from django.http import HttpRequest
 from ninja import Router, Schema
 
 from controlplane.api.schemas.edits_in import Environment
-from controlplane.checklist.checklist import checklist
+from controlplane.checklist.checklist import Checklist, checklist
 
 router = Router()
 
@@ -47,13 +46,6 @@ class ChecklistOut(Schema):
 
 
 @router.get("", response=ChecklistOut)
-def get_checklist(request: HttpRequest, environment: Environment) -> Any:
+def get_checklist(request: HttpRequest, environment: Environment) -> Checklist:
     """What is checked before a deployment, what was found, and what to do. It changes nothing."""
-    found = checklist(environment)
-    return {
-        "environment": found.environment,
-        "revision": found.revision,
-        "at": found.at,
-        "counts": {verdict.value: number for verdict, number in found.counts.items()},
-        "lines": [asdict(line) for line in found.lines],
-    }
+    return checklist(environment)

@@ -1,23 +1,27 @@
-from datetime import UTC, datetime
-
 from django.http import HttpRequest
 from ninja import Router, Schema
 
+from controlplane.api.schemas import FromObject, UnixTime
 from controlplane.api.schemas.edits_in import Environment
 from controlplane.policies.document import environment_of
+from controlplane.status.locks import HeldLock
 from controlplane.status.read_facts import read_facts
 from controlplane.status.status import status_of
 
 router = Router()
 
 
-class HeldLockOut(Schema):
+class HeldLockOut(FromObject):
     #: At most 64 characters of it.
     name: str
     pod: str
     service: str
-    since: datetime
+    since: UnixTime
     held_s: float
+
+    @staticmethod
+    def resolve_held_s(lock: HeldLock) -> float:
+        return round(lock.held_s, 3)
 
 
 class PodLocksOut(Schema):
@@ -54,16 +58,7 @@ def list_locks(request: HttpRequest, environment: Environment) -> LocksOut:
     """Who holds which lock, and what became of locks, and of idempotent work, in the last 10 minutes."""
     found = status_of(read_facts(environment_of(environment).slug)).locks
     return LocksOut(
-        held=[
-            HeldLockOut(
-                name=lock.name,
-                pod=lock.pod,
-                service=lock.service,
-                since=datetime.fromtimestamp(lock.since, UTC),
-                held_s=round(lock.held_s, 3),
-            )
-            for lock in found.held
-        ],
+        held=[HeldLockOut.from_orm(lock) for lock in found.held],
         holding=found.holding,
         longest_s=round(found.longest_s, 3),
         locks=dict(found.locks),

@@ -6,12 +6,13 @@ from typing import Any, Literal
 from django.http import HttpRequest
 from ninja import Router, Schema
 
+from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import Environment
 from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.reconciliation.outages import outages
-from controlplane.reconciliation.report import LONGEST, Line, reconciled
+from controlplane.reconciliation.report import LONGEST, Line, Report, reconciled
 
 router = Router()
 
@@ -55,7 +56,7 @@ class ReconciledLimitOut(Schema):
     certainty: Literal["exact", "at_least", "unknown"]
 
 
-class ReconciliationOut(Schema):
+class ReconciliationOut(FromObject):
     """What pods allowed without Redis in a time, limit by limit, those that were most over first."""
 
     since: datetime
@@ -84,6 +85,14 @@ class ReconciliationOut(Schema):
     more: int
     limits: list[ReconciledLimitOut]
 
+    @staticmethod
+    def resolve_certain(report: Report) -> bool:
+        return report.is_certain
+
+    @staticmethod
+    def resolve_limits(report: Report) -> list[Line]:
+        return report.lines
+
 
 @router.get("/outages", response=list[OutageOut])
 def list_outages(request: HttpRequest, environment: Environment) -> Any:
@@ -94,30 +103,9 @@ def list_outages(request: HttpRequest, environment: Environment) -> Any:
 @router.get("", response=ReconciliationOut)
 def get_reconciliation(
     request: HttpRequest, environment: Environment, since: Since = None, until: Until = None
-) -> Any:
+) -> Report:
     """What pods allowed without Redis, from `since` to `until`. Nothing is charged for it."""
     start, end = range_of(since, until)
     if end - start > LONGEST:
         raise InvalidEdit({"since": [f"Ask for at most {LONGEST.days} days."]})
-    report = reconciled(environment_of(environment).slug, start, end)
-    names = (
-        "since",
-        "until",
-        "without_redis",
-        "over",
-        "untimed",
-        "uncounted",
-        "unreported",
-        "expired_journals",
-        "adopted_journals",
-        "complete_until",
-    )
-    return {
-        **{name: getattr(report, name) for name in (*names, "problem", "more")},
-        "certain": report.is_certain,
-        "limits": [_limit(line) for line in report.lines],
-    }
-
-
-def _limit(line: Line) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in ReconciledLimitOut.model_fields}
+    return reconciled(environment_of(environment).slug, start, end)

@@ -1,4 +1,4 @@
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from controlplane.accounts.permissions import reads_of_people
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.pages import newest_page
 from controlplane.api.http.parsing import QueryIn
 from controlplane.api.schemas.edits_in import (
     Environment,
@@ -73,17 +74,14 @@ def list_entries(
     environment: Environment,
     wanted: Query[EntriesQuery],
     limit: PageSize = 100,
-) -> EntryPage:
+) -> dict[str, Any]:
     """Newest first; ``next`` is the ``before`` of the next page.
 
     ``owner`` finds what a person did with tokens, and ``token`` takes a selector. ``request_id`` finds what a
     request changed: it is the header ``X-Request-Id`` of its answer.
     Includes entries of people and of tokens for all environments, if no environment is closed to the caller.
     """
-    found = list(_entries(request, environment, wanted.filters).order_by("-id")[: limit + 1])
-    more = len(found) > limit
-    items = [EntryOut.from_orm(row) for row in found[:limit]]
-    return EntryPage(items=items, next=items[-1].id if more else None)
+    return newest_page(_entries(request, environment, wanted.filters), limit)
 
 
 @router.get(

@@ -8,12 +8,13 @@ from ninja import NinjaAPI, Router, Schema
 from pydantic import Field
 
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.pages import newest_page
 from controlplane.api.http.problems import problem
 from controlplane.api.schemas.edits_in import Environment, PageSize, ReasonIn, RowId, Strict, Text
 from controlplane.api.schemas.operations_out import ChangeOut
 from controlplane.api.schemas.proposals import RequestRow, accepted, row_of
 from controlplane.approvals import proposals, rules
-from controlplane.approvals.models import MAX_NEEDED, Approval, ChangeRequest
+from controlplane.approvals.models import MAX_NEEDED, ChangeRequest
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
 from controlplane.errors import NotFound
@@ -87,16 +88,12 @@ def list_requests(
     state: Literal["open", "approved", "applied", "rejected", "withdrawn", "expired"] | None = None,
     before: RowId | None = None,
     limit: PageSize = 100,
-) -> RequestPage:
+) -> dict[str, Any]:
     """Newest first; ``next`` is the ``before`` of the next page."""
     rows = ChangeRequest.objects.filter(environment=environment_of(environment).slug)
     if state:
         rows = rows.filter(state=state)
-    if before:
-        rows = rows.filter(id__lt=before)
-    found = list(rows.order_by("-id")[: limit + 1])
-    items = [row_of(row) for row in found[:limit]]
-    return RequestPage(items=items, next=items[-1].id if len(found) > limit else None)
+    return newest_page(rows, limit, before=before)
 
 
 @router.get("/{number}", response=RequestDetail)
@@ -108,7 +105,7 @@ def get_request(request: HttpRequest, environment: Environment, number: RowId) -
     return RequestDetail(
         **row_of(row).dict(),
         conflict=row.pending and conflicts.changed_since(row).exists(),
-        approved_by=[_approval(each) for each in row.approvals.order_by("at")],
+        approved_by=[ApprovalOut.from_orm(each) for each in row.approvals.order_by("at")],
         changes=[ChangeOut.from_orm(each) for each in row.changes.order_by("kind", "name")[:_SHOWN]],
     )
 
@@ -167,7 +164,3 @@ def install(api: NinjaAPI) -> None:
 
     api.add_exception_handler(proposals.Proposed, waits)
     api.add_exception_handler(decide.NotYours, refused)
-
-
-def _approval(row: Approval) -> ApprovalOut:
-    return ApprovalOut(actor=row.actor, at=row.at, version=row.version, note=row.note)

@@ -39,11 +39,5 @@ def list_markers(request: HttpRequest, environment: Environment, limit: PageSize
 @router.post("", response={201: MarkerOut}, auth=needs("add_marker"))
 def create_marker(request: HttpRequest, environment: Environment, values: MarkerIn) -> MarkerOut:
     """Note that something was deployed: on charts, on the page Changes, and in timelines of incidents."""
-    row = add_marker(
-        environment=environment,
-        text=values.text,
-        service=values.service,
-        at=values.at,
-        actor=actor_of(request),
-    )
+    row = add_marker(environment=environment, actor=actor_of(request), **values.model_dump())
     return MarkerOut.from_orm(row)

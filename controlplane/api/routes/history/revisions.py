@@ -6,6 +6,7 @@ from ninja import Router
 from controlplane.api.http.auth import actor_of, check_reverts, needs
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.one_at_a_time import one_at_a_time
+from controlplane.api.http.pages import newest_page
 from controlplane.api.http.versions import revision_read
 from controlplane.api.schemas.bulk_in import RevertIn
 from controlplane.api.schemas.edits_in import Environment, PageSize, RowId
@@ -33,14 +34,10 @@ _SHOWN = 1_000
 @router.get("", response=RevisionPage)
 def list_revisions(
     request: HttpRequest, environment: Environment, before: RowId | None = None, limit: PageSize = 100
-) -> RevisionPage:
+) -> dict[str, Any]:
     """Newest first; ``next`` is the ``before`` of the next page."""
     rows = Revision.objects.filter(environment=environment_of(environment).slug)
-    if before:
-        rows = rows.filter(number__lt=before)
-    found = list(rows.order_by("-number")[: limit + 1])
-    items = [RevisionRow.from_orm(row) for row in found[:limit]]
-    return RevisionPage(items=items, next=items[-1].number if len(found) > limit else None)
+    return newest_page(rows, limit, before=before, key="number")
 
 
 @router.get("/{number}", response=RevisionDetail)

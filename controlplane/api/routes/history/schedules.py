@@ -1,11 +1,12 @@
 """Scheduled changes."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from django.http import HttpRequest
 from ninja import Router
 
 from controlplane.api.http.auth import actor_of, needs
+from controlplane.api.http.pages import newest_page
 from controlplane.api.schemas.bulk_in import ScheduleIn
 from controlplane.api.schemas.edits_in import Environment, PageSize, Reason, ReasonIn, RowId
 from controlplane.api.schemas.operations_out import ScheduleOut, SchedulePage
@@ -24,28 +25,19 @@ def list_schedules(
     state: Literal["waiting", "applied", "failed", "cancelled"] | None = None,
     before: RowId | None = None,
     limit: PageSize = 100,
-) -> SchedulePage:
+) -> dict[str, Any]:
     """Newest first; ``next`` is the ``before`` of the next page."""
     rows = Schedule.objects.filter(environment=environment_of(environment).slug)
     if state:
         rows = rows.filter(state=state)
-    if before:
-        rows = rows.filter(id__lt=before)
-    found = list(rows.order_by("-id")[: limit + 1])
-    items = [ScheduleOut.from_orm(row) for row in found[:limit]]
-    return SchedulePage(items=items, next=items[-1].id if len(found) > limit else None)
+    return newest_page(rows, limit, before=before)
 
 
 @router.post("", response={201: ScheduleOut}, auth=needs("edit_quota"))
 def schedule(request: HttpRequest, environment: Environment, values: ScheduleIn) -> ScheduleOut:
     """Schedule a plan. It must be valid now, and is checked again when it is due."""
     row = schedule_change(
-        environment=environment_of(environment).slug,
-        due_at=values.due_at,
-        document=values.document,
-        title=values.title,
-        reason=values.reason,
-        actor=actor_of(request),
+        environment=environment_of(environment).slug, actor=actor_of(request), **values.model_dump()
     )
     return _out(row)
 

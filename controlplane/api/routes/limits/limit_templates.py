@@ -9,6 +9,7 @@ from controlplane.api.http.auth import actor_of, needs
 from controlplane.api.http.idempotency import changes_nothing
 from controlplane.api.http.one_at_a_time import one_at_a_time
 from controlplane.api.http.versions import version_read
+from controlplane.api.routes.tenants.plans import planned
 from controlplane.api.schemas.configuration_out import FollowerOut, FollowersOut, RevisionOut, TemplateOut
 from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Flag, PageSize, Reason, Slug
 from controlplane.api.schemas.limits import TemplateIn
@@ -84,14 +85,8 @@ def preview(
         template=template,
         **values.model_dump(exclude={"expected_version", "reason"}),
     )
-    return TemplatePlannedOut(
-        revision=found.revision,
-        changes=len(found.changes),
-        **found.counts,
-        text=found.to_text(),
-        advice=found.advice,
-        followers=FollowersOut.from_orm(changed_followers(found, template)),
-    )
+    who = FollowersOut.from_orm(changed_followers(found, template))
+    return TemplatePlannedOut(**planned(found).dict(), followers=who)
 
 
 @router.delete("/{template}", response=RevisionOut, auth=needs("edit_quota"))

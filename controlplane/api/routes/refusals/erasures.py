@@ -1,6 +1,5 @@
 """Erases what is stored about one caller."""
 
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 from django.http import HttpRequest
@@ -46,11 +45,4 @@ def erase_caller(request: HttpRequest, environment: Environment, values: EraseIn
     the caller. Pods and gateways write figures and samples of the last minute later: erase the caller again
     after two minutes.
     """
-    erased = erase(
-        environment=environment,
-        kind=values.kind,
-        value=values.value,
-        reason=values.reason,
-        actor=actor_of(request),
-    )
-    return ErasedOut(**asdict(erased))
+    return ErasedOut.from_orm(erase(environment=environment, actor=actor_of(request), **values.model_dump()))

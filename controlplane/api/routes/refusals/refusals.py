@@ -10,18 +10,14 @@ from pydantic import AfterValidator, Field
 
 from controlplane.api.http.auth import caller_of
 from controlplane.api.http.idempotency import changes_nothing
+from controlplane.api.http.pages import newest_page
 from controlplane.api.http.parsing import QueryIn
 from controlplane.api.schemas.edits_in import Environment, PageSize, RowId, one_line
 from controlplane.api.schemas.refusals import (
-    ChangeSinceOut,
     ExplainedOut,
     ExplainIn,
     RefusalCountsOut,
-    RefusalOut,
     RefusalPage,
-    RefusalRuleOut,
-    ThenOrNowOut,
-    TransitionThenOut,
 )
 from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import NotFound
@@ -85,9 +81,7 @@ def list_refusals(
         headers = {"Content-Disposition": f'attachment; filename="refusals-{end:%Y-%m-%d}.csv"'}
         text = samples_as_csv(rows[: IN_FILE + 1])
         return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)
-    found = list(rows[: limit + 1])
-    items = [_sample(row) for row in found[:limit]]
-    return RefusalPage(items=items, next=items[-1].id if len(found) > limit else None)
+    return newest_page(rows, limit)
 
 
 @router.get("/counts", response=RefusalCountsOut)
@@ -107,14 +101,14 @@ def count_refusals(
 
 
 @router.get("/samples/{number}", response=ExplainedOut)
-def explain_sample(request: HttpRequest, environment: Environment, number: RowId) -> ExplainedOut:
+def explain_sample(request: HttpRequest, environment: Environment, number: RowId) -> Explanation:
     """Explain a sample, as its token would be explained. Counts as one of the 20 tries per minute."""
     slug = environment_of(environment).slug
     sample = RefusalSample.objects.filter(environment=slug, pk=number).first()
     if sample is None:
         raise NotFound("sample", str(number))
     take_try(caller_of(request))
-    return _out(explain(token_of(sample), {slug}, timezone.now(), tenant=sample.tenant))
+    return explain(token_of(sample), {slug}, timezone.now(), tenant=sample.tenant)
 
 
 @router.post("/explain", response=ExplainedOut)
@@ -126,51 +120,4 @@ def explain_refusal(request: HttpRequest, environment: Environment, values: Expl
     """
     slug = environment_of(environment).slug
     take_try(caller_of(request))
-    return _out(explain(values.token, {slug}, timezone.now(), tenant=values.tenant))
-
-
-def _sample(row: RefusalSample) -> RefusalOut:
-    return RefusalOut(
-        id=row.pk,
-        at=row.at,
-        service=row.service,
-        pod=row.server,
-        dependency=row.dependency,
-        rule=row.rule,
-        reason=row.reason,
-        mode=row.mode,
-        tenant=row.tenant,
-        endpoint=row.endpoint,
-        revision=row.revision,
-        retry_after_ms=row.retry_after_ms,
-        trace_id=row.trace,
-        weight=row.weight,
-    )
-
-
-def _out(found: Explanation) -> ExplainedOut:
-    rule = found.rule
-    return ExplainedOut(
-        **{name: getattr(found, name) for name in _SAME},
-        reason=found.reason,
-        mode=found.mode,
-        rule=RefusalRuleOut.from_orm(rule) if rule is not None else None,
-        tenant=found.tenant.name,
-        tenant_state=found.tenant.state,
-        then=ThenOrNowOut.from_orm(found.then),
-        now=ThenOrNowOut.from_orm(found.now),
-        changes=[ChangeSinceOut.from_orm(change) for change in found.changes],
-        transition=TransitionThenOut.from_orm(found.transition) if found.transition else None,
-    )
-
-
-_SAME = (
-    "environment",
-    "service",
-    "at",
-    "retry_after_ms",
-    "pod",
-    "known_revision",
-    "headline",
-    "sentences",
-)
+    return ExplainedOut.from_orm(explain(values.token, {slug}, timezone.now(), tenant=values.tenant))

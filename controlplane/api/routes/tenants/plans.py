@@ -60,7 +60,7 @@ def plan(request: HttpRequest, environment: Environment, prune: Flag = False) ->
     Each caller gets one plan, apply, preview, or what-if at a time.
     """
     stream, _ = upload_of(request)
-    return _planned(difference(environment, read_plan(stream), prune=prune))
+    return planned(difference(environment, read_plan(stream), prune=prune))
 
 
 @router.post("/apply", response=RevisionOut, auth=needs("edit_quota"), openapi_extra=FILE)
@@ -148,7 +148,7 @@ def edit_many(request: HttpRequest, environment: Environment, values: BulkIn) ->
 @one_at_a_time
 def preview_many(request: HttpRequest, environment: Environment, values: BulkIn) -> PlannedOut:
     """Preview that change. Each caller gets one plan, apply, preview, or what-if at a time."""
-    return _planned(preview_bulk_edit(environment=environment, **_bulk(values)))
+    return planned(preview_bulk_edit(environment=environment, **_bulk(values)))
 
 
 def _bulk(values: BulkIn) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _bulk(values: BulkIn) -> dict[str, Any]:
     return {"filter": TenantFilter(**chosen), "change": TenantChange(**change)}
 
 
-def _planned(found: Difference) -> PlannedOut:
+def planned(found: Difference) -> PlannedOut:
     return PlannedOut(
         revision=found.revision,
         changes=len(found.changes),

@@ -22,7 +22,7 @@ from controlplane.api.schemas.edits_in import (
     TenantChange,
     TenantIn,
 )
-from controlplane.api.schemas.limits import TenantQuotaIn, TenantQuotaOut
+from controlplane.api.schemas.limits import TenantQuotaIn
 from controlplane.approvals.proposals import needed_in
 from controlplane.editing import edits
 from controlplane.errors import InvalidEdit, NotFound
@@ -47,7 +47,7 @@ def list_tenants(
     parent: Subject | None = None,
     suspended: Flag | None = None,
     limit: PageSize = 100,
-) -> TenantPage:
+) -> dict[str, Any]:
     """By key. ``search`` finds keys and titles that contain it, ``prefix`` keys that begin with it."""
     rows = Tenant.objects.filter(environment=environment_of(environment), deleted=False)
     if prefix:
@@ -64,7 +64,7 @@ def list_tenants(
         rows = rows.filter(key__gt=after)
     found = list(first_tenants(rows, "key", limit + 1).prefetch_related(_QUOTAS))
     more = len(found) > limit
-    return TenantPage(items=[_out(row) for row in found[:limit]], next=found[limit - 1].key if more else None)
+    return {"items": found[:limit], "next": found[limit - 1].key if more else None}
 
 
 @router.post("", response={201: RevisionOut}, auth=needs("edit_tenant"))
@@ -72,11 +72,8 @@ def create_tenant(request: HttpRequest, environment: Environment, tenant: Tenant
     revision = edits.create_tenant(
         environment=environment,
         tenant=tenant.key,
-        tier=tenant.tier,
-        title=tenant.title,
-        parent=tenant.parent,
-        reason=tenant.reason,
         actor=actor_of(request),
+        **tenant.model_dump(exclude={"key"}),
     )
     return RevisionOut(revision=revision)
 
@@ -181,26 +178,14 @@ def remove_tenant(
 @router.get("/{path:tenant}", response=TenantOut)
 def get_tenant(
     request: HttpRequest, response: HttpResponse, environment: Environment, tenant: Subject
-) -> TenantOut:
+) -> Tenant:
     row = _tenants(environment).filter(key=tenant).first()
     if row is None:
         raise NotFound("tenant", tenant)
     response["ETag"] = f'"{row.version}"'
-    return _out(row)
+    return row
 
 
 def _tenants(environment: str) -> QuerySet[Tenant]:
     rows = Tenant.objects.filter(environment=environment_of(environment), deleted=False)
     return rows.select_related("tier").prefetch_related(_QUOTAS).order_by("key")
-
-
-def _out(row: Tenant) -> TenantOut:
-    return TenantOut(
-        key=row.key,
-        title=row.title,
-        tier=row.tier.name,
-        parent=row.parent,
-        suspended=row.suspended,
-        version=row.version,
-        quotas=[TenantQuotaOut.from_orm(quota) for quota in row.quotas.all()],
-    )

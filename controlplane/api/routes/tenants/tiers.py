@@ -26,11 +26,8 @@ def create_tier(request: HttpRequest, environment: Environment, values: TierIn) 
     revision = edits.create_tier(
         environment=environment,
         tier=values.name,
-        title=values.title,
-        priority=values.priority,
-        wait_ms=values.wait_ms,
-        reason=values.reason,
         actor=actor_of(request),
+        **values.model_dump(exclude={"name"}),
     )
     return RevisionOut(revision=revision)
 
