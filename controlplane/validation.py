@@ -89,12 +89,6 @@ class Problems:
         if not isinstance(value, str) or not is_subject(value):
             self.add(field, "Use 1 to 200 characters without control characters.")
 
-    def new_key(self, field: str, value: object) -> None:
-        """The key of a new tenant; ``subject`` is for existing ones."""
-        if isinstance(value, str) and is_subject(value) and not is_plain_key(value):
-            self.add(field, PLAIN_KEY)
-        self.subject(field, value)
-
     def text(self, field: str, value: object, longest: int, *, lines: bool = False) -> None:
         """A text of one line, or with ``lines`` of several."""
         if not isinstance(value, str):

@@ -23,8 +23,8 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, record
 from controlplane.errors import EditError, InvalidEdit
 from controlplane.metric_catalogue import edits as catalogue
-from controlplane.policies.fields import different
-from controlplane.policies.history import Changed, Fields, as_document, encode, in_parts
+from controlplane.policies.fields import Fields, different
+from controlplane.policies.history import Changed, as_document, encode, in_parts
 
 #: A pending request expires after this.
 EXPIRES_AFTER = timedelta(days=14)

@@ -21,13 +21,14 @@ from controlplane.approvals.models import PENDING, Approval, ChangeRequest, Requ
 from controlplane.approvals.rules import put_needed, recount
 from controlplane.audit.actor import FUSEBOARD, Actor
 from controlplane.audit.record import acting
-from controlplane.change_requests.audit_lines import write_audit_lines
 from controlplane.change_requests.conflicts import check_base
-from controlplane.editing.revise import revise
+from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
 from controlplane.metric_catalogue import edits as catalogue
-from controlplane.policies.history import ROWS_PER_STATEMENT
+from controlplane.policies.fields import Fields
+from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
+from controlplane.policies.models import VERSIONED
 from controlplane.schedules.edits import keep_schedule
 from controlplane.schedules.models import Needs
 from controlplane.validation import Problems, check_reason
@@ -170,10 +171,42 @@ def _make(row: ChangeRequest, actor: Actor) -> None:
             approved_request=row.pk,
         ) as revision:
             check_base(row, making=revision.number)
-            write_audit_lines(row, changes, revision)
+            _write_audit_lines(row, changes, revision)
             write_changes(revision, changes)
             row.revision = revision.number
     acting(actor)
+
+
+def _write_audit_lines(row: ChangeRequest, changes: list[Changed], revision: Revision) -> None:
+    """Write the entries in the revision being made, before its rows are written."""
+    things = {(change.kind, change.name): change for change in changes}
+    versions = _versions(row.environment, [entry for entry in row.entries if "before" not in entry])
+    for entry in row.entries:
+        thing = things.get((entry["kind"], entry["name"]))
+        before, after = entry.get("before"), entry.get("after")
+        if thing is not None and "before" not in entry:
+            version = versions.get((thing.kind, thing.name), 0)
+            before, after = _at(thing.before, version), _at(thing.after, version + 1)
+        before, after = _numbered(before, revision.number - 1), _numbered(after, revision.number)
+        revision.audit_change(entry["action"], Changed(entry["kind"], entry["name"], before, after))
+
+
+def _versions(environment: str, entries: list[Fields]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for kind, (model, name) in VERSIONED.items():
+        names = [entry["name"] for entry in entries if entry["kind"] == kind]
+        rows = model._default_manager.filter(**{"environment_id": environment, f"{name}__in": names})
+        found |= {(kind, key): version for key, version in rows.values_list(name, "version")}
+    return found
+
+
+def _at(fields: Fields | None, version: int) -> Fields | None:
+    return None if fields is None else {**fields, "version": version}
+
+
+def _numbered(fields: Fields | None, number: int) -> Fields | None:
+    """Replace the revision that an entry names. It has another number than when the request was made."""
+    return {**fields, "revision": number} if fields and "revision" in fields else fields
 
 
 @contextmanager

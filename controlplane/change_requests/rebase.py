@@ -14,7 +14,8 @@ from controlplane.editing.plans.resolving import Wanted, fit
 from controlplane.editing.revise import revise
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
-from controlplane.policies.history import Changed, Fields
+from controlplane.policies.fields import Fields
+from controlplane.policies.history import Changed, changes_between
 from controlplane.policies.merge import WHOLE, merge, units
 from controlplane.policies.state import State, read_state, tenants_following
 
@@ -58,13 +59,8 @@ def _now(row: ChangeRequest, actor: Actor) -> ChangeRequest:
                 else _merged(row, read_state(row.environment, tenants=_tenants(row)))
             )
             for entry in row.entries:
-                revision.audit(
-                    entry["action"],
-                    target_kind=entry["kind"],
-                    target_name=entry["name"],
-                    before=entry.get("before"),
-                    after=entry.get("after"),
-                )
+                change = Changed(entry["kind"], entry["name"], entry.get("before"), entry.get("after"))
+                revision.audit_change(entry["action"], change)
             write_changes(revision, changes)
     except proposals.Proposed as proposed:
         return proposed.request
@@ -96,11 +92,7 @@ def _merged(row: ChangeRequest, now: State) -> list[Changed]:
     except PlanErrors as errors:
         said = "; ".join(f"{error.where}: {error.message}" for error in errors.found[:5])
         raise InvalidEdit({"request": [f"It no longer fits the current configuration: {said}"]}) from errors
-    return [
-        Changed(kind, name, now.get((kind, name)), fields)
-        for (kind, name), fields in sorted(fitted.items())
-        if now.get((kind, name)) != fields
-    ]
+    return changes_between(now, fitted)
 
 
 def _over(change: Changed, present: Fields | None) -> Fields | None:

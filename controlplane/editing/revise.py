@@ -65,6 +65,21 @@ class Revision:
             revision=self.number,
         )
 
+    def audit_change(self, action: str, change: Changed) -> None:
+        """Audit an edit of one thing."""
+        self.audit(
+            action,
+            target_kind=change.kind,
+            target_name=change.name,
+            before=change.before,
+            after=change.after,
+        )
+
+    def audit_many(self, action: str, after: dict[str, Any]) -> None:
+        """Audit an edit of many things, as one of the environment."""
+        before = {"revision": self.number - 1}
+        self.audit_change(action, Changed("environment", self.environment, before, after))
+
 
 @contextmanager
 def revise(

@@ -11,7 +11,6 @@ from controlplane.policies.models import (
     Dependency,
     Environment,
     Template,
-    Tenant,
     Tier,
 )
 from controlplane.policies.protection import flat_protection
@@ -26,17 +25,6 @@ def environment_fields(environment: Environment) -> Fields:
         **{f"tuning.{field}": value for field, value in environment.tuning.items()},
         **flat_protection(environment.protection),
         **limit_fields("subject_limits", environment.subject_limits.all()),
-    }
-
-
-def tenant_fields(tenant: Tenant) -> Fields:
-    return {
-        "tier": tenant.tier.name,
-        "title": tenant.title,
-        "suspended": tenant.suspended,
-        **({"parent": tenant.parent} if tenant.parent else {}),
-        **limit_fields("quotas", tenant.quotas.all()),
-        "version": tenant.version,
     }
 
 
@@ -111,6 +99,18 @@ def limits_in(prefix: str, fields: Fields) -> dict[str, Fields]:
             name, _, column = rest.rpartition(".")
             found.setdefault(name, {})[column] = value
     return found
+
+
+def with_limit(prefix: str, name: str, fields: Fields, columns: Fields | None) -> Fields:
+    """Return the fields with these columns of one limit; without the limit for ``None``."""
+    place = f"{prefix}.{name}"
+    rest = {field: value for field, value in fields.items() if field.rpartition(".")[0] != place}
+    return rest | {f"{place}.{column}": value for column, value in (columns or {}).items()}
+
+
+def without_version(fields: Fields) -> Fields:
+    """Return the fields of the configuration. A version belongs to a row."""
+    return {field: value for field, value in fields.items() if field != "version"}
 
 
 def different(before: Fields | None, after: Fields | None) -> dict[str, tuple[Any, Any]]:

@@ -1,7 +1,7 @@
 """The revisions of an environment, and the changes of each."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,9 @@ import msgspec
 from django.db import connection
 from django.db.models import Min
 
+from controlplane.policies.fields import Fields, without_version
 from controlplane.policies.models import Change, Revision
 
-Fields = dict[str, Any]
 Progress = Callable[[str, int, int], None]
 
 #: Rows per statement: about 50 ms on an idle machine, far below ``statement_timeout``.
@@ -41,6 +41,17 @@ class Changed:
     name: str
     before: Fields | None
     after: Fields | None
+
+
+def changes_between(
+    before: Mapping[tuple[str, str], Fields], after: Mapping[tuple[str, str], Fields | None]
+) -> list[Changed]:
+    """Return how the things in ``after`` differ from the state before, in order."""
+    return [
+        Changed(kind, name, before.get((kind, name)), fields)
+        for (kind, name), fields in sorted(after.items())
+        if before.get((kind, name)) != fields
+    ]
 
 
 def store_revision(row: Revision, changes: Sequence[Changed]) -> None:
@@ -94,12 +105,6 @@ def as_document(change: Changed) -> Fields:
     return {
         "kind": change.kind,
         "name": change.name,
-        "before": _without_version(change.before),
-        "after": _without_version(change.after),
+        "before": change.before and without_version(change.before),
+        "after": change.after and without_version(change.after),
     }
-
-
-def _without_version(fields: Fields | None) -> Fields | None:
-    if fields is None:
-        return None
-    return {field: value for field, value in fields.items() if field != "version"}

@@ -7,7 +7,7 @@ field would combine an old limit with a newer window, which is a rate that no pe
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from controlplane.policies.fields import Fields
+from controlplane.policies.fields import Fields, different
 
 #: Columns of a limit that form one unit. A temporary quota ends as a whole.
 RATE = frozenset({"limit", "window_s", "burst", "algorithm", "period", "expires_at", "returns_to"})
@@ -67,7 +67,7 @@ def _whole(
     if wanted is None:
         if now is None:
             return Merged(None, already=[WHOLE] if base is not None else [])
-        if base is not None and (_same(base, now) or WHOLE in overwrite):
+        if base is not None and (not different(base, now) or WHOLE in overwrite):
             return Merged(None, applied=[WHOLE])
         return Merged(now, kept=[WHOLE] if base is not None else [])
     if now is None:
@@ -125,7 +125,3 @@ def _setting(name: str) -> str:
 
 def _part(state: Fields, fields: list[str]) -> Fields:
     return {name: state[name] for name in fields if name in state}
-
-
-def _same(one: Fields, other: Fields) -> bool:
-    return all(one.get(name) == other.get(name) for name in one.keys() | other.keys() if name != "version")

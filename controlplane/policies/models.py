@@ -376,6 +376,15 @@ class Dependency(models.Model):
         return self.name
 
 
+#: Kind -> its model and the column of its name, for the things whose rows have a version.
+VERSIONED: dict[str, tuple[type[models.Model], str]] = {
+    "tenant": (Tenant, "key"),
+    "tier": (Tier, "name"),
+    "dependency": (Dependency, "name"),
+    "template": (Template, "name"),
+}
+
+
 class VendorLimit(FollowingColumns):
     """A limit of the vendor on the whole fleet."""
 

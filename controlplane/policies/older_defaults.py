@@ -33,9 +33,9 @@ class Differing:
     kind: str
     name: str
     #: Name of the limit; empty for the breaker and the bulkhead of a dependency, and for a template.
-    limit: str
+    limit: str = ""
     #: Always empty: of limits that follow a template, only the template is listed.
-    template: str
+    template: str = ""
     field: str
     value: str
     new: str
@@ -67,15 +67,8 @@ def _breakers(environment: Environment) -> Iterator[Differing]:
         if new.window_calls and not row.window_calls:
             changed.append("window_calls")
         for field in changed:
-            yield Differing(
-                kind="dependency",
-                name=row.name,
-                limit="",
-                template="",
-                field=field,
-                value=str(getattr(row, field)),
-                new=str(getattr(new, field)),
-            )
+            value, usual = str(getattr(row, field)), str(getattr(new, field))
+            yield Differing(kind="dependency", name=row.name, field=field, value=value, new=usual)
 
 
 def divided_bulkheads(environment: str) -> list[str]:
@@ -88,15 +81,8 @@ def divided_bulkheads(environment: str) -> list[str]:
 
 def _bulkheads(environment: Environment) -> Iterator[Differing]:
     for name in divided_bulkheads(environment.slug):
-        yield Differing(
-            kind="dependency",
-            name=name,
-            limit="",
-            template="",
-            field="protection.bulkhead.share_idle",
-            value="false",
-            new="true",
-        )
+        field = "protection.bulkhead.share_idle"
+        yield Differing(kind="dependency", name=name, field=field, value="false", new="true")
 
 
 def _limits(environment: Environment) -> Iterator[tuple[str, QuerySet[Any], str]]:
@@ -126,26 +112,11 @@ def _templates(environment: Environment) -> Iterator[Differing]:
     for row in Template.objects.filter(environment=environment).exclude(failure_policy=new).order_by("name"):
         start = STARTS.get(row.name)
         if start is None or start.failure_policy != row.failure_policy:
-            yield Differing(
-                kind="template",
-                name=row.name,
-                limit="",
-                template="",
-                field="failure_policy",
-                value=row.failure_policy,
-                new=new,
-            )
+            policy = row.failure_policy
+            yield Differing(kind="template", name=row.name, field="failure_policy", value=policy, new=new)
 
 
 def _differing(kind: str, rows: QuerySet[Any], new: str, *, most: int) -> Iterator[Differing]:
     # Not with a cursor: outside a transaction, Postgres would first copy all rows for it.
     for name, limit, policy in rows.values_list("owner", "name", "failure_policy")[:most]:
-        yield Differing(
-            kind=kind,
-            name=name,
-            limit=limit,
-            template="",
-            field="failure_policy",
-            value=policy,
-            new=new,
-        )
+        yield Differing(kind=kind, name=name, limit=limit, field="failure_policy", value=policy, new=new)

@@ -141,7 +141,7 @@ def check_patch(problems: Problems, patch: object, shape: Shape) -> None:
         else:
             alone = tuple(setting.name for setting in shape.settings if not setting.part)
             problems.add(
-                f"{PROTECTION}.{name}", f"There is no such setting, only {_list(shape.groups + alone)}."
+                f"{PROTECTION}.{name}", f"There is no such setting, only {', '.join(shape.groups + alone)}."
             )
 
 
@@ -221,7 +221,7 @@ def _check_group(problems: Problems, shape: Shape, group: str, value: Any) -> No
     for name, each in value.items():
         setting = known.get(f"{group}.{name}")
         if setting is None:
-            text = f"There is no such setting, only {_list(shape.names_in(group))}."
+            text = f"There is no such setting, only {', '.join(shape.names_in(group))}."
             problems.add(f"{PROTECTION}.{group}.{name}", text)
         else:
             _check_value(problems, setting, each)
@@ -270,10 +270,6 @@ def _plain(value: Any) -> Any:
 def _is_plain(pattern: str) -> bool:
     """Whether a form can display this pattern in one line, and Postgres can store it."""
     return pattern.isprintable() and pattern == pattern.strip()
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(names)
 
 
 def differing(protection: Mapping[str, Any], differ: set[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from controlplane.policies.fields import (
     limit_fields,
     template_fields,
     tier_fields,
+    without_version,
 )
 from controlplane.policies.limits import ALONE, columns_for
 from controlplane.policies.models import Dependency, Template, Tenant, TenantQuota, Tier
@@ -44,11 +45,11 @@ def read_state(environment: str, *, tenants: Collection[str] | None = None) -> S
     row = environment_of(environment)
     state: State = {("environment", environment): environment_fields(row)}
     for template in Template.objects.filter(environment=row):
-        state["template", template.name] = _plain(template_fields(template))
+        state["template", template.name] = without_version(template_fields(template))
     for tier in Tier.objects.filter(environment=row).prefetch_related("quotas"):
-        state["tier", tier.name] = _plain(tier_fields(tier))
+        state["tier", tier.name] = without_version(tier_fields(tier))
     for dependency in Dependency.objects.filter(environment=row).prefetch_related("vendor_limits"):
-        state["dependency", dependency.name] = _plain(dependency_fields(dependency))
+        state["dependency", dependency.name] = without_version(dependency_fields(dependency))
     if tenants is None or tenants:
         state |= read_tenants(environment, tenants)
     return state
@@ -62,7 +63,7 @@ def read_entity(environment: str, kind: str, name: str) -> Fields | None:
         return read_tenants(environment, {name}).get((kind, name))
     model, fields_of = _NAMED[kind]
     row = model._default_manager.filter(environment_id=environment, name=name).first()
-    return None if row is None else _plain(fields_of(row))
+    return None if row is None else without_version(fields_of(row))
 
 
 def read_referable(environment: str, *, tiers: Collection[str]) -> State:
@@ -74,7 +75,7 @@ def read_referable(environment: str, *, tiers: Collection[str]) -> State:
     for kind, (model, fields_of) in _NAMED.items():
         rows = model._default_manager.filter(environment_id=environment)
         if kind == "template":
-            state |= {(kind, row.name): _plain(fields_of(row)) for row in rows}
+            state |= {(kind, row.name): without_version(fields_of(row)) for row in rows}
         else:
             state |= {(kind, name): {} for name in rows.values_list("name", flat=True)}
     for tier in tiers:
@@ -143,7 +144,3 @@ def tenants_following(environment: str, templates: Collection[str]) -> set[str]:
 
 def names_of(state: Iterable[EntityKey], kind: str) -> set[str]:
     return {name for found, name in state if found == kind}
-
-
-def _plain(fields: Fields) -> dict[str, Any]:
-    return {field: value for field, value in fields.items() if field != "version"}

@@ -17,8 +17,8 @@ from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
 from controlplane.policies.conflicts import check_revision
 from controlplane.policies.document import environment_of
-from controlplane.policies.fields import Fields, limits_in
-from controlplane.policies.history import Changed
+from controlplane.policies.fields import Fields, limits_in, with_limit
+from controlplane.policies.history import Changed, changes_between
 from controlplane.policies.limits import full_columns, own_columns
 from controlplane.policies.merge import RATE
 from controlplane.policies.models import Tenant
@@ -115,17 +115,8 @@ def bulk_edit(
         if found.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
             found = preview_bulk_edit(environment=environment, filter=filter, change=change)
-        revision.audit(
-            "tenants.changed",
-            target_kind="environment",
-            target_name=environment,
-            before={"revision": revision.number - 1},
-            after={
-                "tenants": len(found.changes),
-                **_given_values("filter", filter),
-                **_given_values("change", change),
-            },
-        )
+        given = _given_values("filter", filter) | _given_values("change", change)
+        revision.audit_many("tenants.changed", {"tenants": len(found.changes), **given})
         write_changes(revision, found.changes)
     return revision.number
 
@@ -197,7 +188,7 @@ def preview_bulk_edit(
     chosen = names_of(state, "tenant") & set(keys)
     now = dict(state)
     for name in change.remove_quotas:
-        state |= {("tenant", key): _without(state["tenant", key], name) for key in chosen}
+        state |= {("tenant", key): with_limit("quotas", name, state["tenant", key], None) for key in chosen}
     if change.scale_percent:
         state |= {("tenant", key): _with_scaled_ends(state["tenant", key], change) for key in chosen}
     plan = Plan(sections={"tenant"})
@@ -211,12 +202,7 @@ def preview_bulk_edit(
         raise InvalidEdit({"change": said}) from errors
     if change.scale_percent:
         _check_scaled(wanted, change)
-    changes = [
-        Changed(kind, key, now[kind, key], fields)
-        for (kind, key), fields in sorted(wanted.items())
-        if now[kind, key] != fields
-    ]
-    return Difference(environment, head, changes)
+    return Difference(environment, head, changes_between(now, wanted))
 
 
 def _given(filter: TenantFilter, change: TenantChange) -> Fields:  # noqa: A002
@@ -322,8 +308,3 @@ def _check_scaled(wanted: Wanted, change: TenantChange) -> None:
     if said:
         more = [f"And {len(said) - 5:,} more."] if len(said) > 5 else []
         raise InvalidEdit({"change": said[:5] + more})
-
-
-def _without(fields: Fields, quota: str) -> Fields:
-    gone = {f"quotas.{quota}.{column}" for column in limits_in("quotas", fields).get(quota, {})}
-    return {name: value for name, value in fields.items() if name not in gone}

@@ -17,7 +17,7 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.shown import changes_since, moved_quotas
+from controlplane.editing.edits.shown import moved_quotas
 from controlplane.editing.plans import plan_from_document
 from controlplane.editing.plans.difference import Difference
 from controlplane.editing.plans.plan import PlanErrors
@@ -29,18 +29,13 @@ from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_section, check_version
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
-from controlplane.policies.history import Changed
+from controlplane.policies.history import Changed, changes_of
 from controlplane.policies.merge import RATE, units
-from controlplane.policies.models import Change, Dependency, Tenant, TenantQuota, Tier
+from controlplane.policies.models import VERSIONED, Change, TenantQuota
 from controlplane.policies.state import EntityKey, State, read_entity, read_referable, read_state
 from controlplane.validation import Problems, check_reason
 
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
-_ROWS: dict[str, tuple[type[Any], str]] = {
-    "tenant": (Tenant, "key"),
-    "tier": (Tier, "name"),
-    "dependency": (Dependency, "name"),
-}
 #: The base of an edit that was not made on a page.
 NEWEST = -1
 
@@ -134,7 +129,7 @@ def preview_edit(edit: EntityEdit, *, head: int | None = None) -> Preview:
     present = read_entity(edit.environment, *thing)
     _check_exists(edit, present)
     _check_version(edit, present, head)
-    later = [] if edit.shown_at is None else changes_since(edit.environment, edit.shown_at, *thing)
+    later = [] if edit.shown_at is None else changes_of(edit.environment, *thing, after=edit.shown_at)
     as_of: Fields = (later[0].before or {}) if later else present or {}
     tiers = {fields.get("tier") for fields in (present or {}, as_of, edit.typed)}
     state = read_referable(edit.environment, tiers={tier for tier in tiers if isinstance(tier, str)})
@@ -443,9 +438,9 @@ def _write(
 
 
 def _version_of(edit: EntityEdit) -> int:
-    if edit.kind not in _ROWS:
+    if edit.kind not in VERSIONED:
         return 0
-    model, column = _ROWS[edit.kind]
+    model, column = VERSIONED[edit.kind]
     rows = model._default_manager.filter(**{"environment_id": edit.environment, column: edit.name})
     return int(rows.values_list("version", flat=True).first() or 0)
 

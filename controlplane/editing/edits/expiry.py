@@ -9,7 +9,7 @@ from controlplane.audit.actor import FUSEBOARD
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.limit_checks import check_together
 from controlplane.editing.rows.write_changes import write_changes
-from controlplane.policies.fields import Fields
+from controlplane.policies.fields import Fields, with_limit
 from controlplane.policies.history import Changed
 from controlplane.policies.limits import ALONE, columns_of, followed, full_columns, plain_columns
 from controlplane.policies.models import Dependency, Template, TenantQuota
@@ -51,29 +51,14 @@ def _end(revision: Revision, rows: list[TenantQuota]) -> None:
     before = dict(state)
     for row in rows:
         thing = ("tenant", row.tenant.key)
-        state[thing] = _ended(state[thing], row.name, lasting_columns(revision.environment, row.returns_to))
+        lasting = lasting_columns(revision.environment, row.returns_to)
+        state[thing] = with_limit("quotas", row.name, state[thing], lasting)
     changes = [
         Changed("tenant", key, fields, state["tenant", key]) for (_, key), fields in sorted(before.items())
     ]
     for change in changes:
-        revision.audit(
-            "tenant_quota.expired",
-            target_kind="tenant",
-            target_name=change.name,
-            before=change.before,
-            after=change.after,
-        )
+        revision.audit_change("tenant_quota.expired", change)
     write_changes(revision, changes)
-
-
-def _ended(fields: Fields, quota: str, returns_to: Fields | None) -> Fields:
-    mark = f"quotas.{quota}."
-    kept = {
-        field: value
-        for field, value in fields.items()
-        if not (field.startswith(mark) and "." not in field[len(mark) :])
-    }
-    return kept | {f"{mark}{column}": value for column, value in (returns_to or {}).items()}
 
 
 def lasting_columns(environment: str, columns: dict[str, Any] | None) -> Fields | None:

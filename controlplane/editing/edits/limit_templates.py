@@ -11,7 +11,7 @@ from controlplane.editing.rows.limit_checks import check_new_limit, given_column
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_version
-from controlplane.policies.fields import Fields, limits_in, template_fields
+from controlplane.policies.fields import Fields, limits_in, template_fields, with_limit
 from controlplane.policies.history import Changed
 from controlplane.policies.limit_fields import LimitValues
 from controlplane.policies.limits import ALONE, followed, plain_columns
@@ -196,8 +196,7 @@ def _removal(environment: str, template: str, instead: str | None) -> list[Chang
 
 def _without(kind: str, fields: Fields, template: str, instead: str | None, values: Fields | None) -> Fields:
     """Return the fields of an entity after its limits stop following ``template``."""
-    prefix = PREFIX.get(kind)
-    after = dict(fields)
+    prefix, after = PREFIX.get(kind, ""), fields
     for limit, columns in limits_in(prefix, fields).items() if prefix else ():
         if columns.get("template") != template:
             continue
@@ -205,11 +204,5 @@ def _without(kind: str, fields: Fields, template: str, instead: str | None, valu
             columns = plain_columns(columns | ALONE)
         else:
             columns = followed({**columns, "template": instead}, values)
-        mark = f"{prefix}.{limit}."
-        after = {
-            field: value
-            for field, value in after.items()
-            if not (field.startswith(mark) and "." not in field[len(mark) :])
-        }
-        after |= {f"{mark}{column}": value for column, value in columns.items()}
+        after = with_limit(prefix, limit, after, columns)
     return after

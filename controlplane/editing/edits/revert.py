@@ -17,7 +17,7 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.conflicts import describe_changes
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
-from controlplane.policies.history import Changed
+from controlplane.policies.history import Changed, changes_between
 from controlplane.policies.merge import WHOLE, merge, units
 from controlplane.policies.models import Change
 from controlplane.policies.models import Revision as RevisionRow
@@ -160,11 +160,7 @@ def _planned(
             said = [f"{error.where}: {error.message}" for error in errors.found[:5]]
             raise InvalidEdit({"revision": said}) from errors
         _move_undecided(found, state, fitted)
-        found.changes.extend(
-            Changed(kind, name, state.get((kind, name)), fields)
-            for (kind, name), fields in sorted(fitted.items())
-            if state.get((kind, name)) != fields
-        )
+        found.changes.extend(changes_between(state, fitted))
     if check is not None:
         check(found.changes)
     return found
@@ -373,19 +369,7 @@ def _conflict(number: int, head: int, later: list[KeptUnit]) -> EditConflict:
 
 def _audit(revision: Revision, found: Reverted, number: int) -> None:
     if len(found.changes) == 1:
-        [change] = found.changes
-        revision.audit(
-            "revision.reverted",
-            target_kind=change.kind,
-            target_name=change.name,
-            before=change.before,
-            after=change.after,
-        )
+        revision.audit_change("revision.reverted", found.changes[0])
         return
-    revision.audit(
-        "revision.reverted",
-        target_kind="environment",
-        target_name=revision.environment,
-        before={"revision": revision.number - 1},
-        after={"revision": revision.number, "reverts": number, "changed": len(found.changes)},
-    )
+    after = {"revision": revision.number, "reverts": number, "changed": len(found.changes)}
+    revision.audit_many("revision.reverted", after)

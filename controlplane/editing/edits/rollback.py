@@ -34,13 +34,8 @@ def rollback(
             # Another edit was faster. Nothing else can change while this revision is being made.
             changes = changes_back(environment, to_revision)
         write_changes(revision, changes)
-        revision.audit(
-            "configuration.rolled_back",
-            target_kind="environment",
-            target_name=environment,
-            before={"revision": revision.number - 1},
-            after={"restores": to_revision, "changed": len(changes)},
-        )
+        after = {"restores": to_revision, "changed": len(changes)}
+        revision.audit_many("configuration.rolled_back", after)
     return revision.number
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.policies.fields import Fields, different, limits_in
+from controlplane.policies.history import changes_of
 from controlplane.policies.limits import ALONE
 from controlplane.policies.models import Change, Revision
 from controlplane.policies.state import State, read_entity
@@ -12,19 +13,11 @@ from controlplane.policies.state import State, read_entity
 
 def entity_as_of(environment: str, number: int, kind: str, name: str) -> Fields | None:
     """Return one entity as it was at a revision; ``None`` if it did not exist then."""
-    change = next(iter(changes_since(environment, number, kind, name)), None)
+    change = next(iter(changes_of(environment, kind, name, after=number)), None)
     if change is not None:
         before: Fields | None = change.before
         return before
     return read_entity(environment, kind, name)
-
-
-def changes_since(environment: str, number: int, kind: str, name: str) -> list[Change]:
-    """Return what changed the entity after a revision, oldest first."""
-    rows = Change.objects.filter(
-        revision__environment=environment, revision__number__gt=number, kind=kind, name=name
-    )
-    return list(rows.select_related("revision").order_by("revision__number"))
 
 
 def quotas_to_inherit(tier: Fields | None) -> dict[str, Fields]:
@@ -65,7 +58,7 @@ def moved_quotas(
         later = later or [
             change
             for thing in {("tier", then), ("tier", present), ("tenant", tenant)}
-            for change in changes_since(environment, number, *thing)
+            for change in changes_of(environment, *thing, after=number)
         ]
         mark = f"quotas.{name}."
         rows = [

@@ -58,9 +58,7 @@ def apply_plan(
         if found.revision != revision.number - 1:
             # Another edit was faster. Nothing else can change while this revision is being made.
             found = _compared(environment, plan, prune, check)
-        named = {"target_kind": "environment", "target_name": environment}
-        after = {"revision": revision.number, "prune": prune, **found.by_kind}
-        revision.audit(action, **named, before={"revision": revision.number - 1}, after=after)
+        revision.audit_many(action, {"revision": revision.number, "prune": prune, **found.by_kind})
         write_changes(revision, found.changes, progress=progress)
         if inside is not None:
             inside(revision.number)

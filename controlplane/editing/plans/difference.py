@@ -13,7 +13,7 @@ from controlplane.policies.breaker_advice import advice
 from controlplane.policies.carried_counts import carried
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import different
-from controlplane.policies.history import Changed
+from controlplane.policies.history import Changed, changes_between
 from controlplane.policies.newer_settings import newly_used
 from controlplane.policies.protection_advice import bulkheads_after, queue_max_after
 from controlplane.policies.state import names_of, read_state, tenants_following
@@ -133,12 +133,7 @@ def difference(
     named |= tenants_following(environment, names_of(plan.things, "template"))
     state = read_state(environment, tenants=None if all_tenants else named)
     wanted = resolve(environment, plan, state, prune=prune, at=at)
-    changes = [
-        Changed(kind, name, state.get((kind, name)), fields)
-        for (kind, name), fields in wanted.items()
-        if state.get((kind, name)) != fields
-    ]
-    return Difference(environment, revision, sorted(changes, key=lambda change: (change.kind, change.name)))
+    return Difference(environment, revision, changes_between(state, wanted))
 
 
 def what(change: Changed) -> str:
