@@ -22,3 +22,5 @@ class Actor:
 
 #: The author of automatic changes, such as ending an override that expired.
 FUSEBOARD = Actor(name="fuseboard", role="admin", origin="celery")
+#: The author of what is done with ``manage.py`` on the server.
+COMMAND_LINE = Actor(name="command line", role="admin", origin="command")

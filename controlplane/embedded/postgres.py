@@ -130,12 +130,7 @@ class Postgres:
         asked: list[str | Path] = [
             _program("pg_isready"),
             "-q",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(port),
-            "-U",
-            USER,
+            *("-h", "127.0.0.1", "-p", str(port), "-U", USER),
         ]
         return subprocess.run(asked, check=False, stdin=subprocess.DEVNULL).returncode == 0  # noqa: S603
 

@@ -4,11 +4,10 @@ import sys
 from typing import Any
 
 import structlog
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from controlplane.audit.actor import Actor
+from controlplane.audit.actor import COMMAND_LINE
 from controlplane.erasure import erase
-from controlplane.errors import EditError
 
 log = structlog.get_logger(__name__)
 
@@ -17,23 +16,20 @@ def add_reason(parser: CommandParser) -> None:
     parser.add_argument("--reason", default="Erased on the command line.", help="recorded in the audit")
 
 
-def erase_or_fail(*, kind: str, value: str, options: dict[str, Any]) -> str:
+def erase_caller(*, kind: str, value: str, options: dict[str, Any]) -> str:
     """Erase, and return what was erased in words. ``-`` reads the caller from the input.
 
-    Raises ``CommandError``.
+    Raises ``EditError``.
     """
     if value == "-":
         value = sys.stdin.readline()
-    try:
-        erased = erase(
-            environment=options["environment"],
-            kind=kind,
-            value=value.strip(),
-            reason=options["reason"],
-            actor=Actor(name="command line", role="admin", origin="command"),
-        )
-    except EditError as error:
-        raise CommandError(str(error)) from error
+    erased = erase(
+        environment=options["environment"],
+        kind=kind,
+        value=value.strip(),
+        reason=options["reason"],
+        actor=COMMAND_LINE,
+    )
     # Without the caller: the log would keep what is erased here.
     log.info("erasure.done", environment=options["environment"], kind=kind, erased=erased.words)
     later = "Figures and samples of the last minute are written later"

@@ -4,16 +4,16 @@ import re
 from argparse import ArgumentTypeError
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.alerts.people.upgrades import MAX_MINUTES, MUTED_RULES, begin_upgrade, end_upgrade
-from controlplane.errors import EditError
+from controlplane.management.edit_command import EditCommand
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([smh])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = (
         f"Mutes the alerts {', '.join(MUTED_RULES)} in every environment while you replace processes."
         " It ends by itself, is on the page of the mutes, and in the audit."
@@ -32,18 +32,13 @@ class Command(BaseCommand):
         parser.add_argument("--reason", default="Upgrade of Fuseboard", help="recorded in the audit")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            if options["end"]:
-                ended = end_upgrade(reason=options["reason"])
-                self.stdout.write(
-                    "The upgrade has ended: alerts are sent again."
-                    if ended
-                    else "No upgrade was in progress."
-                )
-                return
-            until = begin_upgrade(minutes=options["minutes"], reason=options["reason"])
-        except EditError as error:
-            raise CommandError(str(error)) from error
+        if options["end"]:
+            ended = end_upgrade(reason=options["reason"])
+            self.stdout.write(
+                "The upgrade has ended: alerts are sent again." if ended else "No upgrade was in progress."
+            )
+            return
+        until = begin_upgrade(minutes=options["minutes"], reason=options["reason"])
         self.stdout.write(
             f"Alerts about workers and gateways are muted until {until:%H:%M:%S} UTC. Gateways know within"
             " 5 s: then stop the worker. Afterwards: python manage.py begin_upgrade --end"

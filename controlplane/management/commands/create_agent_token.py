@@ -4,16 +4,15 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from controlplane.accounts.tokens import create_agent_token
-from controlplane.audit.actor import Actor
-from controlplane.errors import EditError
+from controlplane.audit.actor import COMMAND_LINE
+from controlplane.management.edit_command import EditCommand
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = "Prints a new token for agents. It is shown once; only its hash is stored."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -27,16 +26,13 @@ class Command(BaseCommand):
         parser.add_argument("--reason", default="Created on the command line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            token = create_agent_token(
-                environment=options["environment"],
-                name=options["name"],
-                expires_at=timezone.now() + timedelta(days=options["days"]),
-                reason=options["reason"],
-                service=options["service"],
-                name_prefix=options["name_prefix"],
-                actor=Actor(name="command line", role="admin", origin="command"),
-            )
-        except EditError as error:
-            raise CommandError(str(error)) from error
+        token = create_agent_token(
+            environment=options["environment"],
+            name=options["name"],
+            expires_at=timezone.now() + timedelta(days=options["days"]),
+            reason=options["reason"],
+            service=options["service"],
+            name_prefix=options["name_prefix"],
+            actor=COMMAND_LINE,
+        )
         self.stdout.write(token)

@@ -1,16 +1,16 @@
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from controlplane.accounts.models import ApiToken, Role
 from controlplane.accounts.tokens import create_api_token
-from controlplane.audit.actor import Actor
-from controlplane.errors import EditError
+from controlplane.audit.actor import COMMAND_LINE
+from controlplane.management.edit_command import EditCommand
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = "Prints a new token for the API. It is shown once; only its hash is stored."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,15 +23,12 @@ class Command(BaseCommand):
         parser.add_argument("--reason", default="Created on the command line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            token = create_api_token(
-                name=options["name"],
-                role=options["role"],
-                environment=options["environment"],
-                expires_at=timezone.now() + timedelta(days=options["days"]),
-                reason=options["reason"],
-                actor=Actor(name="command line", role="admin", origin="command"),
-            )
-        except EditError as error:
-            raise CommandError(str(error)) from error
+        token = create_api_token(
+            name=options["name"],
+            role=options["role"],
+            environment=options["environment"],
+            expires_at=timezone.now() + timedelta(days=options["days"]),
+            reason=options["reason"],
+            actor=COMMAND_LINE,
+        )
         self.stdout.write(token)

@@ -1,15 +1,15 @@
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from controlplane.audit.actor import Actor
+from controlplane.audit.actor import COMMAND_LINE
 from controlplane.editing.edits import create_environment
 from controlplane.editing.plans import copy_configuration
-from controlplane.errors import EditError
+from controlplane.management.edit_command import EditCommand
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = "Creates an environment with the default tiers; does nothing if it exists."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -21,14 +21,9 @@ class Command(BaseCommand):
         common: dict[str, Any] = {
             "environment": options["environment"],
             "reason": "Created on the command line.",
-            "actor": Actor(name="command line", role="admin", origin="command"),
+            "actor": COMMAND_LINE,
         }
-        try:
-            revision = create_environment(**common)
-            if options["like"]:
-                revision = copy_configuration(
-                    source=options["like"], with_tenants=options["tenants"], **common
-                )
-        except EditError as error:
-            raise CommandError(str(error)) from error
+        revision = create_environment(**common)
+        if options["like"]:
+            revision = copy_configuration(source=options["like"], with_tenants=options["tenants"], **common)
         self.stdout.write(f"{options['environment']} is at revision {revision}.")

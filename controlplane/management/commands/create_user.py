@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from controlplane.accounts.models import Role, User
-from controlplane.audit.actor import Actor
+from controlplane.audit.actor import COMMAND_LINE
 from controlplane.audit.record import record
 
 
@@ -33,7 +33,7 @@ class Command(BaseCommand):
         with transaction.atomic():
             user.save()
             record(
-                actor=Actor(name="command line", role="admin", origin="command"),
+                actor=COMMAND_LINE,
                 action="user.created",
                 target_kind="user",
                 target_name=user.username,

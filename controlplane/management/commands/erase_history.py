@@ -1,12 +1,13 @@
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.erasure import TENANT
-from controlplane.management.erasing import add_reason, erase_or_fail
+from controlplane.management.edit_command import EditCommand
+from controlplane.management.erasing import add_reason, erase_caller
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = (
         "Erases what is stored of a tenant: its charts, the demand of what-if, samples of its refusals, saved"
         " views that filter by it."
@@ -18,4 +19,4 @@ class Command(BaseCommand):
         add_reason(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(erase_or_fail(kind=TENANT, value=options["tenant"], options=options))
+        self.stdout.write(erase_caller(kind=TENANT, value=options["tenant"], options=options))

@@ -1,12 +1,13 @@
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.erasure import KINDS, TENANT
-from controlplane.management.erasing import add_reason, erase_or_fail
+from controlplane.management.edit_command import EditCommand
+from controlplane.management.erasing import add_reason, erase_caller
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = "Erases the samples of refusals of one caller: an address, a login, or an API key."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -16,4 +17,4 @@ class Command(BaseCommand):
         add_reason(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(erase_or_fail(kind=options["kind"], value=options["value"], options=options))
+        self.stdout.write(erase_caller(kind=options["kind"], value=options["value"], options=options))

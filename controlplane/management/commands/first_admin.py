@@ -5,19 +5,18 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import transaction
 
 from controlplane.accounts.models import Role, User
 from controlplane.accounts.people import invite_person, send_new_link
-from controlplane.audit.actor import Actor
-from controlplane.errors import EditError
+from controlplane.audit.actor import COMMAND_LINE
+from controlplane.management.edit_command import EditCommand
 
-_ACTOR = Actor(name="command line", role="admin", origin="command")
 _REASON = "The first admin of this installation."
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = "Prints a link with which the first admin sets a password. It works once, within an hour."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -26,11 +25,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         valid = timedelta(minutes=options["minutes"])
-        try:
-            with transaction.atomic():
-                path = _link(options["name"], valid)
-        except EditError as error:
-            raise CommandError(str(error)) from error
+        with transaction.atomic():
+            path = _link(options["name"], valid)
         origin = settings.ORIGINS[0] if settings.ORIGINS else "http://127.0.0.1:8000"
         self.stderr.write(f"Valid once, for {options['minutes']} minutes:")
         self.stdout.write(f"{origin}{path}")
@@ -44,5 +40,7 @@ def _link(name: str, valid: timedelta) -> str:
                 f"{admin.username} is already an admin and can invite others on the People page."
                 " If no admin can log in: python manage.py new_link <name>."
             )
-        return send_new_link(username=name, valid=valid, reason=_REASON, actor=_ACTOR)
-    return invite_person(username=name, role=Role.ADMIN.value, valid=valid, reason=_REASON, actor=_ACTOR)
+        return send_new_link(username=name, valid=valid, reason=_REASON, actor=COMMAND_LINE)
+    return invite_person(
+        username=name, role=Role.ADMIN.value, valid=valid, reason=_REASON, actor=COMMAND_LINE
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from controlplane.audit.actor import Actor
+from controlplane.audit.actor import COMMAND_LINE
 from controlplane.editing.plans import PlanErrors, apply_plan, difference, read_plan
 from controlplane.errors import EditConflict, EditError
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -49,7 +49,7 @@ class Command(BaseCommand):
                 plan=plan,
                 expected_revision=options["expected_revision"],
                 reason=options["reason"],
-                actor=Actor(name="command line", role="admin", origin="command"),
+                actor=COMMAND_LINE,
                 prune=prune,
                 progress=self._progress,
             )

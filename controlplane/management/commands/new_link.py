@@ -5,16 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.accounts.people import remove_second_factor, send_new_link
-from controlplane.audit.actor import Actor
-from controlplane.errors import EditError
-
-_ACTOR = Actor(name="command line", role="admin", origin="command")
+from controlplane.audit.actor import COMMAND_LINE
+from controlplane.management.edit_command import EditCommand
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = "Prints a link with which a user sets a new password. It works once, within an hour."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -26,11 +23,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         who, reason = options["username"], options["reason"]
-        try:
-            if options["without_second_factor"]:
-                remove_second_factor(username=who, reason=reason, actor=_ACTOR)
-            path = send_new_link(username=who, valid=timedelta(hours=1), reason=reason, actor=_ACTOR)
-        except EditError as error:
-            raise CommandError(str(error)) from error
+        if options["without_second_factor"]:
+            remove_second_factor(username=who, reason=reason, actor=COMMAND_LINE)
+        path = send_new_link(username=who, valid=timedelta(hours=1), reason=reason, actor=COMMAND_LINE)
         origin = settings.ORIGINS[0] if settings.ORIGINS else "http://127.0.0.1:8000"
         self.stdout.write(f"{origin}{path}")

@@ -3,7 +3,7 @@ from typing import Any
 import redis
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.audit.actor import Actor
+from controlplane.audit.actor import COMMAND_LINE
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.repair.restores import raise_epoch
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -23,12 +23,11 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        actor = Actor(name="command line", role="admin", origin="command")
         try:
             head = raise_epoch(
                 environment=options["environment"],
                 reason=options["reason"],
-                actor=actor,
+                actor=COMMAND_LINE,
                 ignore_pods=options["ignore_pods"],
             ).head
         except (redis.RedisError, NotFound, InvalidEdit) as error:

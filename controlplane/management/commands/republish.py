@@ -4,7 +4,7 @@ from typing import Any
 import redis
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.audit.actor import Actor
+from controlplane.audit.actor import COMMAND_LINE
 from controlplane.breakers.enforce import enforce
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.publishing.publish import PublishError, republish
@@ -43,11 +43,10 @@ class Command(BaseCommand):
         ignored: Sequence[UnknownRevision] = ()
         try:
             if options["new_epoch"]:
-                actor = Actor(name="command line", role="admin", origin="command")
                 ignored = raise_epoch(
                     environment=environment,
                     reason=options["reason"],
-                    actor=actor,
+                    actor=COMMAND_LINE,
                     ignore_pods=options["ignore_pods"],
                 ).ignored
             head = republish(environment)

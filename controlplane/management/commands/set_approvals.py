@@ -1,16 +1,16 @@
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.approvals.models import MAX_NEEDED
 from controlplane.approvals.rules import put_needed, recount
-from controlplane.audit.actor import Actor
-from controlplane.errors import EditError
+from controlplane.audit.actor import COMMAND_LINE
+from controlplane.management.edit_command import EditCommand
 from controlplane.policies.document import environment_of
 from controlplane.validation import Problems
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = (
         "Sets how many approvals an edit needs, immediately and without approval: for when no approver is"
         " left. It is logged as a warning, and in the audit."
@@ -24,15 +24,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         problems = Problems()
         problems.reason(options["reason"])
-        try:
-            problems.settle()
-            put_needed(
-                environment=environment_of(options["environment"]).slug,
-                needed=options["needed"],
-                reason=options["reason"],
-                actor=Actor(name="command line", role="admin", origin="command"),
-            )
-        except EditError as error:
-            raise CommandError(str(error)) from error
+        problems.settle()
+        put_needed(
+            environment=environment_of(options["environment"]).slug,
+            needed=options["needed"],
+            reason=options["reason"],
+            actor=COMMAND_LINE,
+        )
         recount(options["environment"])
         self.stdout.write(f"Edits of {options['environment']} need {options['needed']} approvals.")

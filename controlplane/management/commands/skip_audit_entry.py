@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from controlplane.audit.actor import Actor
+from controlplane.audit.actor import COMMAND_LINE
 from controlplane.audit_export.skip import skip_refused
 from controlplane.audit_export.waiting import WEBHOOK
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.management.edit_command import EditCommand
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 
-class Command(BaseCommand):
+class Command(EditCommand):
     help = (
         "Leaves out the audit entry that the target of the export refuses, so that later entries arrive. The"
         " export gets an entry with its number and hash instead."
@@ -23,16 +23,12 @@ class Command(BaseCommand):
         parser.add_argument("--reason", required=True)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        actor = Actor(name="command line", role="admin", origin="command")
-        try:
-            skip_refused(
-                target=WEBHOOK,
-                environment=options["environment"],
-                sequence=options["sequence"],
-                reason=options["reason"],
-                actor=actor,
-            )
-        except (InvalidEdit, NotFound) as error:
-            raise CommandError(str(error)) from error
+        skip_refused(
+            target=WEBHOOK,
+            environment=options["environment"],
+            sequence=options["sequence"],
+            reason=options["reason"],
+            actor=COMMAND_LINE,
+        )
         entry = f"Entry {options['sequence']} of {options['environment']}"
         self.stdout.write(f"{entry} is not exported. An audit entry says so, and is exported.")
