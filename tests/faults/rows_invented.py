@@ -23,7 +23,7 @@ LASTS_S, AT_LEAST = 30.0, 1_500
 LARGE = 200
 #: What docker-compose.yml gives a gateway.
 CONTAINER_MIB = 512
-#: A gateway keeps at most 96 MiB for a token (``controlplane.gateway.servers.kept``). The rest is for what
+#: A gateway keeps at most 96 MiB for a token (``gateway.servers.fleet_bounds``). The rest is for what
 #: it reads and writes meanwhile.
 GROWTH_MIB = 160
 

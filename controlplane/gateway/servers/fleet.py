@@ -8,14 +8,12 @@ import structlog
 from controlplane.fleet.live import SPENDING_FOR
 from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
+from controlplane.gateway.servers.fleet_bounds import Kept, RefusedNames, Room, cut_to_bounds
 from controlplane.gateway.servers.fleet_size import FleetSize
 from controlplane.gateway.servers.fleet_sums import FleetSums
-from controlplane.gateway.servers.kept import Kept, cut_to_bounds
 from controlplane.gateway.servers.leased_keys import LeasedKeys
 from controlplane.gateway.servers.liveness import ASLEEP_S, FROZEN_AT_MOST_S, SelfPreservation
-from controlplane.gateway.servers.new_names import RefusedNames
 from controlplane.gateway.servers.protection import FleetProtection
-from controlplane.gateway.servers.room import Room
 from controlplane.gateway.servers.server import KnownServer
 from fuseboard.contract.sync import SyncRequest
 
@@ -40,7 +38,7 @@ class FleetFull(Exception):
 
 
 class Absorbed(NamedTuple):
-    """What became of a heartbeat."""
+    """The outcome of a heartbeat."""
 
     #: Whether Postgres gets the news at once.
     urgent: bool

@@ -1,4 +1,4 @@
-"""What the pods of one environment count: rates now, series, hours of tenants, and calls that failed."""
+"""Sums over the pods of one environment: rates now, series, hours of tenants, and calls that failed."""
 
 from collections import Counter
 

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from controlplane.embedded.postgres import Postgres
-from controlplane.gateway.servers import kept
+from controlplane.gateway.servers import fleet_bounds
 from controlplane.gateway.servers.fleet import Fleet
-from controlplane.gateway.servers.kept import Kept
+from controlplane.gateway.servers.fleet_bounds import Kept
 from fuseboard.contract.load import MAX_CALL_LOADS
 from fuseboard.contract.sync import (
     MAX_BODY_BYTES,
@@ -84,7 +84,7 @@ def test_finding_5_one_pod_keeps_a_bounded_part_of_its_heartbeats(fleet: Fleet, 
     send(fleet, clock, 1, token="sel1")
     server = fleet.servers["sel1-0"]
     assert 5 <= len(server.track._points) <= 6
-    assert server.track.size <= 6 * kept.ORDINARY.point_bytes
+    assert server.track.size <= 6 * fleet_bounds.ORDINARY.point_bytes
     # What matters most is still there.
     assert server.track.newest.requests == 6
     assert server.track.newest.dependencies
@@ -174,7 +174,7 @@ def test_open_breakers_are_kept_in_a_full_environment(fleet: Fleet):
     opened = BreakerView(dependency="opened", state=BreakerState.OPEN)
     fleet.absorb(beat("pod-1", breakers=(*closed, opened)), token="sel1")
     assert opened in fleet.servers["pod-1"].beat.breakers
-    assert len(fleet.servers["pod-1"].beat.breakers) == kept.SPARSE.breakers
+    assert len(fleet.servers["pod-1"].beat.breakers) == fleet_bounds.SPARSE.breakers
 
 
 def test_open_breakers_are_kept_although_the_totals_alone_are_too_long(fleet: Fleet):
@@ -189,7 +189,7 @@ def test_open_breakers_are_kept_although_the_totals_alone_are_too_long(fleet: Fl
     opened = BreakerView(dependency="opened", state=BreakerState.OPEN)
     fleet.absorb(beat("pod-1", counters=counters, breakers=(opened,)), token="sel1")
     server = fleet.servers["pod-1"]
-    assert server.track.newest_size > kept.SPARSE.point_bytes
+    assert server.track.newest_size > fleet_bounds.SPARSE.point_bytes
     assert server.beat.breakers == (opened,)
 
 
@@ -240,7 +240,7 @@ def test_a_crowded_environment_keeps_hardly_more_than_the_totals_of_a_pod(fleet:
     fleet.absorb(small("pod-1"), token="sel1")
     fleet.absorb(small("pod-2"), token="sel1")
     server = fleet.servers["pod-2"]
-    assert len(server.beat.breakers) == kept.CROWDED.breakers
+    assert len(server.beat.breakers) == fleet_bounds.CROWDED.breakers
     assert server.beat.load is not None
     assert (server.beat.load.cause, server.beat.load.level) == ("", LoadLevel.SHED_HARD)
     assert server.calls.size <= 1

@@ -14,7 +14,7 @@ from controlplane.gateway.postgres.adoption import _load_of
 from controlplane.gateway.servers import calls as call_track
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
-from controlplane.gateway.servers.kept import Kept
+from controlplane.gateway.servers.fleet_bounds import Kept
 from controlplane.gateway.servers.retry_caps import MAX_MILLI, USUAL_PER_S, cap_milli
 from controlplane.gateway.servers.rows import row_of
 from controlplane.gateway.servers.server import KnownServer

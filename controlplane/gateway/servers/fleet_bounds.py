@@ -1,10 +1,11 @@
-"""How many bytes of heartbeats a gateway keeps: bounds per pod, per token, and per environment.
+"""Bounds on what one environment uses of a gateway: bytes of heartbeats, places of pods, and new names.
 
 A heartbeat may have 256 KiB, and a token can bring thousands of pods, so without these bounds a few
 hundred pods could fill the memory of the process. A pod over a bound is still present, with its
 configuration, its mode, and its totals; ``fuseboard.contract.heartbeat_size`` says what is cut first.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import msgpack
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """What is kept of one pod."""
+    """The part of one pod that is kept."""
 
     #: Counters of one heartbeat, packed.
     point_bytes: int
-    #: Of what protects its calls, packed.
+    #: Its report of what protects its calls, packed.
     call_bytes: int
     breakers: int
     #: Other processes under its name.
@@ -60,6 +61,11 @@ _RIVAL_BYTES = 300
 #: Bytes of a name that only one pod counts for: the name, the sum, and their entries.
 _NAME_BYTES = 250
 
+#: Seconds for which a refused name counts.
+REFUSED_WINDOW_S = 60.0
+#: A refused pod never waits longer for its next attempt.
+LONGEST_WAIT_S = 60.0
+
 _pack = msgpack.Encoder().encode
 
 
@@ -75,7 +81,7 @@ class Kept:
         self._environment_bytes = environment_bytes
 
     def bounds(self, token: str) -> Bounds:
-        """What a pod of this token may keep now."""
+        """The bounds of a pod of this token now."""
         if not self.is_full(token):
             return ORDINARY
         return CROWDED if self.bytes * 100 > CROWDED_PERCENT * self._environment_bytes else SPARSE
@@ -132,3 +138,69 @@ def cut_to_bounds(beat: SyncRequest, bounds: Bounds) -> tuple[SyncRequest, bytes
     if len(beat.breakers) > bounds.breakers:
         beat, was_cut = keep_breakers(beat, bounds.breakers), True
     return beat, packed, was_cut
+
+
+class Room:
+    """The pods of a fleet by the token that brought them, the one that was silent longest first.
+
+    One token can invent pods until the fleet is full. It must not lock out the pods of other tokens.
+    """
+
+    def __init__(self) -> None:
+        #: Pods that never counted a request.
+        self._idle: dict[str, None] = {}
+        #: Pods read back from Postgres have no token until their first heartbeat.
+        self._by_token: dict[str, dict[str, None]] = {}
+
+    def take(self, server: "KnownServer") -> None:
+        """This pod was heard now, with the token ``server.kept_for``."""
+        name = server.beat.server
+        if not server.spending:
+            self._idle[name] = None
+        self._by_token.setdefault(server.kept_for, {})[name] = None
+
+    def leave(self, server: "KnownServer") -> None:
+        """Forget this pod, or what was known of it until now."""
+        name = server.beat.server
+        self._idle.pop(name, None)
+        pods = self._by_token.get(server.kept_for, {})
+        pods.pop(name, None)
+        if not pods:
+            self._by_token.pop(server.kept_for, None)
+
+    def to_drop(self, token: str) -> str | None:
+        """Whom to drop for a new pod of this token: one without requests, or one of the token with most pods.
+
+        ``None`` if this token has as many pods as any other one.
+        """
+        if self._idle:
+            return next(iter(self._idle))
+        most = max(self._by_token.values(), key=len, default={})
+        own = self._by_token.get(token, {})
+        return next(iter(most)) if len(most) > len(own) + 1 else None
+
+
+class RefusedNames:
+    """Refusals of the last minute, by second. Times are monotonic."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._seconds: deque[tuple[int, int]] = deque()
+
+    def add(self, now: float) -> bool:
+        """Count one refusal. Returns whether it is the first within a minute."""
+        first = not self.lately(now)
+        self.total += 1
+        second = int(now)
+        count = self._seconds.pop()[1] if self._seconds and self._seconds[-1][0] == second else 0
+        self._seconds.append((second, count + 1))
+        return first
+
+    def lately(self, now: float) -> int:
+        while self._seconds and self._seconds[0][0] < now - REFUSED_WINDOW_S:
+            self._seconds.popleft()
+        return sum(count for _, count in self._seconds)
+
+    def wait_s(self, own_s: float, now: float, *, per_min: int) -> float:
+        """When to try again: after the others that wait, so that they do not all return at once."""
+        return max(own_s, min(LONGEST_WAIT_S, 60.0 * self.lately(now) / per_min))
