@@ -1,6 +1,6 @@
 """Controls of a form for settings of protection, and what was typed in them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,7 +79,8 @@ class Typed:
             self.errors.update(error.errors)
             return 0
 
-    def value(self, setting: Setting, name: str) -> Any:
+    def value(self, setting: Setting) -> Any:
+        name = f"protection.{setting.path}"
         if setting.kind == "number":
             return self.number(name)
         if setting.kind == "flag":
@@ -88,6 +89,17 @@ class Typed:
             return self.data.get(name, "")
         each = [f"{name}.{tier}" for tier in TIERS]
         return [self.number(one) if setting.kind == "numbers" else self.data.get(one, "") for one in each]
+
+    def parts(self, settings: Iterable[Setting]) -> dict[str, Any]:
+        """The values of settings, by part; ``None`` for a part that is off."""
+        found: dict[str, Any] = {}
+        for setting in settings:
+            if setting.part and self.data.get(f"protection.{setting.part}.on") != "on":
+                found[setting.part] = None
+                continue
+            part = found.setdefault(setting.part, {}) if setting.part else found
+            part[setting.name] = self.value(setting)
+        return found
 
     def settle(self) -> None:
         if self.errors:
@@ -104,13 +116,13 @@ def setting_values(setting: Setting, present: Any) -> dict[str, str]:
     return {name: str(present)}
 
 
-def setting_controls(setting: Setting, control: Callable[..., Control], *, hint: str = "") -> list[Control]:
+def setting_controls(setting: Setting, control: Callable[..., Control]) -> list[Control]:
     """The inputs of a setting. ``control`` adds what was typed, and its errors."""
     name = f"protection.{setting.path}"
     label = protection_label(setting)
     words = [(word, word.capitalize()) for word in setting.words]
     if setting.kind == "number":
-        return [control(name, label, hint=hint or range_words(setting.least, setting.most))]
+        return [control(name, label, hint=range_words(setting.least, setting.most))]
     if setting.kind in ("flag", "word"):
         return [control(name, label, choices=words or YES_NO)]
     choices = words if setting.kind == "words" else ()
@@ -120,7 +132,7 @@ def setting_controls(setting: Setting, control: Callable[..., Control], *, hint:
 
 
 def unplaced(
-    errors: Mapping[str, Sequence[str]], found: Sequence[Group], *, beside: Sequence[str] = ("reason",)
+    errors: Mapping[str, Sequence[str]], found: Sequence[Group], *, beside: Sequence[str]
 ) -> list[str]:
     """Errors of fields that the groups do not have. ``beside`` are fields that the page shows beside them."""
     controls = [one for group in found for one in (*group.controls, *group.more)]

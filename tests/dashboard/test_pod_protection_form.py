@@ -195,7 +195,7 @@ def test_every_control_belongs_to_a_value_of_the_edit(production: str) -> None:
     names |= {group.switch.name for group in found if group.switch}
     assert names == set(values_of(row))
     assert {part for part in OBSERVED_PARTS if f"observe_for_s.{part}" in names} == set(OBSERVED_PARTS)
-    assert typed_settings(values_of(row)).observe_for_s == {}
+    assert typed_settings(values_of(row))["observe_for_s"] == {}
 
 
 def test_the_form_can_schedule(ada: Any) -> None:

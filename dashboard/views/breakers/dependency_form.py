@@ -54,20 +54,13 @@ def suggests(row: Dependency) -> bool:
 def typed_settings(data: Mapping[str, str]) -> DependencySettings:
     """Raises ``InvalidEdit`` with every field that is no number."""
     typed = Typed(data)
-    protection: dict[str, Any] = {}
-    for setting in CALL_SETTINGS:
-        if setting.part and data.get(f"protection.{setting.part}.on") != "on":
-            protection[setting.part] = None
-            continue
-        found = typed.value(setting, f"protection.{setting.path}")
-        (protection.setdefault(setting.part, {}) if setting.part else protection)[setting.name] = found
     settings = DependencySettings(
         breaker={column: typed.number(f"breaker.{column}") for column in BREAKER},
         timeout_ms=typed.number("timeout_ms"),
         wait_ms=typed.number("wait_ms"),
         **{column: typed.number(column) if column in data else 0 for column in STREAM_COLUMNS},
         fallback_note=data.get("fallback_note", "").strip(),
-        protection=protection,
+        protection=typed.parts(CALL_SETTINGS),
     )
     typed.settle()
     return settings
@@ -104,11 +97,7 @@ def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
 def _bulkhead_text(values: Mapping[str, str]) -> str:
     """``50 calls at once per pod; more wait 5 s``; empty while it is off, or a value is wrong."""
     typed = Typed(values)
-    bulkhead = {
-        each.name: typed.value(each, f"protection.{each.path}")
-        for each in CALL_SETTINGS
-        if each.part == "bulkhead"
-    }
+    bulkhead = {each.name: typed.value(each) for each in CALL_SETTINGS if each.part == "bulkhead"}
     problems = Problems()
     check_patch(problems, {"bulkhead": bulkhead}, CALL)
     if values.get("protection.bulkhead.on") != "on" or typed.errors or problems.errors:

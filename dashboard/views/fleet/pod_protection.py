@@ -45,20 +45,11 @@ class PodProtectionForm(EditForm):
                 self.request,
                 starts,
                 lambda due_at: scheduled_pod_protection(
-                    environment=environment,
-                    protection=settings.protection,
-                    observe_for_s=settings.observe_for_s,
-                    expected_revision=base,
-                    due_at=due_at,
+                    environment=environment, expected_revision=base, due_at=due_at, **settings
                 ),
                 what="The protection of pods",
             )
-        revision = set_pod_protection(
-            protection=settings.protection,
-            observe_for_s=settings.observe_for_s,
-            expected_revision=base,
-            **self.common,
-        )
+        revision = set_pod_protection(expected_revision=base, **settings, **self.common)
         return f"The protection of pods is saved as revision {revision}."
 
 
@@ -80,10 +71,7 @@ def pod_protection_preview(request: HttpRequest) -> HttpResponse:
 
 def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
     try:
-        settings = typed_settings(data)
-        before, after = preview_pod_protection(
-            environment=environment, protection=settings.protection, observe_for_s=settings.observe_for_s
-        )
+        before, after = preview_pod_protection(environment=environment, **typed_settings(data))
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
     change = Changed("environment", environment, before, after)

@@ -4,9 +4,8 @@ The part ``""`` has the settings that belong to no part.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from controlplane.policies.models import Environment
 from controlplane.policies.protection_presets import POD_PRESETS
@@ -35,9 +34,8 @@ _LONGEST = 45_000
 _MAX_WRONG_LINES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodSettings:
-    """The arguments ``protection`` and ``observe_for_s`` of ``set_pod_protection``."""
+class PodSettings(TypedDict):
+    """The arguments of ``set_pod_protection`` that the form has."""
 
     protection: Mapping[str, Any]
     observe_for_s: Mapping[str, int]
@@ -46,15 +44,9 @@ class PodSettings:
 def typed_settings(data: Mapping[str, str]) -> PodSettings:
     """Raises ``InvalidEdit`` with every field that is no number, and the first lines that are no routes."""
     typed = Typed(data)
-    protection: dict[str, Any] = {}
-    for setting in POD_SETTINGS:
-        if setting.part == "observe" or setting.kind == "routes":
-            continue
-        if setting.part and data.get(f"protection.{setting.part}.on") != "on":
-            protection[setting.part] = None
-            continue
-        target = protection.setdefault(setting.part, {}) if setting.part else protection
-        target[setting.name] = typed.value(setting, f"protection.{setting.path}")
+    protection = typed.parts(
+        setting for setting in POD_SETTINGS if setting.part != "observe" and setting.kind != "routes"
+    )
     protection["routes"] = _routes(typed)
     observe_for_s = {
         part: typed.number(_observe_input(part))
