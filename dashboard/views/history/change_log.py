@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Case, Count, F, Func, Max, Min, Prefetch, Q, TextField, Value, When
+from django.db.models import Case, Count, F, Func, Max, Min, Prefetch, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import TruncMinute
 from django.urls import reverse
 
@@ -30,6 +30,7 @@ from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
 from dashboard.live.alerts import link_of
 from dashboard.live.change_lines import ChangeLine, line_of
+from dashboard.tables.list_filters import Row
 from dashboard.words.change_words import ChangeWords, change_words
 from dashboard.words.labels import (
     cause_words,
@@ -78,6 +79,14 @@ class Wanted:
     kind: str = ""
     actor: str = ""
     thing: str = ""
+
+    def of(
+        self, rows: QuerySet[Row], *, environment: str = "environment", at: str = "at", **columns: str
+    ) -> QuerySet[Row]:
+        """The rows of the environment and the range. ``columns`` has those of the actor and the thing."""
+        asked = {environment: self.environment, f"{at}__gte": self.start, f"{at}__lt": self.end}
+        named = {column: getattr(self, name) for name, column in columns.items()}
+        return rows.filter(**asked, **{column: value for column, value in named.items() if value})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +137,11 @@ def changes_of(wanted: Wanted) -> list[LoggedChange]:
 
 
 def _revisions(wanted: Wanted) -> Iterable[LoggedChange]:
-    rows = Revision.objects.filter(environment=wanted.environment, at__gte=wanted.start, at__lt=wanted.end)
+    rows = wanted.of(Revision.objects.all(), actor="actor")
     if wanted.kind == "edit":
         rows = rows.exclude(action__startswith="breaker.")
     elif wanted.kind == "override":
         rows = rows.filter(action__startswith="breaker.")
-    if wanted.actor:
-        rows = rows.filter(actor=wanted.actor)
     if wanted.thing:
         named = Change.objects.filter(name=wanted.thing, revision__environment=wanted.environment)
         rows = rows.filter(Q(target=wanted.thing) | Q(pk__in=named.values("revision")))
@@ -202,13 +209,8 @@ def _entries_of(environment: str, rows: list[Revision]) -> dict[int, Entry]:
 
 def _entries(wanted: Wanted) -> Iterable[LoggedChange]:
     """Actions of people without a revision: schedules, freezes, drills, approvals, acknowledged alerts."""
-    rows = Entry.objects.filter(
-        environment=wanted.environment, revision__isnull=True, at__gte=wanted.start, at__lt=wanted.end
-    ).exclude(action="marker.added")
-    if wanted.actor:
-        rows = rows.filter(actor=wanted.actor)
-    if wanted.thing:
-        rows = rows.filter(target_name=wanted.thing)
+    every = Entry.objects.filter(revision__isnull=True).exclude(action="marker.added")
+    rows = wanted.of(every, actor="actor", thing="target_name")
     for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
         line = line_of(change_of(row))
         yield LoggedChange(
@@ -228,11 +230,8 @@ def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
     """Transitions that breakers made by themselves. Those by people are overrides."""
     if wanted.actor:
         return
-    rows = TransitionRow.objects.select_related("dependency").filter(
-        dependency__environment=wanted.environment, actor="", at__gte=wanted.start, at__lt=wanted.end
-    )
-    if wanted.thing:
-        rows = rows.filter(dependency__name=wanted.thing)
+    every = TransitionRow.objects.select_related("dependency").filter(actor="")
+    rows = wanted.of(every, environment="dependency__environment", thing="dependency__name")
     for row in breaker_lines(
         transition_of(one) for one in rows.order_by("-at", "-generation")[:_TRANSITIONS]
     ):
@@ -258,11 +257,9 @@ def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
 def _alerts(wanted: Wanted) -> Iterable[LoggedChange]:
     if wanted.actor:
         return
-    every = Alert.objects.filter(environment=wanted.environment, fired_at__isnull=False)
-    if wanted.thing:
-        every = every.filter(subject_name=wanted.thing)
+    every = Alert.objects.filter(fired_at__isnull=False)
     for column in ("fired_at", "resolved_at"):
-        ranged = every.filter(**{f"{column}__gte": wanted.start, f"{column}__lt": wanted.end})
+        ranged = wanted.of(every, at=column, thing="subject_name")
         for row in ranged.order_by(f"-{column}", "-pk")[: wanted.most + 1]:
             yield _alert(row, getattr(row, column), resolved=column == "resolved_at")
 
@@ -289,11 +286,7 @@ def _pods(wanted: Wanted) -> Iterable[LoggedChange]:
     """One line for what happened to several pods within the same minute."""
     if wanted.actor or wanted.end - wanted.start > PODS_WITHIN:
         return
-    rows = Event.objects.filter(
-        environment=wanted.environment, kind__in=_POD_KINDS, at__gte=wanted.start, at__lt=wanted.end
-    )
-    if wanted.thing:
-        rows = rows.filter(server=wanted.thing)
+    rows = wanted.of(Event.objects.filter(kind__in=_POD_KINDS), thing="server")
     # The cause of a lost Redis differs from pod to pod.
     change = Case(
         When(kind=EventKind.MODE, then=Func(F("detail"), Value(": "), Value(1), function="split_part")),
@@ -324,11 +317,7 @@ def _pods(wanted: Wanted) -> Iterable[LoggedChange]:
 
 def _markers(wanted: Wanted) -> Iterable[LoggedChange]:
     """Deployments, as a pipeline reported them."""
-    rows = markers(wanted.environment).filter(at__gte=wanted.start, at__lt=wanted.end)
-    if wanted.actor:
-        rows = rows.filter(by=wanted.actor)
-    if wanted.thing:
-        rows = rows.filter(service=wanted.thing)
+    rows = wanted.of(markers(wanted.environment), actor="by", thing="service")
     for row in rows[: wanted.most + 1]:
         named = row.service if row.service not in row.text else ""
         yield LoggedChange(at=row.at, kind="marker", who=row.by, what=row.text, thing=named)
