@@ -1,6 +1,6 @@
 """Explains a refusal that a customer reports, by its token."""
 
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,19 +27,6 @@ from dashboard.views.page import bounded_text, context_of
 from dashboard.words.change_words import ChangeWords, change_words
 
 _STATUS = {NotOurToken: 404, ExpiredToken: 410, TooManyTries: 429}
-
-
-@dataclass(frozen=True)
-class _ChangeLine:
-    """One later change of the rule, as the page displays it."""
-
-    revision: int
-    at: object
-    by: str
-    reason: str
-    kind: str
-    name: str
-    words: list[ChangeWords]
 
 
 @never_cache
@@ -84,18 +71,7 @@ def _explained(request: HttpRequest, token: str, tenant: str) -> HttpResponse:
         now_differs=_differs(found.then, found.now),
         then_place=_place_of(request, found.then),
         now_place=_place_of(request, found.now),
-        changes=[
-            _ChangeLine(
-                change.revision,
-                change.at,
-                change.by,
-                change.reason,
-                change.kind,
-                change.name,
-                _words(change),
-            )
-            for change in found.changes
-        ],
+        changes=[(change, _words(change)) for change in found.changes],
         rule_href=_rule_href(request, found),
         edit_href=_edit_href(request, found),
         charts=charts_of_refusal(found),
@@ -117,13 +93,8 @@ def _words(change: ChangeSince) -> list[ChangeWords]:
 
 
 def _differs(then: ThenOrNow, now: ThenOrNow) -> bool:
-    return (then.limit, then.kind, then.name, then.tier, then.suspended) != (
-        now.limit,
-        now.kind,
-        now.name,
-        now.tier,
-        now.suspended,
-    )
+    compared = attrgetter("limit", "kind", "name", "tier", "suspended")
+    return bool(compared(then) != compared(now))
 
 
 def _place_of(request: HttpRequest, at: ThenOrNow) -> str:
