@@ -26,6 +26,11 @@ def whole(text: str, field: str) -> int:
     return int(text)
 
 
+def sent_number(text: str, otherwise: int) -> int:
+    """A number that the page put into a form or an address; ``otherwise`` for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else otherwise
+
+
 class WholeNumberField(forms.IntegerField):
     """A whole number in a range, which every refusal names."""
 
@@ -91,8 +96,7 @@ class SentNumberField(forms.Field):
         self.otherwise = otherwise
 
     def to_python(self, value: str | None) -> int:
-        text: str = self.initial if value is None else value
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else self.otherwise
+        return sent_number(self.initial if value is None else value, self.otherwise)
 
 
 class MomentField(forms.Field):

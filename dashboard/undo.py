@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from controlplane.accounts.permissions import environment_in
 from controlplane.policies.models import Revision
+from dashboard.forms import sent_number
 
 #: An address with a saved revision can be a bookmark. After this, it shows no notice.
 _RECENT = timedelta(minutes=2)
@@ -23,11 +24,11 @@ def saved_at(address: str, revision: int) -> str:
 
 def just_saved(request: HttpRequest) -> Revision | None:
     """Return the revision that the reader has just saved, if the address names one."""
-    text = request.GET.get("saved", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
+    number = sent_number(request.GET.get("saved", ""), -1)
+    if number < 0:
         return None
     recent = timezone.now() - _RECENT
-    rows = Revision.objects.filter(environment=environment_in(request), number=int(text), at__gte=recent)
+    rows = Revision.objects.filter(environment=environment_in(request), number=number, at__gte=recent)
     return rows.filter(actor=request.user.get_username(), origin="form").first()
 
 

@@ -13,6 +13,7 @@ from controlplane.editing.edits.shown import entity_as_of, quotas_to_inherit
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.models import Dependency
+from dashboard.forms import sent_number
 from dashboard.reader import check_owner
 from dashboard.views.editor.form_input import Typed, typed_in
 from dashboard.views.page import bounded_text, text_parameter
@@ -114,7 +115,10 @@ def read_request(request: HttpRequest, kind: str) -> EditRequest:
     sent, new = request.method == "POST", "new" in request.GET
     environment = environment_in(request)
     name = _name_in(request, kind, environment)
-    base = base_in(request.POST) if sent and not new else environment_of(environment).revision
+    # A form without the revision that its page showed is compared with everything.
+    base = sent_number(request.POST.get("base", ""), 0)
+    if new or not sent:
+        base = environment_of(environment).revision
     shown = None if new else entity_as_of(environment, base, kind, name)
     of_tier = _of_tier(environment, kind, shown, base)
     inputs = request.POST if sent else request.GET
@@ -134,19 +138,9 @@ def read_request(request: HttpRequest, kind: str) -> EditRequest:
         inputs=inputs,
         typed=typed,
         replace=tuple(request.POST.getlist("replace")),
-        seen=_number_in(request.POST, "seen"),
+        seen=sent_number(request.POST.get("seen", ""), 0),
         took_theirs=bool(taken),
     )
-
-
-def base_in(data: Mapping[str, str]) -> int:
-    """The revision that the page showed. A form without it is compared with everything."""
-    return _number_in(data, "base")
-
-
-def _number_in(data: Mapping[str, str], name: str) -> int:
-    text = data.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def _name_in(request: HttpRequest, kind: str, environment: str) -> str:

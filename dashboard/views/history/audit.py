@@ -15,6 +15,7 @@ from controlplane.accounts.permissions import environment_in, may, reads_of_peop
 from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
 from controlplane.status.read_facts import change_of
+from dashboard.forms import sent_number
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.tables.list_filters import PERIODS, given_filters, in_period
 from dashboard.views.page import context_of, owned_by
@@ -38,15 +39,13 @@ def audit(request: HttpRequest) -> HttpResponse:
     """The audit, filtered by the parameters in the address."""
     filters = _filters(request)
     rows = _filtered(_chains(request), filters)
-    before = request.GET.get("before", "")
-    if before.isascii() and before.isdigit() and len(before) < 19:
-        rows = rows.filter(pk__lt=int(before))
+    if (before := sent_number(request.GET.get("before", ""), -1)) >= 0:
+        rows = rows.filter(pk__lt=before)
     entries = [line_of(change_of(row)) for row in rows.order_by("-id")[: _PER_PAGE + 1]]
     more, entries = len(entries) > _PER_PAGE, entries[:_PER_PAGE]
     newest = Entry.objects.order_by("-id").values_list("pk", flat=True).first() or 0
     context = context_of(request, "audit", key=str(newest))
     context["own_dependencies"] = owned_by(environment_in(request), context["administered"])
-    here = f"{reverse('audit')}?{urlencode(filters)}" if filters else reverse("audit")
     context |= {
         "days": _days(entries),
         "query": filters.get("q", ""),
@@ -57,7 +56,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         "by": filters.get("by", ""),
         "makers": [(key, word, _with(filters, by=key)) for key, word in _MAKERS],
         "filtered": bool(filters),
-        "here": here,
+        "here": _with(filters),
         "origins": _ORIGINS,
         "origin": filters.get("origin", ""),
         "actor": filters.get("actor", ""),

@@ -19,7 +19,7 @@ from controlplane.policies.history import first_recorded
 from controlplane.policies.models import Environment, Revision
 from controlplane.policies.undone import undone
 from dashboard.edit_form import EditForm, run_edit
-from dashboard.forms import SentNumberField
+from dashboard.forms import SentNumberField, sent_number
 from dashboard.tables.list_filters import PERIODS, as_query, given_filters, having, in_period
 from dashboard.tables.table_files import rows_drawn
 from dashboard.views.page import context_of, not_found
@@ -39,9 +39,8 @@ def revisions(request: HttpRequest) -> HttpResponse:
     )
     rows = in_period(rows, filters, "at")
     oldest_first = filters.get("sort") == "revision"
-    before = request.GET.get("before", "")
-    if before.isascii() and before.isdigit() and len(before) < 19:
-        rows = rows.filter(**{f"number__{'gt' if oldest_first else 'lt'}": int(before)})
+    if (before := sent_number(request.GET.get("before", ""), -1)) >= 0:
+        rows = rows.filter(**{f"number__{'gt' if oldest_first else 'lt'}": before})
     only = filters.get("only") == "changes"
     if only:
         rows = rows.filter(changed__gt=0)

@@ -19,6 +19,7 @@ from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
+from dashboard.forms import sent_number
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.views.limits.outage import outage_words
@@ -95,7 +96,7 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
             return _follow(request, row)
         if not form.is_valid():
             return _page(request, row, form=form, status=422)
-        revision = _save(request, row.name, form, version=_whole(typed.get("version")))
+        revision = _save(request, row.name, form, version=sent_number(typed.get("version", ""), -1))
     except InvalidEdit as error:
         if shown is None:
             return _page(request, row, errors=error.errors, act=act, status=422)
@@ -126,7 +127,7 @@ def _remove(request: HttpRequest, row: Template) -> HttpResponse:
     revision = edits.remove_template(
         environment=environment_in(request),
         template=row.name,
-        expected_version=_whole(request.POST.get("version")),
+        expected_version=sent_number(request.POST.get("version", ""), -1),
         reason=request.POST.get("reason", ""),
         actor=actor_of(request),
         keep_values=then == "keep",
@@ -250,7 +251,3 @@ def _with_errors(form: TemplateForm, error: InvalidEdit) -> TemplateForm:
 
 def _find(environment: str, name: str) -> Template | None:
     return Template.objects.filter(environment=environment, name=name[:64].replace("\x00", "")).first()
-
-
-def _whole(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else -1

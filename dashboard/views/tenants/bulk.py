@@ -18,7 +18,7 @@ from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.models import Tier, TierQuota
 from controlplane.validation import Problems
-from dashboard.forms import whole
+from dashboard.forms import sent_number, whole
 from dashboard.hub import hub
 from dashboard.reader import actor_of, one_at_a_time_as
 from dashboard.views.history.schedule_form import schedule_form
@@ -98,12 +98,12 @@ def bulk_preview(request: HttpRequest) -> HttpResponse:
 
 
 def _save(request: HttpRequest, who: TenantFilter, what: TenantChange) -> HttpResponse:
-    typed, seen = request.POST, request.POST.get("seen", "")
+    typed = request.POST
     given: dict[str, Any] = {
         "environment": environment_in(request),
         "filter": who,
         "change": what,
-        "expected_revision": int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else -1,
+        "expected_revision": sent_number(typed.get("seen", ""), -1),
     }
     if starts := typed.get("starts", "").strip():
         return schedule_form(
