@@ -26,6 +26,14 @@ def whole(text: str, field: str) -> int:
     return int(text)
 
 
+def moment(text: str, field: str) -> datetime:
+    """A time. Raises ``InvalidEdit`` for what is none."""
+    try:
+        return moment_of(text)
+    except ValueError:
+        raise InvalidEdit({field: [WRONG]}) from None
+
+
 def sent_number(text: str, otherwise: int) -> int:
     """A number that the page put into a form or an address; ``otherwise`` for other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else otherwise

@@ -27,9 +27,8 @@ from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
-from dashboard.forms import SentNumberField, TextField, TextsField, WholeField
+from dashboard.forms import SentNumberField, TextField, TextsField, WholeField, moment
 from dashboard.views.page import bounded_text, context_of, names_of
-from dashboard.words.moments import WRONG, moment_of
 
 _LEVELS = (("1", "1 or higher"), ("2", "2 or higher"), ("3", "3"))
 #: Fields that stand in ``RouteValues`` too.
@@ -142,16 +141,12 @@ def _page(
 
 def _plan(environment: str, asked: QueryDict) -> RoutePreview:
     at = bounded_text(asked, "at", most=40).strip()
-    try:
-        moment = moment_of(at) if at else None
-    except ValueError:
-        raise InvalidEdit({"at": [WRONG]}) from None
     return preview_route(
         environment=environment,
         rule=bounded_text(asked, "rule", most=64),
         dependency=bounded_text(asked, "dependency"),
         severity=asked.get("severity", "critical"),
-        at=moment,
+        at=moment(at, "at") if at else None,
     )
 
 

@@ -20,10 +20,9 @@ from controlplane.policies.protection_presets import (
     preset_of_kind,
     wait_of_kind,
 )
-from dashboard.forms import whole
+from dashboard.forms import moment, whole
 from dashboard.views.editor.quota_form import ends_typed
 from dashboard.words.entity_fields import LIMIT_WORD, NEW, NEW_TIMEOUT_MS, NO_PROTECTION, OWN, OwnField
-from dashboard.words.moments import WRONG, moment_of
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
@@ -206,10 +205,7 @@ def _every_column(columns: Fields) -> dict[str, Any]:
 
 def _moment(text: str) -> str:
     """Return a typed time as plans have it; an empty one stands for no end."""
-    try:
-        return moment_of(text).isoformat() if text.strip() else ""
-    except ValueError:
-        raise InvalidEdit({"expires_at": [WRONG]}) from None
+    return moment(text, "expires_at").isoformat() if text.strip() else ""
 
 
 def _flag(text: str) -> bool:

@@ -12,9 +12,9 @@ from controlplane.accounts.permissions import environment_in
 from controlplane.errors import InvalidEdit
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Needs
+from dashboard.forms import moment
 from dashboard.hub import hub
 from dashboard.reader import actor_of
-from dashboard.words.moments import WRONG, moment_of
 
 
 def schedule_form(
@@ -30,10 +30,7 @@ def schedule_form(
     ``document_at`` returns the plan for the time. ``what`` names in the message what will change. Raises
     ``InvalidEdit`` with the fields of the form, and what ``document_at`` raises.
     """
-    try:
-        due_at = moment_of(starts)
-    except ValueError:
-        raise InvalidEdit({"starts": [WRONG]}) from None
+    due_at = moment(starts, "starts")
     document = document_at(due_at)
     try:
         schedule_change(
