@@ -47,9 +47,15 @@ def value_of(name: str, scene: Scene) -> str:
     return UNKNOWN if found is None else found
 
 
+def _measured(read: _Value) -> _Value:
+    """Not while the rates of the fleet are unknown."""
+    return lambda scene: read(scene) if rates_known(scene.live.facts) else None
+
+
 def _rate(read: Callable[[Scene], float | None]) -> _Value:
+    @_measured
     def value(scene: Scene) -> str | None:
-        found = read(scene) if rates_known(scene.live.facts) else None
+        found = read(scene)
         return None if found is None else f"{number(found)}/s"
 
     return value
@@ -89,17 +95,15 @@ def _slots(scene: Scene) -> str | None:
     return f"{calls.active} of {calls.limit} slots" if calls is not None and calls.limit else None
 
 
-def _busiest(scene: Scene) -> str | None:
+@_measured
+def _busiest(scene: Scene) -> str:
     rows = scene.live.facts.figures.tenants
-    if not rates_known(scene.live.facts):
-        return None
     top = max(rows, key=lambda row: row.requests_per_s, default=None)
     return f"{top.tenant} with {number(top.requests_per_s)} requests/s" if top is not None else "none"
 
 
-def _most_refused(scene: Scene) -> str | None:
-    if not rates_known(scene.live.facts):
-        return None
+@_measured
+def _most_refused(scene: Scene) -> str:
     refused = [row for row in scene.live.facts.figures.tenants if row.refused_per_s > 0]
     top = max(refused, key=lambda row: row.refused_per_s, default=None)
     if top is None:
@@ -119,9 +123,10 @@ def _revision(scene: Scene) -> str | None:
     return f"{scene.live.facts.revision} on {applied} pods" if applied is not None else None
 
 
+@_measured
 def _p99(scene: Scene) -> str | None:
     p99_us = scene.live.facts.figures.store.p99_us
-    return None if p99_us is None or not rates_known(scene.live.facts) else f"{p99_us / 1000:.1f} ms"
+    return None if p99_us is None else f"{p99_us / 1000:.1f} ms"
 
 
 def _redis_down(scene: Scene) -> str | None:
@@ -129,9 +134,10 @@ def _redis_down(scene: Scene) -> str | None:
     return f"{store.primaries_down} of {store.primaries} primaries" if store.primaries else None
 
 
+@_measured
 def _failed_checks(scene: Scene) -> str | None:
     store = scene.live.facts.figures.store
-    return percent(store.failed_share) if store.asked_per_s and rates_known(scene.live.facts) else None
+    return percent(store.failed_share) if store.asked_per_s else None
 
 
 def _each_node(read: Callable[[RedisNode], str]) -> _Value:
@@ -205,9 +211,7 @@ _VALUES: dict[str, _Value] = {
     "redis_memory": _each_node(_memory),
     "redis_ops": _each_node(lambda node: f"{node.ops_per_s or 0:,.0f} commands/s"),
     "redis_p99": _p99,
-    "refused_share": lambda scene: (
-        percent(scene.live.facts.figures.refused_share) if rates_known(scene.live.facts) else None
-    ),
+    "refused_share": _measured(lambda scene: percent(scene.live.facts.figures.refused_share)),
     "refused_tenant": _most_refused,
     "retries": _rate(lambda scene: scene.calls.retries_per_s if scene.calls else None),
     "revision": _revision,
