@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.alerts.rules.rule import Subject, rule_of
+from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.breakers.tickets import ticket_url, ticket_words
 from controlplane.phrases import listed, number
@@ -53,6 +53,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 register.simple_tag(plots.glyph, name="glyph")
 register.simple_tag(plots.fleet_mark, name="fleet_mark")
 register.simple_tag(replay_plot)
+register.simple_tag(link_of, name="alert_url")
 register.filter("rate", number)
 register.filter("listed", listed)
 register.filter("no_data", no_data_words)
@@ -221,12 +222,6 @@ def runbook_url(alert: StoredAlert | Alert, incident: int | None = None) -> str:
     asked = {"incident": incident or alert.incident, "of": alert.dependency}
     query = urlencode({name: value for name, value in asked.items() if value})
     return f"{reverse('runbook', args=[alert.runbook])}{f'?{query}' if query else ''}"
-
-
-@register.simple_tag
-def alert_url(subject: Subject) -> str:
-    """The page where the subject of an alert is displayed."""
-    return link_of(subject)
 
 
 @register.filter

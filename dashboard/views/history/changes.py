@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
+from dashboard.tables.list_filters import given_filters
 from dashboard.views.history.change_log import KINDS, PODS_WITHIN, LoggedChange, Wanted, changes_of
 from dashboard.views.page import context_of, owned_by, text_parameter
 from dashboard.words.moments import moment_of
@@ -68,10 +69,9 @@ def changes(request: HttpRequest) -> HttpResponse:
 
 
 def _filters(request: HttpRequest) -> dict[str, str]:
-    names = ("kind", "actor", "thing", "period", "to")
-    asked = {name: text_parameter(request, name).strip() for name in names}
+    asked = given_filters(request, "kind", "actor", "thing", "period", "to")
     known: dict[str, Collection[str]] = {"kind": KINDS, "period": _HOURS}
-    return {name: value for name, value in asked.items() if value and value in known.get(name, (value,))}
+    return {name: value for name, value in asked.items() if value in known.get(name, (value,))}
 
 
 def _older(
