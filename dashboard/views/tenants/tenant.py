@@ -1,20 +1,36 @@
-"""The page of one tenant, and its effective settings."""
+"""The page of one tenant or of a caller that is not registered, and effective settings."""
+
+from dataclasses import dataclass
+from datetime import timedelta
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.policies.effective import effective
-from controlplane.policies.models import Tenant
+from controlplane.policies.limits import columns_of
+from controlplane.policies.models import Environment, Tenant
+from controlplane.status.facts import PodFacts
 from controlplane.status.read_facts import read_pods
-from controlplane.usage.what_if import what_if_shadow
+from controlplane.usage.rollups import Counted, counted_by_rule
+from controlplane.usage.what_if import DAYS, what_if_shadow
 from dashboard.live.charts import in_context, of_tenant
 from dashboard.live.known import no_data_words
 from dashboard.live.tenant import QuotaRow, members, parents, tenant_context
-from dashboard.views.page import context_of, text_parameter
-from dashboard.views.tenants.unregistered import unregistered_page
+from dashboard.views.page import context_of, not_found, text_parameter
 from dashboard.words.change_words import field_words
+from dashboard.words.rate_words import rate_words
+from fuseboard.contract.words import is_subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Quota:
+    name: str
+    limit: str
+    #: ``None`` when the caller was never among the busiest.
+    week: Counted | None
 
 
 @require_GET
@@ -26,7 +42,7 @@ def tenant(request: HttpRequest) -> HttpResponse:
     own = tenant_context(facts, key)
     row: Tenant | None = own["tenant"]
     if row is None:
-        return unregistered_page(request, key)
+        return _unregistered(request, facts, key)
     context = context_of(
         request,
         "tenant",
@@ -68,3 +84,35 @@ def _shadow(quotas: list[QuotaRow], marked: str) -> QuotaRow | None:
     """
     shadows = [quota for quota in quotas if quota.shadow]
     return next((quota for quota in shadows if quota.name == marked), shadows[0] if shadows else None)
+
+
+def _unregistered(request: HttpRequest, facts: PodFacts, key: str) -> HttpResponse:
+    """Show the traffic and the limits of a caller without a record; 404 if it can be no tenant."""
+    environment = (
+        Environment.objects.select_related("default_tier").filter(pk=environment_in(request)).first()
+    )
+    if environment is None or not is_subject(key):
+        return not_found(request, "No such tenant", "No tenant can have this id.")
+    removed = Tenant.objects.filter(environment=environment_in(request), key=key, deleted=True).exists()
+    tier = environment.default_tier
+    weeks = counted_by_rule(environment_in(request), key, since=timezone.now() - timedelta(days=DAYS))
+    quotas = [
+        _Quota(name=quota.name, limit=rate_words(columns_of(quota)), week=weeks.get(quota.name))
+        for quota in tier.quotas.order_by("name")
+    ]
+    context = context_of(
+        request,
+        "tenants",
+        key=key,
+        here=facts,
+        no_data=no_data_words(facts),
+        caller=key,
+        removed=removed,
+        tier=tier,
+        quotas=quotas,
+    )
+    # Pods report the busiest tenants only: without a figure, the rate is unknown, not zero.
+    context["traffic"] = next((row for row in facts.figures.tenants if row.tenant == key), None)
+    context["seen"] = bool(weeks) or context["traffic"] is not None
+    context["days"] = DAYS
+    return render(request, "dashboard/unregistered.html", context)
