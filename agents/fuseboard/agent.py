@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import Any, NoReturn, Unpack
 
 from msgspec.structs import replace
 
@@ -40,9 +40,6 @@ from fuseboard.runtime import Runtime
 from fuseboard.settings import AgentSettings
 from fuseboard.store.drill_store import SIMULATED
 from fuseboard.subject import NO_SUBJECT, Subject
-
-if TYPE_CHECKING:
-    pass
 
 INVALID_TENANT = INVALID
 

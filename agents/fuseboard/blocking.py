@@ -18,8 +18,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 from weakref import WeakSet
@@ -27,12 +26,12 @@ from weakref import WeakSet
 from fuseboard.agent import Agent as AsyncAgent
 from fuseboard.agent_api.blocks import async_block
 from fuseboard.agent_api.cross_loop import CrossLoopAgent
-from fuseboard.agent_api.decorators import Decorators
+from fuseboard.agent_api.decorators import Blocks, Decorators
 from fuseboard.agent_api.deprecation import warn_renamed
 from fuseboard.agent_api.fallbacks import Fallback, Step
 from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
-from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, async_retrying
-from fuseboard.agent_api.retrying import Attempt, BlockingAttempt, Retrying
+from fuseboard.agent_api.retry_api import RetryArguments, RetryDecorator, RetryLoops, async_retrying
+from fuseboard.agent_api.retrying import Retrying
 from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.backlog.agent_backlogs import ThreadBacklogs
 from fuseboard.calling.failures import note_failure
@@ -253,16 +252,10 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
 
     # Methods for the decorators and the coroutines of other loops
 
-    def _blocks(
-        self, name: str
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _blocks(self, name: str) -> Blocks:
         return getattr(self, f"a{name}"), getattr(self, name)
 
-    def _retry_loops(
-        self,
-    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+    def _retry_loops(self) -> RetryLoops:
         return self.aretrying, self.retrying
 
     async def _on_any_loop(self) -> CrossLoopAgent:

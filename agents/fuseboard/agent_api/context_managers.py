@@ -1,8 +1,7 @@
 """Context managers that guard a whole block, built on single decisions."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator
 from contextvars import Token
 from time import monotonic
 from types import TracebackType
@@ -11,11 +10,11 @@ from typing import Any, Unpack
 from fuseboard.admission.nesting import enter_block, leave_block
 from fuseboard.agent_api.arguments import CALL_NAMES, check_names
 from fuseboard.agent_api.blocks import AsyncBlock, async_block
-from fuseboard.agent_api.decorators import Decorators
+from fuseboard.agent_api.decorators import Blocks, Decorators
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.options import CallOptions, Neutral, RequestOptions, list_options
-from fuseboard.agent_api.retry_api import AsyncRetries
-from fuseboard.agent_api.retrying import AsyncCalls, Attempt, BlockingAttempt
+from fuseboard.agent_api.retry_api import AsyncRetries, RetryLoops
+from fuseboard.agent_api.retrying import AsyncCalls
 from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.contract.words import Outcome
 from fuseboard.decision import Decision, Permit
@@ -61,19 +60,13 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         check_names("call", options.keys(), CALL_NAMES)
         return CallBlock(self, dependency, neutral, options)
 
-    def _blocks(
-        self, name: str
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _blocks(self, name: str) -> Blocks:
         return getattr(self, name), getattr(ThreadCalls(lambda: self), name)
 
     async def _calls(self) -> AsyncCalls:
         return self
 
-    def _retry_loops(
-        self,
-    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+    def _retry_loops(self) -> RetryLoops:
         return self.retrying, ThreadCalls(lambda: self).retrying
 
 

@@ -10,7 +10,7 @@ from contextlib import (
     ContextDecorator,
 )
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
 from fuseboard.agent_api.arguments import CALL_NAMES, check_name, check_names, check_tier
 from fuseboard.agent_api.options import BlockOptions, Given, Neutral, list_options
@@ -19,6 +19,11 @@ from fuseboard.subject import NO_SUBJECT, Subject
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+AsyncBlocks: TypeAlias = Callable[..., AbstractAsyncContextManager[object]]
+BlockingBlocks: TypeAlias = Callable[..., AbstractContextManager[object]]
+#: The block for calls of async functions, and the one for calls of blocking functions.
+Blocks: TypeAlias = tuple[AsyncBlocks, BlockingBlocks]
 
 
 class GivenOptions:
@@ -35,9 +40,7 @@ class GivenOptions:
         }
 
 
-def in_block(
-    function: Callable[P, R], block: Callable[..., AbstractContextManager[object]], options: GivenOptions
-) -> Callable[P, R]:
+def in_block(function: Callable[P, R], block: BlockingBlocks, options: GivenOptions) -> Callable[P, R]:
     """Run every call of a blocking function in a block of its own."""
 
     @wraps(function)
@@ -50,11 +53,7 @@ def in_block(
     return decorated
 
 
-def in_async_block(
-    function: Callable[P, Any],
-    block: Callable[..., AbstractAsyncContextManager[object]],
-    options: GivenOptions,
-) -> Callable[P, Any]:
+def in_async_block(function: Callable[P, Any], block: AsyncBlocks, options: GivenOptions) -> Callable[P, Any]:
     """Run every call of an async function in a block of its own."""
 
     @wraps(function)
@@ -66,9 +65,7 @@ def in_async_block(
 
 
 def in_blocks(
-    asynchronous: Callable[..., AbstractAsyncContextManager[object]],
-    blocking: Callable[..., AbstractContextManager[object]],
-    options: GivenOptions,
+    asynchronous: AsyncBlocks, blocking: BlockingBlocks, options: GivenOptions
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator: every call of an async or a blocking function is in a block of its own."""
 
@@ -164,9 +161,5 @@ class Decorators(ABC):
         return in_blocks(*self._blocks(block), options)
 
     @abstractmethod
-    def _blocks(
-        self, name: str
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _blocks(self, name: str) -> Blocks:
         """The block of this name for async functions, and the one for blocking functions."""

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
 from fuseboard.agent_api.arguments import check_name, check_names
 from fuseboard.agent_api.decorators import is_asynchronous, refuse_unfinished
@@ -26,6 +26,9 @@ from fuseboard.errors import Misconfigured
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: The attempts of async functions, and those of blocking functions.
+RetryLoops: TypeAlias = tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]
 
 
 class RetryArguments(CallOptions, total=False):
@@ -105,9 +108,7 @@ class RetryDecorator(ABC):
         return decorate
 
     @abstractmethod
-    def _retry_loops(
-        self,
-    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+    def _retry_loops(self) -> RetryLoops:
         """The attempts of async functions, and those of blocking functions."""
 
 

@@ -5,11 +5,11 @@ What few processes use is loaded on first use.
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from fuseboard.agent_api.decorators import GivenOptions, in_blocks
+from fuseboard.agent_api.decorators import Blocks, GivenOptions, in_blocks
 from fuseboard.agent_api.options import Given
 from fuseboard.primitives.lock import MAX_WAIT_S, TTL_S, AsyncLock, BlockingLock, Locks, check_lock
 from fuseboard.primitives.store_thread import StoreThread
@@ -43,11 +43,7 @@ class LockDecorator(ABC):
         return in_blocks(*self._lock_blocks(), options)
 
     @abstractmethod
-    def _lock_blocks(
-        self,
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _lock_blocks(self) -> Blocks:
         """The lock for async functions, and the one for blocking functions."""
 
 
@@ -102,11 +98,7 @@ class AsyncPrimitives(LockDecorator):
 
         return AsyncOnce(self.idempotency, event, event_id, keep_s, lease_s)
 
-    def _lock_blocks(
-        self,
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _lock_blocks(self) -> Blocks:
         return self.lock, self.locks.blocking
 
 
@@ -164,9 +156,5 @@ class ThreadPrimitives(LockDecorator):
         async with agent.once(event, event_id, keep_s=keep_s, lease_s=lease_s) as run:
             yield run
 
-    def _lock_blocks(
-        self,
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _lock_blocks(self) -> Blocks:
         return self.alock, self.lock

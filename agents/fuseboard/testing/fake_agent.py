@@ -3,8 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack
 
@@ -18,9 +17,10 @@ from fuseboard.agent_api.arguments import (
 )
 from fuseboard.agent_api.blocks import blocking_block
 from fuseboard.agent_api.context_managers import Block, ContextManagers
+from fuseboard.agent_api.decorators import Blocks
 from fuseboard.agent_api.loop_agent import LoopAgent
 from fuseboard.agent_api.options import CallOptions, Neutral, list_options
-from fuseboard.agent_api.retrying import Attempt, BlockingAttempt
+from fuseboard.agent_api.retry_api import RetryLoops
 from fuseboard.agent_api.threads import Question, ThreadCalls, refuse_loops
 from fuseboard.calling import deadline
 from fuseboard.calling.outcomes import judge_permitted
@@ -318,16 +318,10 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
 
     # Methods for functions that block
 
-    def _blocks(
-        self, name: str
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _blocks(self, name: str) -> Blocks:
         return getattr(self, name), getattr(_Threads(self), name)
 
-    def _retry_loops(
-        self,
-    ) -> tuple[Callable[..., AsyncIterable[Attempt]], Callable[..., Iterable[BlockingAttempt]]]:
+    def _retry_loops(self) -> RetryLoops:
         return self.retrying, _Threads(self).retrying
 
     def _note(self, refusal: ScriptedRefusal, *, tenant: str = "", dependency: str = "") -> Decision:

@@ -1,10 +1,11 @@
 """Locks of a fake agent: in memory, for ``with`` and for ``async with``."""
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
+from collections.abc import Iterable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+from fuseboard.agent_api.decorators import Blocks
 from fuseboard.errors import LockLost, LockTaken
 from fuseboard.primitives.api import LockDecorator
 from fuseboard.primitives.lock import MAX_WAIT_S, TTL_S, check_lock
@@ -101,11 +102,7 @@ class FakeLocks(LockDecorator):
             lambda name, ttl_s, wait_s: self.lock(name, ttl_s=ttl_s, wait_s=wait_s), names, ttl_s, wait_s
         )
 
-    def _lock_blocks(
-        self,
-    ) -> tuple[
-        Callable[..., AbstractAsyncContextManager[object]], Callable[..., AbstractContextManager[object]]
-    ]:
+    def _lock_blocks(self) -> Blocks:
         return self.lock, self.lock
 
     # Methods that script the fake
