@@ -1,6 +1,7 @@
 """The options of a call are the same however it is made, and wrong ones raise at once."""
 
 import inspect
+import pickle
 import pydoc
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import fuseboard
 from fuseboard import Agent, Misconfigured, blocking
+from fuseboard.agent_api.cross_loop import CrossLoopAgent
 from fuseboard.backlog.queue import Backlog
 from fuseboard.backlog.threads import BlockingBacklog
 from fuseboard.integrations import httpx as for_httpx
@@ -114,6 +116,20 @@ def test_help_lists_the_options_with_their_defaults(function: Callable[..., Any]
     assert "Unpack" not in str(inspect.signature(function))
 
 
+@pytest.mark.parametrize("name", ["admit_call", "admit_request"])
+def test_listed_defaults_are_those_that_apply(name: str):
+    written = inspect.signature(getattr(Agent, name)).parameters
+    for agent in (blocking.Agent, CrossLoopAgent):
+        assert dict(inspect.signature(getattr(agent, name)).parameters) == dict(written)
+
+
+@pytest.mark.parametrize("function", LISTED, ids=lambda function: function.__qualname__)
+def test_a_function_that_lists_its_options_stays_the_same_function(function: Callable[..., Any]):
+    assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301 - its own bytes
+    waits = function.__qualname__ in ("Backlog.submit", "FakeBacklog.submit", "Agent.aadmit_call")
+    assert inspect.iscoroutinefunction(function) is waits
+
+
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
@@ -125,6 +141,9 @@ def test_help_lists_the_options_with_their_defaults(function: Callable[..., Any]
             lambda agent: agent.retrying("api", presets="llm"),
             r"retrying\(\) .* 'presets'. Did you mean 'preset'",
         ),
+        (lambda agent: agent.retry("api", presets="llm"), r"retry\(\) .* 'presets'. Did you mean 'preset'"),
+        (lambda agent: agent.call("api", neutrals=()), r"call\(\) .* 'neutrals'. Did you mean 'neutral'"),
+        (lambda agent: agent.guard("api", neutrals=()), r"guard\(\) .* 'neutrals'. Did you mean 'neutral'"),
         (lambda agent: agent.backlog("api", maxjobs=3), r"backlog\(\) .* 'maxjobs'. Did you mean 'max_jobs'"),
         (lambda agent: agent.guard("api", zzz=3), r"guard\(\) .* 'zzz'. It takes cost, costs, deadline_s"),
     ],

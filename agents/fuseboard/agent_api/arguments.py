@@ -27,6 +27,8 @@ MAX_ACTUAL = 10**12
 TIERS = tuple(tier.value for tier in CallTier)
 
 REQUEST_NAMES, CALL_NAMES = frozenset(RequestOptions.__annotations__), frozenset(CallOptions.__annotations__)
+#: The arguments of a block and its decorator, which judge errors.
+BLOCK_NAMES = CALL_NAMES | {"neutral"}
 TRANSPORT_NAMES = frozenset(TransportOptions.__annotations__)
 
 

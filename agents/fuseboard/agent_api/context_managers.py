@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from fuseboard.admission.nesting import enter_block, leave_block
-from fuseboard.agent_api.arguments import CALL_NAMES, check_names
+from fuseboard.agent_api.arguments import BLOCK_NAMES, check_names
 from fuseboard.agent_api.blocks import AsyncBlock, async_block
 from fuseboard.agent_api.decorators import Blocks, Decorators
 from fuseboard.agent_api.loop_agent import LoopAgent
@@ -57,7 +57,7 @@ class ContextManagers(Decorators, AsyncRetries, LoopAgent):
         ``fuseboard.calling.outcomes`` for how the others are judged. ``tier`` and ``deadline_s`` are as
         in ``admit_call``.
         """
-        check_names("call", options.keys(), CALL_NAMES)
+        check_names("call", options.keys(), BLOCK_NAMES)
         return CallBlock(self, dependency, neutral, options)
 
     def _blocks(self, name: str) -> Blocks:

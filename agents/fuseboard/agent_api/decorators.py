@@ -12,7 +12,7 @@ from contextlib import (
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
-from fuseboard.agent_api.arguments import CALL_NAMES, check_name, check_names, check_tier
+from fuseboard.agent_api.arguments import BLOCK_NAMES, check_name, check_names, check_tier
 from fuseboard.agent_api.options import BlockOptions, Given, Neutral, list_options
 from fuseboard.errors import Misconfigured
 from fuseboard.subject import NO_SUBJECT, Subject
@@ -151,7 +151,7 @@ class Decorators(ABC):
         ``tenant``, ``cost`` and ``costs`` may be functions, as in ``limit``.
         """
         check_name("a dependency", dependency)
-        check_names("guard", options.keys(), CALL_NAMES)
+        check_names("guard", options.keys(), BLOCK_NAMES)
         check_tier(options.get("tier"))
         # An exception class in ``neutral`` is callable, but never called.
         fixed: dict[str, Any] = {"dependency": dependency, "neutral": neutral, **options}

@@ -56,10 +56,10 @@ _RETRY_NAMES = frozenset(RetryArguments.__annotations__)
 _TOGETHER = frozenset({"deadline_s", "on", "idempotent", "preset", "shrink"})
 
 
-def _policy(dependency: str, arguments: RetryArguments) -> Policy:
+def _policy(dependency: str, arguments: RetryArguments, function: str = "retrying") -> Policy:
     check_name("a dependency", dependency)
     given = cast(dict[str, Any], arguments)
-    check_names("retrying", given.keys(), _RETRY_NAMES)
+    check_names(function, given.keys(), _RETRY_NAMES)
     if (preset := given.get("preset")) is not None and preset not in RETRY_PRESETS:
         raise Misconfigured(f"preset is one of {', '.join(RETRY_PRESETS)}, not {preset!r}")
     return Policy(
@@ -80,7 +80,7 @@ class RetryDecorator(ABC):
 
         The arguments are those of ``retrying``. A blocking function must not be called on the event loop.
         """
-        _policy(dependency, arguments)  # wrong arguments raise now
+        _policy(dependency, arguments, "retry")  # wrong arguments raise now
         asynchronous, blocking = self._retry_loops()
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
