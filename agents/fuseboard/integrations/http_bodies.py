@@ -1,6 +1,7 @@
 """Bodies of answers that a transport hands on: one whose end ends a permit, one that can be read twice."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -138,34 +139,61 @@ class Body:
             agent.soon(lambda: agent.report(permit, Outcome.OK, elapsed_s))
 
 
-class AsyncKept:
+class _AnyKept(ABC):
     """A body whose beginning is read. It can be read from its beginning still."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, parts: Any) -> None:
         self.stream = stream
         self.begun = b""
         self.whole = False
         #: The error that interrupted the body. Readers get it at the same position.
         self.error: Exception | None = None
-        self._rest: Any = None
+        self._rest = parts
 
     async def fill(self) -> None:
-        """Read at most ``MAX_BYTES``, and close the connection if nothing follows."""
-        if self._rest is None:
-            self._rest = aiter(self.stream)
+        """Read at most ``MAX_BYTES``, and close the connection if nothing follows.
+
+        A coroutine, so that it is written once: in threads, ``run_blocking`` runs it.
+        """
         try:
             while not self._ended and len(self.begun) < MAX_BYTES:
-                self.begun += await anext(self._rest)
-        except StopAsyncIteration:
-            self.whole = True
-            await self.stream.aclose()
+                part = await self._next()
+                self.begun += part or b""
+                self.whole = part is None
         except Exception as error:
             self.error = error
             with suppress(Exception):  # the connection is already lost
-                await self.stream.aclose()
+                await self._close()
         except BaseException:
-            await self.stream.aclose()
+            await self._close()
             raise
+        else:
+            if self.whole:
+                await self._close()
+
+    @abstractmethod
+    async def _next(self) -> bytes | None:
+        """Read a part; ``None`` at the end."""
+
+    @abstractmethod
+    async def _close(self) -> None: ...
+
+    @property
+    def _ended(self) -> bool:
+        return self.whole or self.error is not None
+
+
+class AsyncKept(_AnyKept):
+    """A kept body for coroutines."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream, aiter(stream))
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._rest, None)
+
+    async def _close(self) -> None:
+        await self.stream.aclose()
 
     async def parts_async(self) -> AsyncIterator[bytes]:
         yield self.begun
@@ -179,37 +207,18 @@ class AsyncKept:
         if not self._ended:
             await self.stream.aclose()
 
-    @property
-    def _ended(self) -> bool:
-        return self.whole or self.error is not None
 
-
-class Kept:
+class Kept(_AnyKept):
     """A kept body for threads."""
 
     def __init__(self, stream: Any) -> None:
-        self.stream = stream
-        self.begun = b""
-        self.whole = False
-        self.error: Exception | None = None
-        self._rest: Any = None
+        super().__init__(stream, iter(stream))
 
-    def fill(self) -> None:
-        if self._rest is None:
-            self._rest = iter(self.stream)
-        try:
-            while not self._ended and len(self.begun) < MAX_BYTES:
-                self.begun += next(self._rest)
-        except StopIteration:
-            self.whole = True
-            self.stream.close()
-        except Exception as error:
-            self.error = error
-            with suppress(Exception):
-                self.stream.close()
-        except BaseException:
-            self.stream.close()
-            raise
+    async def _next(self) -> bytes | None:
+        return next(self._rest, None)
+
+    async def _close(self) -> None:
+        self.stream.close()
 
     def parts(self) -> Iterator[bytes]:
         yield self.begun
@@ -221,7 +230,3 @@ class Kept:
     def close(self) -> None:
         if not self._ended:
             self.stream.close()
-
-    @property
-    def _ended(self) -> bool:
-        return self.whole or self.error is not None

@@ -4,7 +4,6 @@ Both libraries have the same classes under the same names, so this knows neither
 classes from those here and from those of the library.
 """
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cache, partial
 from types import TracebackType
@@ -37,6 +36,8 @@ class Guard(GuardedSender, Generic[Transport]):
     #: httpx or httpx2.
     _library: Any
     _transport: Any
+    #: The kind of body that can be read again.
+    _kept: type[AsyncKept] | type[Kept]
 
     def _repeats(self, request: Any) -> bool:
         """A body that is generated cannot be sent again."""
@@ -58,9 +59,13 @@ class Guard(GuardedSender, Generic[Transport]):
             raise
         return one.replaces(answer, kept)
 
-    @abstractmethod
-    async def _keep(self, response: Any) -> AsyncKept | Kept:
+    async def _keep(self, answer: Any) -> AsyncKept | Kept:
         """Read the beginning of a body, so that it can be read again."""
+        if not hasattr(answer.stream, "kept"):
+            answer.stream = self._stream(self._kept(answer.stream))
+        kept: AsyncKept | Kept = answer.stream.kept
+        await kept.fill()
+        return kept
 
     def _succeed(self, permit: Permit, answer: Any, elapsed_s: float, request: Any, given: Any) -> None:
         """The permit of a success ends with its body."""
@@ -81,6 +86,8 @@ class AsyncGuard(Guard[Transport]):
     With a ``tenant``, that tenant's quotas on the dependency apply too. If a request would be refused, it
     waits, provided that the refusal ends within ``wait_s`` seconds.
     """
+
+    _kept = AsyncKept
 
     @list_options()
     def __init__(
@@ -117,16 +124,11 @@ class AsyncGuard(Guard[Transport]):
         _bound(request, given, permit)
         return await self._transport.handle_async_request(request)
 
-    async def _keep(self, response: Any) -> AsyncKept:
-        if not hasattr(response.stream, "kept"):
-            response.stream = self._stream(AsyncKept(response.stream))
-        kept: AsyncKept = response.stream.kept
-        await kept.fill()
-        return kept
-
 
 class BlockingGuard(BlockingSender, Guard[Transport]):
     """A guard for threads, with an agent of ``fuseboard.blocking``."""
+
+    _kept = Kept
 
     @list_options()
     def __init__(
@@ -162,13 +164,6 @@ class BlockingGuard(BlockingSender, Guard[Transport]):
     async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
         _bound(request, given, permit)
         return self._transport.handle_request(request)
-
-    async def _keep(self, response: Any) -> Kept:
-        if not hasattr(response.stream, "kept"):
-            response.stream = self._stream(Kept(response.stream))
-        kept: Kept = response.stream.kept
-        kept.fill()
-        return kept
 
 
 @cache
