@@ -55,7 +55,7 @@ from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured
 from fuseboard.integrations import preflight
 from fuseboard.integrations.pod_answers import Answer, metrics_answer, readiness_answer, resilience_answer
-from fuseboard.integrations.problem import Headers, limit_headers, refusal
+from fuseboard.integrations.problem import limit_headers, refusal
 from fuseboard.protection.pod import ServedRequest
 from fuseboard.subject import NO_SUBJECT, Subject
 
@@ -141,8 +141,9 @@ class FuseboardMiddleware:
             return self._serve(
                 request, lambda **asked: self._agent.aadmit_request(**asked), self.get_response
             )
-        admit = _blocking(lambda **asked: self._agent.admit_request(**asked))
-        response: HttpResponseBase = run_blocking(self._serve(request, admit, _blocking(self.get_response)))
+        admit = blocking_step(lambda **asked: self._agent.admit_request(**asked))
+        respond = blocking_step(self.get_response)
+        response: HttpResponseBase = run_blocking(self._serve(request, admit, respond))
         return response
 
     async def _serve(self, request: HttpRequest, admit: Step, respond: Step) -> HttpResponseBase:
@@ -208,7 +209,8 @@ class FuseboardMiddleware:
 
     def _answered(self, response: HttpResponseBase, served: "_Served") -> HttpResponseBase:
         if served.decision is not None:
-            _add(response, limit_headers(served.decision, legacy=self._legacy))
+            for name, value in limit_headers(served.decision, legacy=self._legacy):
+                response.headers[name] = value
         if served.visit is not None and not getattr(response, "_fuseboard_refused", False):
             served.visit.answered(response.status_code)
         if response.streaming and (served.decision is not None or served.visit is not None):
@@ -226,10 +228,7 @@ class FuseboardMiddleware:
         return response
 
     def _refused(self, decision: Decision) -> HttpResponse:
-        status, headers, body = refusal(decision, legacy=self._legacy)
-        response = HttpResponse(body, status=status)
-        _add(response, headers)
-        return response
+        return response_of(refusal(decision, legacy=self._legacy))
 
     def _note_failure(self) -> None:
         # An invalid cost. Refusing all requests would be worse than no limit.
@@ -238,7 +237,9 @@ class FuseboardMiddleware:
             logger.exception("django.failed_open: the request passed; further ones are only counted")
 
 
-def _blocking(function: Callable[..., Any]) -> Step:
+def blocking_step(function: Callable[..., Any]) -> Step:
+    """The function as a step that blocks."""
+
     async def step(*arguments: Any, **options: Any) -> Any:
         return function(*arguments, **options)
 
@@ -299,17 +300,14 @@ def _given_or_own(given: blocking.Agent | None) -> blocking.Agent:
 
 def _view(answer: Callable[[], Answer]) -> Callable[[HttpRequest], HttpResponse]:
     def view(request: HttpRequest) -> HttpResponse:
-        status, headers, body = answer()
-        response = HttpResponse(body, status=status)
-        _add(response, headers)
-        return response
+        return response_of(answer())
 
     return view
 
 
-def _add(response: HttpResponseBase, headers: Headers) -> None:
-    for name, value in headers:
-        response.headers[name] = value
+def response_of(answer: Answer) -> HttpResponse:
+    status, headers, body = answer
+    return HttpResponse(body, status=status, headers=dict(headers))
 
 
 def option(name: str) -> Any:

@@ -24,9 +24,10 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
+from fuseboard.calling.waits import run_blocking
 from fuseboard.errors import Misconfigured, StoreUnavailable
-from fuseboard.integrations.django import agent
-from fuseboard.integrations.idempotency import MAX_BODY, Answer, Rules, request_of, too_long
+from fuseboard.integrations.django import Step, agent, blocking_step, response_of
+from fuseboard.integrations.idempotency import MAX_BODY, Rules, request_of, too_long
 from fuseboard.primitives.idempotency import Found, Request, Run
 
 
@@ -53,52 +54,29 @@ class IdempotencyMiddleware:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        return self._serve_async(request) if self._asynchronous else self._serve(request)
-
-    def _serve(self, request: HttpRequest) -> HttpResponseBase:
-        asked = self._asked(request)
-        if isinstance(asked, HttpResponse):
-            return asked
-        if asked is None:
-            response: HttpResponseBase = self.get_response(request)
-            return response
-        finding = self._find(asked)
-        try:
-            found: Found | StoreUnavailable = finding.result()
-        except StoreUnavailable as error:
-            found = error
-        except BaseException:
-            self._take_back(finding)
-            raise
-        refused = self._refused(request, found)
-        if refused is not None:
-            return refused
-        try:
-            response = self.get_response(request)
-        except Exception:
-            self._end(request, lambda run: run.release())
-            raise
-        except BaseException:
-            self._leave(request)
-            raise
-        ending = self._ending(request, response)
-        if ending is not None:
-            self._agent.idempotency.thread.submit(ending).result()
+        if self._asynchronous:
+            # Reading the body may block, and CALLER may ask the database: on the thread whose connections
+            # Django closes. The first question starts the agent.
+            ask = sync_to_async(self._asked)
+            return self._serve(
+                request, ask, lambda asked: asyncio.to_thread(self._find, asked), _settled, self.get_response
+            )
+        steps: tuple[Callable[..., Any], ...] = (self._asked, self._find, Future.result, self.get_response)
+        response: HttpResponseBase = run_blocking(self._serve(request, *map(blocking_step, steps)))
         return response
 
-    async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
-        # Reading the body may block, and CALLER may ask the database: on the thread whose connections Django
-        # closes.
-        asked = await sync_to_async(self._asked)(request)
+    async def _serve(
+        self, request: HttpRequest, ask: Step, find: Step, wait: Step, respond: Step
+    ) -> HttpResponseBase:
+        asked = await ask(request)
         if isinstance(asked, HttpResponse):
             return asked
         if asked is None:
-            response: HttpResponseBase = await self.get_response(request)
+            response: HttpResponseBase = await respond(request)
             return response
-        # The first question starts the agent.
-        finding = await asyncio.to_thread(self._find, asked)
+        finding = await find(asked)
         try:
-            found: Found | StoreUnavailable = await asyncio.wrap_future(finding)
+            found = await wait(finding)
         except StoreUnavailable as error:
             found = error
         except BaseException:
@@ -108,7 +86,7 @@ class IdempotencyMiddleware:
         if refused is not None:
             return refused
         try:
-            response = await self.get_response(request)
+            response = await respond(request)
         except Exception:
             self._end(request, lambda run: run.release())
             raise
@@ -117,8 +95,7 @@ class IdempotencyMiddleware:
             raise
         ending = self._ending(request, response)
         if ending is not None:
-            # Shielded: the end is known, whatever becomes of the connection of the client.
-            await asyncio.shield(asyncio.wrap_future(self._agent.idempotency.thread.submit(ending)))
+            await wait(self._agent.idempotency.thread.submit(ending))
         return response
 
     def _asked(self, request: HttpRequest) -> Request | HttpResponse | None:
@@ -131,13 +108,13 @@ class IdempotencyMiddleware:
         if caller is None or key is None:
             return None
         if not isinstance(key, str):
-            return _response(key)
+            return response_of(key)
         length = request.META.get("CONTENT_LENGTH") or "0"
         if length.isdecimal() and int(length) > MAX_BODY:
-            return _response(too_long())
+            return response_of(too_long())
         body = request.body
         if len(body) > MAX_BODY:
-            return _response(too_long())
+            return response_of(too_long())
         return request_of(
             caller=caller,
             method=request.method or "",
@@ -159,9 +136,9 @@ class IdempotencyMiddleware:
     def _refused(self, request: HttpRequest, found: Found | StoreUnavailable) -> HttpResponse | None:
         if isinstance(found, StoreUnavailable):
             answer = self._rules.unavailable(found)
-            return _response(answer) if answer is not None else None
+            return response_of(answer) if answer is not None else None
         request.idempotency = found.run  # type: ignore[attr-defined]
-        return _response(self._rules.answer_of(found)) if found.run is None else None
+        return response_of(self._rules.answer_of(found)) if found.run is None else None
 
     def _ending(self, request: HttpRequest, response: HttpResponseBase) -> Coroutine[Any, Any, object] | None:
         """How the request ends now; ``None`` for a stream, which ends later."""
@@ -207,6 +184,11 @@ class IdempotencyMiddleware:
             self._agent.idempotency.thread.call(run.leave)
 
 
+async def _settled(future: Future[Any]) -> Any:
+    """Wait on the event loop. Shielded: the end is known, whatever becomes of the client's connection."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
 def _whole(stream: Any, whole: Callable[[], None]) -> Iterator[bytes]:
     yield from stream
     whole()
@@ -216,11 +198,3 @@ async def _whole_async(stream: Any, whole: Callable[[], None]) -> AsyncIterator[
     async for part in stream:
         yield part
     whole()
-
-
-def _response(answer: Answer) -> HttpResponse:
-    status, headers, body = answer
-    response = HttpResponse(body, status=status)
-    for name, value in headers:
-        response.headers[name] = value
-    return response

@@ -17,7 +17,7 @@ import logging
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest
 from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
@@ -28,7 +28,7 @@ from fuseboard.calling.classification import refusal_of
 from fuseboard.decision import Decision
 from fuseboard.errors import Misconfigured, Refused
 from fuseboard.integrations import preflight
-from fuseboard.integrations.django import agent, decided, option, subject_of
+from fuseboard.integrations.django import agent, decided, option, response_of, subject_of
 from fuseboard.integrations.problem import Headers, limit_headers, refusal
 from fuseboard.subject import NO_SUBJECT, Subject
 
@@ -144,5 +144,4 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Any:
     refused = None if chosen else refusal_of(error)
     if refused is None:
         return default_handler(error, context)
-    status, headers, body = refusal(refused.decision, legacy=bool(option("LEGACY_HEADERS")))
-    return HttpResponse(body, status=status, headers=dict(headers))
+    return response_of(refusal(refused.decision, legacy=bool(option("LEGACY_HEADERS"))))
