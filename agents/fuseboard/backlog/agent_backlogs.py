@@ -8,7 +8,6 @@ from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_name
 from fuseboard.backlog.host import BacklogHost
 from fuseboard.contract import keys
-from fuseboard.errors import Misconfigured
 from fuseboard.primitives.store_thread import StoreThread
 from fuseboard.reporting.seals import Seals
 from fuseboard.runtime import Runtime
@@ -61,11 +60,8 @@ class Backlogs:
 
             known = Backlog(self._agent, self._thread, self._admission, self._seals, dependency, options)
             self._known[dependency] = known
-        elif different := known.options.difference(options):
-            raise Misconfigured(
-                f"the backlog of {dependency!r} is in use with other values of {different}: use one set of "
-                "options in all processes"
-            )
+        else:
+            known.options.refuse_others(dependency, options)
         return known
 
     async def stop(self) -> None:

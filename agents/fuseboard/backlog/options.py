@@ -112,10 +112,15 @@ class Options:
         check_names("backlog", arguments.keys(), _OPTION_NAMES)
         return Options(**arguments)
 
-    def difference(self, other: "Options") -> str:
-        """The names of the options that differ."""
+    def refuse_others(self, dependency: str, wanted: "Options") -> None:
+        """Raise ``Misconfigured`` unless the backlog, which has these options, is used with the same."""
         names = [one.name for one in fields(self)]
-        return ", ".join(name for name in names if getattr(self, name) != getattr(other, name))
+        different = [name for name in names if getattr(self, name) != getattr(wanted, name)]
+        if different:
+            raise Misconfigured(
+                f"the backlog of {dependency!r} is in use with other values of {', '.join(different)}: use"
+                " one set of options in all processes"
+            )
 
 
 def check_id(value: object) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Unpack
 
+import msgspec
+
 from fuseboard.admission.admission import Admission
 from fuseboard.agent_api.arguments import check_seconds
 from fuseboard.agent_api.options import list_options
@@ -109,25 +111,7 @@ class Backlog:
         """The content of the backlog now. Raises ``StoreUnavailable``."""
         self._bind()
         figures, _ = await self._scripts.look()
-        return Depth(
-            ready=figures.ready,
-            delayed=figures.delayed,
-            leased=figures.leased,
-            dead=figures.dead,
-            bytes=figures.bytes,
-            results=figures.results,
-            waiting_s=figures.waiting_us / 1e6,
-            asked_s=figures.asked_s,
-            memory_percent=figures.memory_percent,
-            submitted=figures.submitted,
-            taken=figures.taken,
-            done=figures.done,
-            requeued=figures.requeued,
-            died=figures.died,
-            cancelled=figures.cancelled,
-            expired=figures.expired,
-            refused=figures.refused,
-        )
+        return msgspec.convert(figures, Depth, from_attributes=True)
 
     # Workers
 

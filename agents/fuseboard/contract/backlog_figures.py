@@ -59,6 +59,11 @@ class BacklogFigures(Struct, array_like=True, frozen=True):
         return self.ready + self.due + self.overdue
 
     @property
+    def waiting_s(self) -> float:
+        """Seconds that the next job has waited; 0 if none is ready."""
+        return self.waiting_us / 1e6
+
+    @property
     def asked_s(self) -> float | None:
         """Seconds since a worker last asked; ``None`` if none ever did."""
         return max(0, self.now - self.asked_us) / 1e6 if self.asked_us else None

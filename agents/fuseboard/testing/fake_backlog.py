@@ -361,11 +361,7 @@ class FakeBacklogs:
         check_name("a dependency", dependency)
         wanted = Options.read(options)
         known = self._backlogs.setdefault(dependency, FakeBacklog(self, dependency, wanted))
-        if different := known.options.difference(wanted):
-            raise Misconfigured(
-                f"the backlog of {dependency!r} is in use with other values of {different}: use one set of "
-                "options in all processes"
-            )
+        known.options.refuse_others(dependency, wanted)
         return known
 
     @abstractmethod
