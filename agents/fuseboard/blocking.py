@@ -36,7 +36,7 @@ from fuseboard.agent_api.threads import ThreadCalls
 from fuseboard.backlog.agent_backlogs import ThreadBacklogs
 from fuseboard.calling.failures import note_failure
 from fuseboard.calling.retries import Retries
-from fuseboard.cancellation import stop_tasks
+from fuseboard.cancellation import run_until_stopped
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.contract.failures import UNKNOWN_KIND
 from fuseboard.contract.sync import BreakerView
@@ -274,7 +274,9 @@ class Agent(ThreadCalls, Decorators, RetryDecorator, ThreadBacklogs, ThreadPrimi
                 return self._agent
             loop = asyncio.new_event_loop()
             agent = AsyncAgent(settings=self.settings)
-            self._thread = threading.Thread(target=_run, args=(loop,), name="fuseboard-loop", daemon=True)
+            self._thread = threading.Thread(
+                target=run_until_stopped, args=(loop, JOIN_S), name="fuseboard-loop", daemon=True
+            )
             self._thread.start()
             try:
                 asyncio.run_coroutine_threadsafe(agent.start(), loop).result(START_S)
@@ -304,15 +306,6 @@ def from_env() -> Agent:
 
 _agents: WeakSet[Agent] = WeakSet()
 _of_parents: list[object] = []
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(stop_tasks(*asyncio.all_tasks(loop), within_s=JOIN_S))
-        loop.close()
 
 
 def _after_fork() -> None:

@@ -29,6 +29,16 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
     return True
 
 
+def run_until_stopped(loop: asyncio.AbstractEventLoop, within_s: float) -> None:
+    """Run a loop in this thread until it is stopped; then its tasks have ``within_s`` to end."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(stop_tasks(*asyncio.all_tasks(loop), within_s=within_s))
+        loop.close()
+
+
 async def stop_tasks(
     *tasks: asyncio.Task[Any] | None, within_s: float, again_s: float = CANCEL_AGAIN_S
 ) -> tuple[asyncio.Task[Any], ...]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fuseboard.blocking import _run
+from fuseboard.blocking import JOIN_S
 from fuseboard.breaker.ended_overrides import EndedOverrides
-from fuseboard.cancellation import stop_tasks, wait_for_event
+from fuseboard.cancellation import run_until_stopped, stop_tasks, wait_for_event
 from fuseboard.configuration.startup import read_in_time
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract.policy import BreakerPolicy, Tuning
@@ -225,7 +225,7 @@ async def test_an_agent_stops_in_time_although_a_part_cannot_be_cancelled(caplog
 
 def test_the_thread_of_a_blocking_agent_ends_although_a_task_cannot_be_cancelled():
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=_run, args=(loop,), daemon=True)
+    thread = threading.Thread(target=run_until_stopped, args=(loop, JOIN_S), daemon=True)
     thread.start()
 
     async def swallow_all() -> None:

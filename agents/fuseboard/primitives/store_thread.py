@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import hiredis
 
 from fuseboard.agent_api.threads import settle
-from fuseboard.cancellation import stop_tasks
+from fuseboard.cancellation import run_until_stopped
 from fuseboard.contract.scripts import Script
 from fuseboard.errors import StoreUnavailable
 from fuseboard.settings import OFF
@@ -63,7 +63,7 @@ class StoreThread:
                 # Both belong together: parts of a store belong to the loop that they are first used on.
                 self._loop, self._store = asyncio.new_event_loop(), open_store(self._redis_url)
                 self._thread = threading.Thread(
-                    target=_run, args=(self._loop,), name="fuseboard-store", daemon=True
+                    target=run_until_stopped, args=(self._loop, STOP_S), name="fuseboard-store", daemon=True
                 )
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(question, self._loop)
@@ -177,12 +177,3 @@ async def _end(loop: asyncio.AbstractEventLoop, store: Store) -> None:
         await store.close()
     finally:
         loop.stop()
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(stop_tasks(*asyncio.all_tasks(loop), within_s=STOP_S))
-        loop.close()
