@@ -8,6 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
@@ -101,28 +102,16 @@ class DiskWriter:
 
 async def read_in_time(read: Callable[[], T], *, timeout_s: float) -> T:
     """Call ``read`` in a daemon thread, so that a file system that hangs delays neither start nor exit."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def finish(value: T | None, error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type]
+    result: Future[T] = Future()
+    # A caller that leaves cannot cancel it: then nothing waits for the answer.
+    result.set_running_or_notify_cancel()
 
     def run() -> None:
-        value, failure = None, None
         try:
-            value = read()
+            result.set_result(read())
         except Exception as error:  # raised in the caller
-            failure = error
-        try:
-            loop.call_soon_threadsafe(finish, value, failure)
-        except RuntimeError:
-            logger.debug("config.read_too_late")
+            result.set_exception(error)
 
     threading.Thread(target=run, name="fuseboard-read", daemon=True).start()
     async with asyncio.timeout(timeout_s):
-        return await result
+        return await asyncio.wrap_future(result)
