@@ -241,7 +241,7 @@ class Runtime:
             mode_for_ms=admission.mode_for_ms,
             mode_cause=admission.mode_cause,
             breakers=admission.breaker_views(),
-            wanted=self.configuration.wanted(),
+            want=self.configuration.wanted(),
             share=admission.redis_fallback.share.held,
             protection=self.retries.reported(admission.guards.loads()),
             load=self.inbound.load(),

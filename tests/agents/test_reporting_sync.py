@@ -36,7 +36,7 @@ from tests.agents.test_configuration import POLICY
 from tests.waiting import wait_until
 
 STATE = PodState(
-    applied=Applied(), mode=Mode.SHARED, mode_for_ms=5, mode_cause="connected", breakers=(), wanted=("acme",)
+    applied=Applied(), mode=Mode.SHARED, mode_for_ms=5, mode_cause="connected", breakers=(), want=("acme",)
 )
 
 

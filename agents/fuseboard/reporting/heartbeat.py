@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fuseboard.configuration.server_clock import lease_clock
 from fuseboard.contract.heartbeat_size import cut_to
@@ -73,14 +73,14 @@ class FailedHeartbeatError(Portable, Exception):
 
 
 class PodState(Struct, frozen=True, kw_only=True):
-    """The state of the loop for one heartbeat."""
+    """The state of the loop for one heartbeat: fields of ``SyncRequest``."""
 
     applied: Applied
     mode: Mode
     mode_for_ms: int
     mode_cause: str
     breakers: tuple[BreakerView, ...]
-    wanted: tuple[str, ...]
+    want: tuple[str, ...]
     share: HeldShare | None = None
     protection: tuple[CallLoad, ...] = ()
     load: PodLoad | None = None
@@ -173,6 +173,7 @@ class Gateway:
 
     def _request(self, *, leaving: bool) -> SyncRequest:
         state = self._state_of_loop()
+        state = replace(state, mode_cause=_encodable(state.mode_cause[:500]), breakers=state.breakers[:500])
         self._sequence += 1
         return SyncRequest(
             environment=self._settings.environment,
@@ -184,23 +185,13 @@ class Gateway:
             agent_version=agent_version(),
             carries_counts=True,
             up_ms=int((monotonic() - self._began) * 1000),
-            applied=state.applied,
-            mode=state.mode,
-            mode_for_ms=state.mode_for_ms,
-            mode_cause=_encodable(state.mode_cause[:500]),
-            breakers=state.breakers[:500],
             counters=self._counters.wire(),
-            want=state.wanted,
             leaving=leaving,
-            share=state.share,
-            protection=state.protection,
-            load=state.load,
             refusals=self._refusals.drain(),
             failures=self._counters.failures(),
             tally=self._tallies.next(leaving=leaving),
-            alone=state.alone,
             primitives=self._primitives.wire(),
-            uncharged=state.uncharged,
+            **asdict(state),
         )
 
     def _state_of_loop(self) -> PodState:
