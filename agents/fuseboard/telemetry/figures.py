@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from fuseboard.admission.call_guard import CallGuards
-from fuseboard.calling.retries import Retries
+from fuseboard.calling.retries import CallTotals, Retries
 from fuseboard.contract import pod_figures
 from fuseboard.contract.pod_figures import PodFigure
 from fuseboard.protection.bulkhead import UNLIMITED, Tier
@@ -46,6 +46,13 @@ def _events(events: Mapping[str, int]) -> Series:
     return Counter({(name,): count for name, count in events.items()})
 
 
+def _of_calls(read: Callable[[CallTotals], int]) -> Callable[[Source], Series]:
+    def values(source: Source) -> Series:
+        return Counter({(name,): read(totals) for name, totals in source.retries.totals().items()})
+
+    return values
+
+
 def _of_tiers(read: Callable[[Tier], int]) -> Callable[[Source], Series]:
     def values(source: Source) -> Series:
         found: Series = Counter()
@@ -72,18 +79,10 @@ _READERS: Mapping[PodFigure, Callable[[Source], Series]] = MappingProxyType(
         pod_figures.REQUESTS: lambda source: Counter({(): source.counters.requests}),
         pod_figures.REFUSALS: _refusals,
         pod_figures.CALLS: lambda source: Counter(source.counters.outcomes()),
-        pod_figures.RETRIES: lambda source: Counter(
-            {(name,): totals.retries for name, totals in source.retries.totals().items()}
-        ),
-        pod_figures.HELPED: lambda source: Counter(
-            {(name,): totals.helped for name, totals in source.retries.totals().items()}
-        ),
-        pod_figures.EXHAUSTED: lambda source: Counter(
-            {(name,): totals.exhausted for name, totals in source.retries.totals().items()}
-        ),
-        pod_figures.NO_BUDGET: lambda source: Counter(
-            {(name,): totals.no_budget for name, totals in source.retries.totals().items()}
-        ),
+        pod_figures.RETRIES: _of_calls(lambda totals: totals.retries),
+        pod_figures.HELPED: _of_calls(lambda totals: totals.helped),
+        pod_figures.EXHAUSTED: _of_calls(lambda totals: totals.exhausted),
+        pod_figures.NO_BUDGET: _of_calls(lambda totals: totals.no_budget),
         pod_figures.LOCAL: lambda source: Counter({(): source.counters.local_decisions}),
         pod_figures.REDIS_FAILURES: lambda source: Counter(
             {("timeout",): source.counters.store_timeouts, ("error",): source.counters.store_errors}
