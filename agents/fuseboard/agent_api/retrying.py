@@ -80,14 +80,13 @@ class _Attempt:
         self._call.begin()
         self._deadline.__enter__()
 
-    def _not_admitted(self, error: BaseException) -> BaseException:
-        """The error to raise instead of ``error``: a refused retry is why the call failed before."""
+    def _not_admitted(self, error: BaseException) -> None:
+        """Raise, in place of a refusal of a retry, why the attempt before failed."""
         self._deadline.__exit__(None, None, None)
         if isinstance(error, Refused) and self.cause is not None:
             self._call.refused(error.decision.explain())
-            return self.cause
+            raise self.cause from self.cause.__cause__
         self._call.dropped()
-        return error
 
     def _ended(self, error: BaseException | None) -> bool:
         """Whether another attempt follows."""
@@ -118,10 +117,8 @@ class Attempt(_Attempt):
         try:
             permit = await self._block.__aenter__()
         except BaseException as error:
-            instead = self._not_admitted(error)
-            if instead is error:
-                raise
-            raise instead from instead.__cause__
+            self._not_admitted(error)
+            raise
         self._call.admitted()
         return permit
 
@@ -151,10 +148,8 @@ class BlockingAttempt(_Attempt):
         try:
             permit = self._block.__enter__()
         except BaseException as error:
-            instead = self._not_admitted(error)
-            if instead is error:
-                raise
-            raise instead from instead.__cause__
+            self._not_admitted(error)
+            raise
         self._call.admitted()
         return permit
 
