@@ -48,13 +48,18 @@ class WholeNumberField(forms.IntegerField):
         super().__init__(min_value=least, max_value=most, error_messages=errors, **options)
 
 
-class ReasonField(forms.CharField):
+class BoundedTextField(forms.CharField):
+    """Text of at most this number of characters, refused in the words of the edit functions."""
+
+    def __init__(self, most: int, **options: Any) -> None:
+        said = {"max_length": f"Use at most {most:,} characters."} | options.pop("error_messages", {})
+        super().__init__(max_length=most, error_messages=said, **options)
+
+
+class ReasonField(BoundedTextField):
     def __init__(self) -> None:
-        super().__init__(
-            min_length=SHORTEST_REASON,
-            max_length=LONGEST_REASON,
-            error_messages={"required": MISSING_REASON, "min_length": MISSING_REASON},
-        )
+        missing = dict.fromkeys(("required", "min_length"), MISSING_REASON)
+        super().__init__(LONGEST_REASON, min_length=SHORTEST_REASON, error_messages=missing)
 
 
 class TextField(forms.Field):

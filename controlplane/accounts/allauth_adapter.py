@@ -106,6 +106,10 @@ class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
 class Form(LoginForm):  # type: ignore[misc]
     """allauth's, with the field's name that browsers have stored passwords under."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["login"].error_messages["max_length"] = "Use at most %(limit_value)d characters."
+
     def add_prefix(self, field_name: str) -> str:
         return "username" if field_name == "login" else str(super().add_prefix(field_name))
 

@@ -119,12 +119,16 @@ def field(
     errors: Iterable[str] = (),
     css: str = "",
 ) -> str:
-    """The block is the control, whose id is ``control_id``."""
+    """The block is the control, whose id is ``control_id``. It is tied to its hint and its error here."""
+    found = list(errors or ())
+    # Django draws some of these attributes itself.
+    opening = content.partition(">")[0]
+    ties = {name: value for name, value in _described(control_id, hint, found).items() if name not in opening}
+    at = format_html('id="{}"', control_id)
     # Safe: the block is a part of a template, whose variables have been escaped.
-    control = mark_safe(content.strip())  # noqa: S308
+    control = mark_safe(content.strip().replace(at, at + _attributes(ties), 1))  # noqa: S308
     drawn = render_to_string(
-        "dashboard/field.html",
-        _field(control_id, label, control, hint=hint, errors=list(errors or ()), css=css),
+        "dashboard/field.html", _field(control_id, label, control, hint=hint, errors=found, css=css)
     )
     return mark_safe(drawn)  # noqa: S308
 

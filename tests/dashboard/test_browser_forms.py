@@ -80,6 +80,50 @@ def test_what_is_wrong_with_a_field_is_said_beside_it_until_it_is_changed(sign_i
     assert "f-reason_error" not in described, "it is no longer there"
 
 
+SENT = {
+    "/views?address=/audit": ("#f-address", "/no/list", "f-address"),
+    "/alerts/rules?edit=429#h-n": ("#f-warning", "1,5", "f-warning"),
+    "/tenants/bulk": ("#f-quota", "a/b", "f-quota"),
+    "/account/password": ("#id_oldpassword", "wrong", "id_oldpassword"),
+}
+
+
+@pytest.mark.parametrize("address", SENT)
+def test_a_refused_form_begins_at_its_first_error(sign_in, address):
+    """Where another field took the focus, or the address named a part of the page, nothing led to it."""
+    page = sign_in("ada")
+    control, typed, focused = SENT[address]
+    page.goto(address)
+    page.fill(control, typed)
+    page.evaluate("for (const form of document.forms) form.noValidate = true")
+    page.press(control, "Enter")
+    page.wait_for_selector(f"#{focused}_error")
+    becomes(page, f"document.activeElement.id === '{focused}'")
+    described = page.get_attribute(control, "aria-describedby").split()
+    assert f"{focused}_error" in described
+
+
+def test_a_group_of_choices_with_an_error_has_the_focus(sign_in):
+    page = sign_in("ada")
+    page.goto("/drills")
+    page.fill("#f-reason", "to see what happens")
+    page.click("text=Start drill")
+    page.wait_for_selector("text=Choose pods by name")
+    becomes(page, "document.activeElement.name === 'servers'")
+
+
+def test_a_long_word_does_not_widen_a_page(sign_in):
+    page = sign_in("ada")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/runbooks/new")
+    for control in ("#f-slug", "#f-title", "#f-body"):
+        page.fill(control, "W" * 60)
+    page.fill("#f-reason", "W" * 300)
+    page.click("button[value=save]")
+    page.wait_for_selector("#f-body_error")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_a_drill_form_displays_only_what_the_choice_needs(sign_in):
     """S3.32: pods, percent and service at once, and pods only with Ctrl and a click."""
     page = sign_in("ada")

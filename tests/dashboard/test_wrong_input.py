@@ -8,6 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from editor_steps import bulk_shown, head
 
+from controlplane.accounts.models import AgentToken, User
 from tests.people import ADA
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,6 +33,9 @@ SCHEDULE = {
     "plan": "tenants: {acme-retail: {tier: free}}",
     "reason": WHY,
 }
+DRILL = {"act": "begin", "kind": "slow", "minutes": "5", "who": "percent", "percent": "50", "reason": WHY}
+TOKEN = {"act": "api", "name": "ci", "environment": "", "days": "365", "role": "metrics", "reason": WHY}
+TEMPLATE = {"name": "partner", "limit": "10", "window_s": "60", "reason": WHY}
 BULK = {"act": "save", "tier": "pro", "what": "scale", "quota": "requests", "percent": "150", "reason": WHY}
 
 #: Address, what is typed, the wrong field with its text, the control that has the error, and the error.
@@ -67,6 +71,20 @@ CASES = [
     ("/tenants/bulk", BULK, {"quota": "a/b"}, "f-quota", "Use 1 to 64"),
     ("/tenants/bulk", BULK, {"reason": ""}, "f-reason", "Say why"),
     ("/tenants/bulk", BULK, {"starts": "2020-01-01T00:00"}, "f-starts", "Choose a time in the future"),
+    ("/drills", DRILL, {"reason": ""}, "f-reason", "Say why"),
+    ("/drills", DRILL, {"minutes": "1,5"}, "f-min", "Enter a whole number"),
+    ("/drills", DRILL, {"minutes": "61"}, "f-min", "Enter a whole number from 1 to 60"),
+    ("/drills", DRILL, {"percent": "1e400"}, "f-pct", "Enter a whole number"),
+    ("/drills", DRILL, {"who": "service", "service": "none", "percent": ""}, "f-svc", "No pod of"),
+    ("/tokens", TOKEN, {"reason": ""}, "f-reason", "Say why"),
+    ("/tokens", TOKEN, {"name": LONG}, "f-name", "Use at most 200 characters"),
+    ("/tokens", TOKEN, {"act": "agent", "environment": "production", "service": "a b"}, "f-service", "Use "),
+    ("/tokens", TOKEN, {"act": "agent", "environment": ""}, "f-environment", "Choose an environment"),
+    ("/requests", {"needed": "2", "reason": WHY}, {"reason": ""}, "f-reason", "Say why"),
+    ("/requests", {"reason": WHY}, {"needed": "0"}, "f-needed", "It is 0 already"),
+    ("/people/vera", {"act": "roles", "role": "admin"}, {"reason": ""}, "f-reason", "Say why"),
+    ("/people/vera", {"act": "off"}, {"reason": "short"}, "f-why", "Say why"),
+    ("/templates/new", TEMPLATE, {"name": "x" * 65}, "t-name", "Use at most 64 characters"),
     ("/revisions/1", {"seen": "now"}, {"reason": ""}, "f-reason", "Say why"),
     ("/revisions/4/revert", {"seen": "now"}, {"reason": ""}, "f-reason", "Say why"),
 ]
@@ -127,3 +145,54 @@ def test_a_file_and_its_reason_are_refused_at_their_fields(log_in: Any) -> None:
     assert refused.status_code == 422
     assert error_at(refused.content.decode(), "f-reason").startswith("Say why")
     assert ">x</textarea>" in refused.content.decode()
+
+
+CHOICES = [
+    ("/tokens", TOKEN),
+    ("/requests", {"needed": "2"}),
+    ("/people/vera", {"act": "roles", "role": "admin", "in-production": "none"}),
+]
+
+
+@pytest.mark.parametrize(("address", "chosen"), CHOICES)
+def test_a_refused_form_keeps_what_was_chosen(log_in: Any, address: str, chosen: dict[str, str]) -> None:
+    html = log_in("ada").post(address, chosen | {"reason": ""}).content.decode()
+    for name in chosen.keys() & {"environment", "days", "role", "needed", "in-production"}:
+        select = re.search(rf'<select[^>]*name="{name}".*?</select>', html, re.S)
+        assert select
+        assert re.findall(r'value="([^"]*)" selected', select[0]) == [chosen[name]], name
+
+
+def test_what_was_refused_is_shown_at_the_token_that_it_is_about(log_in: Any) -> None:
+    ada = log_in("ada")
+    for name in ("one", "two"):
+        ada.post("/tokens", TOKEN | {"name": name, "act": "agent", "environment": "production"})
+    first = AgentToken.objects.get(name="one").selector
+    typed = {"act": "rotate", "selector": first, "overlap": "168", "reason": "short"}
+    html = ada.post("/tokens", typed).content.decode()
+    assert error_at(html, f"why-{first}").startswith("Say why")
+    assert html.count(">short</textarea>") == 1
+    row = html[html.index(f'id="why-{first}"') - 1_000 : html.index(f'id="over-{first}"') + 500]
+    assert '<details class="more-acts" open>' in row
+    assert '<option value="168" selected>' in row
+    assert html.count('class="more-acts" open') == 1
+
+
+def test_half_a_role_for_a_service_is_refused_and_kept(log_in: Any) -> None:
+    """The page reported success and forgot the service."""
+    ada = log_in("ada")
+    typed = {"act": "roles", "role": "viewer", "service-environment": "production", "reason": WHY}
+    for service, role, said in (("shop", "", "Choose a role for"), ("", "operator", "Enter the service")):
+        answer = ada.post("/people/vera", typed | {"service": service, "service-role": role})
+        html = answer.content.decode()
+        assert answer.status_code == 422
+        assert html.count(said) == 1
+        assert f'name="service" value="{service}"' in html
+        if role:
+            assert f'<option value="{role}" selected>' in html
+    assert User.objects.get(username="vera").service_roles == {}
+
+
+def test_a_login_with_a_long_name_says_how_long_it_may_be(client: Any) -> None:
+    html = client.post("/login", {"username": LONG, "password": "x"}).content.decode()
+    assert error_at(html, "id_username") == "Use at most 150 characters."

@@ -90,6 +90,9 @@
     for (const control of $$("[aria-invalid]", field)) control.removeAttribute("aria-invalid");
     for (const described of [field, ...$$("[aria-describedby]", field)]) undescribe(described);
   };
+  // ---- a page with errors begins at the first: also one with a fragment, or where another field has the focus
+  const wrong = $$("[aria-invalid], .field > .err").find(element => element.checkVisibility());
+  if (wrong) (wrong.matches(".err") ? $("input:not([type=hidden])", wrong.parentElement) : wrong)?.focus();
   document.addEventListener("input", forgive);
   document.addEventListener("change", forgive);
   document.addEventListener("change", e => { // a duration that is no longer offered is not kept in secret

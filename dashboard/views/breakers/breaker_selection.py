@@ -20,7 +20,7 @@ from controlplane.breakers.overrides import override_breaker
 from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
 from controlplane.breakers.tickets import ticket_problem
 from controlplane.errors import InvalidEdit, NotFound
-from dashboard.forms import ReasonField
+from dashboard.forms import BoundedTextField, ReasonField
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
@@ -39,7 +39,7 @@ _LASTS = tuple(choice for choice in OverrideForm.LASTS if choice[0] != "until")
 class OpenSelectedForm(forms.Form):
     reason = ReasonField()
     lasts = forms.ChoiceField(choices=_LASTS, error_messages={"required": "Choose a duration."})
-    ticket = forms.CharField(required=False, max_length=TICKET_LONGEST)
+    ticket = BoundedTextField(TICKET_LONGEST, required=False)
 
     def clean_ticket(self) -> str:
         ticket: str = self.cleaned_data["ticket"]

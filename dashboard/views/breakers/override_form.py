@@ -8,7 +8,7 @@ from django import forms
 from controlplane.breakers.overrides import LONGEST, LONGEST_CLOSED
 from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
 from controlplane.breakers.tickets import ticket_problem
-from dashboard.forms import ReasonField
+from dashboard.forms import BoundedTextField, ReasonField
 from dashboard.words.moments import WRONG, moment_of
 from fuseboard.contract.words import OverrideMode
 
@@ -33,8 +33,8 @@ class OverrideForm(forms.Form):
     act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})
     reason = ReasonField()
     lasts = forms.ChoiceField(choices=LASTS, required=False)
-    until = forms.CharField(required=False, max_length=40)
-    ticket = forms.CharField(required=False, max_length=TICKET_LONGEST)
+    until = BoundedTextField(40, required=False)
+    ticket = BoundedTextField(TICKET_LONGEST, required=False)
     #: The name of the dependency, typed to force its breaker closed. Checked only then.
     confirm = forms.CharField(required=False)
     #: The override the page showed: its revision, or 0 for none.

@@ -104,13 +104,15 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     rows = ChangeRequest.objects.filter(environment=environment_in(request))
     pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MAX_PENDING)]
     past = rows.exclude(state__in=PENDING).order_by("-ended_at", "-pk")[: rows_listed(request, _PAST)]
+    needed = proposals.needed_in(environment_in(request))
     context = context_of(
         request,
         "requests",
         pending=[_line(row) for row in pending],
         past=[{"row": row, "words": proposal_words(row.action)} for row in past],
-        needed=proposals.needed_in(environment_in(request)),
-        choices=range(MAX_NEEDED + 1),
+        needed=needed,
+        choices=[("0", "None"), *map(str, range(1, MAX_NEEDED + 1))],
+        chosen=extra.get("typed", {}).get("needed", str(needed)),
         approvers=rules.approvers(environment_in(request)),
         **extra,
     )

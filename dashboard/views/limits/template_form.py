@@ -6,7 +6,7 @@ from django import forms
 
 from controlplane.policies.limit_fields import IN_TEMPLATE_FORM, WORDS
 from controlplane.validation import Problems
-from dashboard.forms import ReasonField, WholeNumberField
+from dashboard.forms import BoundedTextField, ReasonField, WholeNumberField
 from dashboard.words.limit_values import form_value
 from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
 
@@ -14,8 +14,8 @@ from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
 class TemplateForm(forms.Form):
     """The form has only the values that people change by hand. Files and the API have all values."""
 
-    name = forms.CharField(max_length=64, required=False)
-    title = forms.CharField(max_length=200, required=False)
+    name = BoundedTextField(64, required=False)
+    title = BoundedTextField(200, required=False)
     reason = ReasonField()
 
     def __init__(self, *args: Any, **options: Any) -> None:

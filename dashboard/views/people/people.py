@@ -140,7 +140,7 @@ class RolesForm(PersonForm):
             edits.change_roles(
                 role=self.cleaned_data["role"],
                 environment_roles=there,
-                service_roles=_typed_services(self.data),
+                service_roles=self._service_roles(),
                 **self.common,
             )
             after = self._after()
@@ -148,6 +148,26 @@ class RolesForm(PersonForm):
             f"The roles of {name} were changed. API tokens of {name} follow at once,"
             f" open pages within seconds.{after}"
         )
+
+    def _service_roles(self) -> dict[str, dict[str, str]] | None:
+        """Environment -> service -> role; ``None`` from a page without these rows. *No role* removes a row.
+
+        Raises ``InvalidEdit`` for a row that says only half: it would be lost.
+        """
+        rows = _typed_services(self.data)
+        if rows is None:
+            return None
+        had = User.objects.get(username=self.known["username"]).service_roles
+        found: dict[str, dict[str, str]] = {}
+        for environment, service, role in rows:
+            if role and not service:
+                raise InvalidEdit({"service_roles": ["Enter the service of the role, or choose No role."]})
+            if role:
+                found.setdefault(environment, {})[service] = role
+            elif service and service not in had.get(environment, {}):
+                said = f"Choose a role for {service[:64]!r}, or leave it out."
+                raise InvalidEdit({"service_roles": [said]})
+        return found
 
 
 _ACTS = {"roles": RolesForm} | dict.fromkeys(("cancel", "off", "on", "logout", "factor", "link"), PersonForm)
@@ -163,25 +183,29 @@ def person(request: HttpRequest, name: str) -> HttpResponse:
     return run_edit(form, page=partial(_person, name=name), then=reverse("person", args=[name]))
 
 
-def _typed_services(typed: Any) -> dict[str, dict[str, str]] | None:
-    """Environment -> service -> role, as typed in rows; ``None`` from a page without these rows."""
+#: Environment, service and role, as in a row of the form.
+ServiceRow = tuple[str, str, str]
+
+
+def _typed_services(typed: Any) -> list[ServiceRow] | None:
+    """The rows as typed; ``None`` from a page without these rows."""
     if "service" not in typed:
         return None
     names = ("service-environment", "service", "service-role")
-    found: dict[str, dict[str, str]] = {}
-    for environment, service, role in zip(*(typed.getlist(name) for name in names), strict=False):
-        if service.strip() and role:
-            found.setdefault(environment, {})[service.strip()] = role
-    return found
+    rows = zip(*(typed.getlist(name) for name in names), strict=False)
+    return [(environment, service.strip(), role) for environment, service, role in rows]
 
 
-def _service_rows(here: str, given: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """The rows of the form, and an empty one for another service."""
-    found = [
+def _stored_services(user: User) -> list[ServiceRow]:
+    """The rows of a person, and an empty one for another service."""
+    return [
         (environment, service, role)
-        for environment, roles in sorted(given.items())
+        for environment, roles in sorted(user.service_roles.items())
         for service, role in sorted(roles.items())
     ]
+
+
+def _service_rows(rows: list[ServiceRow]) -> list[dict[str, Any]]:
     return [
         {
             "ids": [f"f-service-{part}-{number}" for part in ("in", "name", "role")],
@@ -189,7 +213,7 @@ def _service_rows(here: str, given: dict[str, dict[str, str]]) -> list[dict[str,
             "service": service,
             "role": role,
         }
-        for number, (environment, service, role) in enumerate([*found, (here, "", "")])
+        for number, (environment, service, role) in enumerate(rows)
     ]
 
 
@@ -209,7 +233,9 @@ def _person(
 ) -> HttpResponse:
     user = User.objects.get(username=name)
     tokens = tokens_of(user)
-    services = _typed_services(typed) if typed is not None else None
+    part = {"roles": "roles", "cancel": "cancel"}.get(typed.get("act"), "access") if typed else ""
+    roles = typed if part == "roles" else {}
+    services = _typed_services(roles) or [*_stored_services(user), (environment_in(request), "", "")]
     logins_now = Login.objects.filter(user=user, ended_at__isnull=True, expires_at__gt=timezone.now())
     context = context_of(
         request,
@@ -218,8 +244,9 @@ def _person(
         tokens=tokens,
         ends={"logins": logins_now.count(), "tokens": [owned for owned in tokens if owned.works]},
         roles=_ROLES,
-        environments=[(slug, _role_in(user, slug)) for slug in _environments()],
-        services=_service_rows(environment_in(request), user.service_roles if services is None else services),
+        role=roles.get("role", user.role),
+        environments=[(slug, roles.get(f"in-{slug}", _role_in(user, slug))) for slug in _environments()],
+        services=_service_rows(services),
         service_names=_services(),
         places=[(slug, slug) for slug in _environments()],
         service_roles=(("", "No role"), *((word, word.capitalize()) for word in edits.OF_SERVICE)),
@@ -228,7 +255,8 @@ def _person(
         lost=sum(bool(one.lost) for one in waiting),
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
         needs_factor=logins.needs_second_factor(user),
-        typed=typed,
+        # What was refused is shown in the part of the page that has its button.
+        refused={part: {"typed": typed, "errors": extra.get("errors")}},
         **extra,
     )
     return render(request, "dashboard/person.html", context, status=status)

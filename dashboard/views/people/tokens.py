@@ -20,9 +20,9 @@ from dashboard.live.pod_page import ENDS_SOON
 from dashboard.reader import actor_of
 from dashboard.views.page import context_of
 
-_DAYS = (7, 30, 90, 365)
-#: How long the old token stays valid -> hours.
-_OVERLAPS = (("1 hour", 1), ("1 day", 24), ("1 week", 168))
+_DAYS = ("7", "30", "90", "365")
+#: Hours for which the old token stays valid, and the words for them.
+_OVERLAPS = (("1", "1 hour"), ("24", "1 day"), ("168", "1 week"))
 
 
 class TokenForm(EditForm):
@@ -125,7 +125,9 @@ def _environments(request: HttpRequest) -> list[str]:
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     environments = _environments(request)
-    typed = extra.get("typed", {})
+    # What was typed for an existing token is shown at that token.
+    creates = _ACTS.get(extra.get("typed", {}).get("act")) is CreateForm
+    new = extra["typed"] if creates else {}
     visible = [*environments, *([""] if _everywhere(request) else [])]
     now = timezone.now()
 
@@ -146,10 +148,11 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "tokens",
         agents=[described(row) for row in newest(AgentToken)],
         programs=[{**described(each.token), "owned": each} for each in owned],
-        environments=environments,
+        environments=[*environments, *([("", "All (API tokens only)")] if _everywhere(request) else [])],
+        new=new,
+        wrong=extra.get("errors", {}) if creates else {},
         # The form creates a token for the environment of the page, unless a person chooses another.
-        chosen=typed["environment"] if "environment" in typed else environment_in(request),
-        everywhere=_everywhere(request),
+        chosen=new["environment"] if "environment" in new else environment_in(request),
         roles=(*Role.choices, (ApiToken.METRICS, "Metrics only")),
         days=_DAYS,
         overlaps=_OVERLAPS,
