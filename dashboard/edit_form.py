@@ -26,8 +26,9 @@ class EditForm(forms.Form):
     """
 
     reason: TextField | None = TextField()
-    #: The status of a page whose thing does not exist any more.
+    #: The status of a page whose thing does not exist any more, and its text, if people know it by no name.
     missing_status: ClassVar[int] = 404
+    missing: ClassVar[str] = ""
 
     def __init__(self, request: HttpRequest, data: Mapping[str, Any] | None = None, /, **known: Any) -> None:
         """``known`` is what the address says, under the names of the arguments of the edit function."""
@@ -69,7 +70,7 @@ class EditForm(forms.Form):
                 self._report({"name": [str(error)]})
                 return 422
             case NotFound():
-                self._report({"act": [str(error)]})
+                self._report({"act": [self.missing or str(error)]})
                 return self.missing_status
             case EditConflict():
                 self.conflict = error

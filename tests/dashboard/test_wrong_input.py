@@ -196,3 +196,27 @@ def test_half_a_role_for_a_service_is_refused_and_kept(log_in: Any) -> None:
 def test_a_login_with_a_long_name_says_how_long_it_may_be(client: Any) -> None:
     html = client.post("/login", {"username": LONG, "password": "x"}).content.decode()
     assert error_at(html, "id_username") == "Use at most 150 characters."
+
+
+def test_a_name_of_a_receiver_that_is_taken_is_refused_in_words(log_in: Any, on_call: None) -> None:
+    """The page showed the arguments of the error."""
+    sent = RECEIVER | {"name": "on-call", "least_severity": "warning"}
+    html = log_in("ada").post("/alerts/receivers", sent).content.decode()
+    assert error_at(html, "f-name").startswith("A receiver with this name exists. Choose another name")
+
+
+@pytest.mark.parametrize(
+    ("address", "sent", "said"),
+    [
+        ("/alerts/mutes", {"act": "end", "mute": "99"}, "This mute has already ended."),
+        ("/alerts", {"end_mute": "99"}, "This mute has already ended."),
+        ("/drills", {"act": "end", "drill": "99"}, "This drill has already ended."),
+        ("/tokens", {"act": "revoke", "selector": "0" * 16}, "This token has been revoked or replaced."),
+    ],
+)
+def test_what_has_ended_meanwhile_is_named_without_its_number(
+    log_in: Any, address: str, sent: dict[str, str], said: str
+) -> None:
+    answer = log_in("ada").post(address, sent | {"reason": WHY})
+    assert answer.status_code in (404, 409)
+    assert said in answer.content.decode()

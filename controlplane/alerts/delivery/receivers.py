@@ -79,7 +79,8 @@ def add_receiver(
             )
             record_named(row, "receiver.created", reason, actor, after=_shown(row))
     except IntegrityError:
-        raise NameTaken("receiver", name) from None
+        text = "A receiver with this name exists. Choose another name, or remove that receiver first."
+        raise NameTaken(text) from None
     row.refresh_from_db()
     return row, secret_of(row.pk, row.secret_version) if is_webhook(url) else ""
 

@@ -16,7 +16,7 @@ from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import TextField, WholeField, whole
 from dashboard.tables.list_filters import PERIODS, given_filters, having, in_period
 from dashboard.tables.table_files import rows_drawn
-from dashboard.views.alerts.mutes import ended_text
+from dashboard.views.alerts.mutes import ENDED_ALREADY, ended_text
 from dashboard.views.page import context_of, text_parameter
 
 _ROWS = 50
@@ -48,6 +48,8 @@ class ReleaseForm(EditForm):
 
 
 class EndMuteForm(EditForm):
+    missing = ENDED_ALREADY
+
     end_mute = TextField()
     end_period = TextField()
     reason = None

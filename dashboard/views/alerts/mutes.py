@@ -19,6 +19,7 @@ from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import MomentField, TextField, WholeField
 from dashboard.views.page import context_of, names_of
 
+ENDED_ALREADY = "This mute has already ended."
 _MATCHES = ("rule", "dependency", "pod")
 _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
 
@@ -48,6 +49,8 @@ class PreviewForm(EditForm):
 
 
 class EndMuteForm(EditForm):
+    missing = ENDED_ALREADY
+
     mute = WholeField()
 
     def save(self) -> str:

@@ -44,6 +44,8 @@ class BeginForm(EditForm):
 
 
 class EndForm(EditForm):
+    missing = "This drill has already ended."
+
     drill = WholeField()
 
     def save(self) -> str:

@@ -255,7 +255,7 @@ def _person(
         lost=sum(bool(one.lost) for one in waiting),
         factor=Authenticator.objects.filter(user=user, type="totp").exists(),
         needs_factor=logins.needs_second_factor(user),
-        # What was refused is shown in the part of the page that has its button.
+        # The part of the page that has the button shows what was refused.
         refused={part: {"typed": typed, "errors": extra.get("errors")}},
         **extra,
     )

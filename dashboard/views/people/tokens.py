@@ -12,7 +12,7 @@ from controlplane.accounts import tokens as edits
 from controlplane.accounts.models import AgentToken, ApiToken, Role
 from controlplane.accounts.owned_tokens import with_rights
 from controlplane.accounts.permissions import environment_in, may, require
-from controlplane.errors import EditError, InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.models import Environment
 from dashboard.edit_form import EditForm, chosen_form, run_edit
 from dashboard.forms import TextField
@@ -26,13 +26,10 @@ _OVERLAPS = (("1", "1 hour"), ("24", "1 day"), ("168", "1 week"))
 
 
 class TokenForm(EditForm):
-    selector = TextField()
+    missing = "This token has been revoked or replaced."
+    missing_status = 409
 
-    def refuse(self, error: EditError) -> int:
-        if isinstance(error, NotFound):
-            super().refuse(InvalidEdit({"act": ["This token has been revoked or replaced."]}))
-            return 409
-        return super().refuse(error)
+    selector = TextField()
 
 
 class CreateForm(EditForm):
@@ -125,7 +122,7 @@ def _environments(request: HttpRequest) -> list[str]:
 
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     environments = _environments(request)
-    # What was typed for an existing token is shown at that token.
+    # The row of an existing token shows what was typed there.
     creates = _ACTS.get(extra.get("typed", {}).get("act")) is CreateForm
     new = extra["typed"] if creates else {}
     visible = [*environments, *([""] if _everywhere(request) else [])]
