@@ -2,8 +2,10 @@
 
 import re
 import unicodedata
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+
+from django.utils import timezone
 
 from controlplane.errors import InvalidEdit
 from fuseboard.contract.words import UNREADABLE, is_slug, is_subject
@@ -106,6 +108,15 @@ class Problems:
             naive = True
         if naive or not isinstance(value, str):
             self.add(field, "Enter a time with its zone, in quotes, like '2030-01-31T18:00:00+00:00'.")
+
+    def end(self, field: str, at: datetime, longest: timedelta, too_late: str) -> None:
+        """A time in the future, at most ``longest`` from now."""
+        if timezone.is_naive(at):
+            self.add(field, "Give the time zone.")
+        elif at <= timezone.now():
+            self.add(field, "Choose a time in the future.")
+        elif at > timezone.now() + longest:
+            self.add(field, too_late)
 
     def reason(self, value: object) -> None:
         self.text("reason", value, LONGEST_REASON, lines=True)

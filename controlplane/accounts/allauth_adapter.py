@@ -19,8 +19,7 @@ from django.http import HttpRequest, HttpResponse
 
 from controlplane.accounts import guesses, logins
 from controlplane.accounts.models import User
-from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
+from controlplane.accounts.people_audit import actor_in, note_user
 
 log = structlog.get_logger(__name__)
 
@@ -49,13 +48,8 @@ class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
         """Change the user's password and end all their other sessions."""
         with transaction.atomic():
             super().set_password(user, password)
-            record(
-                actor=_self(self.request, user),
-                action="user.password_changed",
-                target_kind="user",
-                target_name=user.get_username(),
-                reason="Changed by themselves.",
-            )
+            actor = actor_in(self.request, user)
+            note_user("user.password_changed", user, actor, "Changed by themselves.")
             logins.close_logins(user, but=self.request.session.get(logins.KEY, ""))
 
     def post_login(self, request: HttpRequest, user: AbstractBaseUser, **kwargs: Any) -> HttpResponse:
@@ -125,8 +119,3 @@ def _is_known(request: HttpRequest, name: str) -> bool:
 
 def _cookie() -> str:
     return "fuseboard-known" if settings.PLAIN_HTTP else "__Host-fuseboard-known"
-
-
-def _self(request: HttpRequest, user: User) -> Actor:
-    address = request.META.get("REMOTE_ADDR", "")
-    return Actor(name=user.get_username(), role=user.role, origin="form", address=address)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import SimpleLazyObject
@@ -14,9 +15,5 @@ class ClaimsAuthentication:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         request.user = SimpleLazyObject(lambda: claims.user_of(request))  # type: ignore[assignment]
-
-        async def auser() -> object:
-            return await claims.auser_of(request)
-
-        request.auser = auser  # type: ignore[assignment]
+        request.auser = partial(claims.auser_of, request)
         return self.get_response(request)

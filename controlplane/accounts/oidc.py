@@ -21,9 +21,9 @@ from django.shortcuts import render
 from controlplane.accounts import logins
 from controlplane.accounts.id_tokens import Provider, check_id_token
 from controlplane.accounts.models import Role, User
+from controlplane.accounts.people_audit import note_user
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
-from controlplane.audit.record import record
 from controlplane.metric_catalogue import edits as catalogue
 
 log = structlog.get_logger(__name__)
@@ -164,12 +164,11 @@ def _role(fields: dict[str, Any] | None) -> str:
 
 def _record(user: User, request: HttpRequest, *, before: str | None) -> None:
     address = request.META.get("REMOTE_ADDR", "")
-    record(
-        actor=Actor(name=_GROUPS, role="admin", origin="form", address=address),
-        action="user.role_changed" if before else "user.created",
-        target_kind="user",
-        target_name=user.get_username(),
+    note_user(
+        "user.role_changed" if before else "user.created",
+        user,
+        Actor(name=_GROUPS, role="admin", origin="form", address=address),
+        "Role assigned from identity provider groups.",
         before={"role": before} if before else None,
         after={"role": user.role},
-        reason="Role assigned from identity provider groups.",
     )

@@ -14,9 +14,10 @@ from django.db import transaction
 from controlplane.accounts import logins
 from controlplane.accounts.models import Role, User
 from controlplane.accounts.owned_tokens import revoke_tokens_of
+from controlplane.accounts.people_audit import note_user
 from controlplane.accounts.single_use_links import issue_link
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import acting, record
+from controlplane.audit.record import acting
 from controlplane.errors import NotFound
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems, check_reason
@@ -58,7 +59,7 @@ def invite_person(
         user = User(username=username, email=email, role=role, environment_roles=roles, service_roles=own)
         user.set_unusable_password()
         user.save(force_insert=True)
-        _note(actor, "user.invited", user, reason, before=None, after=_fields(user))
+        note_user("user.invited", user, actor, reason, after=_fields(user))
         return issue_link(user, valid=valid)
 
 
@@ -145,7 +146,7 @@ def _changing(username: str, actor: Actor, action: str, reason: str) -> Iterator
             raise NotFound("user", username)
         before = _fields(user)
         yield user
-        _note(actor, action, user, reason, before=before, after=_fields(user))
+        note_user(action, user, actor, reason, before=before, after=_fields(user))
 
 
 def _keep_an_admin(user: User, field: str) -> None:
@@ -215,26 +216,6 @@ def _fields(user: User) -> dict[str, Any]:
         for service, role in sorted(roles.items())
     }
     return {"role": user.role, "active": user.is_active, "email": user.email, **elsewhere, **own}
-
-
-def _note(
-    actor: Actor,
-    action: str,
-    user: User,
-    reason: str,
-    *,
-    before: dict[str, Any] | None,
-    after: dict[str, Any] | None,
-) -> None:
-    record(
-        actor=actor,
-        action=action,
-        target_kind="user",
-        target_name=user.get_username(),
-        before=before,
-        after=after,
-        reason=reason,
-    )
 
 
 def person_of(actor: Actor) -> str:

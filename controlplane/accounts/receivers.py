@@ -3,6 +3,7 @@
 These are signals of Django and allauth, and the only place that sees every login.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -13,8 +14,7 @@ from django.http import HttpRequest
 
 from controlplane.accounts import logins
 from controlplane.accounts.models import User
-from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
+from controlplane.accounts.people_audit import actor_in, note_user
 from controlplane.metric_catalogue import edits as catalogue
 
 log = structlog.get_logger(__name__)
@@ -59,27 +59,17 @@ def _code_refused(*, request: HttpRequest, user: User, reauthentication: bool = 
 
     The limits of failed logins bound how many entries this can make.
     """
-    address = request.META.get("REMOTE_ADDR", "")
+    actor = actor_in(request, user)
     wrong_codes.inc()
-    log.warning("login.code_refused", user=user.get_username(), address=address, in_session=reauthentication)
+    log.warning("login.code_refused", user=actor.name, address=actor.address, in_session=reauthentication)
+    if reauthentication:
+        note_user("user.second_factor_failed", user, actor, "A wrong code in a session.")
+        return
     # At a login, the password alone is proven, so there is no role.
-    role = user.role if reauthentication else ""
-    record(
-        actor=Actor(name=user.get_username(), role=role, origin="form", address=address),
-        action="user.second_factor_failed",
-        target_kind="user",
-        target_name=user.get_username(),
-        reason="A wrong code in a session." if reauthentication else "A wrong code after a correct password.",
-    )
+    reason = "A wrong code after a correct password."
+    note_user("user.second_factor_failed", user, replace(actor, role=""), reason)
 
 
 def _note(request: HttpRequest, user: User, action: str, authenticator: Any) -> None:
-    address = request.META.get("REMOTE_ADDR", "")
-    record(
-        actor=Actor(name=user.get_username(), role=user.role, origin="form", address=address),
-        action=action,
-        target_kind="user",
-        target_name=user.get_username(),
-        after={"type": str(authenticator.type)},
-        reason="Changed by the user.",
-    )
+    after = {"type": str(authenticator.type)}
+    note_user(action, user, actor_in(request, user), "Changed by the user.", after=after)

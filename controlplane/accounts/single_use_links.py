@@ -18,6 +18,7 @@ from django.utils import timezone
 from controlplane.accounts import logins
 from controlplane.accounts.authors import lost_rights
 from controlplane.accounts.models import Ticket, User
+from controlplane.accounts.people_audit import note_user
 from controlplane.accounts.permissions import may
 from controlplane.audit.actor import Actor
 from controlplane.audit.models import Entry
@@ -68,13 +69,7 @@ def use_link(*, text: str, password: str, address: str) -> User:
         user.set_password(password)
         user.save(update_fields=["password"])
         logins.close_logins(user)
-        record(
-            actor=actor,
-            action="user.password_set",
-            target_kind="user",
-            target_name=user.get_username(),
-            reason="Set through a one-time link.",
-        )
+        note_user("user.password_set", user, actor, "Set through a one-time link.")
     return user
 
 

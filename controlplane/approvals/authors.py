@@ -1,26 +1,31 @@
 """The authors of change requests, and whether they may still make the change."""
 
+from dataclasses import replace
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 
 from controlplane.accounts.authors import lost_rights
 from controlplane.accounts.permissions import check_changes, may
 from controlplane.approvals import proposals
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import actor_of, entries_of, source_of
+from controlplane.audit.models import Entry
+from controlplane.audit.record import actor_of
 from controlplane.errors import InvalidEdit
 
 
 def author_of(row: ChangeRequest) -> Actor:
-    found = source_of(
-        action="change_request.opened",
-        target_kind="change_request",
-        number=row.pk,
-        environment=row.environment,
-    )
-    return Actor(name=row.author, role=row.role, address=row.address, **found)
+    opened = _entries(row, "change_request.opened").first()
+    found = Actor(name="", role="", origin="form") if opened is None else actor_of(opened)
+    return replace(found, name=row.author, role=row.role, address=row.address)
+
+
+def _entries(row: ChangeRequest, action: str) -> QuerySet[Entry]:
+    """The entries of one action on the request. The name of their target begins with its number."""
+    rows = Entry.objects.filter(target_kind="change_request", target_name__startswith=f"#{row.pk} ")
+    return rows.filter(action=action, environment=row.environment)
 
 
 def why_not_theirs(row: ChangeRequest) -> str:
@@ -46,13 +51,7 @@ def _rebased_by(row: ChangeRequest) -> list[Actor]:
     """
     if row.version == 1:
         return []
-    entries = entries_of(
-        action="change_request.rebased",
-        target_kind="change_request",
-        number=row.pk,
-        environment=row.environment,
-    )
-    actors = map(actor_of, entries.order_by("pk"))
+    actors = map(actor_of, _entries(row, "change_request.rebased").order_by("pk"))
     found = {(one.name, one.token): one for one in actors if (one.person or one.name) in row.persons}
     return list(found.values())
 

@@ -1,7 +1,6 @@
 from typing import Any, NamedTuple
 
 from django.db import connection
-from django.db.models import QuerySet
 
 from controlplane import request_ids
 from controlplane.audit.actor import Actor
@@ -56,25 +55,6 @@ def record(
         environment=environment,
         epoch=epoch,
         revision=revision,
-    )
-
-
-def source_of(*, action: str, target_kind: str, number: int, environment: str) -> dict[str, Any]:
-    """Origin, token and person of the actor who made what takes effect now, as fields of an ``Actor``."""
-    made = entries_of(action=action, target_kind=target_kind, number=number, environment=environment).first()
-    if made is None:
-        return {"origin": "form"}
-    return {"origin": made.origin, "token": made.token, "person": made.owner}
-
-
-def entries_of(*, action: str, target_kind: str, number: int, environment: str) -> QuerySet[Entry]:
-    """The entries of one action on a target that has a number.
-
-    Its name begins with the number, after ``#`` in the case of a request.
-    """
-    prefix = f"#{number} " if target_kind == "change_request" else f"{number} "
-    return Entry.objects.filter(
-        action=action, target_kind=target_kind, target_name__startswith=prefix, environment=environment
     )
 
 

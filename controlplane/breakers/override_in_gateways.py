@@ -11,7 +11,6 @@ from typing import Annotated
 import msgspec
 import structlog
 from django.conf import settings
-from django.utils import timezone
 from msgspec import Meta, Struct
 
 from controlplane.audit.actor import Actor, Origin
@@ -59,11 +58,8 @@ def hand_over(
     problems = Problems()
     problems.slug("dependency", dependency)
     problems.reason(reason)
-    remaining = expires_at - timezone.now()
-    if remaining <= timedelta(0):
-        problems.add("expires_at", "Choose a time in the future.")
-    elif remaining > LONGEST:
-        problems.add("expires_at", "At most 15 minutes while Postgres and Redis are down.")
+    too_late = "At most 15 minutes while Postgres and Redis are down."
+    problems.end("expires_at", expires_at, LONGEST, too_late)
     problems.settle()
     urls: list[str] = settings.GATEWAY_URLS
     if not urls:

@@ -50,11 +50,7 @@ def force_open_without_postgres(
     problems = Problems()
     problems.slug("dependency", dependency)
     problems.reason(reason)
-    remaining = expires_at - timezone.now()
-    if remaining <= timedelta(0):
-        problems.add("expires_at", "Choose a time in the future.")
-    elif remaining > LONGEST:
-        problems.add("expires_at", "At most 30 minutes while Postgres is down.")
+    problems.end("expires_at", expires_at, LONGEST, "At most 30 minutes while Postgres is down.")
     if wrong := ticket_problem(ticket):
         problems.add("ticket", wrong)
     problems.settle()

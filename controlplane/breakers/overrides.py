@@ -145,16 +145,10 @@ class _AlreadyEnded(Exception):
 
 
 def _check_expiry(problems: Problems, mode: OverrideMode, expires_at: datetime) -> None:
-    if timezone.is_naive(expires_at):
-        problems.add("expires_at", "Give the time zone.")
-        return
-    remaining = expires_at - timezone.now()
     longest = LONGEST_CLOSED if mode == OverrideMode.FORCED_CLOSED else LONGEST
-    if remaining <= timedelta(0):
-        problems.add("expires_at", "Choose a time in the future.")
-    elif remaining > longest:
-        hours, minutes = divmod(int(longest.total_seconds()) // 60, 60)
-        problems.add("expires_at", f"At most {hours} h." if hours else f"At most {minutes} minutes.")
+    hours, minutes = divmod(int(longest.total_seconds()) // 60, 60)
+    too_late = f"At most {hours} h." if hours else f"At most {minutes} minutes."
+    problems.end("expires_at", expires_at, longest, too_late)
 
 
 def _dependency(environment: str, name: str) -> Dependency:

@@ -1,5 +1,6 @@
 """Keeps in Postgres what each server of Redis said last, for the alerts and ``/metrics``."""
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -36,17 +37,12 @@ def _row(node: NodeFigures, before: RedisNode | None, now: datetime) -> RedisNod
             ops_per_s = (node.commands - before.commands) / passed_s
             if node.cpu_s and before.cpu_s:
                 cpu_share = max(0.0, node.cpu_s - before.cpu_s) / passed_s
-    return RedisNode(
-        address=node.address[:255],
-        role=node.role,
-        up=node.up,
-        run_id=node.run_id[:64],
-        commands=node.commands,
-        ops_per_s=ops_per_s if node.up else None,
-        cpu_s=node.cpu_s or None,
-        cpu_share=cpu_share,
-        memory_bytes=node.memory_bytes,
-        memory_limit_bytes=node.memory_limit_bytes,
-        lag_s=node.lag_s,
-        read_at=now,
-    )
+    measured = {
+        "address": node.address[:255],
+        "run_id": node.run_id[:64],
+        "ops_per_s": ops_per_s if node.up else None,
+        "cpu_s": node.cpu_s or None,
+        "cpu_share": cpu_share,
+        "read_at": now,
+    }
+    return RedisNode(**asdict(node) | measured)

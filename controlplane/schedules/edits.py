@@ -43,7 +43,7 @@ def schedule_change(
     problems = Problems()
     problems.reason(reason)
     problems.text("title", title, 200)
-    _check_time(problems, due_at)
+    problems.end("due_at", due_at, LONGEST, f"At most {LONGEST.days} days from now.")
     problems.settle()
     found = difference(environment, plan_from_document(document), at=due_at)
     if not found:
@@ -137,15 +137,6 @@ def _locked(environment: str, schedule: int) -> Schedule:
     if row is None:
         raise NotFound("schedule", str(schedule))
     return row
-
-
-def _check_time(problems: Problems, due_at: datetime) -> None:
-    if timezone.is_naive(due_at):
-        problems.add("due_at", "Give the time zone.")
-    elif due_at <= timezone.now():
-        problems.add("due_at", "Choose a time in the future.")
-    elif due_at > timezone.now() + LONGEST:
-        problems.add("due_at", f"At most {LONGEST.days} days from now.")
 
 
 def _title(changes: Any, counts: str) -> str:

@@ -7,8 +7,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from controlplane.accounts.models import Role, User
+from controlplane.accounts.people_audit import note_user
 from controlplane.audit.actor import COMMAND_LINE
-from controlplane.audit.record import record
 
 
 class Command(BaseCommand):
@@ -32,12 +32,6 @@ class Command(BaseCommand):
         user.set_password(password)
         with transaction.atomic():
             user.save()
-            record(
-                actor=COMMAND_LINE,
-                action="user.created",
-                target_kind="user",
-                target_name=user.username,
-                after={"role": user.role},
-                reason="Created on the command line.",
-            )
+            reason = "Created on the command line."
+            note_user("user.created", user, COMMAND_LINE, reason, after={"role": user.role})
         self.stdout.write(f"{user.username} may log in as {user.role}.")
