@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.promql import NAMES_DEPENDENCY, by_dependency
 from controlplane.alerts.rules.rule import (
+    Headline,
     PrometheusQuery,
     Rule,
     Scope,
@@ -53,7 +53,11 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         detail=lambda _: (
             "No worker gets a dead job until an operator returns it to the queue. It is kept for 7 days."
         ),
-        headline=headlines.dead_jobs,
+        headline=lambda backlog: Headline(
+            f"{count(backlog.seen.figures.dead, 'job')} of {backlog.name}",
+            is_or_are(backlog.seen.figures.dead),
+            "dead",
+        ),
         weight=460,
         handled="Dead jobs are kept for 7 days, at most 1,000 of a dependency.",
         prometheus=PrometheusQuery(
@@ -74,7 +78,7 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
         scope=EACH_BACKLOG,
         text=lambda backlog: f"The backlog of {backlog.name} is {int(backlog.share * 100)} % full",
         detail=_why_full,
-        headline=headlines.backlog_full,
+        headline=lambda backlog: Headline(f"The backlog of {backlog.name}", "is", "nearly full"),
         weight=300,
         handled="A full backlog refuses further jobs. Those in it are handed out as limits admit them.",
         prometheus=PrometheusQuery(
@@ -98,7 +102,7 @@ BACKLOG_RULES: tuple[Rule[Any], ...] = (
             f"{count(backlog.seen.figures.takeable, 'job')} could be taken, no worker has a job, and"
             f" none has asked for {backlog.untaken_s:.0f} s."
         ),
-        headline=headlines.untaken,
+        headline=lambda backlog: Headline("No worker", "takes", f"jobs of {backlog.name}"),
         weight=310,
         handled="Jobs stay in the backlog until a worker asks.",
         explains=("backlog-full",),

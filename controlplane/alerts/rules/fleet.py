@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules import headlines, history_figures, texts
+from controlplane.alerts.rules import history_figures, texts
 from controlplane.alerts.rules.promql import (
     IN_ENVIRONMENT,
     LIVE_PODS,
@@ -15,7 +15,9 @@ from controlplane.alerts.rules.promql import (
     share,
 )
 from controlplane.alerts.rules.rule import (
+    EACH_BREAKER,
     FLEET,
+    Headline,
     PrometheusQuery,
     Rule,
     Scope,
@@ -59,12 +61,6 @@ class Due:
     frozen: bool = False
 
 
-EACH_BREAKER = Scope[BreakerStatus](
-    each=lambda status: status.breakers,
-    key=lambda breaker: breaker.name,
-    subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
-    about="dependency",
-)
 EACH_SCHEDULED_CHANGE = Scope[Due](
     each=lambda status: [
         Due(change=change, late_s=status.facts.now - change.at, frozen=status.facts.frozen)
@@ -77,6 +73,19 @@ EACH_SCHEDULED_CHANGE = Scope[Due](
         else Subject(kind="schedules")
     ),
 )
+
+
+def _overdue(due: Due) -> Headline:
+    change = due.change
+    title = f"The end of quota {change.quota} of {change.tenant}" if change.tenant else change.title
+    return Headline(title, "is", "overdue")
+
+
+def _silent(status: Status) -> Headline | None:
+    # Without a gateway, which another sentence names, every pod is silent.
+    silent = status.fleet.silent
+    return Headline.of_pods(silent, "is", "are", "silent") if status.facts.current else None
+
 
 FLEET_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
@@ -91,7 +100,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         subject=texts.refused_tenant,
         text=lambda status: f"{percent(status.figures.refused_share)} of requests are refused",
         detail=texts.refused,
-        headline=headlines.refused,
+        headline=lambda status: Headline(
+            f"{percent(status.figures.refused_share)} of requests", "are", "refused"
+        ),
         weight=220,
         dates_incident=3,
         handled="Requests over a limit are refused with the time until they can be sent again.",
@@ -115,7 +126,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         subject=lambda _: Subject(kind="configuration"),
         text=lambda _: "Edits are not published: Postgres was restored",
         detail=lambda status: f"{status.facts.ahead}, which Postgres does not have. Start a new epoch.",
-        headline=lambda _: headlines.AHEAD,
+        headline=lambda _: Headline("Edits", "are", "not published"),
         weight=40,
         dates_incident=1,
         handled="Pods keep the last configuration that they applied.",
@@ -137,7 +148,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
             f"{they(status.fleet.drill, 'It simulates', 'They simulate')} a slow or unreachable Redis"
             " until the drill ends."
         ),
-        headline=headlines.drill,
+        headline=lambda status: Headline.of_pods(status.fleet.drill, "is", "are", "in a drill"),
         weight=400,
         runbook="drill",
     ),
@@ -152,7 +163,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         subject=lambda status: Subject(kind="server", name=status.facts.duplicated[0]),
         text=lambda status: f"Two processes report as {name_or_count(status.facts.duplicated)}",
         detail=lambda _: "Each process counts as a pod, but the figures of one of the two are missing.",
-        headline=headlines.duplicated,
+        headline=lambda status: Headline(
+            "Two processes", "report", f"as {name_or_count(status.facts.duplicated)}"
+        ),
         weight=510,
         runbook="server-silent",
     ),
@@ -165,7 +178,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         test=lambda status: status.figures.frozen,
         text=lambda _: "Many pods went silent at once",
         detail=lambda status: texts.why_frozen(status.figures),
-        headline=lambda _: headlines.FROZEN,
+        headline=lambda _: Headline("Many pods", "went", "silent at once"),
         weight=130,
         dates_incident=2,
         handled="No pod is marked offline until gateways hear pods again.",
@@ -211,7 +224,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         since=lambda status: status.fleet.lagging_since,
         text=texts.lag,
         detail=texts.missing_edits,
-        headline=headlines.lag,
+        headline=lambda status: Headline.of_pods(status.fleet.lagging, "has", "have", "old configuration"),
         weight=210,
         dates_incident=2,
         handled="The answer to each heartbeat names the newest revision, so that pods fetch it.",
@@ -237,7 +250,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         text=texts.local,
         detail=texts.approximate_limits,
         # The headline of "all-local" says it.
-        headline=lambda status: None if texts.all_local(status) else headlines.local(status),
+        headline=lambda status: None if texts.all_local(status) else texts.local_headline(status),
         weight=150,
         dates_incident=2,
         handled="These pods decide with local limits. They return to Redis automatically.",
@@ -263,7 +276,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
             f"{count(status.figures.new_pods_refused, 'heartbeat')} within a minute, because a token"
             " brought too many new names. These pods decide with Redis, but are not displayed."
         ),
-        headline=lambda _: headlines.NEW_PODS,
+        headline=lambda _: Headline("New pods", "are", "refused"),
         weight=490,
         shareable=True,
         runbook="new-pods-refused",
@@ -280,7 +293,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         detail=lambda breaker: (
             f"{texts.failed(breaker)}; the breaker opens at {breaker.dependency.failure_percent} %."
         ),
-        headline=headlines.near,
+        headline=lambda breaker: Headline(breaker.name, "is", "near its threshold"),
         weight=530,
         handled="The breaker opens automatically at its threshold.",
         shareable=True,
@@ -324,7 +337,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         since=lambda due: due.change.at,
         text=lambda due: f"Overdue: {due.change.title[0].lower()}{due.change.title[1:]}",
         detail=lambda due: f"It was due at {moment(due.change.at)}. Check that the worker is running.",
-        headline=lambda due: headlines.overdue(due.change),
+        headline=_overdue,
         weight=430,
         handled="Web makes the change if no worker does.",
         runbook="scheduled-change-failed",
@@ -339,9 +352,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         idle=lambda status: status.figures.store.p99_us is None,
         text=texts.slow_redis,
         detail=texts.slow_redis_detail,
-        headline=headlines.redis_at_deadline,
+        headline=texts.redis_at_deadline,
         # An idle machine exceeds it for seconds, and nothing is wrong.
-        warning=WarningOnly(headline=headlines.redis_slower_than_usual, weight=520, lasting_s=60.0),
+        warning=WarningOnly(headline=texts.redis_slower_than_usual, weight=520, lasting_s=60.0),
         weight=160,
         dates_incident=2,
         handled="A call whose answer is late is decided with local limits.",
@@ -368,7 +381,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
             f"{they(status.fleet.rejected, 'It keeps', 'They keep')} the last valid configuration."
             " The error is in the pod\u2019s row."
         ),
-        headline=headlines.rejected,
+        headline=lambda status: Headline.of_pods(
+            status.fleet.rejected, "rejected", "rejected", "the configuration"
+        ),
         weight=90,
         dates_incident=1,
         handled="Pods that rejected it keep the configuration before it.",
@@ -391,7 +406,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         subject=lambda _: Subject(kind="schedules"),
         text=lambda status: f"{count(status.facts.schedules_failed, 'scheduled change')} failed",
         detail=lambda _: "Nothing was changed. Make the change by hand, or schedule it again.",
-        headline=headlines.schedules,
+        headline=lambda status: Headline(
+            count(status.facts.schedules_failed, "scheduled change"), "", "failed"
+        ),
         weight=420,
         shareable=True,
         runbook="scheduled-change-failed",
@@ -410,7 +427,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
             f"{they(status.fleet.silent, 'It', 'They')} may have stopped, or may be cut off from the"
             " control plane and still decide calls."
         ),
-        headline=headlines.silent,
+        headline=_silent,
         weight=140,
         dates_incident=2,
         prometheus=PrometheusQuery(
@@ -432,7 +449,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         subject=lambda status: Subject(kind="server", name=status.facts.unknown_revisions[0].server),
         text=texts.unknown_revision,
         detail=texts.how_unknown,
-        headline=headlines.unknown_revision,
+        headline=texts.unknown_revision_headline,
         weight=100,
         prometheus=PrometheusQuery(
             place=220,
@@ -470,7 +487,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
             f" {max(status.figures.uncounted, status.figures.live_servers)} pods are missing from"
             " the rates until their second heartbeat, a few seconds from now."
         ),
-        headline=headlines.uncounted,
+        headline=lambda status: (
+            Headline("The figures", "are", "incomplete") if status.facts.current else None
+        ),
         weight=550,
         shareable=True,
         runbook="server-silent",

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.promql import IN_ENVIRONMENT, by_environment
 from controlplane.alerts.rules.rule import (
     FLEET,
+    Headline,
     PrometheusQuery,
     Rule,
     Subject,
@@ -69,7 +69,7 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
             f"{status.locks.longest_pod} has it for {span(status.locks.longest_s)}. Other processes"
             " that want it wait, or give up."
         ),
-        headline=headlines.lock_held,
+        headline=lambda _: Headline("A lock", "is", "in use for long"),
         weight=470,
         handled="The agent renews the lock as long as its process lives. It ends after that.",
         prometheus=PrometheusQuery(
@@ -93,7 +93,9 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
             f"In {_MINUTES}, at {name_or_count(status.locks.losing)}. Two processes may have done the"
             " same work: check what the blocks have written."
         ),
-        headline=headlines.lock_lost,
+        headline=lambda status: Headline(
+            count(status.locks.lost, "lock"), is_or_are(status.locks.lost), "lost"
+        ),
         weight=320,
         prometheus=PrometheusQuery(
             place=290,
@@ -120,7 +122,7 @@ LOCK_RULES: tuple[Rule[Any], ...] = (
         detail=lambda status: (
             f"{status.locks.unavailable:,} of {status.locks.attempts:,} in {_MINUTES}. This work is not done."
         ),
-        headline=headlines.lock_failures,
+        headline=lambda status: Headline(f"{percent(status.locks.failed_share)} of locks", "", "fail"),
         weight=330,
         handled="Work that needs a lock is not done. A pod never gives itself one.",
         prometheus=PrometheusQuery(

@@ -3,9 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules import headlines, texts
+from controlplane.alerts.rules import texts
 from controlplane.alerts.rules.promql import IN_ENVIRONMENT, NAMES_DEPENDENCY, REQUESTS, share
-from controlplane.alerts.rules.rule import FLEET, PrometheusQuery, Rule, Scope, Subject, Timing, jumping
+from controlplane.alerts.rules.rule import (
+    EACH_BREAKER,
+    FLEET,
+    Headline,
+    PrometheusQuery,
+    Rule,
+    Scope,
+    Subject,
+    Timing,
+    jumping,
+)
 from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.phrases import count, name_or_count, percent
 from controlplane.status.breakers import BreakerStatus
@@ -33,12 +43,6 @@ _EACH_OBSERVED = Scope[ObservedPart](
     each=lambda status: [ObservedPart(one=one, status=status) for one in status.facts.observing_now],
     key=lambda part: part.one.part,
     subject=lambda _: Subject(kind="servers"),
-)
-EACH_DEPENDENCY = Scope[BreakerStatus](
-    each=lambda status: status.breakers,
-    key=lambda breaker: breaker.name,
-    subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
-    about="dependency",
 )
 
 
@@ -102,6 +106,11 @@ def _why_observes(part: ObservedPart) -> str:
     return f"{refuses} nothing {observed_until(part.one)}. {rate}"
 
 
+def _observes(part: ObservedPart) -> Headline:
+    subject, _, verb = observed_head(part.one).rpartition(" only ")
+    return Headline(subject, "only", verb)
+
+
 def _calls(breaker: BreakerStatus) -> CallFigures:
     return breaker.protected or CallFigures()
 
@@ -143,7 +152,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         pods=lambda status: status.fleet.pressed,
         text=_pressed,
         detail=_why_pressed,
-        headline=headlines.pressed,
+        headline=lambda status: Headline.of_pods(status.fleet.pressed, "is", "are", "under pressure"),
         weight=240,
         handled="Pods with shedding refuse the calls of the lowest priority first.",
         explains=("shed", "unhealthy"),
@@ -169,7 +178,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         detail=lambda status: (
             f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
         ),
-        headline=lambda _: headlines.SHED,
+        headline=lambda _: Headline("Pods", "shed", "requests"),
         weight=250,
         handled="Pods shed the calls of the lowest priority first.",
         prometheus=PrometheusQuery(
@@ -190,7 +199,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         subject=lambda status: Subject(kind="server", name=_unhealthy(status)[0]),
         text=lambda status: f"{name_or_count(_unhealthy(status))} unhealthy",
         detail=_why_unhealthy,
-        headline=headlines.unhealthy,
+        headline=lambda status: Headline.of_pods(status.fleet.unhealthy, "is", "are", "unhealthy"),
         weight=350,
         runbook="pod-under-pressure",
     ),
@@ -205,7 +214,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         since=lambda part: part.one.since,
         text=lambda part: observed_head(part.one),
         detail=_why_observes,
-        headline=lambda part: headlines.observing(part.one),
+        headline=_observes,
         weight=390,
         runbook="protection-observes",
     ),
@@ -214,11 +223,11 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         describes="a bulkhead refuses calls",
         severity="warning",
         timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
-        scope=EACH_DEPENDENCY,
+        scope=EACH_BREAKER,
         test=lambda breaker: bool(_full(breaker)),
         text=lambda breaker: f"The bulkhead of {breaker.name} is full",
         detail=_why_full,
-        headline=headlines.bulkhead_full,
+        headline=lambda breaker: Headline(f"The bulkhead of {breaker.name}", "is", "full"),
         weight=280,
         handled="Calls over the size of the bulkhead are refused, or get the fallback if there is one.",
         prometheus=PrometheusQuery(
@@ -236,13 +245,13 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         value=_queue_share,
         names_thresholds=True,
         timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
-        scope=EACH_DEPENDENCY,
+        scope=EACH_BREAKER,
         text=lambda breaker: f"The queue of {breaker.name} is {_queue_share(breaker) * 100:.0f} % full",
         detail=lambda breaker: (
             f"{count(_calls(breaker).queued, 'call')} wait for a slot. When no place is left, further"
             " calls are refused."
         ),
-        headline=headlines.queue_full,
+        headline=lambda breaker: Headline(f"The queue of {breaker.name}", "is", "nearly full"),
         weight=290,
         prometheus=PrometheusQuery(
             place=310,
@@ -259,7 +268,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
         describes="a retry budget is spent",
         severity="warning",
         timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
-        scope=EACH_DEPENDENCY,
+        scope=EACH_BREAKER,
         test=lambda breaker: _calls(breaker).no_budget_per_s > 0,
         text=lambda breaker: f"The retry budget of {breaker.name} is spent",
         detail=lambda breaker: (
@@ -267,7 +276,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
             f" {_calls(breaker).retries_per_s:.1f} retries/s are made for"
             f" {_calls(breaker).first_calls_per_s:.1f} calls/s."
         ),
-        headline=headlines.no_retry_budget,
+        headline=lambda breaker: Headline(f"The retry budget of {breaker.name}", "is", "spent"),
         weight=340,
         handled="Further retries are not made, so that they do not add load.",
         prometheus=PrometheusQuery(

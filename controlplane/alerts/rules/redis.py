@@ -7,7 +7,7 @@ Those of level 3 need a person at once. Gateways apply them as well, when nobody
 import re
 from typing import Any
 
-from controlplane.alerts.rules import headlines, history_figures, texts
+from controlplane.alerts.rules import history_figures, texts
 from controlplane.alerts.rules.promql import (
     IN_ENVIRONMENT,
     LIVE_PODS,
@@ -17,6 +17,7 @@ from controlplane.alerts.rules.promql import (
 )
 from controlplane.alerts.rules.rule import (
     FLEET,
+    Headline,
     PrometheusQuery,
     Rule,
     Scope,
@@ -87,6 +88,10 @@ def _failed_checks(status: Status) -> str:
     return f"{percent(_failed_share(status))} of checks fail"
 
 
+def _checks_headline(status: Status) -> Headline:
+    return Headline(f"{percent(status.figures.store.failed_share)} of checks", "", "fail")
+
+
 def _why_checks_fail(status: Status) -> str:
     store = status.figures.store
     return (
@@ -130,7 +135,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         pods=lambda status: status.fleet.local,
         text=lambda _: "Every pod decides without Redis",
         detail=texts.approximate_limits,
-        headline=headlines.local,
+        headline=texts.local_headline,
         weight=70,
         dates_incident=1,
         handled="Every pod decides with local limits, and returns to Redis automatically.",
@@ -159,7 +164,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         idle=_few_checks,
         text=_failed_checks,
         detail=_why_checks_fail,
-        headline=headlines.failed_checks,
+        headline=_checks_headline,
         weight=180,
         handled="Pods whose question fails decide that call with local limits.",
         shareable=True,
@@ -182,7 +187,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         idle=_few_checks,
         text=_failed_checks,
         detail=_why_checks_fail,
-        headline=headlines.failed_checks,
+        headline=_checks_headline,
         weight=170,
         dates_incident=2,
         handled="Pods whose question fails decide that call with local limits.",
@@ -230,7 +235,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         pods=_failing_scripts,
         text=lambda status: f"A script fails in Redis, for {name_or_count(_failing_scripts(status))}",
         detail=_which_script,
-        headline=headlines.script_fails,
+        headline=lambda _: Headline("A script", "fails", "in Redis"),
         weight=190,
         handled="Pods whose question fails decide that call with local limits.",
         explains=("check-errors", "check-failures", "local"),
@@ -293,7 +298,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         test=_redis_is_down,
         text=_what_is_down,
         detail=_who_confirms,
-        headline=lambda _: headlines.REDIS_DOWN,
+        headline=lambda _: Headline("Redis", "is", "down"),
         weight=60,
         dates_incident=1,
         handled="Pods without Redis decide with local limits. They return to Redis automatically.",
@@ -348,7 +353,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         detail=lambda _: (
             "Every quota of tiers and tenants, and every limit of callers, only counts (shadow)."
         ),
-        headline=lambda _: headlines.NOTHING_LIMITED,
+        headline=lambda _: Headline("No limit", "refuses", "anything"),
         weight=30,
         shareable=True,
         prometheus=PrometheusQuery(

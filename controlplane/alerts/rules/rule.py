@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Generic, Literal, TypeVar
 
+from controlplane.phrases import name_or_count, they
+from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
 from controlplane.status.watched import Source
 
@@ -51,7 +53,7 @@ class Subject:
     quota: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Headline:
     """A sentence of the headline: "web-3", "is", "silent"."""
 
@@ -63,6 +65,11 @@ class Headline:
     @property
     def text(self) -> str:
         return " ".join(part for part in (self.subject, self.join, self.verb) if part)
+
+    @classmethod
+    def of_pods(cls, names: Sequence[str], one: str, several: str, verb: str) -> "Headline":
+        """A sentence about a single pod by its name, or about a number of pods."""
+        return cls(name_or_count(names), they(names, one, several), verb)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +203,12 @@ class Scope(Generic[S]):
 #: Tested once: the fleet as a whole.
 FLEET = Scope[Status](
     each=lambda status: [status], key=lambda _: "", subject=lambda _: Subject(kind="servers")
+)
+EACH_BREAKER = Scope[BreakerStatus](
+    each=lambda status: status.breakers,
+    key=lambda breaker: breaker.name,
+    subject=lambda breaker: Subject(kind="breaker", name=breaker.name),
+    about="dependency",
 )
 
 

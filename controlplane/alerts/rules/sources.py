@@ -1,12 +1,13 @@
 """Alert rules about servers of Redis as the worker sees them, figures that are missing, and the export."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.promql import IN_ENVIRONMENT, USED_CAPACITY
 from controlplane.alerts.rules.rule import (
     FLEET,
+    Headline,
     PrometheusQuery,
     Rule,
     Scope,
@@ -24,6 +25,17 @@ from controlplane.status.watched import (
     MAX_REPLICATION_LAG_S,
     Blind,
     RedisServer,
+    Source,
+)
+
+#: The words of each ``controlplane.status.watched.Source``.
+_SOURCES: Mapping[Source, str] = MappingProxyType(
+    {
+        "budgets": "What is spent of quotas and budgets",
+        "redis": "The servers of Redis",
+        "series": "The history of calls",
+        "tokens": "When tokens and certificates expire",
+    }
 )
 
 _EACH_REDIS_SERVER = Scope[RedisServer](
@@ -127,9 +139,9 @@ def blind_rule(rules: Iterable[Rule[Any]]) -> Rule[Blind]:
         scope=_EACH_BLIND,
         is_critical=lambda blind: any(rule.timing.level > 1 for rule in needing(blind)),
         since=lambda blind: blind.since,
-        text=lambda blind: f"{headlines.SOURCES[blind.source]} cannot be read",
+        text=lambda blind: f"{_SOURCES[blind.source]} cannot be read",
         detail=lambda blind: _what_is_hidden(blind, needing(blind)),
-        headline=headlines.blind,
+        headline=lambda blind: Headline(_SOURCES[blind.source], "cannot", "be read"),
         weight=540,
         handled="Alerts that need these figures keep their state.",
         one_explains={"redis": ("blind:budgets",)},
@@ -192,7 +204,7 @@ SOURCE_RULES: tuple[Rule[Any], ...] = (
             f"{count(sum(status.figures.writes_refused.values()), 'value')} within ten minutes. The"
             " gateway dropped them: figures or rows of pods can be missing or old."
         ),
-        headline=lambda _: headlines.WRITES_REFUSED,
+        headline=lambda _: Headline("Postgres", "refuses", "what a gateway writes"),
         weight=500,
         prometheus=PrometheusQuery(
             place=230,

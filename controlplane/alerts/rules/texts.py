@@ -1,8 +1,8 @@
-"""Phrases of the alert texts that depend on how many there are, or that two rules share."""
+"""Phrases of alert texts and headlines that depend on how many there are, or that two rules share."""
 
 from math import inf
 
-from controlplane.alerts.rules.rule import Subject
+from controlplane.alerts.rules.rule import Headline, Subject
 from controlplane.alerts.rules.thresholds import (
     LOCAL_SHARE,
     MIN_REQUESTS_PER_S,
@@ -66,11 +66,29 @@ def slow_redis_detail(status: Status) -> str:
     )
 
 
+def redis_at_deadline(status: Status) -> Headline:
+    # An alert that fires on, or the threshold of an admin, can be below the deadline.
+    where = "over" if p99_part(status) > 1 else "near"
+    return Headline("Redis p99", "is", f"{slow_redis_ms(status)}, {where} its deadline")
+
+
+def redis_slower_than_usual(status: Status) -> Headline:
+    return Headline("Redis p99", "is", f"{slow_redis_ms(status)}, higher than usual")
+
+
 def local(status: Status) -> str:
     pods = len(status.fleet.local)
     if pods == status.fleet.live:
         return "Redis is unreachable from every pod"
     return f"{count(pods, 'pod')} on local fallback"
+
+
+def local_headline(status: Status) -> Headline:
+    pods = status.fleet.local
+    # One that is silent may do anything.
+    if len(pods) == status.fleet.total:
+        return Headline("Every pod", "uses", "local limits")
+    return Headline(count(len(pods), "pod"), they(pods, "uses", "use"), "local limits")
 
 
 def all_local(status: Status) -> bool:
@@ -138,8 +156,13 @@ def why_frozen(figures: FleetFigures) -> str:
 
 
 def unknown_revision(status: Status) -> str:
-    pods = tuple(one.server for one in status.facts.unknown_revisions)
-    return f"{name_or_count(pods)} {they(pods, 'reports', 'report')} a revision that Postgres never made"
+    pods = [one.server for one in status.facts.unknown_revisions]
+    return Headline.of_pods(pods, "reports", "report", "a revision that Postgres never made").text
+
+
+def unknown_revision_headline(status: Status) -> Headline:
+    pods = [one.server for one in status.facts.unknown_revisions]
+    return Headline.of_pods(pods, "reports", "report", "an unknown revision")
 
 
 def how_unknown(status: Status) -> str:

@@ -3,10 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.alerts.rules import headlines
 from controlplane.alerts.rules.promql import IN_ENVIRONMENT, NAMES_DEPENDENCY, by_dependency
-from controlplane.alerts.rules.protection import EACH_DEPENDENCY
-from controlplane.alerts.rules.rule import PrometheusQuery, Rule, Scope, Subject, Threshold, Timing, jumping
+from controlplane.alerts.rules.rule import (
+    EACH_BREAKER,
+    Headline,
+    PrometheusQuery,
+    Rule,
+    Scope,
+    Subject,
+    Threshold,
+    Timing,
+    jumping,
+)
 from controlplane.alerts.rules.thresholds import MIN_REFUSED_PER_S
 from controlplane.fleet.live import DependencyFigures, RuleFigures
 from controlplane.phrases import moment, number, percent
@@ -82,6 +90,12 @@ class RefusedDependency:
         """The part that is refused, where some calls are allowed; empty for all."""
         words = percent(self.figures.refused_share) if self.figures.calls_per_s else ""
         return words[:1].upper() + words[1:]
+
+    @property
+    def headline(self) -> Headline:
+        if self.part:
+            return Headline(f"{self.part} of calls to {self.dependency}", "are", f"refused{self.why}")
+        return Headline(f"No call to {self.dependency}", "is", f"allowed{self.why}")
 
 
 def _refused_dependencies(status: Status) -> list[RefusedDependency]:
@@ -175,12 +189,12 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         value=lambda one: one.share,
         timing=Timing(level=2, fires_after_s=30, resolves_after_s=60),
         scope=EACH_REFUSED,
-        text=lambda one: headlines.all_refused(one).text,
+        text=lambda one: one.headline.text,
         detail=lambda one: (
             f"Pods refuse {number(one.figures.refused_per_s)} calls/s, {percent(one.share)} of all."
             " Its breaker is not the cause."
         ),
-        headline=headlines.all_refused,
+        headline=lambda one: one.headline,
         weight=80,
         handled="Calls are refused, or get the fallback if there is one. Each call asks the limits again.",
         prometheus=PrometheusQuery(
@@ -207,7 +221,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             f"{rule.asked_per_s:.0f} calls/s, {rule.leased_per_s:.0f}/s of them from leases of pods, which"
             " spares its server of Redis. Nothing is refused because of it."
         ),
-        headline=headlines.hot_key,
+        headline=lambda rule: Headline(f"{rule.rule} of {rule.tenant}", "is", "a hot key"),
         weight=480,
         handled="Pods lease parts of the quota, so that they ask Redis less often.",
         prometheus=PrometheusQuery(
@@ -231,7 +245,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         detail=lambda one: (
             f"{one.requests_per_s:.0f}/s now, {one.usual_per_s:.1f}/s in the median hour of the last 7 days."
         ),
-        headline=headlines.runaway,
+        headline=lambda one: Headline(one.tenant, "sends", "many times its usual requests"),
         weight=440,
         handled="Requests over the quotas of the tenant are refused.",
         explains=("429", "hot-key", "quota"),
@@ -258,7 +272,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples. Its"
             f" digest is {one.digest}."
         ),
-        headline=headlines.refused_caller,
+        headline=lambda one: Headline(f"One {one.kind}", "is", "refused again and again"),
         weight=230,
         handled="Requests over the limit are refused, and cost no call to a vendor.",
         runbook="refused-caller",
@@ -272,7 +286,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         names_thresholds=True,
         timing=Timing(level=2, fires_after_s=0, resolves_after_s=60),
         needs_gateway=False,
-        scope=EACH_DEPENDENCY,
+        scope=EACH_BREAKER,
         text=lambda breaker: f"{breaker.name} was open for {breaker.open_share * 100:.0f} % of the last hour",
         detail=lambda _: "Either it opens again and again, or it stays open.",
         prometheus=PrometheusQuery(
@@ -298,7 +312,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         idle=lambda vendor: vendor.idle,
         text=lambda vendor: f"{vendor.dependency} answers 429",
         detail=lambda vendor: _answered(vendor, vendor.answers.too_many, "429"),
-        headline=headlines.vendor_429,
+        headline=lambda vendor: Headline(vendor.dependency, "answers", "429"),
         weight=270,
         explains=("backlog-full", "bulkhead", "bulkhead-queue", "near", "retry-budget"),
         runbook="vendor-429",
@@ -320,7 +334,7 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
             f"{_answered(vendor, vendor.answers.refused_account, '401, 402, or 403')}"
             " Retries do not help: a person must act."
         ),
-        headline=headlines.vendor_auth,
+        headline=lambda vendor: Headline(vendor.dependency, "refuses", "our credentials"),
         weight=260,
         explains=("near", "retry-budget"),
         runbook="vendor-401-403",
@@ -345,7 +359,9 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         detail=lambda spent: (
             f"{spent.spent:,} of {spent.limit:,} {spent.measure} until {moment(spent.ends)}."
         ),
-        headline=headlines.spent,
+        headline=lambda spent: Headline(
+            f"{int(spent.share * 100)} % of {spent.name} of {spent.tenant or spent.dependency}", "is", "spent"
+        ),
         weight=450,
         handled="What is spent refuses further calls until its period ends, unless it is a shadow.",
         prometheus=PrometheusQuery(
