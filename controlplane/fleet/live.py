@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -199,73 +199,6 @@ def events(environment: str, server: str, *, most: int = 100) -> list[Event]:
     return list(Event.objects.filter(environment=environment, server=server).order_by("-at", "-id")[:most])
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommonEvent:
-    """One event of several pods at about the same time: a change of mode, or of an own breaker."""
-
-    kind: str
-    #: The most common one: pods that lose Redis report different causes.
-    detail: str
-    #: The first and the last of the pods.
-    first: datetime
-    last: datetime
-    pods: int
-    #: Whether there may be more pods: the oldest rows were not read.
-    more: bool
-    #: The first of their names.
-    names: tuple[str, ...]
-
-
-#: Events of one pod, so that a pod that changes all the time hides no other.
-RECENT_OF_ONE_POD = 20
-
-#: By half minutes: what begins in one and ends in the next has two rows. Pods that start have a row apart
-#: from those that lose Redis: most of them would name the cause for all.
-_RECENT = """
-    WITH newest AS (
-        SELECT kind, detail, at, id, server FROM fleet_event
-        WHERE environment = %(environment)s AND kind IN ('mode', 'breaker') AND at > now() - interval '1 day'
-        ORDER BY at DESC, id DESC LIMIT %(rows)s
-    ), placed AS (
-        SELECT *, row_number() OVER (PARTITION BY server ORDER BY at DESC, id DESC) AS place FROM newest
-        WHERE NOT (kind = 'mode' AND detail LIKE 'ramping -> shared%%')
-    )
-    SELECT kind, mode() WITHIN GROUP (ORDER BY detail), min(at), max(at), count(DISTINCT server),
-           (array_agg(DISTINCT server::text))[1:3], (SELECT count(*) FROM newest)
-    FROM placed
-    WHERE place <= %(of_one_pod)s
-    GROUP BY kind, CASE kind WHEN 'mode' THEN split_part(detail, ': ', 1) ELSE detail END,
-             detail LIKE '%%: not connected yet', floor(extract(epoch FROM at) / 30)
-    ORDER BY 3 DESC LIMIT %(most)s
-"""
-
-
-def recent_events(environment: str, *, rows: int = 10_000, most: int = 300) -> list[CommonEvent]:
-    """Changed modes and own breakers of all pods in the last day, newest first.
-
-    Postgres counts the pods, because an outage has a row of every pod, three times. At most ``rows`` of
-    them are read: this is done every second. The end of a ramp is left out: its beginning shows that Redis
-    is back.
-    """
-    bounds = {"rows": rows, "of_one_pod": RECENT_OF_ONE_POD, "most": most}
-    with connection.cursor() as cursor:
-        cursor.execute(_RECENT, {"environment": environment, **bounds})
-        found = cursor.fetchall()
-    oldest = min((row[2] for row in found), default=None)
-    return [
-        CommonEvent(
-            kind=kind,
-            detail=detail,
-            first=first,
-            last=last,
-            pods=pods,
-            more=read == rows and first == oldest,
-            names=tuple(names),
-        )
-        for kind, detail, first, last, pods, names, read in found
-    ]
-
-
 def first_event(environment: str) -> datetime | None:
     """When the first pod that is remembered was heard; ``None`` before the first heartbeat."""
     return Event.objects.filter(environment=environment).order_by("at").values_list("at", flat=True).first()
@@ -327,14 +260,11 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         unknown_tenants_per_s=_sum(documents, "unknown_tenants_per_s"),
         live_servers=max(int(document.get("live_servers", 0)) for document in documents),
         frozen=bool(frozen),
-        frozen_silent=sum(int(document.get("frozen_silent", 0)) for document in frozen),
-        frozen_expected=sum(int(document.get("frozen_expected", 0)) for document in frozen),
-        frozen_until=max(
-            (float(one["frozen_until"]) for one in frozen if one.get("frozen_until") is not None),
-            default=None,
-        ),
-        uncounted=sum(int(document.get("uncounted", 0)) for document in documents),
-        new_pods_refused=sum(int(document.get("new_pods_refused", 0)) for document in documents),
+        frozen_silent=int(_sum(frozen, "frozen_silent")),
+        frozen_expected=int(_sum(frozen, "frozen_expected")),
+        frozen_until=_worst(frozen, "frozen_until"),
+        uncounted=int(_sum(documents, "uncounted")),
+        new_pods_refused=int(_sum(documents, "new_pods_refused")),
         writes_refused={
             gateway: int(number)
             for document in documents
@@ -389,12 +319,7 @@ def _add_dependencies(documents: list[dict[str, Any]]) -> dict[str, DependencyFi
     names = sorted({name for document in documents for name in document.get("dependencies", {})})
     rows = {name: [d["dependencies"][name] for d in documents if name in d["dependencies"]] for name in names}
     return {
-        name: DependencyFigures(
-            calls_per_s=_sum(seen, "calls_per_s"),
-            failures_per_s=_sum(seen, "failures_per_s"),
-            slow_per_s=_sum(seen, "slow_per_s"),
-            refused_per_s=_sum(seen, "refused_per_s"),
-        )
+        name: DependencyFigures(**{one.name: _sum(seen, one.name) for one in fields(DependencyFigures)})
         for name, seen in rows.items()
     }
 
@@ -403,5 +328,5 @@ def _sum(documents: list[dict[str, Any]], name: str) -> float:
     return float(sum(document.get(name, 0.0) for document in documents))
 
 
-def _worst(documents: list[dict[str, Any]], name: str) -> int | None:
-    return max((int(d[name]) for d in documents if d.get(name) is not None), default=None)
+def _worst(documents: list[dict[str, Any]], name: str) -> Any:
+    return max((d[name] for d in documents if d.get(name) is not None), default=None)

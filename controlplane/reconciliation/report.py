@@ -16,6 +16,7 @@ from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F,
 from django.db.models.functions import Greatest
 
 from controlplane.reconciliation.models import AllowedAlone, Copying, LostCounts
+from controlplane.same_fields import made_from
 from controlplane.usage.models import RuleDemand
 from controlplane.usage.rollups import MINUTE_S
 
@@ -189,14 +190,9 @@ def _line(spans: list[AllowedAlone], allowed: "_Allowed") -> Line:
         certainty = Certainty.UNKNOWN
     elif over < without and (redis is None or any(span.shorter for span in spans)):
         certainty = Certainty.AT_LEAST
-    return Line(
-        domain=one.domain,
-        tenant=one.tenant,
-        dependency=one.dependency,
-        rule=one.rule,
-        measure=one.measure,
-        shadow=one.shadow,
-        divided=one.divided,
+    return made_from(
+        Line,
+        one,
         spans=len(spans),
         without_redis=without,
         with_redis=redis,

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.series.frames import UNKNOWN, fill, frames_of_one, in_order, spans_between
-from controlplane.series.kinds import SPAN_S, Kind, roll_up
+from controlplane.series.kinds import SPAN_S, How, Kind, roll_up
 from controlplane.series.models import MADE_UP, Entity, Seal, Writer
 from controlplane.series.partitions import SPANS_1H, SPANS_1M, SPANS_10S, Table
 from controlplane.series.sealing import rolled_up
@@ -63,6 +63,10 @@ class Answer:
     @property
     def end(self) -> int:
         return self.start + self.step_s * len(self.known_s)
+
+    def total(self, field: str) -> int | None:
+        """The sum of a count over the points that are known; ``None`` if none is."""
+        return roll_up(How.SUM, self.fields[field])
 
 
 def read(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import connection
 from django.db.models import Exists, Min, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -13,16 +14,19 @@ from controlplane.accounts.models import Role
 from controlplane.approvals.proposals import needed_in, pending_in
 from controlplane.audit.models import Entry
 from controlplane.audit_export.waiting import waiting_exports
+from controlplane.backlogs.figures import BacklogSeen, from_document
+from controlplane.backlogs.models import Backlog
 from controlplane.breakers.models import Override as OverrideRow
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet import live
-from controlplane.fleet.models import EventKind, RedisNode
+from controlplane.fleet.models import RedisNode
 from controlplane.policies.document import tuning_of
 from controlplane.policies.models import Dependency as DependencyRow
 from controlplane.policies.models import Environment, VendorLimit
 from controlplane.publishing.models import Ahead, OutboxEntry
 from controlplane.publishing.unknown_revisions import unknown_revisions
 from controlplane.refusals.dependencies import refused_by
+from controlplane.same_fields import made_from
 from controlplane.series.recent import recent_p99_ms
 from controlplane.status import scheduled_changes
 from controlplane.status.facts import (
@@ -36,11 +40,9 @@ from controlplane.status.facts import (
     Transition,
     TripFigures,
 )
-from controlplane.status.read_backlogs import read_backlogs
 from controlplane.status.read_observing import read_observing
 from controlplane.status.read_servers import read_servers
 from controlplane.status.read_watched import read_watched
-from controlplane.status.unlimited import nothing_is_limited
 from controlplane.status.watched import Blind, RedisServer, capacity_of
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -87,7 +89,7 @@ def read_facts(environment: str = DEFAULT_ENVIRONMENT) -> Facts:
         reported=first is not None,
         past_overrides=_past_overrides(environment),
         changes=changes,
-        pod_events=_pod_events(environment),
+        pod_events=recent_events(environment),
         duplicated=tuple(live.duplicated(environment)),
         ahead=_ahead(environment, found.epoch),
         unknown_revisions=tuple(unknown_revisions(environment)),
@@ -183,20 +185,86 @@ def _known_from(first: datetime | None, transitions: tuple[Transition, ...], now
     return max(begun, transitions[-1].at) if len(transitions) == _TRANSITIONS else begun
 
 
-def _pod_events(environment: str) -> tuple[PodEvent, ...]:
+#: Events of one pod, so that a pod that changes all the time hides no other.
+RECENT_OF_ONE_POD = 20
+_MAX_EVENTS = 300
+#: By half minutes: what begins in one and ends in the next has two rows. Pods that start have a row apart
+#: from those that lose Redis: most of them would name the cause for all.
+_RECENT = """
+    WITH newest AS (
+        SELECT kind, detail, at, id, server FROM fleet_event
+        WHERE environment = %(environment)s AND kind IN ('mode', 'breaker') AND at > now() - interval '1 day'
+        ORDER BY at DESC, id DESC LIMIT %(rows)s
+    ), placed AS (
+        SELECT *, row_number() OVER (PARTITION BY server ORDER BY at DESC, id DESC) AS place FROM newest
+        WHERE NOT (kind = 'mode' AND detail LIKE 'ramping -> shared%%')
+    )
+    SELECT kind, mode() WITHIN GROUP (ORDER BY detail), min(at), max(at), count(DISTINCT server),
+           (array_agg(DISTINCT server::text))[1:3], (SELECT count(*) FROM newest)
+    FROM placed
+    WHERE place <= %(of_one_pod)s
+    GROUP BY kind, CASE kind WHEN 'mode' THEN split_part(detail, ': ', 1) ELSE detail END,
+             detail LIKE '%%: not connected yet', floor(extract(epoch FROM at) / 30)
+    ORDER BY 3 DESC LIMIT %(most)s
+"""
+
+
+def recent_events(environment: str, *, rows: int = 10_000) -> tuple[PodEvent, ...]:
+    """Changed modes and own breakers of all pods in the last day, newest first.
+
+    Postgres counts the pods, because an outage has a row of every pod, three times. At most ``rows`` of
+    them are read: this is done every second. The end of a ramp is left out: its beginning shows that Redis
+    is back. Pods that lose Redis report different causes: an event has the most common one.
+    """
+    bounds = {"rows": rows, "of_one_pod": RECENT_OF_ONE_POD, "most": _MAX_EVENTS}
+    with connection.cursor() as cursor:
+        cursor.execute(_RECENT, {"environment": environment, **bounds})
+        found = cursor.fetchall()
+    oldest = min((row[2] for row in found), default=None)
     return tuple(
         PodEvent(
-            at=row.first.timestamp(),
-            server=row.names[0],
-            kind="breaker" if row.kind == EventKind.BREAKER else "mode",
-            detail=row.detail,
-            pods=row.pods,
-            more=row.more,
-            last=row.last.timestamp(),
-            names=row.names,
+            at=first.timestamp(),
+            server=names[0],
+            kind=kind,
+            detail=detail,
+            pods=pods,
+            # The oldest rows were not read.
+            more=read == rows and first == oldest,
+            last=last.timestamp(),
+            names=tuple(names),
         )
-        for row in live.recent_events(environment)
+        for kind, detail, first, last, pods, names, read in found
     )
+
+
+def read_backlogs(environment: str) -> tuple[BacklogSeen, ...]:
+    """The figures of backlogs that a worker keeps in Postgres."""
+    rows = Backlog.objects.filter(environment=environment).order_by("dependency")
+    return tuple(from_document(row.dependency, row.document, row.read_at.timestamp()) for row in rows)
+
+
+#: Stops at the first limit that refuses, which nearly every environment has in a tier.
+_LIMITS = """
+    SELECT quota.shadow FROM policies_tierquota quota JOIN policies_tier tier ON tier.id = quota.tier_id
+    WHERE tier.environment_id = %(environment)s
+    UNION ALL
+    SELECT shadow FROM policies_subjectlimit WHERE environment_id = %(environment)s
+    UNION ALL
+    SELECT quota.shadow FROM policies_tenantquota quota JOIN policies_tenant tenant
+        ON tenant.id = quota.tenant_id
+    WHERE tenant.environment_id = %(environment)s AND NOT tenant.deleted
+"""
+_NOTHING_LIMITED = f"""
+    SELECT NOT EXISTS (SELECT FROM ({_LIMITS}) AS limits WHERE NOT shadow)
+       AND EXISTS (SELECT FROM ({_LIMITS}) AS limits)
+"""  # noqa: S608 - two texts of this code
+
+
+def nothing_is_limited(environment: str) -> bool:
+    """Whether there are limits, and every one of them is a shadow."""
+    with connection.cursor() as cursor:
+        cursor.execute(_NOTHING_LIMITED, {"environment": environment})
+        return bool(cursor.fetchone()[0])
 
 
 def _added(environment: str) -> dict[str, float]:
@@ -221,32 +289,17 @@ def _dependencies(environment: str) -> tuple[Dependency, ...]:
     )
     rows = DependencyRow.objects.filter(environment=environment).select_related("runbook").order_by("name")
     return tuple(
-        replace(_dependency(row, overrides.get(row.pk)), added_at=added.get(row.name, 0.0), paused=row.paused)
+        made_from(
+            Dependency,
+            row,
+            kind=row.get_kind_display(),
+            fallback=row.fallback_note.rstrip("."),
+            runbook=row.runbook_id or "",
+            runbook_title=row.runbook.title if row.runbook else "",
+            override=overrides.get(row.pk),
+            added_at=added.get(row.name, 0.0),
+        )
         for row in rows.annotate(paused=Exists(pauses))
-    )
-
-
-def _dependency(row: DependencyRow, override: Override | None) -> Dependency:
-    return Dependency(
-        name=row.name,
-        title=row.title,
-        kind=row.get_kind_display(),
-        owner=row.owner,
-        fallback=row.fallback_note.rstrip("."),
-        runbook=row.runbook_id or "",
-        runbook_title=row.runbook.title if row.runbook else "",
-        timeout_ms=row.timeout_ms,
-        failure_percent=row.failure_percent,
-        consecutive_failures=row.consecutive_failures,
-        minimum_calls=row.minimum_calls,
-        window_s=row.window_s,
-        window_calls=row.window_calls,
-        open_ms=row.open_ms,
-        open_max_ms=row.open_max_ms,
-        probes=row.probes,
-        successes_to_close=row.successes_to_close,
-        protection=row.protection,
-        override=override,
     )
 
 
@@ -261,15 +314,7 @@ def _past_overrides(environment: str) -> dict[str, tuple[Override, ...]]:
 
 
 def _override(row: OverrideRow) -> Override:
-    return Override(
-        mode=row.mode,
-        reason=row.reason,
-        actor=row.actor,
-        expires_at=row.expires_at.timestamp(),
-        made_at=row.created_at.timestamp(),
-        revision=row.revision,
-        ticket=row.ticket,
-    )
+    return made_from(Override, row, expires_at=row.expires_at.timestamp(), made_at=row.created_at.timestamp())
 
 
 def read_transitions(
@@ -303,20 +348,10 @@ def read_changes(environment: str, *, count: int = _CHANGES) -> tuple[Change, ..
 
 
 def change_of(row: Entry) -> Change:
-    return Change(
-        id=row.pk,
+    return made_from(
+        Change,
+        row,
         at=row.at.timestamp(),
-        actor=row.actor,
         human=row.role in _PEOPLE and row.origin not in _MACHINES,
-        action=row.action,
-        target_kind=row.target_kind,
         target=row.target_name,
-        reason=row.reason,
-        before=row.before,
-        after=row.after,
-        revision=row.revision,
-        token=row.token,
-        owner=row.owner,
-        request_id=row.request_id,
-        trace_id=row.trace_id,
     )

@@ -22,6 +22,7 @@ from controlplane.accounts.models import AgentToken, ApiToken
 from controlplane.fleet.failed_calls import recent_kinds
 from controlplane.fleet.live import FleetFigures
 from controlplane.refusals.callers import RefusedCaller, most_refused
+from controlplane.same_fields import made_from
 from controlplane.series.recent import recent_calls
 from controlplane.series.tenant_hours import read_hourly_rates
 from controlplane.status.watched import Blind, Expiry, Source, Spent, VendorAnswers, Watched, spent_key
@@ -224,18 +225,7 @@ def _spent(
     if not found.known:
         raise _NoAnswer("Redis does not answer")
     rows = [
-        earlier.get((row.tenant, row.dependency, row.name))
-        if row.spent is None
-        else Spent(
-            tenant=row.tenant,
-            dependency=row.dependency,
-            name=row.name,
-            spent=row.spent,
-            limit=row.limit,
-            measure=row.measure,
-            shadow=row.shadow,
-            ends=row.ends,
-        )
+        earlier.get((row.tenant, row.dependency, row.name)) if row.spent is None else made_from(Spent, row)
         for row in found.rows
     ]
     known = [one for one in rows if one is not None]

@@ -4,10 +4,9 @@ A count and an estimate are never mixed: a count is what pods counted, and ``Non
 combination; an estimate is a share of the samples, with their number.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
 
@@ -128,12 +127,11 @@ def counted_refusals(
         return None
     kind, name, sub, columns = series
     found = read(environment, kind, name, sub, fields=columns, start=start, end=end)
-    sums = {column: _known(found.fields[column]) for column in columns}
     known_s = sum(found.known_s)
-    refused = sums["refused"]
+    refused = found.total("refused")
     if refused is None or not known_s:
         return None
-    return CountedRefusals(refused, sums[columns[0]], known_s)
+    return CountedRefusals(refused, found.total(columns[0]), known_s)
 
 
 def _series(wanted: Filter) -> tuple[Kind, str, str, Sequence[str]] | None:
@@ -147,8 +145,3 @@ def _series(wanted: Filter) -> tuple[Kind, str, str, Sequence[str]] | None:
     if set(which) == {"server"}:
         return POD, wanted.server, "", ("requests", "refused")
     return None
-
-
-def _known(values: Iterable[Any]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from controlplane.breakers import override_in_redis
 from controlplane.fleet.status_client import StatusClient
+from controlplane.same_fields import made_from
 from controlplane.status.facts import BreakerSeen, Dependency, Facts, Override, Server
 from controlplane.status.server_rows import server_of_report
 
@@ -208,15 +209,8 @@ def from_note(note: Note | None, known: Override | None, now: float) -> Override
     """The action of an operator since Postgres became unavailable."""
     if note is None or note.what != "forced_open" or note.expires_at <= now:
         return None
-    return Override(
-        mode="forced_open",
-        reason=note.reason,
-        actor=note.actor,
-        expires_at=note.expires_at,
-        made_at=note.made_at,
-        revision=known.revision if known is not None else 0,
-        ticket=note.ticket,
-    )
+    revision = known.revision if known is not None else 0
+    return made_from(Override, note, mode="forced_open", revision=revision)
 
 
 def from_servers(views: Sequence[BreakerSeen], known: Override | None, now: float) -> Override | None:

@@ -12,6 +12,7 @@ import redis
 
 from controlplane.policies.models import Tenant, TenantQuota, TierQuota, VendorLimit
 from controlplane.redis.read_many import ask_many, read_many
+from controlplane.same_fields import made_from
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
@@ -193,17 +194,13 @@ def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0) -> B
     began, ends = began_us / 1_000_000, ends_us / 1_000_000
     passed = (now - began) / (ends - began)
     is_vendor = counter.source == "vendor"
-    return Budget(
+    return made_from(
+        Budget,
+        row,
         tenant=counter.tenant,
         dependency=row.dependency.name if is_vendor else row.dependency,
-        name=row.name,
         source=counter.source,
         tier=counter.tier,
-        measure=row.measure,
-        limit=row.limit,
-        period=row.period,
-        time_zone=row.time_zone,
-        shadow=row.shadow,
         began=began,
         ends=ends,
         spent=spent,

@@ -7,8 +7,7 @@ from django.db import OperationalError
 from fleet_rows import put_figures, put_server
 
 from controlplane.editing import edits
-from controlplane.status.bulkhead_refusals import BulkheadRefusals, TierRefusals
-from controlplane.status.retries_lately import RetriesLately
+from controlplane.status.last_hour import BulkheadRefusals, RetriesLately, TierRefusals
 from dashboard.views.fleet import overview
 from tests.dashboard.shown import text_of
 from tests.people import ADA

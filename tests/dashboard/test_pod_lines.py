@@ -219,8 +219,7 @@ def half_minute_before(seconds):
 @pytest.mark.django_db(transaction=True)
 def test_the_loss_of_redis_in_a_large_fleet_is_counted_and_not_forgotten(limits):
     """300 rows were read: "300 pods lost Redis" in a fleet of 1,000, and no line after the recovery."""
-    from controlplane.fleet.live import recent_events
-    from controlplane.status.read_facts import read_facts
+    from controlplane.status.read_facts import read_facts, recent_events
 
     lost = half_minute_before(600)
     lose_and_regain(1_000, lost, half_minute_before(300))

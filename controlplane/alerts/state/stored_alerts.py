@@ -10,6 +10,12 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Muted
 from controlplane.alerts.rules.rule import Subject, SubjectKind
 from controlplane.alerts.state.mutes import mute_of, not_ended
+from controlplane.same_fields import made_from
+
+_MOMENTS = (
+    *("true_since", "level_since", "fired_at", "resolved_at", "blind_since", "idle_since"),
+    *("acknowledged_at", "flapping_since"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,33 +105,17 @@ def past_alerts(environment: str) -> QuerySet[Alert]:
 
 
 def stored(row: Alert) -> StoredAlert:
-    return StoredAlert(
-        id=row.pk,
-        key=row.key,
+    return made_from(
+        StoredAlert,
+        row,
         state=AlertState(row.state),
-        severity=row.severity,
-        level=row.level,
-        text=row.text,
-        detail=row.detail,
-        runbook=row.runbook,
         subject=Subject(
             kind=cast(SubjectKind, row.subject_kind), name=row.subject_name, quota=row.subject_quota
         ),
-        true_since=row.true_since.timestamp(),
-        level_since=row.level_since.timestamp(),
-        fired_at=row.fired_at.timestamp() if row.fired_at else None,
-        resolved_at=row.resolved_at.timestamp() if row.resolved_at else None,
-        blind_since=row.blind_since.timestamp() if row.blind_since else None,
-        idle_since=row.idle_since.timestamp() if row.idle_since else None,
-        resolved_why=row.resolved_why,
-        acknowledged_by=row.acknowledged_by,
-        acknowledged_at=row.acknowledged_at.timestamp() if row.acknowledged_at else None,
-        note=row.note,
-        muted=row.muted,
+        **{name: at.timestamp() if (at := getattr(row, name)) else None for name in _MOMENTS},
         escalates_at=row.escalations[0][0] if row.escalations else None,
         escalates_to=tuple(row.escalations[0][1]) if row.escalations else (),
         because=row.cause.text if row.cause is not None else "",
         because_ended=row.cause is not None and row.cause.state == AlertState.RESOLVED,
-        flapping_since=row.flapping_since.timestamp() if row.flapping_since else None,
         incident=row.incident_id,
     )

@@ -9,8 +9,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, may, require_role
-from controlplane.status.bulkhead_refusals import refused_lately
-from controlplane.status.retries_lately import retries_lately
+from controlplane.status.last_hour import refused_lately, retries_lately
 from dashboard.views.page import context_of, show
 
 

@@ -13,8 +13,7 @@ from controlplane.backlogs.models import Backlog
 from controlplane.backlogs.tasks import measure
 from controlplane.editing import edits
 from controlplane.policies.models import Dependency, VendorLimit
-from controlplane.status.read_backlogs import read_backlogs
-from controlplane.status.read_facts import read_facts
+from controlplane.status.read_facts import read_backlogs, read_facts
 from controlplane.status.status import status_of
 from fuseboard.contract.backlog_figures import MAX_JOBS, BacklogFigures
 from tests.agents.backlog_scripts import SECOND, BacklogStore

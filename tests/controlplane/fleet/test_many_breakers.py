@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from controlplane.fleet import live
 from controlplane.fleet.models import MAX_EVENTS_PER_HOUR, Event
 from controlplane.gateway.postgres import flush
 from controlplane.gateway.postgres.portions import Portions
 from controlplane.gateway.servers.rows import row_of
+from controlplane.status.read_facts import RECENT_OF_ONE_POD, recent_events
 from fuseboard.contract.sync import BreakerView
 from fuseboard.contract.words import BreakerState, Mode
 from tests.controlplane.gateway.manual_gateway import beat, post, ready_gateway
@@ -110,10 +110,10 @@ def test_a_pod_writes_a_bounded_number_of_events_and_hides_none_of_others(produc
         put_server("web-1", breakers=[breaker(name, state, local=True) for name in names])
         put_server("web-1", mode="local" if turn % 2 else "shared", breakers=[])
     assert Event.objects.filter(server="web-1").count() == MAX_EVENTS_PER_HOUR
-    found = live.recent_events("production")
+    found = recent_events("production")
     assert {name for one in found for name in one.names} == {"web-1", "web-2"}
-    assert 1 < len(found) <= live.RECENT_OF_ONE_POD + 1
-    assert found == sorted(found, key=lambda one: one.first, reverse=True)
+    assert 1 < len(found) <= RECENT_OF_ONE_POD + 1
+    assert found == sorted(found, key=lambda one: one.at, reverse=True)
     # A pod that is quiet for an hour writes again.
     Event.objects.update(at="2026-01-01T00:00:00Z")
     put_server("web-1", mode="ramping", mode_cause="again")

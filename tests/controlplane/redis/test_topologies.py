@@ -29,7 +29,7 @@ from controlplane.reconciliation.models import AllowedAlone
 from controlplane.redis.scripts import limits as client_of_limits
 from controlplane.repair.tasks import measure_redis_nodes, reconcile_environment
 from controlplane.status import read_watched
-from controlplane.status.read_backlogs import read_backlogs
+from controlplane.status.read_facts import read_backlogs
 from fuseboard.configuration.current_configuration import Configuration
 from fuseboard.configuration.watch import Watch
 from fuseboard.contract import keys

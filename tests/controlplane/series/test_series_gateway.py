@@ -11,8 +11,7 @@ from asgiref.sync import sync_to_async
 from controlplane.gateway.postgres import series_frames
 from controlplane.gateway.postgres.series_frames import SeriesWriter
 from controlplane.series.kinds import FLEET, KINDS, POD
-from controlplane.status.bulkhead_refusals import refused_lately
-from controlplane.status.retries_lately import retries_lately
+from controlplane.status.last_hour import refused_lately, retries_lately
 from fuseboard.contract.load import CallLoad, TierLoad
 from fuseboard.contract.sync import Counters, TenantCounters
 from tests.controlplane.gateway.manual_gateway import NOON, TurnedClock, beat, ready_gateway

@@ -12,7 +12,7 @@ from controlplane.gateway.emergency.probe import RedisProbe
 from controlplane.gateway.servers.figures import figures_of
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.policies.models import SubjectLimit, TierQuota
-from controlplane.status.unlimited import nothing_is_limited
+from controlplane.status.read_facts import nothing_is_limited
 from fuseboard.contract.sync import Counters, StoreCounters
 from tests.controlplane.gateway.manual_gateway import TurnedClock, beat
 
