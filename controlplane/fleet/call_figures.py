@@ -1,7 +1,7 @@
 """Figures of the protection of calls over the fleet, by dependency."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fuseboard.contract.words import CallTier
@@ -77,17 +77,8 @@ class CallFigures:
         return sum(tier.refused_per_s for tier in self.tiers)
 
 
-_RATES = (
-    "first_calls_per_s",
-    "retries_per_s",
-    "helped_per_s",
-    "no_budget_per_s",
-    "exhausted_per_s",
-    "fallbacks_per_s",
-    "fallback_failures_per_s",
-    "observed_per_s",
-)
-_SLOTS = ("limit", "active", "queued", "entered_per_s", "full_per_s", "timed_out_per_s")
+_RATES = tuple(one.name for one in fields(CallFigures) if one.name.endswith("_per_s"))
+_SLOTS = tuple(one.name for one in fields(SlotFigures) if one.name != "tier")
 
 
 def add_calls(documents: Sequence[dict[str, Any]]) -> dict[str, CallFigures]:

@@ -10,7 +10,14 @@ from django.db.models import Count, Max, Q
 from controlplane.alerts.delivery.message import handled, links_of, test_text, text_of, title_of
 from controlplane.alerts.lifecycle import AlertEvent
 from controlplane.alerts.models import Alert, Delivery, DeliveryState, Receiver
-from controlplane.alerts.people.routing import AddressBook, names_of, read_address_book, refusal_of, route_of
+from controlplane.alerts.people.routing import (
+    AddressBook,
+    later_steps,
+    names_of,
+    read_address_book,
+    refusal_of,
+    route_of,
+)
 from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.causes import EXPLAINS
 from controlplane.postgres import postgres_now
@@ -52,11 +59,7 @@ def enqueue(
     route = route_of(book.routes, facts, at)
     # The steps that are in force when people get the news stay in force.
     if news is not AlertEvent.STABLE:
-        alert.escalations = [
-            [at.timestamp() + after_min * 60, names_of(route, number, every)]
-            for number, (after_min, _) in enumerate(route.steps)
-            if number
-        ]
+        alert.escalations = later_steps(route, at, every)
     log, named = _log(alert), set(names_of(route, 0, every))
     if news is not AlertEvent.FIRED:
         named.update(row.name for row in every if row.pk in log and log[row.pk].informed)

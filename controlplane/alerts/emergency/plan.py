@@ -14,7 +14,14 @@ from msgspec import Struct
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Evaluation, Mute, Receiver, Route
-from controlplane.alerts.people.routing import DEFAULT, AddressBook, names_of, refusal_of, route_of
+from controlplane.alerts.people.routing import (
+    AddressBook,
+    default_last,
+    later_steps,
+    names_of,
+    refusal_of,
+    route_of,
+)
 from controlplane.alerts.state.mutes import mute_of
 from controlplane.fleet.live import FIGURES_FRESH_FOR
 from controlplane.fleet.models import Figures
@@ -102,12 +109,7 @@ def receivers_of(plan: EmergencyPlan, alert: Alert, at: datetime) -> tuple[list[
     route = route_of(book.routes, facts, at)
     names = set(names_of(route, 0, book.receivers))
     wanted = [row for row in book.receivers if row.name in names and not refusal_of(row, facts)]
-    later = [
-        [at.timestamp() + after_min * 60, names_of(route, number, book.receivers)]
-        for number, (after_min, _) in enumerate(route.steps)
-        if number
-    ]
-    return wanted, later
+    return wanted, later_steps(route, at, book.receivers)
 
 
 def is_muted(plan: EmergencyPlan, alert: Alert, at: datetime) -> bool:
@@ -120,13 +122,9 @@ def receiver_rows(plan: EmergencyPlan) -> list[Receiver]:
 
 def _book(plan: EmergencyPlan) -> AddressBook:
     routes = [Route(environment=plan.environment, **fields) for fields in plan.routes]
-    default = [route for route in routes if route.name == DEFAULT]
     return AddressBook(
         receivers=receiver_rows(plan),
-        routes=[
-            *(route for route in routes if route.name != DEFAULT),
-            *(default or [Route(environment=plan.environment, name=DEFAULT, steps=[[0, []]])]),
-        ],
+        routes=default_last(plan.environment, routes),
         # No alert of level 3 is about a dependency.
         owners={},
     )

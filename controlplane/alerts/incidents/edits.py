@@ -31,9 +31,9 @@ def add_note(*, environment: str, number: int, text: str, actor: Actor) -> Incid
     text = _checked(problems, "note", text.strip())
     problems.settle()
     with transaction.atomic():
-        incident = _locked(environment, number)
+        incident = locked_incident(environment, number)
         line = _add(incident, actor, text=text)
-        _record(incident, "incident.noted", actor, reason=text[:500])
+        record_incident(incident, "incident.noted", actor, reason=text[:500])
     return line
 
 
@@ -48,7 +48,7 @@ def tick_step(
         problems.add("runbook", "Use the name of a runbook, as in its address.")
     problems.settle()
     with transaction.atomic():
-        incident = _locked(environment, number)
+        incident = locked_incident(environment, number)
         # With its words: an edit of the runbook can give the number to another step.
         steps = IncidentLine.objects.filter(incident=incident, runbook=runbook, text=text)
         last = steps.order_by("-id").first()
@@ -58,7 +58,7 @@ def tick_step(
             raise InvalidEdit({"done": ["This step is not ticked."]})
         line = _add(incident, actor, text=text, runbook=runbook, step=step, done=done)
         action = "incident.step_done" if done else "incident.step_undone"
-        _record(incident, action, actor, reason=f"{runbook} {step}: {text}"[:500])
+        record_incident(incident, action, actor, reason=f"{runbook} {step}: {text}"[:500])
     return line
 
 
@@ -78,7 +78,7 @@ def merge_incident(*, environment: str, number: int, into: int, reason: str, act
     problems.settle()
     with transaction.atomic():
         transaction_lock(EVALUATION_LOCK, environment)
-        source, target = _locked(environment, number), _locked(environment, into)
+        source, target = locked_incident(environment, number), locked_incident(environment, into)
         for one, field in ((source, "incident"), (target, "into")):
             if one.merged_into_id is not None:
                 problems.add(field, f"Incident {one.pk} was merged into {one.merged_into_id}.")
@@ -93,7 +93,7 @@ def merge_incident(*, environment: str, number: int, into: int, reason: str, act
         source.closed_by, source.merged_into = actor.name[:200], target
         source.save(update_fields=["closed_at", "closed_by", "merged_into"])
         _take(target)
-        _record(source, "incident.merged", actor, reason=reason, after={"into": target.pk})
+        record_incident(source, "incident.merged", actor, reason=reason, after={"into": target.pk})
     return target
 
 
@@ -102,7 +102,7 @@ def split_alert(*, environment: str, number: int, alert: int, reason: str, actor
     check_reason(reason)
     with transaction.atomic():
         transaction_lock(EVALUATION_LOCK, environment)
-        source = _locked(environment, number)
+        source = locked_incident(environment, number)
         row = Alert.objects.filter(incident=source, pk=alert).first()
         if row is None:
             raise NotFound("alert of this incident", str(alert))
@@ -131,7 +131,9 @@ def split_alert(*, environment: str, number: int, alert: int, reason: str, actor
         moved.update(incident=target)
         _take(source)
         _take(target)
-        _record(source, "incident.split", actor, reason=reason, after={"into": target.pk, "alert": row.key})
+        record_incident(
+            source, "incident.split", actor, reason=reason, after={"into": target.pk, "alert": row.key}
+        )
     return target
 
 
@@ -140,16 +142,17 @@ def close_incident(*, environment: str, number: int, reason: str, actor: Actor) 
     check_reason(reason)
     with transaction.atomic():
         transaction_lock(EVALUATION_LOCK, environment)
-        incident = _locked(environment, number)
+        incident = locked_incident(environment, number)
         if incident.closed_at is not None:
             raise InvalidEdit({"incident": ["This incident is closed already."]})
         incident.closed_at, incident.closed_by = timezone.now(), actor.name[:200]
         incident.save(update_fields=["closed_at", "closed_by"])
-        _record(incident, "incident.closed", actor, reason=reason)
+        record_incident(incident, "incident.closed", actor, reason=reason)
     return incident
 
 
-def _locked(environment: str, number: int) -> Incident:
+def locked_incident(environment: str, number: int) -> Incident:
+    """Locked until the transaction ends. Raises ``NotFound``."""
     row = Incident.objects.select_for_update().filter(environment=environment, pk=number).first()
     if row is None:
         raise NotFound("incident", str(number))
@@ -210,8 +213,8 @@ def _check_free(environment: str, key: str, source: Incident) -> None:
         raise InvalidEdit({"alert": [f"Incident {other.pk} is open for this alert. Merge the two instead."]})
 
 
-def _record(
-    incident: Incident, action: str, actor: Actor, *, reason: str, after: dict[str, object] | None = None
+def record_incident(
+    incident: Incident, action: str, actor: Actor, *, reason: str = "", after: dict[str, object] | None = None
 ) -> None:
     record(
         actor=actor,

@@ -16,13 +16,12 @@ from django.utils import timezone
 
 from controlplane.accounts.authors import lost_rights
 from controlplane.accounts.permissions import may
+from controlplane.alerts.incidents.edits import locked_incident, record_incident
 from controlplane.alerts.incidents.report import Report
 from controlplane.alerts.incidents.timeline import Line
 from controlplane.alerts.models import Incident
 from controlplane.alerts.rules.every import RULES
 from controlplane.audit.actor import Actor
-from controlplane.audit.record import record
-from controlplane.errors import NotFound
 from controlplane.validation import Problems
 
 PATH = "/incidents/shared/"
@@ -40,8 +39,8 @@ def make_link(*, environment: str, number: int, days: int, actor: Actor) -> str:
     problems.settle()
     until = timezone.now() + timedelta(days=days)
     with transaction.atomic():
-        row = _locked(environment, number)
-        _record(row, "incident.shared", actor, {"expires_at": until.isoformat()})
+        row = locked_incident(environment, number)
+        record_incident(row, "incident.shared", actor, after={"expires_at": until.isoformat()})
     maker = {"name": actor.name, "origin": actor.origin, "person": actor.person, "token": actor.token}
     token = signing.dumps([row.pk, row.share_version, int(until.timestamp()), maker], salt=_SALT)
     return f"{PATH}{token}"
@@ -50,9 +49,9 @@ def make_link(*, environment: str, number: int, days: int, actor: Actor) -> str:
 def end_links(*, environment: str, number: int, actor: Actor) -> None:
     """No link that was made before opens the report any more. Raises ``NotFound``."""
     with transaction.atomic():
-        row = _locked(environment, number)
+        row = locked_incident(environment, number)
         Incident.objects.filter(pk=row.pk).update(share_version=F("share_version") + 1)
-        _record(row, "incident.unshared", actor, None)
+        record_incident(row, "incident.unshared", actor)
 
 
 def shared_incident(token: str) -> tuple[Incident, datetime] | None:
@@ -107,22 +106,3 @@ def _of_alert(line: Line) -> Line:
 
 def _names_no_person(key: str) -> bool:
     return key.partition(":")[0] in _OPEN_TEXTS
-
-
-def _locked(environment: str, number: int) -> Incident:
-    row = Incident.objects.select_for_update().filter(environment=environment, pk=number).first()
-    if row is None:
-        raise NotFound("incident", str(number))
-    return row
-
-
-def _record(row: Incident, action: str, actor: Actor, after: dict[str, object] | None) -> None:
-    record(
-        actor=actor,
-        action=action,
-        target_kind="incident",
-        target_name=f"{row.pk} {row.title}"[:200],
-        after=after,
-        reason="",
-        environment=row.environment,
-    )

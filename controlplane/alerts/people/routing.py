@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from controlplane.alerts.models import Alert, Receiver, Route
@@ -44,7 +45,11 @@ class Hole:
 
 def routes_of(environment: str) -> list[Route]:
     """The routes in their order; the default is the last, also before an admin has changed it."""
-    rows = list(Route.objects.filter(environment=environment).order_by("place", "pk"))
+    return default_last(environment, Route.objects.filter(environment=environment).order_by("place", "pk"))
+
+
+def default_last(environment: str, found: Iterable[Route]) -> list[Route]:
+    rows = list(found)
     default = [row for row in rows if row.name == DEFAULT]
     return [
         *(row for row in rows if row.name != DEFAULT),
@@ -113,6 +118,15 @@ def names_of(route: Route, step: int, receivers: Iterable[Receiver]) -> list[str
     if route.name == DEFAULT and step == 0 and not names:
         return sorted(receiver.name for receiver in receivers)
     return names
+
+
+def later_steps(route: Route, at: datetime, receivers: Collection[Receiver]) -> list[list[Any]]:
+    """When each step after the first is due, and its receivers: as ``Alert.escalations`` has them."""
+    return [
+        [at.timestamp() + after_min * 60, names_of(route, number, receivers)]
+        for number, (after_min, _) in enumerate(route.steps)
+        if number
+    ]
 
 
 def refusal_of(receiver: Receiver | None, facts: Facts) -> str:
