@@ -29,6 +29,8 @@ class Panel:
     only: str = ""
     #: Whether it leaves out lines at zero.
     above_zero: bool = False
+    #: Whether it shows a counter per second, not in 5 minutes.
+    per_second: bool = False
     #: A query instead of the usual one.
     promql: str = ""
     #: The name of a line instead of the values of its labels.

@@ -19,12 +19,7 @@ WEB_REQUESTS = Counter(
     by=(WEB,),
     labels=("route", "status"),
     most=1_400,
-    panel=Panel(
-        _ROW,
-        "Requests to web",
-        lines=("status",),
-        promql="sum by (status) (rate(fuseboard_web_requests_total[5m]))",
-    ),
+    panel=Panel(_ROW, "Requests to web", lines=("status",), per_second=True),
 )
 WEB_SECONDS = Histogram(
     "fuseboard_web_request_seconds",
@@ -34,12 +29,7 @@ WEB_SECONDS = Histogram(
     most=2_400,
     # Few edges: there is a series of each for every route.
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 5),
-    panel=Panel(
-        _ROW,
-        "Time to answer a request, p99",
-        lines=(),
-        promql="histogram_quantile(0.99, sum by (le) (rate(fuseboard_web_request_seconds_bucket[5m])))",
-    ),
+    panel=Panel(_ROW, "Time to answer a request, p99", lines=()),
 )
 POSTGRES_UP = Gauge("fuseboard_postgres_up", "1 while Postgres answers.", by=(WEB,))
 TASKS = Counter(
@@ -48,12 +38,7 @@ TASKS = Counter(
     by=(WORKER,),
     labels=("task", "state"),
     most=100,
-    panel=Panel(
-        _ROW,
-        "Tasks of the worker",
-        lines=("state",),
-        promql="sum by (state) (rate(fuseboard_tasks_total[5m]))",
-    ),
+    panel=Panel(_ROW, "Tasks of the worker", lines=("state",), per_second=True),
 )
 TASK_SECONDS = Histogram(
     "fuseboard_task_seconds",
@@ -76,20 +61,14 @@ GATEWAY_ANSWERS = Counter(
     by=(GATEWAY,),
     labels=("status",),
     most=20,
-    panel=Panel(
-        _ROW, "Answers of gateways", promql="sum by (status) (rate(fuseboard_gateway_answers_total[5m]))"
-    ),
+    panel=Panel(_ROW, "Answers of gateways", per_second=True),
 )
 GATEWAY_SYNC_SECONDS = Histogram(
     "fuseboard_gateway_sync_seconds",
     "Time from a sync's headers to its answer.",
     by=(GATEWAY,),
     most=14,
-    panel=Panel(
-        _ROW,
-        "Time to answer a heartbeat, p99",
-        promql="histogram_quantile(0.99, sum by (le) (rate(fuseboard_gateway_sync_seconds_bucket[5m])))",
-    ),
+    panel=Panel(_ROW, "Time to answer a heartbeat, p99"),
 )
 METRICS_BY_AGENT_TOKEN = Counter(
     "fuseboard_gateway_metrics_by_agent_token_total", "Answers to /metrics for an agent token.", by=(GATEWAY,)

@@ -65,12 +65,18 @@ def _panel(number: int, metric: Metric, panel: Panel, *, x: int, y: int) -> dict
 
 
 def promql_of(metric: Metric, panel: Panel) -> str:
-    """The highest of durations and of what each web process exports about the whole fleet; else the sum."""
+    """The highest of durations and of what each web process exports about the whole fleet; else the sum.
+
+    A histogram is drawn by its 99th percentile, over all of its labels.
+    """
     if panel.promql:
         return panel.promql
+    if metric.type == "histogram":
+        return f"histogram_quantile(0.99, sum by (le) (rate({metric.name}_bucket[5m])))"
     highest = metric.type == "gauge" and (WEB in metric.by or metric.name.endswith("_seconds"))
     series = f"{metric.name}{{{panel.only}}}" if panel.only else metric.name
-    figure = f"increase({series}[5m])" if metric.type == "counter" else series
+    over_time = "rate" if panel.per_second else "increase"
+    figure = f"{over_time}({series}[5m])" if metric.type == "counter" else series
     lines = _lines(metric, panel)
     over = f" by ({', '.join(lines)}) " if lines else ""
     return f"{'max' if highest else 'sum'}{over}({figure}){' > 0' if panel.above_zero else ''}"

@@ -41,6 +41,8 @@ REPORTS_FOR = timedelta(minutes=3)
 EVERY = timedelta(hours=1)
 #: Redis keeps totals for the same time.
 KEPT = timedelta(days=40)
+#: A pod that says nothing for so long does not report what it has.
+_SILENT = timedelta(minutes=5)
 
 _KEY = re.compile(r"fb1:(?P<environment>[^:{}]+):\{(?P<domain>[tdi]:[^{}]+)\}:offline")
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -64,6 +66,32 @@ _UPSERT = """
         WHEN known.hash = '' AND EXCLUDED.value >= known.value THEN EXCLUDED.value - known.value
         ELSE EXCLUDED.value END
     WHERE known.value <> EXCLUDED.value OR known.hash <> EXCLUDED.hash
+"""
+
+
+# One row per process. It only grows, so two workers can write it at once. ``unreported`` counts for a pod
+# that is gone, and is 0 again when the same process has reported.
+_NOTE = """
+    INSERT INTO reconciliation_lostcounts AS known
+        (environment, server, boot, since, until, uncounted, expired, adopted, unreported)
+    SELECT environment, name, boot, least(mode_since, last_seen_at), last_seen_at,
+           coalesce((alone->>'uncounted')::bigint, 0), coalesce((alone->>'expired')::bigint, 0),
+           coalesce((alone->>'adopted')::bigint, 0),
+           CASE WHEN last_seen_at < %(silent)s OR state = 'gone'
+                THEN coalesce((alone->>'unreported')::bigint, 0) ELSE 0 END
+    FROM fleet_server
+    WHERE alone <> '{}'::jsonb
+      AND (alone ?| array['uncounted', 'expired', 'adopted']
+           OR (alone ? 'unreported' AND (last_seen_at < %(silent)s OR state = 'gone')))
+    ON CONFLICT (environment, server, boot) DO UPDATE
+    SET until = CASE WHEN EXCLUDED.uncounted > known.uncounted OR EXCLUDED.expired > known.expired
+                       OR EXCLUDED.adopted > known.adopted THEN EXCLUDED.until ELSE known.until END,
+        uncounted = greatest(known.uncounted, EXCLUDED.uncounted),
+        expired = greatest(known.expired, EXCLUDED.expired),
+        adopted = greatest(known.adopted, EXCLUDED.adopted),
+        unreported = EXCLUDED.unreported
+    WHERE EXCLUDED.uncounted > known.uncounted OR EXCLUDED.expired > known.expired
+       OR EXCLUDED.adopted > known.adopted OR EXCLUDED.unreported <> known.unreported
 """
 
 
@@ -111,6 +139,15 @@ def copy(now: datetime | None = None, *, run_s: float = RUN_S) -> int:
 def note_problem(problem: str) -> None:
     """Note for the page why nothing is copied now."""
     Copying.objects.update_or_create(pk=1, defaults={"problem": problem[:500]})
+
+
+def note_losses(now: datetime) -> int:
+    """Keep what the rows of pods say, because rows change and go; returns the number of changed rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(_NOTE, {"silent": now - _SILENT})
+        noted = int(cursor.rowcount)
+        cursor.execute("DELETE FROM reconciliation_lostcounts WHERE until < %s", [now - KEPT])
+    return noted
 
 
 def forget(now: datetime | None = None) -> int:
@@ -198,7 +235,8 @@ def _pages(client: redis.Redis, key: str) -> Iterator[tuple[str, dict[str, str]]
 
 class _Row(NamedTuple):
     domain: str
-    identity: str
+    #: The ``@id`` of the hash in Redis.
+    hash: str
     field: str
     #: The field of the sum.
     counter: str
@@ -266,11 +304,7 @@ def _document(row: _Row, named: Named) -> Counted:
     length_s = part.length_s if part is not None else 0
     capacity, shorter = capacity_of(named.limit, length_s)
     return {
-        "domain": row.domain,
-        "hash": row.identity,
-        "field": row.field,
-        "counter": row.counter,
-        "value": row.value,
+        **row._asdict(),
         "start": part.start_s if part is not None and length_s else None,
         "length_s": length_s,
         "shadow": part is not None and part.shadow,

@@ -116,25 +116,25 @@ def reconciled(environment: str, since: datetime, until: datetime) -> Report:
     spans = list(_of_limits(rows, chosen).order_by("start")[:MAX_SPANS])
     lines = _lines(environment, spans)
     # Costs such as tokens have no sum with calls. An unknown limit counts calls, as nearly all do.
-    sums = rows.filter(shadow=False, measure__in=_CALLS).aggregate(without=Sum("amount"))
+    sums = rows.filter(shadow=False, measure__in=_CALLS).aggregate(without_redis=Sum("amount", default=0))
     lost = LostCounts.objects.filter(environment=environment, since__lt=until, until__gt=since)
-    losses = lost.aggregate(uncounted=Sum("uncounted"), unreported=Sum("unreported"))
+    losses = lost.aggregate(uncounted=Sum("uncounted", default=0), unreported=Sum("unreported", default=0))
     # Another pod finds the journal of a dead one when it starts, which may be long after the outage.
     later = LostCounts.objects.filter(environment=environment, until__gt=since)
-    journals = later.aggregate(expired=Sum("expired"), adopted=Sum("adopted"))
+    journals = later.aggregate(
+        expired_journals=Sum("expired", default=0), adopted_journals=Sum("adopted", default=0)
+    )
     copying = Copying.objects.filter(pk=1).first()
     return Report(
         since=since,
         until=until,
         lines=lines,
         more=max(0, number - len(lines)),
-        without_redis=sums["without"] or 0,
+        **sums,
+        **losses,
+        **journals,
         over=sum(line.over or 0 for line in lines if not line.shadow and line.measure in _CALLS),
         untimed=_untimed(environment, since),
-        uncounted=losses["uncounted"] or 0,
-        unreported=losses["unreported"] or 0,
-        expired_journals=journals["expired"] or 0,
-        adopted_journals=journals["adopted"] or 0,
         complete_until=copying.began_at if copying is not None else None,
         problem=copying.problem if copying is not None else "",
         full=copying is not None and environment in copying.full,

@@ -3,14 +3,14 @@ import structlog
 from django.utils import timezone
 
 from controlplane.celery import app
-from controlplane.reconciliation import copying, losses
+from controlplane.reconciliation import copying
 
 log = structlog.get_logger(__name__)
 
 
 @app.task(name="reconciliation.copy")
 def copy() -> None:
-    losses.note_losses(timezone.now())
+    copying.note_losses(timezone.now())
     try:
         copying.copy_if_needed()
     except redis.RedisError as error:

@@ -44,7 +44,8 @@ def totals(
     places = [kind.place(field) for field in fields]
     if any(kind.fields[place].how is not How.SUM for place in places):
         raise ValueError("Only counts can be added up.")
-    statement = _FOUND.format(known=_sum(0), values=", ".join(f"sum({_sum(place + 1)})" for place in places))
+    values = ", ".join(f"sum({of_day('sum', place + 1)})" for place in places)
+    statement = _FOUND.format(known=of_day("sum", 0), values=values)
     with connection.cursor() as cursor:
         cursor.execute(
             statement, {"environment": environment, "kind": kind.number, "start": start, "end": end}
@@ -60,7 +61,10 @@ def totals(
         ]
 
 
-def _sum(place: int) -> str:
-    """The sum of one part of a row. A row of an earlier release has no part for a later field."""
+def of_day(how: str, place: int) -> str:
+    """The ``sum`` or the ``max`` of one part of a row, over the hours of its day. Part 0 is what is known.
+
+    A row of an earlier release has no part for a later field.
+    """
     first, last = place * SPANS_1H.across + 1, (place + 1) * SPANS_1H.across
-    return f"(SELECT sum(one) FROM unnest(series_1h.v[{first}:{last}]) AS one)"  # noqa: S608 - numbers
+    return f"(SELECT {how}(one) FROM unnest(series_1h.v[{first}:{last}]) AS one)"  # noqa: S608 - numbers

@@ -1,7 +1,6 @@
 """Makes the summary of each week once, and keeps the last 13."""
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 import structlog
 from django.db import transaction
@@ -10,7 +9,7 @@ from django.utils import timezone
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Environment
 from controlplane.weekly.models import WeeklySummary
-from controlplane.weekly.sections import Opens
+from controlplane.weekly.sections import without_tenant
 from controlplane.weekly.summarize import summarize
 
 log = structlog.get_logger(__name__)
@@ -65,21 +64,10 @@ def forget(now: datetime | None = None) -> None:
 def erase_tenant(environment: str, tenant: str) -> None:
     """Take the lines about a tenant, and about alerts of it, out of every summary."""
     for summary in WeeklySummary.objects.select_for_update().filter(environment=environment):
-        sections = [
-            {**section, "lines": [line for line in section["lines"] if not is_about(line, tenant)]}
-            for section in summary.sections
-        ]
+        sections = without_tenant(summary.sections, tenant)
         if sections != summary.sections:
             summary.sections = sections
             summary.save(update_fields=["sections"])
-
-
-def is_about(line: dict[str, Any], tenant: str) -> bool:
-    if line["opens"] == Opens.ALERTS:
-        # ``runaway-tenant:acme``, ``hot-key:acme/requests``
-        subject = line["key"].partition(":")[2]
-        return bool(subject == tenant or subject.startswith(f"{tenant}/"))
-    return bool(line["opens"] == Opens.TENANT and line["key"] == tenant)
 
 
 def find_summary(environment: str, begins: date | None = None) -> WeeklySummary | None:

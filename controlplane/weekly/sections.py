@@ -1,7 +1,9 @@
 """The parts of a weekly summary. They are stored, so a field never changes its meaning."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Opens(StrEnum):
@@ -40,3 +42,35 @@ class Section:
     nothing: str
     #: Lines that are not listed.
     more: int = 0
+
+
+#: A section as it is stored.
+Stored = dict[str, Any]
+
+
+def listed(section: Stored, *, text: Callable[[str], str] = str, bold: str = "") -> str:
+    """The lines of a section as a list, for a message or Markdown; or what it says without a line."""
+    found = [
+        f"- {bold}{text(line['name'])}{bold}: {text(line['found'])}."
+        + (f" {text(line['suggestion'])}" if line["suggestion"] else "")
+        for line in section["lines"]
+    ]
+    if section["more"]:
+        found.append(f"- and {section['more']:,} more")
+    return "\n".join(found or [section["nothing"]])
+
+
+def without_tenant(sections: list[Stored], tenant: str) -> list[Stored]:
+    """The sections without the lines about a tenant, and about alerts of it."""
+    return [
+        {**section, "lines": [line for line in section["lines"] if not _is_about(line, tenant)]}
+        for section in sections
+    ]
+
+
+def _is_about(line: dict[str, Any], tenant: str) -> bool:
+    if line["opens"] == Opens.ALERTS:
+        # ``runaway-tenant:acme``, ``hot-key:acme/requests``
+        subject = line["key"].partition(":")[2]
+        return bool(subject == tenant or subject.startswith(f"{tenant}/"))
+    return bool(line["opens"] == Opens.TENANT and line["key"] == tenant)

@@ -18,8 +18,9 @@ from controlplane.alerts.delivery.receivers import NO_PAGER
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
 from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit, NotFound
-from controlplane.weekly.keep import find_summary, is_about, last_week
+from controlplane.weekly.keep import find_summary, last_week
 from controlplane.weekly.models import WeeklySummary
+from controlplane.weekly.sections import listed, without_tenant
 
 #: Lines of a section in a message. The page has all of them.
 MAX_LINES = 5
@@ -102,14 +103,7 @@ def _shortened(section: dict[str, Any]) -> dict[str, Any]:
 
 def _message(data: dict[str, Any]) -> str:
     paragraphs = [f"{data['sent_by']} sent it."] if data["sent_by"] else []
-    for section in data["sections"]:
-        lines = [
-            f"- {line['name']}: {line['found']}." + (f" {line['suggestion']}" if line["suggestion"] else "")
-            for line in section["lines"]
-        ]
-        if section["more"]:
-            lines.append(f"- and {section['more']:,} more")
-        paragraphs.append("\n".join([section["title"], *(lines or [section["nothing"]])]))
+    paragraphs += [f"{section['title']}\n{listed(section)}" for section in data["sections"]]
     if data["links"]["page"]:
         paragraphs.append(f"Page: {data['links']['page']}")
     return "\n\n".join(paragraphs)
@@ -120,10 +114,7 @@ def erase_tenant(environment: str, tenant: str) -> None:
     stored = Delivery.objects.select_for_update().filter(receiver__environment=environment, kind=WEEKLY)
     for row in stored.exclude(state=DeliveryState.SENDING):
         data = row.document["data"]
-        sections = [
-            {**section, "lines": [line for line in section["lines"] if not is_about(line, tenant)]}
-            for section in data["sections"]
-        ]
+        sections = without_tenant(data["sections"], tenant)
         if sections != data["sections"]:
             data["sections"] = sections
             data["message"] = _message(data)

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connection
 
 from controlplane.series.kinds import ABOUT_HOUR, RULE
-from controlplane.series.partitions import SPANS_1H
+from controlplane.series.totals import of_day
 
 #: Rows of one answer. Lines beyond it are counted only.
 MAX_ROWS = 20
@@ -155,7 +155,7 @@ def open_breakers(week: Week) -> tuple[list[OpenBreaker], int]:
 
 
 def quota_uses(week: Week) -> list[QuotaUse]:
-    statement = _QUOTAS.format(asked=_each("sum", 1), refused=_each("sum", 2), peak=_each("max", 1))
+    statement = _QUOTAS.format(asked=of_day("sum", 1), refused=of_day("sum", 2), peak=of_day("max", 1))
     return [
         QuotaUse(
             tier=tier,
@@ -177,12 +177,6 @@ def flapping_alerts(week: Week, *, least: int) -> tuple[list[FlappingAlert], int
         for key, times, flapped, _, seconds in rows
     ]
     return found, int(rows[0][3]) if rows else 0
-
-
-def _each(how: str, part: int) -> str:
-    """The sum or the maximum of one field over the hours of a day. Part 0 is what is known."""
-    first, last = part * SPANS_1H.across + 1, (part + 1) * SPANS_1H.across
-    return f"(SELECT {how}(one) FROM unnest(series_1h.v[{first}:{last}]) AS one)"  # noqa: S608 - numbers
 
 
 def _rows(statement: str, asked: dict[str, Any]) -> Sequence[tuple[Any, ...]]:

@@ -113,7 +113,7 @@ def test_a_pod_writes_a_bounded_number_of_events_and_hides_none_of_others(produc
     found = recent_events("production")
     assert {name for one in found for name in one.names} == {"web-1", "web-2"}
     assert 1 < len(found) <= RECENT_OF_ONE_POD + 1
-    assert found == sorted(found, key=lambda one: one.at, reverse=True)
+    assert list(found) == sorted(found, key=lambda one: one.at, reverse=True)
     # A pod that is quiet for an hour writes again.
     Event.objects.update(at="2026-01-01T00:00:00Z")
     put_server("web-1", mode="ramping", mode_cause="again")

@@ -7,7 +7,7 @@ import redis
 from django.utils import timezone
 
 from controlplane.fleet.models import Event, Server
-from controlplane.reconciliation.losses import note_losses
+from controlplane.reconciliation.copying import note_losses
 from controlplane.reconciliation.models import Copying, LostCounts
 from controlplane.reconciliation.outages import outages
 from controlplane.reconciliation.report import reconciled
