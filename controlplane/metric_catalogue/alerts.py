@@ -25,10 +25,7 @@ ALERTS = per_environment(
     Gauge,
     "Alerts that are not resolved, by level and state.",
     WEB,
-    "level",
-    "severity",
-    "state",
-    most=18,
+    {"level": 3, "severity": 2, "state": 3},
     panel=Panel(
         _ROW,
         "Alerts that fire",

@@ -63,8 +63,7 @@ CHANGE_REQUESTS = per_environment(
     Gauge,
     "Change requests that wait for approval or application.",
     WEB,
-    "state",
-    most=3,
+    {"state": 3},
 )
 CHANGE_REQUESTS_OPENED = Counter(
     "fuseboard_change_requests_opened_total", "Edits that became change requests.", by=_BOTH

@@ -6,7 +6,6 @@ from controlplane.metric_catalogue.metric import (
     Counter,
     Gauge,
     Panel,
-    per_dependency,
     per_environment,
 )
 from fuseboard.contract.load import MAX_PRIORITIES
@@ -24,9 +23,7 @@ FLEET_SERVERS = per_environment(
     Gauge,
     "Pods by state and mode, as last written.",
     WEB,
-    "state",
-    "mode",
-    most=20,
+    {"state": 5, "mode": 4},
     panel=Panel(
         _PODS,
         "Pods by mode",
@@ -35,12 +32,22 @@ FLEET_SERVERS = per_environment(
     ),
 )
 BREAKERS_HELD = per_environment(
-    "fuseboard_breakers_held", Gauge, "Breakers with an override.", WEB, "mode", most=5
+    "fuseboard_breakers_held",
+    Gauge,
+    "Breakers with an override.",
+    WEB,
+    {"mode": 5},
 )
 OVERRIDES_ENDING = per_environment(
     "fuseboard_overrides_ending", Gauge, "Overrides that end within 5 minutes.", WEB
 )
-SERVERS = per_environment("fuseboard_servers", Gauge, "Servers by state.", GATEWAY, "state", most=5)
+SERVERS = per_environment(
+    "fuseboard_servers",
+    Gauge,
+    "Servers by state.",
+    GATEWAY,
+    {"state": 5},
+)
 FROZEN = per_environment("fuseboard_fleet_frozen", Gauge, "1 while no server is called offline.", GATEWAY)
 UNKNOWN_REVISIONS = per_environment(
     "fuseboard_fleet_unknown_revisions",
@@ -53,8 +60,7 @@ PODS_BY_PRESSURE = per_environment(
     Gauge,
     "Pods that report how busy they are, by level: normal, shed, or shed_hard.",
     GATEWAY,
-    "level",
-    most=3,
+    {"level": 3},
     panel=Panel(_PODS, "Pods by pressure"),
 )
 SHED_BY_PRIORITY = per_environment(
@@ -62,8 +68,7 @@ SHED_BY_PRIORITY = per_environment(
     Gauge,
     "Requests that pods shed, by the priority of the tier. Of the 16 lowest priorities that pods report.",
     GATEWAY,
-    "priority",
-    most=MAX_PRIORITIES,
+    {"priority": MAX_PRIORITIES},
     panel=Panel(_PODS, "Shed requests by priority"),
 )
 PODS_UNREADY = per_environment(
@@ -74,8 +79,7 @@ OBSERVES = per_environment(
     Gauge,
     "1 while a part of the protection decides and counts, but refuses nothing.",
     GATEWAY,
-    "part",
-    most=6,
+    {"part": 6},
 )
 OBSERVED_REQUESTS = per_environment(
     "fuseboard_fleet_observed_requests_per_second",
@@ -90,8 +94,7 @@ LOCKS = per_environment(
     "Locks of pods by what became of them: acquired, and those of them after a wait (waited), taken by"
     " another process, lost, unavailable, unreleased, long_held.",
     GATEWAY,
-    "event",
-    most=len(LOCK_EVENTS),
+    {"event": len(LOCK_EVENTS)},
     panel=Panel(_LOCKS, "Locks that failed or were lost", only='event!~"acquired|waited"'),
 )
 LOCKS_HELD = per_environment("fuseboard_fleet_locks_held", Gauge, "Locks that pods hold.", GATEWAY)
@@ -108,19 +111,16 @@ ONCE = per_environment(
     "Requests with an Idempotency-Key, and blocks of agent.once, by what became of them: begun, replayed,"
     " running (409), mismatched (422), lost, unavailable, unsealed (no key opens the kept answer).",
     GATEWAY,
-    "event",
-    most=len(ONCE_EVENTS),
+    {"event": len(ONCE_EVENTS)},
     panel=Panel(_LOCKS, "Idempotency"),
 )
 
-BULKHEAD_SLOTS = per_dependency(
+BULKHEAD_SLOTS = per_environment(
     "fuseboard_fleet_bulkhead_slots",
     Gauge,
     "Bulkheads of all pods together: limit, active and queued calls.",
     GATEWAY,
-    "tier",
-    "kind",
-    most=9 * MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED, "tier": 3, "kind": 3},
     panel=Panel(
         _CALLS,
         "Slots in use",
@@ -129,75 +129,69 @@ BULKHEAD_SLOTS = per_dependency(
         ' / (sum by (environment, dependency) (fuseboard_fleet_bulkhead_slots{kind="limit"}) > 0)',
     ),
 )
-BULKHEAD_REFUSED = per_dependency(
+BULKHEAD_REFUSED = per_environment(
     "fuseboard_fleet_bulkhead_refused_per_second",
     Gauge,
     "Calls that bulkheads refused in the last 30 s: full, or timed_out in the queue.",
     GATEWAY,
-    "tier",
-    "reason",
-    most=6 * MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED, "tier": 3, "reason": 2},
     panel=Panel(_CALLS, "Calls that bulkheads refuse", lines=("environment", "dependency")),
 )
-RETRIES = per_dependency(
+RETRIES = per_environment(
     "fuseboard_fleet_retries_per_second",
     Gauge,
     "Retries of the last 30 s: retried, helped, no_budget, or exhausted.",
     GATEWAY,
-    "verdict",
-    most=4 * MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED, "verdict": 4},
     panel=Panel(_CALLS, "Retries", lines=("environment", "verdict")),
 )
-FALLBACKS = per_dependency(
+FALLBACKS = per_environment(
     "fuseboard_fleet_fallbacks_per_second",
     Gauge,
     "Answers of fallbacks in the last 30 s: used, or failed.",
     GATEWAY,
-    "outcome",
-    most=2 * MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED, "outcome": 2},
 )
-RETRY_CAP = per_dependency(
+RETRY_CAP = per_environment(
     "fuseboard_fleet_retry_cap",
     Gauge,
     "Retries per 1,000 s that one pod may make besides its budget.",
     GATEWAY,
-    most=200,
+    {"dependency": 200},
 )
-OBSERVED_CALLS = per_dependency(
+OBSERVED_CALLS = per_environment(
     "fuseboard_fleet_observed_calls_per_second",
     Gauge,
     "Calls of the last 30 s that parts in observe mode would have refused.",
     GATEWAY,
-    most=MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED},
 )
-CALL_SECONDS = per_dependency(
+CALL_SECONDS = per_environment(
     "fuseboard_fleet_call_seconds",
     Gauge,
     "Means over the pods: how long calls take (mean, p95), and wait for a slot (wait_p95).",
     GATEWAY,
-    "kind",
-    most=3 * MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED, "kind": 3},
     panel=Panel(_CALLS, "Time of calls, p95", lines=("environment", "dependency"), only='kind="p95"'),
 )
-ADAPTIVE_QUEUE = per_dependency(
+ADAPTIVE_QUEUE = per_environment(
     "fuseboard_fleet_adaptive_queue",
     Gauge,
     "Adaptive queues of all pods: places, and the calls that Little's law predicts in them.",
     GATEWAY,
-    "kind",
-    most=2 * MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED, "kind": 2},
 )
-BULKHEAD_RECLAIMED = per_dependency(
+BULKHEAD_RECLAIMED = per_environment(
     "fuseboard_fleet_bulkhead_reclaimed",
     Gauge,
     "Calls since the start of the pods that were never reported, and lost their slots.",
     GATEWAY,
-    most=MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED},
 )
-BULKHEAD_NESTED = per_dependency(
+BULKHEAD_NESTED = per_environment(
     "fuseboard_fleet_bulkhead_nested",
     Gauge,
     "Calls since the start of the pods that found no free slot while their own task had one.",
     GATEWAY,
-    most=MAX_PROTECTED,
+    {"dependency": MAX_PROTECTED},
 )

@@ -1,7 +1,9 @@
 """The shape of an entry of the catalogue, and what Prometheus' library makes of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from math import prod
+from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
 import prometheus_client
@@ -95,16 +97,22 @@ M = TypeVar("M", bound=Metric)
 
 
 def per_environment(
-    name: str, kind: type[M], text: str, by: str, *labels: str, most: int = 1, panel: Panel | None = None
+    name: str,
+    kind: type[M],
+    text: str,
+    by: str,
+    labels: Mapping[str, int] = MappingProxyType({}),
+    *,
+    most: int | None = None,
+    panel: Panel | None = None,
 ) -> M:
-    """A metric of one process with a series for each environment, and for the values of other labels."""
-    return kind(name, text, (by,), ("environment", *labels), most, panel)
+    """A metric of one process with a series for each environment, and for the values of other labels.
 
-
-def per_dependency(
-    name: str, kind: type[M], text: str, by: str, *labels: str, most: int, panel: Panel | None = None
-) -> M:
-    return per_environment(name, kind, text, by, "dependency", *labels, most=most, panel=panel)
+    ``labels``: how many values each has at most. ``most``: the series at most, if not all values of one label
+    come with all values of another.
+    """
+    every = prod(labels.values()) if most is None else most
+    return kind(name, text, (by,), ("environment", *labels), every, panel)
 
 
 def _labels(metric: Metric, value: float | None) -> tuple[str, ...] | None:

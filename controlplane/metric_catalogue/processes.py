@@ -141,7 +141,7 @@ WRITES_REFUSED = per_environment(
     Counter,
     "Values that Postgres refused, and that the gateway dropped; without an environment if it concerns all.",
     GATEWAY,
-    "what",
+    {"what": 1},
 )
 KEPT_BYTES = per_environment(
     "fuseboard_gateway_kept_bytes", Gauge, "What is kept of heartbeats, by its estimated memory.", GATEWAY
@@ -169,8 +169,7 @@ POD_LEVEL_CHANGES = per_environment(
     Counter,
     "Changes of what pods shed, by the new level: normal, shed, or shed_hard.",
     GATEWAY,
-    "level",
-    most=3,
+    {"level": 3},
 )
 RETRY_CAP_CHANGES = per_environment(
     "fuseboard_gateway_retry_cap_changes_total", Counter, "Changes of retry caps that the log has.", GATEWAY

@@ -7,7 +7,6 @@ from controlplane.metric_catalogue.metric import (
     Counter,
     Gauge,
     Panel,
-    per_dependency,
     per_environment,
 )
 
@@ -39,8 +38,7 @@ REFUSED = per_environment(
     Gauge,
     "Requests that pods refused, by reason: shed for pressure, others for a limit.",
     GATEWAY,
-    "reason",
-    most=20,
+    {"reason": 20},
     panel=Panel(_ROW, "Refused requests"),
 )
 DECIDED_LOCALLY = per_environment(
@@ -62,8 +60,7 @@ REDIS_FAILED = per_environment(
     Gauge,
     "Questions to Redis without an answer in time (timeout), or with an error.",
     GATEWAY,
-    "kind",
-    most=2,
+    {"kind": 2},
     panel=Panel(_ROW, "Failed questions to Redis"),
 )
 REDIS_ASKED = per_environment(
@@ -131,13 +128,12 @@ HOT_KEYS = per_environment(
     "Tenants and quotas that are so busy that pods lease parts of them.",
     WEB,
 )
-CALLS = per_dependency(
+CALLS = per_environment(
     "fuseboard_fleet_calls_per_second",
     Gauge,
     "Calls to a dependency by outcome: done (with failed and slow ones), failed, slow, refused.",
     GATEWAY,
-    "outcome",
-    most=4 * MAX_DEPENDENCIES,
+    {"dependency": MAX_DEPENDENCIES, "outcome": 4},
     panel=Panel(_BREAKERS, "Failed calls", lines=("environment", "dependency"), only='outcome="failed"'),
 )
 TENANT_REQUESTS = per_environment(
@@ -145,16 +141,14 @@ TENANT_REQUESTS = per_environment(
     Gauge,
     "Requests of the 20 tenants that are refused most, or else ask most, and of all others together.",
     WEB,
-    "tenant",
-    most=TOP + 1,
+    {"tenant": TOP + 1},
 )
 TENANT_REFUSED = per_environment(
     "fuseboard_tenant_refused_per_second",
     Gauge,
     "Refused requests of the same tenants.",
     WEB,
-    "tenant",
-    most=TOP + 1,
+    {"tenant": TOP + 1},
     panel=Panel(_QUOTAS, "Tenants that are refused"),
 )
 QUOTA_USED = per_environment(
@@ -162,10 +156,7 @@ QUOTA_USED = per_environment(
     Gauge,
     "Part of a quota or vendor limit of a calendar period that is spent, in its unit, of the 20 most spent.",
     WEB,
-    "tenant",
-    "dependency",
-    "quota",
-    "unit",
+    {"tenant": TOP, "dependency": TOP, "quota": TOP, "unit": TOP},
     most=TOP,
     panel=Panel(
         _QUOTAS, "Spent of quotas and budgets", lines=("environment", "tenant", "dependency", "quota")
@@ -177,65 +168,62 @@ QUOTAS = per_environment(
     "Quotas and vendor limits of a calendar period by state: ok, warn (80 %), over (100 %), will_be_over,"
     " unknown.",
     WEB,
-    "state",
-    most=5,
+    {"state": 5},
 )
-BREAKER_STATE = per_dependency(
+BREAKER_STATE = per_environment(
     "fuseboard_breaker_state",
     Gauge,
     "0 closed, 1 open, 2 half-open, 3 forced open by an override; other overrides count as closed.",
     WEB,
-    most=MAX_DEPENDENCIES,
+    {"dependency": MAX_DEPENDENCIES},
     panel=Panel(_BREAKERS, "Breakers that are open (1), half-open (2) or forced open (3)", above_zero=True),
 )
-BREAKER_OPEN_RATIO = per_dependency(
+BREAKER_OPEN_RATIO = per_environment(
     "fuseboard_breaker_open_1h_ratio",
     Gauge,
     "Part of the last hour in which the breaker was open.",
     WEB,
-    most=MAX_DEPENDENCIES,
+    {"dependency": MAX_DEPENDENCIES},
     panel=Panel(_BREAKERS, "Part of the last hour open", above_zero=True),
 )
-BREAKER_TRANSITIONS = per_dependency(
+BREAKER_TRANSITIONS = per_environment(
     "fuseboard_breaker_transitions_total",
     Counter,
     "Changes of breakers by the new state.",
     WORKER,
-    "to",
-    most=3 * MAX_DEPENDENCIES,
+    {"dependency": MAX_DEPENDENCIES, "to": 3},
     panel=Panel(_BREAKERS, "Changes of breakers", above_zero=True),
 )
-BACKLOG_JOBS = per_dependency(
+BACKLOG_JOBS = per_environment(
     "fuseboard_backlog_jobs",
     Gauge,
     "Jobs of the 16 fullest backlogs by state: ready, delayed, leased, dead.",
     WEB,
-    "state",
-    most=4 * MAX_BACKLOGS,
+    {"dependency": MAX_BACKLOGS, "state": 4},
     panel=Panel(_BACKLOGS, "Jobs in backlogs", above_zero=True),
 )
-BACKLOG_USED = per_dependency(
+BACKLOG_USED = per_environment(
     "fuseboard_backlog_used_ratio",
     Gauge,
     "Part of the bound of a backlog that is used, in jobs or bytes; at 1, jobs are refused.",
     WEB,
-    most=MAX_BACKLOGS,
+    {"dependency": MAX_BACKLOGS},
     panel=Panel(_BACKLOGS, "Used of backlogs"),
 )
-BACKLOG_WAIT = per_dependency(
+BACKLOG_WAIT = per_environment(
     "fuseboard_backlog_wait_seconds",
     Gauge,
     "How long the job that comes next has waited.",
     WEB,
-    most=MAX_BACKLOGS,
+    {"dependency": MAX_BACKLOGS},
     panel=Panel(_BACKLOGS, "Wait in backlogs"),
 )
-BACKLOG_UNTAKEN = per_dependency(
+BACKLOG_UNTAKEN = per_environment(
     "fuseboard_backlog_untaken_seconds",
     Gauge,
     "For how long a job could be sent while no worker has a job or asks.",
     WEB,
-    most=MAX_BACKLOGS,
+    {"dependency": MAX_BACKLOGS},
 )
 CONFIG_LAG = per_environment(
     "fuseboard_config_lag_seconds",
@@ -252,8 +240,7 @@ AGENT_VERSIONS = per_environment(
     Gauge,
     "Pods by version of the agent; beyond 20 versions, other.",
     WEB,
-    "version",
-    most=MAX_VERSIONS + 1,
+    {"version": MAX_VERSIONS + 1},
 )
 TOKEN_EXPIRY = per_environment(
     "fuseboard_token_expiry_timestamp_seconds",
@@ -261,8 +248,7 @@ TOKEN_EXPIRY = per_environment(
     "When the next valid token of an environment expires: api or agent. Tokens for all environments have"
     " an empty environment.",
     WEB,
-    "kind",
-    most=3,
+    {"kind": 3},
 )
 CERTIFICATE_EXPIRY = Gauge(
     "fuseboard_certificate_expiry_timestamp_seconds", "When FUSEBOARD_TLS_CERT_FILE expires.", by=(WEB,)
