@@ -60,14 +60,9 @@ class Changed:
     unreadable: int = 0
 
     def as_audit(self) -> dict[str, int]:
+        unusual = {"unknown": self.unknown, "full": self.full, "unreadable": self.unreadable}
         document = {"jobs": self.number, "left": self.left}
-        if self.unknown:
-            document["unknown"] = True
-        if self.full:
-            document["full"] = True
-        if self.unreadable:
-            document["unreadable"] = self.unreadable
-        return document
+        return document | {name: value for name, value in unusual.items() if value}
 
 
 def read_dead(environment: str, dependency: str) -> DeadJobs:

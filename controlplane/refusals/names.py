@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from controlplane.fleet.models import Event, Server
 from controlplane.policies.fields import limits_in
@@ -83,21 +84,14 @@ def find_tenant(found: GenuineToken, asked: str) -> Named:
 def find_pod(found: GenuineToken) -> str:
     """The pod of a token; empty for a pod that left more than 30 days ago."""
     current = Server.objects.filter(environment=found.environment).values_list("name", flat=True)
-    for name in current.iterator(chunk_size=10_000):
-        if found.token.is_server(found.key, name):
-            return name
     earlier = Event.objects.filter(environment=found.environment).values_list("server", flat=True).distinct()
-    for name in earlier[:_MAX_PODS].iterator(chunk_size=10_000):
-        if found.token.is_server(found.key, name):
-            return name
-    return ""
+    names = chain(current.iterator(chunk_size=10_000), earlier[:_MAX_PODS].iterator(chunk_size=10_000))
+    return next((name for name in names if found.token.is_server(found.key, name)), "")
 
 
 def find_rule(found: GenuineToken, states: States, tenant: str) -> Rule | None:
-    for rule in _candidates(found.environment, states, tenant):
-        if found.token.is_rule(found.key, rule.dependency, rule.name):
-            return rule
-    return None
+    rules = _candidates(found.environment, states, tenant)
+    return next((rule for rule in rules if found.token.is_rule(found.key, rule.dependency, rule.name)), None)
 
 
 def _candidates(environment: str, states: States, tenant: str) -> Iterator[Rule]:

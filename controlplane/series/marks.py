@@ -1,7 +1,11 @@
 """Events of a range to be marked on charts: transitions, overrides, edits, and events of pods."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
@@ -59,15 +63,13 @@ def _transitions(environment: str, kind: Kind, name: str, start: datetime, end: 
     rows = Transition.objects.filter(
         dependency__environment=environment, dependency__name=name, at__gte=start, at__lt=end
     )
-    marks = [
-        Mark(
-            at=row.at.timestamp(),
-            kind="override" if row.actor else "transition",
-            text=f"{row.to_state.replace('_', '-')}: {row.cause}" + (f", {row.actor}" if row.actor else ""),
-        )
-        for row in rows.order_by("-at")[:MAX_MARKS]
-    ]
-    return marks, rows.count() if len(marks) == MAX_MARKS else len(marks)
+
+    def mark(row: Transition) -> Mark:
+        by = f", {row.actor}" if row.actor else ""
+        text = f"{row.to_state.replace('_', '-')}: {row.cause}{by}"
+        return Mark(at=row.at.timestamp(), kind="override" if row.actor else "transition", text=text)
+
+    return _newest(rows, mark)
 
 
 def _changes(environment: str, kind: Kind, name: str, start: datetime, end: datetime) -> _Found:
@@ -78,16 +80,13 @@ def _changes(environment: str, kind: Kind, name: str, start: datetime, end: date
         rows = rows.filter(target_kind__startswith="tenant", target_name=name)
     elif kind is POD:
         return [], 0
-    marks = [
-        Mark(
-            at=row.at.timestamp(),
-            kind="override" if row.action.startswith("breaker.") else "change",
-            text=f"revision {row.revision}: {row.actor}, {row.target_kind} {row.target_name}",
-            revision=row.revision,
-        )
-        for row in rows.order_by("-at", "-id")[:MAX_MARKS]
-    ]
-    return marks, rows.count() if len(marks) == MAX_MARKS else len(marks)
+
+    def mark(row: Entry) -> Mark:
+        kind = "override" if row.action.startswith("breaker.") else "change"
+        text = f"revision {row.revision}: {row.actor}, {row.target_kind} {row.target_name}"
+        return Mark(at=row.at.timestamp(), kind=kind, text=text, revision=row.revision)
+
+    return _newest(rows, mark)
 
 
 def _pod_events(environment: str, kind: Kind, name: str, start: datetime, end: datetime) -> _Found:
@@ -98,13 +97,15 @@ def _pod_events(environment: str, kind: Kind, name: str, start: datetime, end: d
         rows = rows.filter(kind=EventKind.MODE)
     else:
         return [], 0
-    marks = [
-        Mark(
-            at=row.at.timestamp(),
-            kind="pod",
-            text=f"{row.server}: {EventKind(row.kind).label.lower()}"
-            + (f", {row.detail}" if row.detail else ""),
-        )
-        for row in rows.order_by("-at", "-id")[:MAX_MARKS]
-    ]
+
+    def mark(row: Event) -> Mark:
+        text = f"{row.server}: {EventKind(row.kind).label.lower()}"
+        return Mark(at=row.at.timestamp(), kind="pod", text=f"{text}, {row.detail}" if row.detail else text)
+
+    return _newest(rows, mark)
+
+
+def _newest(rows: QuerySet[Any], mark: Callable[[Any], Mark]) -> _Found:
+    """The marks of the newest rows, and how many rows there are."""
+    marks = [mark(row) for row in rows.order_by("-at", "-id")[:MAX_MARKS]]
     return marks, rows.count() if len(marks) == MAX_MARKS else len(marks)
