@@ -49,7 +49,7 @@ def test_an_admin_adds_tests_and_removes_a_receiver(log_in: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("name", "My Pager", "small letters"),
+        ("name", "My Pager", "Use 1 to 64 letters, digits"),
         ("url", "ftp://hooks.example.com", "begins with https://"),
         ("url", "https://user:secret@hooks.example.com", "Leave out user"),
         ("url", "https://hooks.example.com:0/", "another port"),

@@ -50,7 +50,7 @@ def test_an_admin_adds_changes_and_removes_a_route(log_in: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("name", "My Route", "small letters"),
+        ("name", "My Route", "Use 1 to 64 letters, digits"),
         ("zone", "Mars", "name of a time zone"),
         ("days", [""], "Choose days from"),
         ("days", ["12"], "Choose days from"),

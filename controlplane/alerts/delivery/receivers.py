@@ -25,7 +25,6 @@ from controlplane.audit.actor import Actor
 from controlplane.errors import InvalidEdit, NameTaken, NotFound
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems, check_reason, is_printable
-from fuseboard.contract.words import is_slug
 
 #: Receivers of one environment. Each message goes to all of them.
 MAX_RECEIVERS = 50
@@ -54,8 +53,7 @@ def add_receiver(
     """The new receiver and its secret, which only webhooks have. Raises ``InvalidEdit`` or ``NameTaken``."""
     problems = Problems()
     problems.reason(reason)
-    if not is_slug(name):
-        problems.add("name", "Use 1 to 64 small letters, digits, and dashes.")
+    problems.slug("name", name)
     if (wrong := _wrong_url(url)) is not None:
         problems.add("url", wrong)
     if least_level not in LEVELS:

@@ -28,7 +28,6 @@ from controlplane.errors import NotFound
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems
-from fuseboard.contract.words import is_slug
 
 MAX_ROUTES = 50
 MAX_RECEIVERS = 20
@@ -219,8 +218,7 @@ def escalations_of(route: Route) -> str:
 
 
 def _check(name: str, values: RouteValues, problems: Problems) -> None:
-    if not is_slug(name):
-        problems.add("name", "Use 1 to 64 small letters, digits, and dashes.")
+    problems.slug("name", name)
     problems.text("owner", values.owner, 200)
     if values.least_level not in (1, 2, 3):
         problems.add("least_level", "Choose a level from 1 to 3.")
