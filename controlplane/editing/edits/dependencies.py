@@ -48,7 +48,7 @@ def create_dependency(
 ) -> int:
     """Register a dependency. ``breaker`` and the times replace values of the preset of its kind."""
     typed = {"kind": kind} | {name: value for name, value in fields.items() if value is not None}
-    edit = EntityEdit(environment=environment, kind="dependency", name=dependency, typed=typed, creates=True)
+    edit = EntityEdit(environment, "dependency", dependency, typed=typed, creates=True)
     missing = {"runbook": NotFound("runbook", fields.get("runbook") or "")}
     return save_call(edit, reason=reason, actor=actor, action="dependency.created", refers=missing)
 
@@ -66,9 +66,7 @@ def set_breaker_policy(
     """Change the given values of the breaker's policy. The others stay."""
     given = {column: value for column, value in times.items() if value is not None}
     typed = {"breaker": dict(breaker)} | given if breaker else given
-    edit = EntityEdit(
-        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
-    )
+    edit = EntityEdit(environment, "dependency", dependency, typed=typed, version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="breaker_policy.set")
 
 
@@ -94,9 +92,7 @@ def set_protection(
     problems.settle()
     if (waits := RETRY_WAITS_MS.get(preset.get("retry", ""))) is not None:
         typed["wait_ms"] = waits
-    edit = EntityEdit(
-        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
-    )
+    edit = EntityEdit(environment, "dependency", dependency, typed=typed, version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="protection.set")
 
 
@@ -112,8 +108,6 @@ def describe_dependency(
     """Change the texts about a dependency."""
     runbook = texts["runbook"] or ""
     typed = {**texts, "runbook": runbook}
-    edit = EntityEdit(
-        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
-    )
+    edit = EntityEdit(environment, "dependency", dependency, typed=typed, version=expected_version)
     missing = {"runbook": NotFound("runbook", runbook)}
     return save_call(edit, reason=reason, actor=actor, action="dependency.described", refers=missing)

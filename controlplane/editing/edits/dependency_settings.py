@@ -78,6 +78,4 @@ def _edit(environment: str, dependency: str, settings: DependencySettings, versi
     typed = {name: getattr(settings, name) for name in _PLAIN} | {PROTECTION: settings.protection}
     if settings.breaker:
         typed["breaker"] = dict(settings.breaker)
-    return EntityEdit(
-        environment=environment, kind="dependency", name=dependency, typed=typed, version=version
-    )
+    return EntityEdit(environment, "dependency", dependency, typed=typed, version=version)

@@ -8,7 +8,7 @@ A call of the API names the version of the row that it has read. It conflicts wi
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from dataclasses import field as with_default
 from dataclasses import replace as replace_fields
 from datetime import datetime
@@ -40,12 +40,13 @@ _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 NEWEST = -1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EntityEdit:
     environment: str
     #: tier, tenant, dependency or environment.
     kind: str
     name: str
+    _: KW_ONLY
     #: The typed fields, in the form of a plan: ``{"priority": 20, "quotas": {"requests": {"limit": 9}}}``.
     typed: Mapping[str, Any] = with_default(default_factory=dict)
     #: Names of limits to remove.
@@ -261,7 +262,7 @@ def remove_entity(
     ``version``. The audit shows the fields that are ``kept`` in the row of a removed tenant.
     """
     check_reason(reason)
-    edit = EntityEdit(environment=environment, kind=kind, name=name, version=version)
+    edit = EntityEdit(environment, kind, name, version=version)
     with revise(environment=environment, actor=actor, reason=reason) as revision:
         state = read_state(environment, tenants={name} if kind == "tenant" else ())
         present = state.get((kind, name))

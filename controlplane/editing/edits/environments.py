@@ -71,17 +71,13 @@ def set_tuning(*, environment: str, tuning: Mapping[str, int], reason: str, acto
     check_reason(reason)
     if wrong := tuning_errors(tuning, "There is no such setting."):
         raise InvalidEdit({field: [message] for field, message in wrong.items()})
-    edit = EntityEdit(
-        environment=environment, kind="environment", name=environment, typed={"tuning": dict(tuning)}
-    )
+    edit = EntityEdit(environment, "environment", environment, typed={"tuning": dict(tuning)})
     return save_call(edit, reason=reason, actor=actor, action="tuning.set", audited=_tuning)
 
 
 def set_default_tier(*, environment: str, tier: str, reason: str, actor: Actor) -> int:
     """Choose the tier of unregistered tenants."""
-    edit = EntityEdit(
-        environment=environment, kind="environment", name=environment, typed={"default_tier": tier}
-    )
+    edit = EntityEdit(environment, "environment", environment, typed={"default_tier": tier})
     missing = {"default_tier": InvalidEdit({"tier": [f"There is no tier {tier!r}."]})}
     return save_call(
         edit,
@@ -104,7 +100,7 @@ def create_tier(
     wait_ms: int = 0,
 ) -> int:
     typed = {"title": title, "priority": priority, "wait_ms": wait_ms}
-    edit = EntityEdit(environment=environment, kind="tier", name=tier, typed=typed, creates=True)
+    edit = EntityEdit(environment, "tier", tier, typed=typed, creates=True)
     return save_call(edit, reason=reason, actor=actor, action="tier.created")
 
 

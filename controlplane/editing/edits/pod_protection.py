@@ -112,6 +112,4 @@ def _edit(
         until = _until(observe_for_s, timezone.now())
         protection = {**protection, "observe": {**protection.get("observe", {}), **until}}
     typed = {PROTECTION: protection}
-    return EntityEdit(
-        environment=environment, kind="environment", name=environment, typed=typed, version=revision
-    )
+    return EntityEdit(environment, "environment", environment, typed=typed, version=revision)

@@ -36,9 +36,7 @@ def set_tenant_quota(
         raise InvalidEdit({"expires_at": ["Give the time zone."]})
     ends = {"expires_at": "" if expires_at is None else expires_at.isoformat()}
     typed = {"quotas": {quota: _given(quota, options, reason) | ends}}
-    edit = EntityEdit(
-        environment=environment, kind="tenant", name=tenant, typed=typed, version=expected_version
-    )
+    edit = EntityEdit(environment, "tenant", tenant, typed=typed, version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="tenant_quota.set")
 
 
@@ -46,9 +44,7 @@ def remove_tenant_quota(
     *, environment: str, tenant: str, quota: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
     """Remove a tenant's own quota. The tier's quota with this name applies again."""
-    edit = EntityEdit(
-        environment=environment, kind="tenant", name=tenant, removed=(quota,), version=expected_version
-    )
+    edit = EntityEdit(environment, "tenant", tenant, removed=(quota,), version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="tenant_quota.removed")
 
 
@@ -64,16 +60,14 @@ def set_tier_quota(
 ) -> int:
     """Set a quota for every tenant of the tier that does not override it. This is one write."""
     typed = {"quotas": {quota: _given(quota, options, reason)}}
-    edit = EntityEdit(environment=environment, kind="tier", name=tier, typed=typed, version=expected_version)
+    edit = EntityEdit(environment, "tier", tier, typed=typed, version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="tier_quota.set")
 
 
 def remove_tier_quota(
     *, environment: str, tier: str, quota: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    edit = EntityEdit(
-        environment=environment, kind="tier", name=tier, removed=(quota,), version=expected_version
-    )
+    edit = EntityEdit(environment, "tier", tier, removed=(quota,), version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="tier_quota.removed")
 
 
@@ -89,22 +83,14 @@ def set_vendor_limit(
 ) -> int:
     """Set a limit of the vendor for the whole fleet. By default it is a strict, reserved one."""
     typed = {"vendor_limits": {name: _given(name, options, reason)}}
-    edit = EntityEdit(
-        environment=environment, kind="dependency", name=dependency, typed=typed, version=expected_version
-    )
+    edit = EntityEdit(environment, "dependency", dependency, typed=typed, version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="vendor_limit.set")
 
 
 def remove_vendor_limit(
     *, environment: str, dependency: str, name: str, expected_version: int | None, reason: str, actor: Actor
 ) -> int:
-    edit = EntityEdit(
-        environment=environment,
-        kind="dependency",
-        name=dependency,
-        removed=(name,),
-        version=expected_version,
-    )
+    edit = EntityEdit(environment, "dependency", dependency, removed=(name,), version=expected_version)
     return save_call(edit, reason=reason, actor=actor, action="vendor_limit.removed")
 
 
@@ -120,12 +106,12 @@ def set_subject_limit(
     each pod applies its local share while Redis is down.
     """
     typed = {"subject_limits": {name: _given(name, options, reason)}}
-    edit = EntityEdit(environment=environment, kind="environment", name=environment, typed=typed)
+    edit = EntityEdit(environment, "environment", environment, typed=typed)
     return save_call(edit, reason=reason, actor=actor, action="subject_limit.set", audited=_callers)
 
 
 def remove_subject_limit(*, environment: str, name: str, reason: str, actor: Actor) -> int:
-    edit = EntityEdit(environment=environment, kind="environment", name=environment, removed=(name,))
+    edit = EntityEdit(environment, "environment", environment, removed=(name,))
     return save_call(edit, reason=reason, actor=actor, action="subject_limit.removed", audited=_callers)
 
 

@@ -17,7 +17,7 @@ def create_tenant(
 ) -> int:
     """Register a tenant. One that was removed returns with a higher version than before."""
     typed = {"tier": tier, "title": title, "suspended": False, "parent": parent}
-    edit = EntityEdit(environment=environment, kind="tenant", name=tenant, typed=typed, creates=True)
+    edit = EntityEdit(environment, "tenant", tenant, typed=typed, creates=True)
     missing = {"tier": NotFound("tier", tier)}
     return save_call(edit, reason=reason, actor=actor, action="tenant.created", refers=missing)
 
@@ -72,4 +72,4 @@ def remove_tenant(
 
 
 def _edit(environment: str, tenant: str, version: int | None, **typed: Any) -> EntityEdit:
-    return EntityEdit(environment=environment, kind="tenant", name=tenant, typed=typed, version=version)
+    return EntityEdit(environment, "tenant", tenant, typed=typed, version=version)
