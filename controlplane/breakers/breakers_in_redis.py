@@ -12,15 +12,13 @@ from fuseboard.contract.breaker_state import StoredBreaker, parse_breaker
 APPLY_OVERRIDE = Script(Path(__file__).parent / "lua" / "apply_override.lua")
 
 
-def stored_breakers(
-    environment: str, dependencies: Iterable[str], *, deadline_s: float = PROMPT_S
-) -> dict[str, StoredBreaker | None] | None:
+def stored_breakers(environment: str, dependencies: Iterable[str]) -> dict[str, StoredBreaker | None] | None:
     """Return dependency -> its breaker in Redis, or ``None`` when Redis does not answer."""
     names = list(dependencies)
     if not names:
         return {}
     try:
-        with limits(deadline_s=deadline_s).pipeline(transaction=False) as pipeline:
+        with limits(deadline_s=PROMPT_S).pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.get(keys.breaker(environment, name))
             texts = pipeline.execute(raise_on_error=False)

@@ -111,7 +111,8 @@ def changed_followers(found: Difference, template: str) -> Followers:
     limits = subject_limits = 0
     for change in found.changes:
         prefix = PREFIX.get(change.kind)
-        before, after = (limits_in(prefix, fields or {}) if prefix else {} for fields in _both(change))
+        states = (change.before or {}, change.after or {})
+        before, after = (limits_in(prefix, fields) if prefix else {} for fields in states)
         for limit, columns in after.items():
             if columns.get("template") == template and columns != before.get(limit):
                 owners[change.kind].add(change.name)
@@ -132,10 +133,6 @@ def _fitted(environment: str, wanted: Wanted, state: State) -> Wanted:
     except PlanErrors as errors:
         said = [f"{error.where} would become invalid: {error.message}" for error in errors.found[:5]]
         raise InvalidEdit({"instead": said}) from errors
-
-
-def _both(change: Changed) -> tuple[Fields | None, Fields | None]:
-    return change.before, change.after
 
 
 def _given(template: str, title: str | None, values: LimitValues, reason: str) -> Fields:

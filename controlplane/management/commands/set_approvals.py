@@ -7,7 +7,7 @@ from controlplane.approvals.rules import put_needed, recount
 from controlplane.audit.actor import COMMAND_LINE
 from controlplane.management.edit_command import EditCommand
 from controlplane.policies.document import environment_of
-from controlplane.validation import Problems
+from controlplane.validation import check_reason
 
 
 class Command(EditCommand):
@@ -22,9 +22,7 @@ class Command(EditCommand):
         parser.add_argument("--reason", required=True, help="why; recorded in the audit log")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        problems = Problems()
-        problems.reason(options["reason"])
-        problems.settle()
+        check_reason(options["reason"])
         put_needed(
             environment=environment_of(options["environment"]).slug,
             needed=options["needed"],
