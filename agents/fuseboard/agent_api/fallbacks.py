@@ -100,25 +100,26 @@ class _Chain:
 
     def _used(self, step: Step, found: Any, first: Exception) -> Answer[Any] | None:
         """The answer, counted and logged; ``None`` if it is too old."""
-        reason = _reason(first)
+        reason, age_s = _reason(first), 0.0
         if isinstance(step, Cached):
-            answer = _from_cache(step, found, reason)
-        else:
-            degraded = isinstance(step, Default)
-            answer = Answer(
-                value=found, source=step.name, is_fallback=True, is_degraded=degraded, reason=reason
-            )
-        if answer is None:
-            first.add_note(f"fuseboard: fallback {step.name!r} has no answer that is young enough")
-            return None
+            if found is None or found[1] > step.max_age_s:
+                first.add_note(f"fuseboard: fallback {step.name!r} has no answer that is young enough")
+                return None
+            found, age_s = found
         with self._retries().lock:
             totals = self._totals()
             totals.fallbacks += 1
-            totals.cached += answer.is_cached
-        logger.warning(
-            "fallback.used dependency=%s source=%s reason=%s", self._dependency, answer.source, reason
+            totals.cached += isinstance(step, Cached)
+        logger.warning("fallback.used dependency=%s source=%s reason=%s", self._dependency, step.name, reason)
+        return Answer(
+            value=found,
+            source=step.name,
+            is_fallback=True,
+            is_cached=isinstance(step, Cached),
+            is_degraded=not isinstance(step, Alternative),
+            reason=reason,
+            age_s=age_s,
         )
-        return answer
 
     def _failed(self, first: Exception) -> None:
         with self._retries().lock:
@@ -197,23 +198,6 @@ def _ask(step: Step) -> Any:
 
 def _note(first: Exception, step: Step, error: Exception) -> None:
     first.add_note(f"fuseboard: fallback {step.name!r} failed: {type(error).__name__}: {error}")
-
-
-def _from_cache(step: Cached, found: Any, reason: str) -> Answer[Any] | None:
-    if found is None:
-        return None
-    value, age_s = found
-    if age_s > step.max_age_s:
-        return None
-    return Answer(
-        value=value,
-        source=step.name,
-        is_fallback=True,
-        is_cached=True,
-        is_degraded=True,
-        reason=reason,
-        age_s=age_s,
-    )
 
 
 def _takes_more(step: Step) -> bool:
