@@ -209,10 +209,10 @@ class AsyncKept(_AnyKept):
 
 
 class Kept(_AnyKept):
-    """A kept body for threads."""
+    """A kept body for threads. ``parts`` are those of ``stream``, if it is not read by itself."""
 
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream, iter(stream))
+    def __init__(self, stream: Any, parts: Iterator[bytes] | None = None) -> None:
+        super().__init__(stream, iter(stream) if parts is None else parts)
 
     async def _next(self) -> bytes | None:
         return next(self._rest, None)

@@ -37,7 +37,7 @@ from fuseboard.integrations.guarded_request import (
     RequestRefused,
     headers_bound_s,
 )
-from fuseboard.integrations.http_bodies import MAX_BYTES, MIN_S, Body
+from fuseboard.integrations.http_bodies import MIN_S, Body, Kept
 
 #: The session reads bodies in such parts.
 PART_BYTES = 10_240
@@ -98,7 +98,7 @@ class GuardedAdapter(BlockingSender, BaseAdapter):
         return answer.streamed
 
     async def _code(self, answer: "_Begun") -> str:
-        answer.fill()
+        await answer.fill()
         if not answer.whole:
             return code_in_part(answer.begun)
         try:
@@ -113,7 +113,7 @@ class GuardedAdapter(BlockingSender, BaseAdapter):
 
     async def _replaced(self, one: GuardedRequest, answer: "_Begun") -> bool:
         try:
-            answer.fill()
+            await answer.fill()
         except BaseException:
             one.dropped()
             raise
@@ -139,39 +139,22 @@ def _body(request: requests.PreparedRequest) -> object:
     return request.body
 
 
-class _Begun:
+class _Begun(Kept):
     """An answer, and the body that the session would read next. Its beginning is enough to decide.
 
     ``streamed``: the caller reads the body, and nothing here does.
     """
 
     def __init__(self, response: requests.Response, *, streamed: bool) -> None:
+        super().__init__(response, iter(()) if streamed else response.iter_content(PART_BYTES))
         self.response = response
         self.streamed = streamed
-        self._parts = iter(()) if streamed else response.iter_content(PART_BYTES)
-        self.begun = b""
-        self.whole = False
-        self.error: Exception | None = None
-
-    def fill(self) -> None:
-        """Read at most ``MAX_BYTES`` and a part."""
-        try:
-            while not self.whole and self.error is None and len(self.begun) < MAX_BYTES:
-                part = next(self._parts, None)
-                self.whole = part is None
-                self.begun += part or b""
-        except Exception as error:
-            self.response.close()
-            self.error = error
-        except BaseException:
-            self.response.close()
-            raise
 
     def rest(self) -> bytes:
         """All of it. Raises what the session would raise if it broke off."""
         if self.error is not None:
             raise self.error
-        return b"".join(chain((self.begun,), self._parts))
+        return b"".join(chain((self.begun,), self._rest))
 
 
 def _watch(response: requests.Response, body: Body) -> None:
