@@ -99,22 +99,23 @@ async def _read(
     )
 
 
-def _live_servers(settings: AgentSettings) -> int:
+def _read_disk(settings: AgentSettings) -> tuple[CheckedConfig | None, int]:
+    """The copy on disk, and the live pods that it counts. Raises ``DiskError`` or ``ConfigError``."""
     if settings.state_dir is None:
-        return 0
+        return None, 0
     disk = Disk(settings.state_dir, environment=settings.environment, service=settings.service)
+    return disk.read() or (None, 0)
+
+
+def _live_servers(settings: AgentSettings) -> int:
     try:
-        found = disk.read()
+        return _read_disk(settings)[1]
     except (DiskError, ConfigError):
         return 0
-    return found[1] if found is not None else 0
 
 
 def _on_disk(settings: AgentSettings) -> CheckedConfig | None:
-    if settings.state_dir is None:
-        return None
     try:
-        found = Disk(settings.state_dir, environment=settings.environment, service=settings.service).read()
+        return _read_disk(settings)[0]
     except (DiskError, ConfigError) as error:
         raise Misconfigured(f"no configuration: the copy on disk is unusable: {error}") from error
-    return found[0] if found is not None else None
