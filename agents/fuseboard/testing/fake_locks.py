@@ -1,9 +1,9 @@
 """Locks of a fake agent: in memory, for ``with`` and for ``async with``."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fuseboard.agent_api.decorators import Blocks
 from fuseboard.errors import LockLost, LockTaken
@@ -13,7 +13,20 @@ from fuseboard.primitives.several_locks import SeveralLocks
 from fuseboard.testing.time import ManualClock
 
 
-class FakeLock:
+class FakeBlock(AbstractContextManager[Any]):
+    """A block for ``with`` and for ``async with``: the fake waits for nothing."""
+
+    async def __aenter__(self) -> Self:
+        self.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+class FakeLock(FakeBlock):
     """A lock like ``fuseboard.primitives.lock.Lock``."""
 
     def __init__(self, locks: "FakeLocks", name: str, ttl_s: float, wait_s: float) -> None:
@@ -48,16 +61,8 @@ class FakeLock:
         if lost and error is None:
             raise LockLost(self.name, "the test ended it")
 
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
-
-
-class FakeSeveralLocks(SeveralLocks[FakeLock]):
+class FakeSeveralLocks(SeveralLocks[FakeLock], FakeBlock):
     """Several locks for ``with`` and for ``async with``."""
 
     def __enter__(self) -> Self:
@@ -73,14 +78,6 @@ class FakeSeveralLocks(SeveralLocks[FakeLock]):
     ) -> None:
         self.locks = {}
         self._stack.__exit__(kind, error, trace)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
 
 
 class FakeLocks(LockDecorator):

@@ -6,10 +6,11 @@ from typing import Any, Self
 from fuseboard.errors import AlreadyDone, ClaimLost, InProgress
 from fuseboard.primitives.api import KEEP_S, LEASE_S
 from fuseboard.primitives.once import EventId, check_once, decoded_result, encoded_result
+from fuseboard.testing.fake_locks import FakeBlock
 from fuseboard.testing.time import ManualClock
 
 
-class FakeOnce:
+class FakeOnce(FakeBlock):
     """A claim like ``fuseboard.primitives.once.Once``."""
 
     def __init__(
@@ -58,14 +59,6 @@ class FakeOnce:
         elif not isinstance(error, Exception):
             # Cancelled: it can be worked on again when its lease ends.
             self._events.claimed[known] = fence, self._events.clock() + self._lease_s
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
 
 
 class FakeEvents:
