@@ -22,6 +22,7 @@ Who the pod is, the configuration it applied, its mode, and its totals are never
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -31,6 +32,9 @@ from fuseboard.contract.words import BreakerState
 #: Wanted tenants that are asked for also in a heartbeat that is cut, and the most characters of their names.
 ALWAYS_WANTED = 50
 ALWAYS_WANTED_LETTERS = 4_000
+
+#: How many entries a part of a heartbeat has, and the heartbeat with fewer of them.
+Part: TypeAlias = tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], SyncRequest]]
 
 
 def cut_to(
@@ -62,10 +66,6 @@ def _is_at_rest(view: BreakerView) -> bool:
     return view.state is BreakerState.CLOSED and view.override is None
 
 
-def _keep_refusals(request: SyncRequest, most: int) -> SyncRequest:
-    return replace(request, refusals=request.refusals[:most])
-
-
 def _named_locks(request: SyncRequest) -> int:
     return len(request.primitives.held) if request.primitives is not None else 0
 
@@ -77,44 +77,38 @@ def keep_named_locks(request: SyncRequest, most: int) -> SyncRequest:
     return replace(request, primitives=replace(request.primitives, held=request.primitives.held[:most]))
 
 
-def _tenants_by_rule(request: SyncRequest) -> int:
-    return max((at for at, tenant in enumerate(request.counters.tenants, 1) if tenant.rules), default=0)
+def _list(name: str) -> Part:
+    """The entries of a list of the heartbeat."""
+
+    def keep(request: SyncRequest, most: int) -> SyncRequest:
+        return replace(request, **{name: getattr(request, name)[:most]})
+
+    return lambda request: len(getattr(request, name)), keep
 
 
-def _keep_tenants_by_rule(request: SyncRequest, most: int) -> SyncRequest:
-    tenants = request.counters.tenants
-    kept = tenants[:most] + tuple(replace(tenant, rules=()) for tenant in tenants[most:])
-    return replace(request, counters=replace(request.counters, tenants=kept))
+def _counters(name: str) -> Part:
+    """The entries of a list of counters."""
+
+    def keep(request: SyncRequest, most: int) -> SyncRequest:
+        kept = getattr(request.counters, name)[:most]
+        return replace(request, counters=replace(request.counters, **{name: kept}))
+
+    return lambda request: len(getattr(request.counters, name)), keep
 
 
-def _latencies(request: SyncRequest) -> int:
-    return max((at for at, one in enumerate(request.counters.dependencies, 1) if one.latency), default=0)
+def _details(name: str, detail: str) -> Part:
+    """The entries of a list of counters that have a detail, which the last ones lose."""
 
+    def count(request: SyncRequest) -> int:
+        entries = enumerate(getattr(request.counters, name), 1)
+        return max((at for at, one in entries if getattr(one, detail)), default=0)
 
-def _keep_latencies(request: SyncRequest, most: int) -> SyncRequest:
-    all_of = request.counters.dependencies
-    kept = all_of[:most] + tuple(replace(one, latency=()) for one in all_of[most:])
-    return replace(request, counters=replace(request.counters, dependencies=kept))
+    def keep(request: SyncRequest, most: int) -> SyncRequest:
+        entries = getattr(request.counters, name)
+        kept = entries[:most] + tuple(replace(one, **{detail: ()}) for one in entries[most:])
+        return replace(request, counters=replace(request.counters, **{name: kept}))
 
-
-def _keep_tenants(request: SyncRequest, most: int) -> SyncRequest:
-    return replace(request, counters=replace(request.counters, tenants=request.counters.tenants[:most]))
-
-
-def _keep_protection(request: SyncRequest, most: int) -> SyncRequest:
-    return replace(request, protection=request.protection[:most])
-
-
-def _keep_failures(request: SyncRequest, most: int) -> SyncRequest:
-    return replace(request, failures=request.failures[:most])
-
-
-def _keep_rules(request: SyncRequest, most: int) -> SyncRequest:
-    return replace(request, counters=replace(request.counters, rules=request.counters.rules[:most]))
-
-
-def _keep_wanted(request: SyncRequest, most: int) -> SyncRequest:
-    return replace(request, want=request.want[:most])
+    return count, keep
 
 
 def _always_wanted(request: SyncRequest) -> int:
@@ -132,28 +126,22 @@ def _wanted_beyond(request: SyncRequest) -> int:
 
 
 def _keep_wanted_beyond(request: SyncRequest, most: int) -> SyncRequest:
-    return _keep_wanted(request, _always_wanted(request) + most)
+    return replace(request, want=request.want[: _always_wanted(request) + most])
 
 
-def _keep_dependencies(request: SyncRequest, most: int) -> SyncRequest:
-    dependencies = request.counters.dependencies[:most]
-    return replace(request, counters=replace(request.counters, dependencies=dependencies))
-
-
-#: How many entries a part has, and a heartbeat with fewer of them.
-_PARTS: tuple[tuple[Callable[[SyncRequest], int], Callable[[SyncRequest, int], SyncRequest]], ...] = (
-    (lambda request: len(request.refusals), _keep_refusals),
+_PARTS: tuple[Part, ...] = (
+    _list("refusals"),
     (_named_locks, keep_named_locks),
-    (_tenants_by_rule, _keep_tenants_by_rule),
-    (_latencies, _keep_latencies),
-    (lambda request: len(request.failures), _keep_failures),
-    (lambda request: len(request.protection), _keep_protection),
-    (lambda request: len(request.counters.tenants), _keep_tenants),
-    (lambda request: len(request.counters.rules), _keep_rules),
+    _details("tenants", "rules"),
+    _details("dependencies", "latency"),
+    _list("failures"),
+    _list("protection"),
+    _counters("tenants"),
+    _counters("rules"),
     (_wanted_beyond, _keep_wanted_beyond),
-    (lambda request: len(request.counters.dependencies), _keep_dependencies),
+    _counters("dependencies"),
     (lambda request: len(request.breakers), keep_breakers),
-    (lambda request: len(request.want), _keep_wanted),
+    _list("want"),
 )
 
 
