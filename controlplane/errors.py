@@ -10,7 +10,9 @@ EditError
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+
+from django.db.models import Model, QuerySet
 
 from fuseboard.contract.portable import Portable
 
@@ -66,3 +68,15 @@ class NotFound(EditError):
         self.kind = kind
         self.name = name
         super().__init__(f"There is no {kind} {name!r}.")
+
+
+_Row = TypeVar("_Row", bound=Model)
+
+
+def find(rows: QuerySet[_Row], kind: str, **by: Any) -> _Row:
+    """Return the row with this key, such as ``pk=7``. Raises ``NotFound``."""
+    [key] = by.values()
+    row = rows.filter(**by).first()
+    if row is None:
+        raise NotFound(kind, str(key))
+    return row

@@ -18,7 +18,7 @@ from controlplane.accounts.people_audit import note_user
 from controlplane.accounts.single_use_links import issue_link
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import is_slug
@@ -141,9 +141,7 @@ def remove_second_factor(*, username: str, reason: str, actor: Actor) -> None:
 def _changing(username: str, actor: Actor, action: str, reason: str) -> Iterator[User]:
     with transaction.atomic():
         acting(actor)
-        user = User.objects.select_for_update().filter(username=username).first()
-        if user is None:
-            raise NotFound("user", username)
+        user = find(User.objects.select_for_update(), "user", username=username)
         before = _fields(user)
         yield user
         note_user(action, user, actor, reason, before=before, after=_fields(user))

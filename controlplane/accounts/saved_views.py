@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from controlplane.accounts.models import SavedView, User
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.postgres import transaction_lock
 from controlplane.validation import Problems
 
@@ -85,9 +85,7 @@ def stop_sharing(*, environment: str, view: int, actor: Actor) -> SavedView:
     with transaction.atomic():
         acting(actor)
         rows = SavedView.objects.select_for_update(of=("self",)).select_related("owner")
-        row = rows.filter(pk=view, environment=environment, shared=True).first()
-        if row is None:
-            raise NotFound("shared view", str(view))
+        row = find(rows.filter(environment=environment, shared=True), "shared view", pk=view)
         before = _fields(row)
         row.shared = False
         row.save(update_fields=["shared"])
@@ -132,16 +130,12 @@ def _free_name(row: SavedView, name: str) -> str:
 
 def _locked(actor: Actor) -> User:
     """The account of the actor. Its edits of views wait for each other, so that their number is bounded."""
-    owner = User.objects.select_for_update().filter(username=actor.name).first()
-    if owner is None:
-        raise NotFound("user", actor.name)
-    return owner
+    return find(User.objects.select_for_update(), "user", username=actor.name)
 
 
 def _own(environment: str, view: int, actor: Actor) -> tuple[SavedView, dict[str, object]]:
-    row = SavedView.objects.filter(owner=_locked(actor), environment=environment, pk=view).first()
-    if row is None:
-        raise NotFound("saved view", str(view))
+    rows = SavedView.objects.filter(owner=_locked(actor), environment=environment)
+    row = find(rows, "saved view", pk=view)
     return row, _fields(row)
 
 

@@ -11,7 +11,7 @@ from controlplane.breakers.enforce import enforce_promptly
 from controlplane.breakers.models import Override
 from controlplane.breakers.tickets import ticket_problem
 from controlplane.editing.revise import Revision, revise
-from controlplane.errors import NotFound
+from controlplane.errors import NotFound, find
 from controlplane.policies.models import Dependency, Environment
 from controlplane.validation import Problems, check_reason
 from fuseboard.contract.words import OverrideMode
@@ -152,10 +152,7 @@ def _check_expiry(problems: Problems, mode: OverrideMode, expires_at: datetime) 
 
 
 def _dependency(environment: str, name: str) -> Dependency:
-    try:
-        return Dependency.objects.get(environment_id=environment, name=name)
-    except Dependency.DoesNotExist:
-        raise NotFound("dependency", name) from None
+    return find(Dependency.objects.filter(environment_id=environment), "dependency", name=name)
 
 
 def _end_current(dependency: Dependency, *, by: str) -> Override | None:

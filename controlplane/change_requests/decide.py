@@ -24,7 +24,7 @@ from controlplane.audit.record import acting
 from controlplane.change_requests.conflicts import check_base
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
-from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
+from controlplane.errors import EditConflict, EditError, InvalidEdit, find
 from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.fields import Fields
 from controlplane.policies.history import ROWS_PER_STATEMENT, Changed
@@ -214,9 +214,8 @@ def pending(environment: str, request: int, actor: Actor, *, strict: bool = True
     """The request, locked, in a transaction attributed to ``actor``."""
     with transaction.atomic():
         acting(actor)
-        row = ChangeRequest.objects.select_for_update().filter(environment=environment, pk=request).first()
-        if row is None:
-            raise NotFound("change request", str(request))
+        rows = ChangeRequest.objects.select_for_update().filter(environment=environment)
+        row = find(rows, "change request", pk=request)
         if strict and not row.pending:
             raise InvalidEdit({"request": [f"It is already {row.get_state_display().lower()}."]})
         if row.changed > ROWS_PER_STATEMENT:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.drills.models import Drill
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.fleet.live import LIVE_STATES
 from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
@@ -72,9 +72,7 @@ def end_drill(*, environment: str, drill: int, reason: str, actor: Actor) -> Dri
     """End it early. Raises ``NotFound`` when it is not under way."""
     check_reason(reason)
     with transaction.atomic():
-        row = under_way(environment).select_for_update().filter(pk=drill).first()
-        if row is None:
-            raise NotFound("drill under way", str(drill))
+        row = find(under_way(environment).select_for_update(), "drill under way", pk=drill)
         row.ended_at, row.ended_by = timezone.now(), actor.name
         row.save(update_fields=["ended_at", "ended_by"])
         _audit(row, "drill.ended", actor, reason)

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
-from controlplane.errors import EditsFrozen, InvalidEdit, NotFound
+from controlplane.errors import EditsFrozen, InvalidEdit, find
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems, check_reason
 
@@ -51,9 +51,7 @@ def _write(environment: str, until: datetime | None, reason: str, actor: Actor, 
     with transaction.atomic():
         acting(actor)
         # Waits for the edits in progress. They are made before the freeze.
-        row = Environment.objects.select_for_update().filter(pk=environment).first()
-        if row is None:
-            raise NotFound("environment", environment)
+        row = find(Environment.objects.select_for_update(), "environment", pk=environment)
         frozen = row.frozen_until if row.frozen_until and row.frozen_until > timezone.now() else None
         if until is None and frozen is None:
             raise InvalidEdit({"environment": ["Edits are not frozen."]})

@@ -10,7 +10,7 @@ from django.contrib.postgres.aggregates import StringAgg
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.limits import LimitColumns, columns_for
 from controlplane.policies.models import (
     BREAKER_RANGES,
@@ -191,10 +191,7 @@ class _Parents:
 
 
 def environment_of(slug: str) -> Environment:
-    try:
-        return Environment.objects.get(pk=slug)
-    except Environment.DoesNotExist:
-        raise NotFound("environment", slug) from None
+    return find(Environment.objects.all(), "environment", pk=slug)
 
 
 def _quotas_of(tenants: list[int]) -> dict[int, list[contract.Limit]]:

@@ -12,7 +12,7 @@ from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, acting, record
 from controlplane.editing.plans import difference, plan_from_document
 from controlplane.editing.plans.difference import summary
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, find
 from controlplane.schedules.models import Needs, Schedule, ScheduleState
 from controlplane.validation import Problems, check_reason
 
@@ -133,10 +133,8 @@ def acknowledge_failure(*, environment: str, schedule: int, reason: str, actor: 
 
 
 def _locked(environment: str, schedule: int) -> Schedule:
-    row = Schedule.objects.select_for_update().filter(environment=environment, pk=schedule).first()
-    if row is None:
-        raise NotFound("schedule", str(schedule))
-    return row
+    rows = Schedule.objects.select_for_update().filter(environment=environment)
+    return find(rows, "schedule", pk=schedule)
 
 
 def _title(changes: Any, counts: str) -> str:

@@ -13,7 +13,7 @@ from controlplane.editing.plans.plan import PlanErrors
 from controlplane.editing.plans.resolving import PREFIX, Wanted, fit
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.write_changes import write_changes
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, find
 from controlplane.policies.conflicts import describe_changes
 from controlplane.policies.document import environment_of
 from controlplane.policies.fields import Fields, different, limits_in
@@ -128,10 +128,7 @@ def revert(
 
 
 def _revision(environment: str, number: int) -> RevisionRow:
-    row = RevisionRow.objects.filter(environment=environment, number=number).first()
-    if row is None:
-        raise NotFound("revision", str(number))
-    return row
+    return find(RevisionRow.objects.filter(environment=environment), "revision", number=number)
 
 
 def _planned(

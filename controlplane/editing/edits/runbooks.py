@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import Fields, acting, record
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.errors import EditConflict, InvalidEdit, NotFound, find
 from controlplane.policies.models import Dependency, Runbook, RunbookRevision
 from controlplane.policies.runbook_texts import known_runbook, runbook_row, source_of
 from controlplane.runbooks.format import read_runbook
@@ -56,9 +56,7 @@ def restore_runbook(*, runbook: str, number: int, expected_version: int, reason:
 
     Raises ``InvalidEdit`` also if the text contains what runbooks may not contain any more.
     """
-    old = RunbookRevision.objects.filter(runbook=runbook, number=number).first()
-    if old is None:
-        raise NotFound("revision of this runbook", str(number))
+    old = find(RunbookRevision.objects.filter(runbook=runbook), "revision of this runbook", number=number)
     text = checked_text(runbook, old.title, old.body, reason)
     with _editing(runbook, expected_version, actor) as (row, before):
         if before == text:

@@ -16,7 +16,7 @@ from controlplane.api.schemas.edits_in import (
 from controlplane.api.schemas.limits import VendorLimitIn
 from controlplane.api.schemas.protection import DependencyIn, ProtectionIn, change_in
 from controlplane.editing import edits
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Dependency, VendorLimit
 
@@ -45,9 +45,7 @@ def create_dependency(request: HttpRequest, environment: Environment, values: De
 def get_dependency(
     request: HttpRequest, response: HttpResponse, environment: Environment, dependency: Slug
 ) -> Dependency:
-    row = _dependencies(environment).filter(name=dependency).first()
-    if row is None:
-        raise NotFound("dependency", dependency)
+    row = find(_dependencies(environment), "dependency", name=dependency)
     response["ETag"] = f'"{row.version}"'
     return row
 

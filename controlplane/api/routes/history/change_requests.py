@@ -17,7 +17,7 @@ from controlplane.approvals import proposals, rules
 from controlplane.approvals.models import MAX_NEEDED, ChangeRequest
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 
 router = Router()
@@ -99,9 +99,8 @@ def list_requests(
 @router.get("/{number}", response=RequestDetail)
 def get_request(request: HttpRequest, environment: Environment, number: RowId) -> RequestDetail:
     """Its changes, at most 1,000 of them, and its approvals."""
-    row = ChangeRequest.objects.filter(environment=environment_of(environment).slug, pk=number).first()
-    if row is None:
-        raise NotFound("change request", str(number))
+    rows = ChangeRequest.objects.filter(environment=environment_of(environment).slug)
+    row = find(rows, "change request", pk=number)
     return RequestDetail(
         **row_of(row).dict(),
         conflict=row.pending and conflicts.changed_since(row).exists(),

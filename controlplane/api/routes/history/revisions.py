@@ -21,7 +21,7 @@ from controlplane.api.schemas.operations_out import (
 )
 from controlplane.approvals.models import ChangeRequest
 from controlplane.editing.edits.revert import Reverted, preview_revert, revert
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Revision
 
@@ -43,9 +43,8 @@ def list_revisions(
 @router.get("/{number}", response=RevisionDetail)
 def get_revision(request: HttpRequest, environment: Environment, number: RowId) -> RevisionDetail:
     """One revision, who approved it, and at most 1,000 of its changes."""
-    row = Revision.objects.filter(environment=environment_of(environment).slug, number=number).first()
-    if row is None:
-        raise NotFound("revision", str(number))
+    rows = Revision.objects.filter(environment=environment_of(environment).slug)
+    row = find(rows, "revision", number=number)
     changes = [ChangeOut.from_orm(change) for change in row.changes.order_by("kind", "name")[:_SHOWN]]
     asked_for = ChangeRequest.objects.filter(environment=row.environment, revision=row.number).first()
     return RevisionDetail(

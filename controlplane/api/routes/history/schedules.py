@@ -10,7 +10,7 @@ from controlplane.api.http.pages import newest_page
 from controlplane.api.schemas.bulk_in import ScheduleIn
 from controlplane.api.schemas.edits_in import Environment, PageSize, Reason, ReasonIn, RowId
 from controlplane.api.schemas.operations_out import ScheduleOut, SchedulePage
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Schedule
@@ -44,10 +44,8 @@ def schedule(request: HttpRequest, environment: Environment, values: ScheduleIn)
 
 @router.get("/{number}", response=ScheduleOut)
 def get_schedule(request: HttpRequest, environment: Environment, number: RowId) -> Schedule:
-    row = Schedule.objects.filter(environment=environment_of(environment).slug, pk=number).first()
-    if row is None:
-        raise NotFound("schedule", str(number))
-    return row
+    rows = Schedule.objects.filter(environment=environment_of(environment).slug)
+    return find(rows, "schedule", pk=number)
 
 
 @router.delete("/{number}", response=ScheduleOut, auth=needs("edit_quota"))

@@ -16,7 +16,7 @@ from controlplane.api.schemas.limits import TemplateIn
 from controlplane.api.schemas.operations_out import PlannedOut
 from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Template
 from controlplane.policies.template_followers import Followers, count_followers, followers
@@ -115,10 +115,7 @@ def remove_template(
 
 
 def _find(environment: str, template: str) -> Template:
-    row = environment_of(environment).templates.filter(name=template).first()
-    if row is None:
-        raise NotFound("template", template)
-    return row
+    return find(environment_of(environment).templates.all(), "template", name=template)
 
 
 def _out(row: Template, who: Followers) -> TemplateOut:

@@ -20,7 +20,7 @@ from controlplane.api.schemas.refusals import (
     RefusalPage,
 )
 from controlplane.api.time_range import Since, Until, range_of
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.refusals.explain import Explanation, explain
 from controlplane.refusals.models import RefusalSample
@@ -104,9 +104,7 @@ def count_refusals(
 def explain_sample(request: HttpRequest, environment: Environment, number: RowId) -> Explanation:
     """Explain a sample, as its token would be explained. Counts as one of the 20 tries per minute."""
     slug = environment_of(environment).slug
-    sample = RefusalSample.objects.filter(environment=slug, pk=number).first()
-    if sample is None:
-        raise NotFound("sample", str(number))
+    sample = find(RefusalSample.objects.filter(environment=slug), "sample", pk=number)
     take_try(caller_of(request))
     return explain(token_of(sample), {slug}, timezone.now(), tenant=sample.tenant)
 

@@ -25,7 +25,7 @@ from controlplane.api.schemas.edits_in import (
 from controlplane.api.schemas.limits import TenantQuotaIn
 from controlplane.approvals.proposals import needed_in
 from controlplane.editing import edits
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, find
 from controlplane.policies.document import environment_of
 from controlplane.policies.effective import EffectiveValue, effective
 from controlplane.policies.models import Tenant, TenantQuota
@@ -179,9 +179,7 @@ def remove_tenant(
 def get_tenant(
     request: HttpRequest, response: HttpResponse, environment: Environment, tenant: Subject
 ) -> Tenant:
-    row = _tenants(environment).filter(key=tenant).first()
-    if row is None:
-        raise NotFound("tenant", tenant)
+    row = find(_tenants(environment), "tenant", key=tenant)
     response["ETag"] = f'"{row.version}"'
     return row
 

@@ -8,7 +8,7 @@ from controlplane.api.schemas.configuration_out import RevisionOut, TierOut
 from controlplane.api.schemas.edits_in import Environment, ExpectedVersion, Reason, Slug, TierIn
 from controlplane.api.schemas.limits import QuotaIn
 from controlplane.editing import edits
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Tier, TierQuota
 
@@ -34,9 +34,7 @@ def create_tier(request: HttpRequest, environment: Environment, values: TierIn) 
 
 @router.get("/{tier}", response=TierOut)
 def get_tier(request: HttpRequest, response: HttpResponse, environment: Environment, tier: Slug) -> Tier:
-    row = _tiers(environment).filter(name=tier).first()
-    if row is None:
-        raise NotFound("tier", tier)
+    row = find(_tiers(environment), "tier", name=tier)
     response["ETag"] = f'"{row.version}"'
     return row
 
