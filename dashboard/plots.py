@@ -28,9 +28,7 @@ def svg(css: str, box: str, label: str, body: str, *, stretch: bool = True) -> S
     return mark_safe(f'<svg class="{css}" viewBox="{box}"{aspect} {role}>{body}</svg>')  # noqa: S308
 
 
-def spark(
-    values: Sequence[float | None], *, limit: float | None = None, low: float = 0.0, label: str = ""
-) -> SafeString:
+def spark(values: Sequence[float | None], *, limit: float | None = None, label: str = "") -> SafeString:
     """Lines with their area, the last value as a dot, and the limit as a dashed line.
 
     ``None`` is blank, and so is everything where nothing was measured.
@@ -41,7 +39,7 @@ def spark(
     top = max(top, limit or 0.0) * 1.1 or 1.0
 
     def y(value: float) -> float:
-        return height - 2 - (value - low) / ((top - low) or 1.0) * (height - 4)
+        return height - 2 - value / top * (height - 4)
 
     step = width / (len(points) - 1)
     areas, lines = "", ""

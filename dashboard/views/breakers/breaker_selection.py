@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 import structlog
 from django import forms
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
@@ -95,7 +94,6 @@ def open_selected(request: HttpRequest) -> HttpResponse:
         "done": len(results) - len(failed),
         "again": f"{reverse('open_selected')}?{urlencode({'b': failed}, doseq=True)}" if failed else "",
         "lasts": _LASTS,
-        "ticket_keys": bool(settings.TICKET_URL),
     }
     return render(request, "dashboard/selection.html", context, status=status)
 

@@ -26,7 +26,6 @@ class OutageRow:
     outage: Outage
     href: str
     chosen: bool
-    lasted: timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,14 +109,9 @@ def _moment(text: str) -> datetime | None:
 
 
 def _outage_row(outage: Outage, since: datetime, now: datetime) -> OutageRow:
-    ends = outage.until(now)
-    query = urlencode({"since": outage.begin.isoformat(), "until": ends.isoformat()})
-    return OutageRow(
-        outage=outage,
-        href=f"{reverse('reconciliation')}?{query}",
-        chosen=outage.begin == since,
-        lasted=ends - outage.begin,
-    )
+    query = urlencode({"since": outage.begin.isoformat(), "until": outage.until(now).isoformat()})
+    href = f"{reverse('reconciliation')}?{query}"
+    return OutageRow(outage=outage, href=href, chosen=outage.begin == since)
 
 
 def _row(line: Line) -> LineRow:

@@ -169,7 +169,6 @@ def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int
         rows=shown,
         form=form or TemplateForm(initial=_start(request)),
         starts=STARTS,
-        fresh=True,
     )
     return render(request, "dashboard/templates.html", context, status=status)
 

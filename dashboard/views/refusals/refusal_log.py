@@ -60,7 +60,6 @@ def refusals(request: HttpRequest) -> HttpResponse:
         "refusals",
         ranges=RANGES,
         chosen=chosen,
-        given=given,
         filters=[(name, heading, given.get(name, "")) for name, (_, heading) in FILTERS.items()],
         more=bool(given.keys() - {"range", *list(FILTERS)[:2]}),
         found=found,
