@@ -1,7 +1,7 @@
 """The content of the page of one pod: who it is, and breakers and shares as it sees them."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.db import InterfaceError, OperationalError
 
@@ -50,27 +50,11 @@ class BreakersOnPod:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenOfPod:
-    name: str
-    selector: str
-    service: str
-    name_prefix: str
-    expires_at: datetime
-    revoked_at: datetime | None
-
-    def state_at(self, now: float) -> str:
-        if self.revoked_at is not None and self.revoked_at.timestamp() <= now:
-            return "revoked"
-        left = self.expires_at.timestamp() - now
-        return "expired" if left <= 0 else "soon" if left < ENDS_SOON.total_seconds() else "works"
-
-
-@dataclass(frozen=True, kw_only=True)
 class PodPage:
     row: ServerRow
     breakers: BreakersOnPod
     #: ``None`` if the token was deleted, or while Postgres is unavailable.
-    token: TokenOfPod | None
+    token: AgentToken | None
     #: One of ``works``, ``soon``, ``expired`` and ``revoked``; empty without a token.
     token_state: str
     #: When the oldest revision was made that it has not applied; ``None`` if it has all.
@@ -115,7 +99,7 @@ def _page(live: Live, row: ServerRow) -> PodPage:
         row=row,
         breakers=breakers_on_pod(live, server),
         token=token,
-        token_state="" if token is None else token.state_at(facts.now),
+        token_state="" if token is None else _state_at(token, facts.now),
         behind_since=facts.behind_since(server),
         revision=facts.revision,
     )
@@ -144,12 +128,17 @@ def _breaker(name: str, seen: BreakerSeen, fleet: BreakerLook | None) -> Breaker
     )
 
 
-def _token(selector: str) -> TokenOfPod | None:
+def _token(selector: str) -> AgentToken | None:
     if not selector:
         return None
-    columns = ("name", "selector", "service", "name_prefix", "expires_at", "revoked_at")
     try:
-        found = AgentToken.objects.filter(selector=selector).values(*columns).first()
+        return AgentToken.objects.filter(selector=selector).first()
     except (OperationalError, InterfaceError):
         return None
-    return None if found is None else TokenOfPod(**found)
+
+
+def _state_at(token: AgentToken, now: float) -> str:
+    if token.revoked_at is not None and token.revoked_at.timestamp() <= now:
+        return "revoked"
+    left = token.expires_at.timestamp() - now
+    return "expired" if left <= 0 else "soon" if left < ENDS_SOON.total_seconds() else "works"
