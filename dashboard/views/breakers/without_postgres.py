@@ -54,13 +54,10 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
                 f"{_confirmed(environment_in(request), name, wait_s=CONFIRM_S)}"
             )
         if data["act"] != "reset":
-            raise InvalidEdit(
-                {"act": ["Postgres is unavailable: until it is back, only Force open and Reset work."]}
-            )
+            raise _refusal("Postgres is unavailable: until it is back, only Force open and Reset work.")
         if data.get("confirm", "").strip() != name:
-            raise InvalidEdit(
-                {"confirm": [f"Postgres is unavailable. Type {name} to reset the breaker anyway."]}
-            )
+            problem = f"Postgres is unavailable. Type {name} to reset the breaker anyway."
+            raise InvalidEdit({"confirm": [problem]})
         _refuse_what_gateways_hold(environment_in(request), name)
         override_in_redis.reset_without_postgres(
             environment=environment_in(request),
@@ -69,13 +66,8 @@ def act(request: HttpRequest, name: str, form: OverrideForm) -> str:
             actor=actor_of(request),
         )
     except redis.RedisError as error:
-        raise InvalidEdit(
-            {
-                "act": [
-                    f"Postgres and Redis are unavailable, so nothing was changed ({error}). "
-                    "Force open still works."
-                ]
-            }
+        raise _refusal(
+            f"Postgres and Redis are unavailable, so nothing was changed ({error}). Force open still works."
         ) from error
     return f"{name} was reset through Redis only. Postgres is unavailable; it records the reset later."
 
@@ -85,9 +77,11 @@ def _refuse_what_gateways_hold(environment: str, name: str) -> None:
     override = hub.without_postgres.gateways.ask(environment, fresh=True).overrides.get(name)
     if override is not None:
         until = datetime.fromtimestamp(override["expires_at_us"] / 1_000_000, UTC)
-        raise InvalidEdit(
-            {"act": [f"Gateways force it open until {until:%H:%M:%S} UTC, or until Postgres is back."]}
-        )
+        raise _refusal(f"Gateways force it open until {until:%H:%M:%S} UTC, or until Postgres is back.")
+
+
+def _refusal(text: str) -> InvalidEdit:
+    return InvalidEdit({"act": [text]})
 
 
 def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: redis.RedisError) -> str:
@@ -105,8 +99,8 @@ def _hand_over(request: HttpRequest, name: str, data: dict[str, Any], error: red
             actor=actor_of(request),
         )
     except override_in_gateways.NotHanded as refusal:
-        raise InvalidEdit(
-            {"act": [f"Postgres and Redis are unavailable, so nothing was changed ({error}; {refusal})."]}
+        raise _refusal(
+            f"Postgres and Redis are unavailable, so nothing was changed ({error}; {refusal})."
         ) from refusal
     return (
         f"{name} is forced open until {expires_at:%H:%M:%S} UTC, in memory only: Postgres and Redis are "
