@@ -31,12 +31,6 @@ class LineRow:
     edits: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class SectionRows:
-    section: dict[str, Any]
-    rows: list[LineRow]
-
-
 class SendForm(EditForm):
     """Send the week in the address to one receiver."""
 
@@ -67,7 +61,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         return not_found(request, "No such week", problem)
     weeks = WeeklySummary.objects.filter(environment=environment_in(request)).order_by("-begins")
     sections = [
-        SectionRows(section=section, rows=[_row(line) for line in section["lines"]])
+        (section, [_row(line) for line in section["lines"]])
         for section in (summary.sections if summary is not None else ())
     ]
     return show(

@@ -1,4 +1,3 @@
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from urllib.parse import urlencode
@@ -25,12 +24,6 @@ _KINDS = ("dependency", "tenant", "tier", "environment", "token", "user")
 _MAKERS = (("", "All"), ("people", "People"), ("programs", "API and system"), ("sql", "Direct SQL"))
 _ORIGINS = (("", "Any source"), ("form", "Dashboard"), ("api", "API"), ("command", "Command line"))
 _FILES: dict[str, Format] = {"csv": "csv", "jsonl": "jsonl"}
-
-
-@dataclass(frozen=True)
-class Day:
-    name: str
-    entries: list[ChangeLine]
 
 
 @require_GET
@@ -128,11 +121,11 @@ def _filtered(environments: list[str], filters: dict[str, str]) -> QuerySet[Entr
     return chosen.get(filters.get("by", ""), rows)
 
 
-def _days(entries: list[ChangeLine]) -> list[Day]:
+def _days(entries: list[ChangeLine]) -> list[tuple[str, list[ChangeLine]]]:
     today = datetime.now(UTC).date()
 
     def name(change: ChangeLine) -> str:
         day = datetime.fromtimestamp(change.at, UTC).date()
         return {0: "Today", 1: "Yesterday"}.get((today - day).days, f"{day:%-d %B %Y}")
 
-    return [Day(day, list(changes)) for day, changes in groupby(entries, key=name)]
+    return [(day, list(changes)) for day, changes in groupby(entries, key=name)]
