@@ -10,7 +10,7 @@ from controlplane.policies.setting_labels import name_and_unit, protection_label
 from dashboard.forms import whole
 from fuseboard.contract.protection_fields import TIERS, Setting
 
-ON_OFF = (("off", "Off"), ("on", "On"))
+_ON_OFF = (("off", "Off"), ("on", "On"))
 YES_NO = (("yes", "Yes"), ("no", "No"))
 
 
@@ -116,7 +116,7 @@ def setting_values(setting: Setting, present: Any) -> dict[str, str]:
     return {name: str(present)}
 
 
-def setting_controls(setting: Setting, control: Callable[..., Control]) -> list[Control]:
+def _controls_of(setting: Setting, control: Callable[..., Control]) -> list[Control]:
     """The inputs of a setting. ``control`` adds what was typed, and its errors."""
     name = f"protection.{setting.path}"
     label = protection_label(setting)
@@ -129,6 +129,20 @@ def setting_controls(setting: Setting, control: Callable[..., Control]) -> list[
     title, unit = name_and_unit(label)
     after = f", {unit}" if unit else ""
     return [control(f"{name}.{tier}", f"{title}, {tier}{after}", choices=choices) for tier in TIERS]
+
+
+def part_group(
+    part: str,
+    settings: Iterable[Setting],
+    control: Callable[..., Control],
+    *,
+    others: Sequence[Control] = (),
+    **options: Any,
+) -> Group:
+    """The inputs of a part and its switch, with ``others``. The part ``""`` cannot be off."""
+    own = [one for each in settings if each.part == part for one in _controls_of(each, control)]
+    switch = control(f"protection.{part}.on", "Use it", choices=_ON_OFF) if part else None
+    return Group(controls=[*own, *others], switch=switch, **options)
 
 
 def unplaced(

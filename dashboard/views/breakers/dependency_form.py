@@ -24,11 +24,10 @@ from controlplane.policies.setting_labels import BREAKER, CALL_PARTS, CALLS
 from controlplane.policies.sizing import bulkhead_words
 from controlplane.validation import Problems
 from dashboard.setting_controls import (
-    ON_OFF,
     Control,
     Group,
     Typed,
-    setting_controls,
+    part_group,
     setting_values,
 )
 from fuseboard.contract.policy import MAX_WAIT_MS
@@ -137,23 +136,11 @@ def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> li
         ),
     ]
     for part in CALL_PARTS:
-        controls = [
-            one for each in CALL_SETTINGS if each.part == part for one in setting_controls(each, control)
-        ]
-        switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
         preset = _PRESETS.get(part, "")
         names = tuple(PRESETS.get(preset, ()))
         text = "" if part else "What each pod does on its own."
         if part == "bulkhead":
             text = _bulkhead_text(values)
-        found.append(
-            Group(
-                title=CALL_PARTS[part],
-                help=text,
-                controls=controls,
-                switch=switch,
-                preset=preset,
-                presets=names,
-            )
-        )
+        about: dict[str, Any] = {"title": CALL_PARTS[part], "help": text}
+        found.append(part_group(part, CALL_SETTINGS, control, preset=preset, presets=names, **about))
     return found

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from controlplane.policies.models import Environment
 from controlplane.policies.protection_presets import POD_PRESETS
 from controlplane.policies.setting_labels import LABELS, OBSERVED, POD_PARTS
-from dashboard.setting_controls import ON_OFF, Control, Group, Typed, setting_controls, setting_values
+from dashboard.setting_controls import Control, Group, Typed, part_group, setting_values
 from fuseboard.contract.protection_fields import MAX_ROUTES, OBSERVED_PARTS, POD_SETTINGS
 
 _HELP = {
@@ -94,30 +94,15 @@ def groups(
             name=name, label=label, value=values.get(name, ""), errors=errors.get(name, ()), **more
         )
 
+    hint = f"pattern = milliseconds, one per line, at most {MAX_ROUTES}; the first match applies"
+    routes = control(ROUTES, LABELS[ROUTES], hint=hint, lines=4, longest=_LONGEST)
+    settings = [each for each in POD_SETTINGS if each.kind != "routes"]
     found = []
     for part in POD_PARTS:
-        controls = [
-            one
-            for each in POD_SETTINGS
-            if each.part == part and each.kind != "routes"
-            for one in setting_controls(each, control)
-        ]
-        if not part:
-            hint = f"pattern = milliseconds, one per line, at most {MAX_ROUTES}; the first match applies"
-            label = LABELS[ROUTES]
-            controls.append(control(ROUTES, label, hint=hint, lines=4, longest=_LONGEST))
-        switch = control(f"protection.{part}.on", "Use it", choices=ON_OFF) if part else None
-        presets = tuple(POD_PRESETS) if part == "shedding" else ()
-        found.append(
-            Group(
-                title=POD_PARTS[part],
-                help=_HELP[part],
-                controls=controls,
-                switch=switch,
-                preset="preset" if presets else "",
-                presets=presets,
-            )
-        )
+        about: dict[str, Any] = {"title": POD_PARTS[part], "help": _HELP[part]}
+        if part == "shedding":
+            about |= {"preset": "preset", "presets": tuple(POD_PRESETS)}
+        found.append(part_group(part, settings, control, others=() if part else [routes], **about))
     present: dict[str, int] = row.protection.get("observe", {})
     ends = {part: _observes_until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED}
     found.append(
