@@ -26,6 +26,7 @@ _PRESENT_S = 5.0
 @dataclass(frozen=True, kw_only=True)
 class BacklogRow:
     status: BacklogStatus
+    rates_over_s: int = int(RATES_OVER_S)
 
     @property
     def name(self) -> str:
@@ -86,14 +87,6 @@ class BacklogRow:
     @property
     def wait(self) -> str:
         return _span(self.seen.waiting_s) if self.seen.figures.ready else ""
-
-    @property
-    def rates_over_s(self) -> int:
-        return int(RATES_OVER_S)
-
-
-def backlog_row(status: BacklogStatus) -> BacklogRow:
-    return BacklogRow(status=status)
 
 
 def _span(seconds: float) -> str:

@@ -14,14 +14,10 @@ class BreakerLook:
     verb: str
 
 
-def _face(state: str, kind: str, css: str, word: str) -> BreakerLook:
-    return BreakerLook(kind=kind, css=css, word=word, verb=PHRASES[state])
-
-
 #: By state or override mode, worst first.
 FACES = {
-    state: _face(state, *look)
-    for state, look in {
+    state: BreakerLook(kind=kind, css=css, word=word, verb=PHRASES[state])
+    for state, (kind, css, word) in {
         "open": ("open", "st-open", "Open"),
         "half_open": ("half", "st-half", "Half-open"),
         "forced_open": ("forced", "st-forced", "Forced open"),

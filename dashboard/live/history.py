@@ -1,7 +1,6 @@
 """The figures of the last 40 minutes in this process's memory, for sparklines. Charts read stored series."""
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from controlplane.fleet.live import DependencyFigures
 from controlplane.status.facts import Facts
@@ -16,21 +15,12 @@ _TICKS_APART_S = 5.0
 _BAD_SHARE = 0.2
 
 
-@dataclass
-class _Series:
-    """One value per second, the newest last."""
-
-    values: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=POINTS * STEPS[-1]))
-
-    def add(self, now: float, value: float) -> None:
-        self.values.append((now, value))
-
-
 class History:
     """Samples by name, at most one a second."""
 
     def __init__(self) -> None:
-        self._series: dict[str, _Series] = {}
+        #: One value per second with its time, the newest last.
+        self._series: dict[str, deque[tuple[float, float]]] = {}
         self._marks: dict[str, deque[str]] = {}
         self._began: float | None = None
         self._last = 0.0
@@ -44,7 +34,7 @@ class History:
         self._last = facts.now
         self._began = self._began or facts.now
         for name, value in samples.items():
-            self._series.setdefault(name, _Series()).add(facts.now, value)
+            self._series.setdefault(name, deque(maxlen=POINTS * STEPS[-1])).append((facts.now, value))
         traffic: dict[str, DependencyFigures] = {}
         if rates_known(facts):
             # Gateways list a dependency while it is called. One that was called before has no calls now.
@@ -76,9 +66,8 @@ class History:
 
         It changes once per step, not every second.
         """
-        series = self._series.get(name)
         step, buckets = self.step_s, dict[int, list[float]]()
-        for at, value in list(series.values) if series is not None else ():
+        for at, value in list(self._series.get(name, ())):
             buckets.setdefault(int(at // step), []).append(value)
         now = int(self._last // step)
         steps = (buckets.get(one) for one in range(now - POINTS + 1, now + 1))

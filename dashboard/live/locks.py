@@ -42,15 +42,12 @@ class LocksPage:
     more: int
     without: tuple[str, ...]
     minutes: int = round(WINDOW_S / 60)
+    #: A lock that is held for longer is marked.
+    long_s: float = LOCK_HELD_S
 
     @property
     def unnamed(self) -> int:
         return max(0, self.holding - len(self.held))
-
-    @property
-    def long_s(self) -> float:
-        """A lock that is held for longer is marked."""
-        return LOCK_HELD_S
 
 
 def locks_page(status: LocksStatus) -> LocksPage:

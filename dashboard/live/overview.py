@@ -14,7 +14,7 @@ from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.locks import LocksStatus
 from controlplane.status.status import status_of
 from dashboard.live.alerts import Alert, alert_of
-from dashboard.live.backlogs import BacklogRow, backlog_row
+from dashboard.live.backlogs import BacklogRow
 from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.capacity import BulkheadRow, RetryRow, bulkhead_rows, retry_rows
@@ -208,7 +208,7 @@ def build(
         quotas=_quotas(facts),
         bulkheads=tuple(bulkhead_rows(facts)[:MAX_ROWS]),
         retries=tuple(retry_rows(facts)[:MAX_ROWS]),
-        backlogs=tuple(backlog_row(one) for one in status.backlogs),
+        backlogs=tuple(BacklogRow(status=one) for one in status.backlogs),
         locks=status.locks,
         calls=calls_in_words(facts),
         counts=_counts(every),

@@ -79,21 +79,17 @@ def calls_in_words(facts: Facts) -> str:
     """The results of the calls to all dependencies."""
     if unknown := no_data_words(facts):
         return unknown
-    calls = sum(traffic.calls_per_s for traffic in facts.figures.dependencies.values())
-    failed = f"{number(_failed_percent(facts))} % of {number(calls)} calls/s failed"
-    return f"{failed}, {number(_short_circuited(facts))}/s blocked"
+    traffic = facts.figures.dependencies.values()
+    calls = sum(each.calls_per_s for each in traffic)
+    failed = sum(each.failures_per_s for each in traffic) / calls * 100 if calls else 0.0
+    blocked = number(_short_circuited(facts))
+    return f"{number(failed)} % of {number(calls)} calls/s failed, {blocked}/s blocked"
 
 
 def _short_circuited(facts: Facts) -> float:
     return sum(facts.figures.refused_by_reason.get(reason, 0.0) for reason in _BREAKER_REFUSALS) or sum(
         traffic.refused_per_s for traffic in facts.figures.dependencies.values()
     )
-
-
-def _failed_percent(facts: Facts) -> float:
-    calls = sum(traffic.calls_per_s for traffic in facts.figures.dependencies.values())
-    failures = sum(traffic.failures_per_s for traffic in facts.figures.dependencies.values())
-    return failures / calls * 100 if calls else 0.0
 
 
 def why_not_exact(fleet: FleetSummary) -> str:

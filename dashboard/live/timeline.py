@@ -13,7 +13,7 @@ from dashboard.live.breaker_looks import FACES
 from dashboard.plots import short, svg
 
 RANGES = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400}
-_NAMES = {"15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h"}
+RANGE_NAMES = {"15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h"}
 #: The state of a breaker that no live pod reports, and before the fleet was known.
 UNKNOWN = NO_DATA
 _WIDTH, _LEFT = 880, 86
@@ -38,10 +38,6 @@ class _Labelled:
     text: str
     #: A label clipped to fewer letters is left out.
     shortest: int
-
-
-def range_name(key: str) -> str:
-    return _NAMES[key]
 
 
 def segments(

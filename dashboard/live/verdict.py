@@ -167,7 +167,9 @@ def _alerts(alerts: tuple[Alert, ...]) -> Iterator[Condition]:
 def _figures(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
     if fleet.ramping:
         who, verb = name_or_count(fleet.ramping), "ramping up after an outage of Redis"
-        sentence = Sentence(subject=who, join=_is(fleet.ramping), verb=verb, link=reverse("servers"))
+        sentence = Sentence(
+            subject=who, join=they(fleet.ramping, "is", "are"), verb=verb, link=reverse("servers")
+        )
         yield _condition("ramping", sentence)
     explained = fleet.local or fleet.drill or fleet.ramping or any(map(_over_deadline, alerts))
     if fleet.decided_locally_per_s and not explained:
@@ -212,7 +214,3 @@ def _pods(facts: Facts, fleet: Fleet) -> str:
     text = f"{fleet.sharing} of {count(fleet.total, 'pod')} {uses} shared limits."
     exact = "Limits are exact." if fleet.exact else f"Limits are approximate: {why_not_exact(fleet)}."
     return f"{text} {exact}"
-
-
-def _is(names: tuple[str, ...]) -> str:
-    return they(names, "is", "are")

@@ -19,7 +19,7 @@ from controlplane.status.breakers import PHRASES
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
-from dashboard.live.timeline import RANGES, range_name
+from dashboard.live.timeline import RANGE_NAMES, RANGES
 from dashboard.reader import actor_of, check_owner
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views.breakers import without_postgres
@@ -218,8 +218,8 @@ def _page(
             act for act in OverrideForm.ACTS if found.override is not None or act[0] not in _NEEDS_OVERRIDE
         ],
         "preview": preview(found, form.data if form.is_bound else form.initial),
-        "ranges": [(key, range_name(key)) for key in RANGES],
-        "range_name": range_name(span),
+        "ranges": list(RANGE_NAMES.items()),
+        "range_name": RANGE_NAMES[span],
         "ticket_hint": "An address, or a key such as OPS-4821."
         if settings.TICKET_URL
         else "An address, with https://",
