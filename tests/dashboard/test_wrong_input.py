@@ -145,6 +145,9 @@ def test_a_file_and_its_reason_are_refused_at_their_fields(log_in: Any) -> None:
     assert refused.status_code == 422
     assert error_at(refused.content.decode(), "f-reason").startswith("Say why")
     assert ">x</textarea>" in refused.content.decode()
+    for _ in range(2):
+        last = client.post(draft, {"reason": WHY})
+    assert "This file was applied already" in last.content.decode()
 
 
 CHOICES = [
@@ -211,6 +214,7 @@ def test_a_name_of_a_receiver_that_is_taken_is_refused_in_words(log_in: Any, on_
         ("/alerts/mutes", {"act": "end", "mute": "99"}, "This mute has already ended."),
         ("/alerts", {"end_mute": "99"}, "This mute has already ended."),
         ("/drills", {"act": "end", "drill": "99"}, "This drill has already ended."),
+        ("/views", {"act": "delete", "view": "99"}, "This view was deleted, or is not shared any more."),
         ("/tokens", {"act": "revoke", "selector": "0" * 16}, "This token has been revoked or replaced."),
     ],
 )

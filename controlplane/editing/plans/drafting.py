@@ -88,7 +88,9 @@ def order(*, draft: UUID, reason: str, actor: Actor) -> Draft:
         state=DraftState.ORDERED, reason=reason, actor=_stored(actor)
     )
     if not ordered:
-        raise InvalidEdit({"draft": ["It is not ready to be applied."]})
+        raise InvalidEdit(
+            {"draft": ["This file was applied already, or is still being read. Reload the page."]}
+        )
     row = Draft.objects.get(pk=draft)
     return _soon(row, len(zlib.decompress(row.content)))
 

@@ -18,6 +18,7 @@ from dashboard.tables.saved_views import address_of, list_at, views_of
 from dashboard.views.page import context_of, text_parameter
 
 _LONGEST_ADDRESS = 4_000
+_GONE = "This view was deleted, or is not shared any more."
 
 
 class SaveForm(EditForm):
@@ -36,6 +37,8 @@ class SaveForm(EditForm):
 
 
 class ChangeForm(EditForm):
+    missing = _GONE
+
     view = WholeField()
     name = TextField()
     shared = forms.BooleanField(required=False)
@@ -50,6 +53,8 @@ class ChangeForm(EditForm):
 
 
 class EndForm(EditForm):
+    missing = _GONE
+
     view = WholeField()
     reason = None
 
