@@ -7,7 +7,7 @@ from django.db import transaction
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import NotFound
+from controlplane.errors import NotFound, find
 from controlplane.fleet.live import figures
 from controlplane.fleet.models import GatewayOrder, OrderKind, Server
 from controlplane.policies.document import environment_of
@@ -21,9 +21,7 @@ def forget_pod(*, environment: str, server: str, reason: str, actor: Actor) -> N
     """
     slug = _checked(environment, reason)
     with transaction.atomic():
-        row = Server.objects.select_for_update().filter(environment=slug, name=server).first()
-        if row is None:
-            raise NotFound("server", server)
+        row = find(Server.objects.select_for_update().filter(environment=slug), "server", name=server)
         GatewayOrder.objects.create(environment=slug, kind=OrderKind.FORGET, server=server)
         record(
             actor=actor,

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting, record
-from controlplane.errors import NotFound
+from controlplane.errors import NotFound, find
 from controlplane.policies.document import environment_of, tuning_of
 from controlplane.policies.limits import LimitColumns
 from controlplane.policies.models import Dependency, Environment, Tenant, Tier
@@ -106,9 +106,7 @@ def _quota(row: Environment, tenant: str, dependency: str, name: str) -> LimitCo
 
 
 def _vendor_limit(row: Environment, dependency: str, name: str) -> LimitColumns | None:
-    found = Dependency.objects.filter(environment=row, name=dependency).first()
-    if found is None:
-        raise NotFound("dependency", dependency)
+    found = find(Dependency.objects.filter(environment=row), "dependency", name=dependency)
     return found.vendor_limits.filter(name=name).first()
 
 

@@ -17,7 +17,7 @@ from controlplane.alerts.delivery.queue import WEEKLY, enqueue_report
 from controlplane.alerts.delivery.receivers import NO_PAGER
 from controlplane.alerts.models import Delivery, DeliveryState, Receiver
 from controlplane.audit.actor import Actor
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, NotFound, find
 from controlplane.weekly.keep import find_summary, last_week
 from controlplane.weekly.models import WeeklySummary
 from controlplane.weekly.sections import listed, without_tenant
@@ -69,9 +69,7 @@ def send_now(*, environment: str, begins: date | None, receiver: str, actor: Act
     if summary is None:
         raise NotFound("weekly summary", str(begins) if begins else "of this environment")
     with transaction.atomic():
-        row = Receiver.objects.filter(environment=environment, name=receiver).first()
-        if row is None:
-            raise NotFound("receiver", receiver)
+        row = find(Receiver.objects.filter(environment=environment), "receiver", name=receiver)
         if row.disabled_because:
             raise InvalidEdit({"receiver": [f"{row.disabled_because} Enable it first."]})
         if scheme_of(row.url) in PAGERS:

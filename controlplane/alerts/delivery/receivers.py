@@ -22,7 +22,7 @@ from controlplane.alerts.models import Delivery, Receiver
 from controlplane.alerts.people.audit_entries import record_named
 from controlplane.alerts.people.routing import routes_of
 from controlplane.audit.actor import Actor
-from controlplane.errors import InvalidEdit, NameTaken, NotFound
+from controlplane.errors import InvalidEdit, NameTaken, find
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems, check_reason, is_printable
 
@@ -182,10 +182,7 @@ def _wrong_for_apprise(url: str) -> str | None:
 
 
 def _locked(environment: str, name: str) -> Receiver:
-    row = Receiver.objects.select_for_update().filter(environment=environment, name=name).first()
-    if row is None:
-        raise NotFound("receiver", name)
-    return row
+    return find(Receiver.objects.select_for_update().filter(environment=environment), "receiver", name=name)
 
 
 def _shown(row: Receiver) -> dict[str, object]:

@@ -14,7 +14,7 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import EVALUATION_LOCK, Alert, Incident, IncidentLine
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, find
 from controlplane.postgres import transaction_lock
 from controlplane.validation import Problems, check_reason, is_printable
 from fuseboard.contract.words import is_slug
@@ -103,9 +103,7 @@ def split_alert(*, environment: str, number: int, alert: int, reason: str, actor
     with transaction.atomic():
         transaction_lock(EVALUATION_LOCK, environment)
         source = locked_incident(environment, number)
-        row = Alert.objects.filter(incident=source, pk=alert).first()
-        if row is None:
-            raise NotFound("alert of this incident", str(alert))
+        row = find(Alert.objects.filter(incident=source), "alert of this incident", pk=alert)
         left = Alert.objects.filter(incident=source).exclude(key=row.key).order_by("true_since", "pk")
         keys = list(dict.fromkeys(left.values_list("key", flat=True)))
         if not keys:
@@ -153,10 +151,7 @@ def close_incident(*, environment: str, number: int, reason: str, actor: Actor) 
 
 def locked_incident(environment: str, number: int) -> Incident:
     """Locked until the transaction ends. Raises ``NotFound``."""
-    row = Incident.objects.select_for_update().filter(environment=environment, pk=number).first()
-    if row is None:
-        raise NotFound("incident", str(number))
-    return row
+    return find(Incident.objects.select_for_update().filter(environment=environment), "incident", pk=number)
 
 
 def _checked(problems: Problems, field: str, text: str) -> str:

@@ -6,7 +6,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.alerts.models import Alert, Incident
-from controlplane.errors import NotFound
+from controlplane.errors import find
 
 KEPT_DAYS = 90
 #: Incidents of one environment.
@@ -23,10 +23,7 @@ def incidents(environment: str) -> QuerySet[Incident]:
 
 def find_incident(environment: str, number: int) -> Incident:
     """Raises ``NotFound``."""
-    row = Incident.objects.filter(environment=environment, pk=number).first()
-    if row is None:
-        raise NotFound("incident", str(number))
-    return row
+    return find(Incident.objects.filter(environment=environment), "incident", pk=number)
 
 
 def alerts_of(incident: Incident) -> list[Alert]:

@@ -8,7 +8,7 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, find
 
 log = structlog.get_logger(__name__)
 
@@ -30,9 +30,7 @@ def release_alert(*, environment: str, number: int, note: str, actor: Actor) -> 
 
 def _write(environment: str, number: int, note: str, actor: Actor, *, taken: bool, seen: str = "") -> Alert:
     with transaction.atomic():
-        row = Alert.objects.select_for_update().filter(environment=environment, pk=number).first()
-        if row is None:
-            raise NotFound("alert", str(number))
+        row = find(Alert.objects.select_for_update().filter(environment=environment), "alert", pk=number)
         if row.state not in (AlertState.FIRING, AlertState.RECOVERING):
             raise InvalidEdit({"alert": [f"This alert is {row.state}, so it cannot be acknowledged."]})
         if (seen, row.severity) == ("warning", "critical"):

@@ -12,7 +12,7 @@ from controlplane.alerts.rules.every import RULES
 from controlplane.alerts.state.mutes import active_until, matches, not_ended, words_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
-from controlplane.errors import InvalidEdit, NotFound
+from controlplane.errors import InvalidEdit, find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.postgres import postgres_now
@@ -100,9 +100,7 @@ def end_mute(*, environment: str, number: int, reason: str, actor: Actor, only_p
     check_reason(reason)
     with transaction.atomic():
         now = postgres_now()
-        row = not_ended(environment, now).select_for_update().filter(pk=number).first()
-        if row is None:
-            raise NotFound("mute that has not ended", str(number))
+        row = find(not_ended(environment, now).select_for_update(), "mute that has not ended", pk=number)
         if only_period:
             row.skipped_until = _end_of_period(row, now)
             row.save(update_fields=["skipped_until"])

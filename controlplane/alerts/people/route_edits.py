@@ -24,7 +24,7 @@ from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state.mutes import mute_of, not_ended
 from controlplane.audit.actor import Actor
-from controlplane.errors import NotFound
+from controlplane.errors import find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems
@@ -139,9 +139,7 @@ def remove_route(*, environment: str, name: str, reason: str, actor: Actor) -> N
     slug = environment_of(environment).slug
     with transaction.atomic():
         Environment.objects.select_for_update().get(pk=slug)
-        row = Route.objects.filter(environment=slug, name=name).first()
-        if row is None:
-            raise NotFound("route", name)
+        row = find(Route.objects.filter(environment=slug), "route", name=name)
         record_named(row, "route.removed", reason, actor, before=_audit_values(row))
         row.delete()
         _number(routes_of(slug)[:-1])  # without the default
