@@ -26,8 +26,9 @@ class EditForm(forms.Form):
     """
 
     reason: TextField | None = TextField()
-    #: The status of a page whose thing does not exist any more, and its text, if people know it by no name.
+    #: The status when the thing of the form does not exist any more.
     missing_status: ClassVar[int] = 404
+    #: The text of the page then. If it is empty, the page names the thing.
     missing: ClassVar[str] = ""
 
     def __init__(self, request: HttpRequest, data: Mapping[str, Any] | None = None, /, **known: Any) -> None:

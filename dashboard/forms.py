@@ -49,7 +49,7 @@ class WholeNumberField(forms.IntegerField):
 
 
 class BoundedTextField(forms.CharField):
-    """Text of at most this number of characters, refused in the words of the edit functions."""
+    """Text of at most this number of characters. ``TextField`` cuts longer text; this refuses it."""
 
     def __init__(self, most: int, **options: Any) -> None:
         said = {"max_length": f"Use at most {most:,} characters."} | options.pop("error_messages", {})

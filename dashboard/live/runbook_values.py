@@ -48,7 +48,7 @@ def value_of(name: str, scene: Scene) -> str:
 
 
 def _measured(read: _Value) -> _Value:
-    """Not while the rates of the fleet are unknown."""
+    """The value that ``read`` finds, or ``None`` while the rates of the fleet are unknown."""
     return lambda scene: read(scene) if rates_known(scene.live.facts) else None
 
 

@@ -74,16 +74,18 @@ async def test_an_answer_whose_body_breaks_is_handed_on(
 
 
 class Cut:
-    """Answers that break off, from a transport that does not close them by itself."""
+    """Answers, which break off unless ``whole``, from a transport that does not close them by itself."""
 
-    def __init__(self, library: Any, status: int) -> None:
+    def __init__(self, library: Any, status: int, *, whole: bool = False) -> None:
         self.closed = 0
         cut = self
 
         class Stream(library.SyncByteStream):  # type: ignore[misc]
             def __iter__(self) -> Iterator[bytes]:
                 yield b'{"error"'
-                raise library.ReadError("lost")
+                if not whole:
+                    raise library.ReadError("lost")
+                yield b": 1}"
 
             def close(self) -> None:
                 cut.closed += 1
@@ -107,6 +109,21 @@ def test_a_stream_that_breaks_off_is_closed_once(
         with client_of.Client(transport=guarded) as client, pytest.raises(client_of.ReadError):
             client.get("http://vendor/")
     assert cut.closed == attempts
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_a_body_that_is_read_twice_is_closed_once(settings: AgentSettings, library: str):
+    """The judge of a retry reads it, and so does the guard. Some streams cannot be closed twice."""
+    client_of, ours = ASYNC[library]
+    answer = Cut(client_of, 429, whole=True)
+    with blocking.Agent(settings=settings) as agent:
+        rich(agent)
+        guarded = ours.BlockingGuardedTransport(
+            agent, dependency="api", transport=answer.transport, retry=True
+        )
+        with client_of.Client(transport=guarded) as client:
+            assert client.get("http://vendor/").json() == {"error": 1}
+    assert answer.closed == 1
 
 
 def test_a_slow_body_does_not_delay_the_report(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.utils import timezone
 from editor_steps import bulk_shown, head
 
 from controlplane.accounts.models import AgentToken, User
@@ -179,6 +180,29 @@ def test_what_was_refused_is_shown_at_the_token_that_it_is_about(log_in: Any) ->
     assert '<details class="more-acts" open>' in row
     assert '<option value="168" selected>' in row
     assert html.count('class="more-acts" open') == 1
+    # Another token keeps the usual time.
+    assert html.count('<option value="168" selected>') == 1
+
+
+def test_a_token_that_ended_meanwhile_hides_no_error(log_in: Any) -> None:
+    """Its row has no form any more that could display one."""
+    ada = log_in("ada")
+    ada.post("/tokens", TOKEN | {"name": "one", "act": "agent", "environment": "production"})
+    token = AgentToken.objects.get(name="one")
+    AgentToken.objects.update(expires_at=timezone.now())
+    typed = {"act": "revoke", "selector": token.selector, "reason": "no"}
+    assert "Say why" in ada.post("/tokens", typed).content.decode()
+
+
+@pytest.mark.parametrize("who", ["percent", "service"])
+def test_a_refused_drill_says_why_whatever_was_chosen(log_in: Any, who: str) -> None:
+    """Errors of pods stood among the pods, which are displayed only if pods are chosen by name."""
+    ada = log_in("ada")
+    html = ada.post("/drills", DRILL | {"who": "service", "service": "", "percent": ""} | {"who": who})
+    text = html.content.decode()
+    pods = text[text.index('class="field on-servers"') : text.index('class="three on-percent"')]
+    assert 'class="err"' in text
+    assert 'class="err"' not in pods
 
 
 def test_half_a_role_for_a_service_is_refused_and_kept(log_in: Any) -> None:

@@ -81,7 +81,7 @@ class _Attempt:
         self._deadline.__enter__()
 
     def _not_admitted(self, error: BaseException) -> None:
-        """Raise, in place of a refusal of a retry, why the attempt before failed."""
+        """End an attempt that was not admitted. If it was a retry, raise why the attempt before failed."""
         self._deadline.__exit__(None, None, None)
         if isinstance(error, Refused) and self.cause is not None:
             self._call.refused(error.decision.explain())

@@ -103,7 +103,7 @@ class DiskWriter:
 async def read_in_time(read: Callable[[], T], *, timeout_s: float) -> T:
     """Call ``read`` in a daemon thread, so that a file system that hangs delays neither start nor exit."""
     result: Future[T] = Future()
-    # A caller that leaves cannot cancel it: then nothing waits for the answer.
+    # It counts as running, so that a timeout cannot cancel it: a cancelled future takes no result.
     result.set_running_or_notify_cancel()
 
     def run() -> None:

@@ -97,7 +97,7 @@ def _counters(name: str) -> Part:
 
 
 def _details(name: str, detail: str) -> Part:
-    """The entries of a list of counters that have a detail, which the last ones lose."""
+    """The entries of a list of counters up to the last with this detail. Those beyond ``most`` lose it."""
 
     def count(request: SyncRequest) -> int:
         entries = enumerate(getattr(request.counters, name), 1)

@@ -15,6 +15,7 @@ caller. The agent is ``agent()`` of ``fuseboard.integrations.django``. Views fin
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -56,11 +57,11 @@ class IdempotencyMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self._asynchronous:
             # Reading the body may block, and CALLER may ask the database: on the thread whose connections
-            # Django closes. The first question starts the agent.
+            # Django closes.
             ask = sync_to_async(self._asked)
-            return self._serve(
-                request, ask, lambda asked: asyncio.to_thread(self._find, asked), _settled, self.get_response
-            )
+            # The first question starts the agent, which blocks.
+            find = partial(asyncio.to_thread, self._find)
+            return self._serve(request, ask, find, _settled, self.get_response)
         steps: tuple[Callable[..., Any], ...] = (self._asked, self._find, Future.result, self.get_response)
         response: HttpResponseBase = run_blocking(self._serve(request, *map(blocking_step, steps)))
         return response
@@ -185,7 +186,7 @@ class IdempotencyMiddleware:
 
 
 async def _settled(future: Future[Any]) -> Any:
-    """Wait on the event loop. Shielded: the end is known, whatever becomes of the client's connection."""
+    """Wait on the event loop. Shielded: an answer is stored to its end, also if the client leaves."""
     return await asyncio.shield(asyncio.wrap_future(future))
 
 

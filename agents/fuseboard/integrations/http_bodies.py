@@ -155,6 +155,8 @@ class _AnyKept(ABC):
 
         A coroutine, so that it is written once: in threads, ``run_blocking`` runs it.
         """
+        if self._ended:
+            return
         try:
             while not self._ended and len(self.begun) < MAX_BYTES:
                 part = await self._next()
@@ -209,7 +211,7 @@ class AsyncKept(_AnyKept):
 
 
 class Kept(_AnyKept):
-    """A kept body for threads. ``parts`` are those of ``stream``, if it is not read by itself."""
+    """A kept body for threads. ``parts`` reads ``stream`` where iterating over it is not the way."""
 
     def __init__(self, stream: Any, parts: Iterator[bytes] | None = None) -> None:
         super().__init__(stream, iter(stream) if parts is None else parts)

@@ -42,7 +42,7 @@ class Absorbed(NamedTuple):
 
     #: Whether Postgres gets the news at once.
     urgent: bool
-    #: Whether the heartbeat is about the past, and changes nothing.
+    #: Whether the heartbeat is about the past. It shows at most that another process has this name.
     stale: bool = False
 
 
@@ -90,18 +90,18 @@ class Fleet:
         """
         now = self._clock.monotonic() if now is None else now
         wall = self._clock.wall() if wall is None else wall
-        name, next_s, bounds = beat.server, self.size.next_ms / 1000, self.kept.bounds(token)
+        name, next_s = beat.server, self.size.next_ms / 1000
         server = self.servers.get(name)
         if server is None:
             server, news = self._add(beat, token, now=now, wall=wall, next_s=next_s), True
         elif server.is_stale(beat, wall=wall):
             self.stale_beats += 1
-            news = self._doubt(server, beat, now, counted=counted, most=bounds.rivals)
+            news = self._doubt(server, beat, now, counted=counted, most=self.kept.bounds(token).rivals)
             if not server.may_return(beat):
                 return Absorbed(news, stale=True)
         else:
             news = False
-        before, last = server.spending, server.beat
+        before, last, bounds = server.spending, server.beat, self.kept.bounds(token)
         beat, packed, was_cut = cut_to_bounds(beat, bounds)
         self.sums.record(server, beat, packed, now=now, wall=wall)
         news |= server.take(
@@ -154,7 +154,6 @@ class Fleet:
         """Another gateway hears this pod now, so its silence here means nothing."""
         server = self._remove(name)
         server.handed_over = True
-        # It can be in a batch that is being written.
         self.sums.forget(server)
         self.dirty.pop(name, None)
         self.urgent.pop(name, None)

@@ -41,8 +41,8 @@ class Bounds(NamedTuple):
 ORDINARY = Bounds(16_384, calls.POINT_BYTES, breakers=500, rivals=MAX_RIVALS, details=True)
 #: While its token or its environment keeps too much: hardly more than the totals.
 SPARSE = Bounds(256, calls.SPARSE_POINT_BYTES, breakers=4, rivals=SPARSE_RIVALS)
-#: In an environment that keeps this many percent of its bound. So 50,000 pods fit into the container of the
-#: gateway.
+#: An environment that keeps this many percent of its bound keeps only this of a pod. So 50,000 pods fit
+#: into the container of the gateway.
 CROWDED_PERCENT = 125
 CROWDED = SPARSE._replace(call_bytes=0, breakers=1, cause=False)
 
@@ -121,7 +121,7 @@ class Kept:
 
 
 def cut_to_bounds(beat: SyncRequest, bounds: Bounds) -> tuple[SyncRequest, bytes, bool]:
-    """The part of a heartbeat that is kept, its counters, packed, and whether something was left out."""
+    """Return what is kept of a heartbeat, its packed counters, and whether something was left out."""
     was_cut = beat.cut > 0
     if not bounds.cause and beat.load is not None and beat.load.cause:
         beat, was_cut = replace(beat, load=replace(beat.load, cause="")), True

@@ -10,7 +10,7 @@ from controlplane.gateway.servers.liveness import RecentMaximum
 
 
 class FleetSize:
-    """Counts this process's live pods, and takes in the counts of other gateways."""
+    """Counts the live pods that this process hears, and takes in the counts over all gateways."""
 
     def __init__(self, clock: Clock, *, beat_ms: int, beats_per_s: int) -> None:
         #: Time between two heartbeats of a pod: longer in a larger fleet, so that their rate stays bounded.
@@ -24,7 +24,7 @@ class FleetSize:
         self._everywhere = self._present_everywhere = 0
 
     def add(self, *, here: int = 0, spending: int = 0) -> None:
-        """This process knows so many pods more, or so many more of them may be spending."""
+        """Add to the pods that this process knows, and to those that may be spending."""
         self.note(self._here + here, self._spending_here + spending)
 
     def note(self, here: int, spending: int) -> None:
@@ -36,7 +36,7 @@ class FleetSize:
     def note_everywhere(self, spending: int, present: int) -> None:
         """Record how many pods may be spending, and how many there are, over all gateways."""
         self._everywhere, self._present_everywhere = spending, present
-        self.add()
+        self.note(self._here, self._spending_here)
 
     def divisor(self, missing: int | None) -> int:
         """The divisor of one process.

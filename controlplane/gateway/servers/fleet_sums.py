@@ -13,7 +13,11 @@ from fuseboard.contract.sync import SyncRequest
 
 
 class FleetSums:
-    """The sums over pods. Each is made from two heartbeats of a pod, the last and the one before it."""
+    """The sums over pods.
+
+    ``record`` and ``refresh`` keep series, failed calls and totals. ``GatewayApp`` adds to the hours of
+    tenants, and ``KnownServer.take`` to the events of locks.
+    """
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -45,4 +49,5 @@ class FleetSums:
     def forget(self, server: KnownServer) -> None:
         """Take the rates of this pod out of the totals."""
         self.totals.replace(server.rates, NOTHING)
+        # It can be in a batch that is being written, so that its rates are refreshed once more.
         server.rates = NOTHING

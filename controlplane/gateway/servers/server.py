@@ -86,7 +86,7 @@ class KnownServer:
     has_asked: bool = False
     #: Whether the process that owns the name now did. Another one can take the name without a request.
     owner_has_asked: bool = False
-    #: Bytes that are kept of its heartbeats, and the token they count for; see ``kept``.
+    #: Bytes that are kept of its heartbeats, and the token they count for; see ``fleet_bounds``.
     kept: int = 0
     kept_for: str = ""
     #: The selector of the token that its last heartbeat proved, and where the connection came from.

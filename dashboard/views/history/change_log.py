@@ -83,7 +83,10 @@ class Wanted:
     def of(
         self, rows: QuerySet[Row], *, environment: str = "environment", at: str = "at", **columns: str
     ) -> QuerySet[Row]:
-        """The rows of the environment and the range. ``columns`` has those of the actor and the thing."""
+        """The rows of the environment and range, and of the actor and thing where one is asked for.
+
+        ``columns``: ``kind``, ``actor`` or ``thing`` -> the column of the rows that has it.
+        """
         asked = {environment: self.environment, f"{at}__gte": self.start, f"{at}__lt": self.end}
         named = {column: getattr(self, name) for name, column in columns.items()}
         return rows.filter(**asked, **{column: value for column, value in named.items() if value})

@@ -197,7 +197,7 @@ def _typed_services(typed: Any) -> list[ServiceRow] | None:
 
 
 def _stored_services(user: User) -> list[ServiceRow]:
-    """The rows of a person, and an empty one for another service."""
+    """The rows that a person has now."""
     return [
         (environment, service, role)
         for environment, roles in sorted(user.service_roles.items())
@@ -233,7 +233,8 @@ def _person(
 ) -> HttpResponse:
     user = User.objects.get(username=name)
     tokens = tokens_of(user)
-    part = {"roles": "roles", "cancel": "cancel"}.get(typed.get("act"), "access") if typed else ""
+    act = typed.get("act", "") if typed else ""
+    part = act if act in ("", "roles", "cancel") else "access"
     roles = typed if part == "roles" else {}
     services = _typed_services(roles) or [*_stored_services(user), (environment_in(request), "", "")]
     logins_now = Login.objects.filter(user=user, ended_at__isnull=True, expires_at__gt=timezone.now())

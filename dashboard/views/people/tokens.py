@@ -138,13 +138,18 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
             "soon": row.expires_at - now < ENDS_SOON,
         }
 
+    agents = [described(row) for row in newest(AgentToken)]
     owned = with_rights(list(newest(ApiToken)))
-
+    programs = [{**described(each.token), "owned": each} for each in owned]
+    selector = extra.get("typed", {}).get("selector")
+    working = {row["token"].selector for row in (*agents, *programs) if not row["dead"]}
     context = context_of(
         request,
         "tokens",
-        agents=[described(row) for row in newest(AgentToken)],
-        programs=[{**described(each.token), "owned": each} for each in owned],
+        agents=agents,
+        programs=programs,
+        # A token that ended meanwhile has no form, so its errors stand above the page.
+        has_form=creates or selector in working,
         environments=[*environments, *([("", "All (API tokens only)")] if _everywhere(request) else [])],
         new=new,
         wrong=extra.get("errors", {}) if creates else {},
