@@ -10,6 +10,9 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def made_from(kind: type[T], source: object, /, **others: Any) -> T:
-    """Make ``kind`` with these fields, and with all other fields as ``source`` has them."""
+    """Make ``kind`` with these fields, and all others as ``source`` has them, also those with a default.
+
+    Pass a field among ``others`` if ``source`` has it in another form, such as a moment.
+    """
     same = {one.name: getattr(source, one.name) for one in fields(kind) if one.name not in others}
     return kind(**same, **others)

@@ -262,7 +262,7 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
         frozen=bool(frozen),
         frozen_silent=int(_sum(frozen, "frozen_silent")),
         frozen_expected=int(_sum(frozen, "frozen_expected")),
-        frozen_until=_worst(frozen, "frozen_until"),
+        frozen_until=_highest(frozen, "frozen_until"),
         uncounted=int(_sum(documents, "uncounted")),
         new_pods_refused=int(_sum(documents, "new_pods_refused")),
         writes_refused={
@@ -276,13 +276,13 @@ def add_figures(documents: list[dict[str, Any]]) -> FleetFigures:
 
 def _add_stores(documents: list[dict[str, Any]]) -> StoreFigures:
     return StoreFigures(
-        p50_us=_worst(documents, "p50_us"),
-        p99_us=_worst(documents, "p99_us"),
+        p50_us=_whole(documents, "p50_us"),
+        p99_us=_whole(documents, "p99_us"),
         timeouts_per_s=_sum(documents, "timeouts_per_s"),
         errors_per_s=_sum(documents, "errors_per_s"),
         asked_per_s=_sum(documents, "asked_per_s"),
-        primaries=_worst(documents, "primaries") or 0,
-        primaries_down=_worst(documents, "primaries_down") or 0,
+        primaries=_whole(documents, "primaries") or 0,
+        primaries_down=_whole(documents, "primaries_down") or 0,
     )
 
 
@@ -328,5 +328,10 @@ def _sum(documents: list[dict[str, Any]], name: str) -> float:
     return float(sum(document.get(name, 0.0) for document in documents))
 
 
-def _worst(documents: list[dict[str, Any]], name: str) -> Any:
+def _highest(documents: list[dict[str, Any]], name: str) -> float | None:
     return max((d[name] for d in documents if d.get(name) is not None), default=None)
+
+
+def _whole(documents: list[dict[str, Any]], name: str) -> int | None:
+    highest = _highest(documents, name)
+    return None if highest is None else int(highest)

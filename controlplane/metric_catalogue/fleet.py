@@ -36,7 +36,7 @@ BREAKERS_HELD = per_environment(
     Gauge,
     "Breakers with an override.",
     WEB,
-    {"mode": 5},
+    {"mode": 3},
 )
 OVERRIDES_ENDING = per_environment(
     "fuseboard_overrides_ending", Gauge, "Overrides that end within 5 minutes.", WEB

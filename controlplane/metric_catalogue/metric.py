@@ -108,8 +108,8 @@ def per_environment(
 ) -> M:
     """A metric of one process with a series for each environment, and for the values of other labels.
 
-    ``labels``: how many values each has at most. ``most``: the series at most, if not all values of one label
-    come with all values of another.
+    ``labels``: how many values each has at most. ``most``: the number of series, where it is smaller than the
+    product of these numbers.
     """
     every = prod(labels.values()) if most is None else most
     return kind(name, text, (by,), ("environment", *labels), every, panel)

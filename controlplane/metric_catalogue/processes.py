@@ -141,7 +141,7 @@ WRITES_REFUSED = per_environment(
     Counter,
     "Values that Postgres refused, and that the gateway dropped; without an environment if it concerns all.",
     GATEWAY,
-    {"what": 1},
+    {"what": 11},
 )
 KEPT_BYTES = per_environment(
     "fuseboard_gateway_kept_bytes", Gauge, "What is kept of heartbeats, by its estimated memory.", GATEWAY

@@ -248,7 +248,7 @@ TOKEN_EXPIRY = per_environment(
     "When the next valid token of an environment expires: api or agent. Tokens for all environments have"
     " an empty environment.",
     WEB,
-    {"kind": 3},
+    {"kind": 2},
 )
 CERTIFICATE_EXPIRY = Gauge(
     "fuseboard_certificate_expiry_timestamp_seconds", "When FUSEBOARD_TLS_CERT_FILE expires.", by=(WEB,)

@@ -101,7 +101,7 @@ def limits_in(prefix: str, fields: Fields) -> dict[str, Fields]:
     return found
 
 
-def with_limit(prefix: str, name: str, fields: Fields, columns: Fields | None) -> Fields:
+def replace_limit(prefix: str, name: str, fields: Fields, columns: Fields | None) -> Fields:
     """Return the fields with these columns of one limit; without the limit for ``None``."""
     place = f"{prefix}.{name}"
     rest = {field: value for field, value in fields.items() if field.rpartition(".")[0] != place}

@@ -82,9 +82,9 @@ def _changes(environment: str, kind: Kind, name: str, start: datetime, end: date
         return [], 0
 
     def mark(row: Entry) -> Mark:
-        kind = "override" if row.action.startswith("breaker.") else "change"
+        made = "override" if row.action.startswith("breaker.") else "change"
         text = f"revision {row.revision}: {row.actor}, {row.target_kind} {row.target_name}"
-        return Mark(at=row.at.timestamp(), kind=kind, text=text, revision=row.revision)
+        return Mark(at=row.at.timestamp(), kind=made, text=text, revision=row.revision)
 
     return _newest(rows, mark)
 

@@ -44,8 +44,8 @@ def totals(
     places = [kind.place(field) for field in fields]
     if any(kind.fields[place].how is not How.SUM for place in places):
         raise ValueError("Only counts can be added up.")
-    values = ", ".join(f"sum({of_day('sum', place + 1)})" for place in places)
-    statement = _FOUND.format(known=of_day("sum", 0), values=values)
+    values = ", ".join(f"sum({day_sql('sum', place + 1)})" for place in places)
+    statement = _FOUND.format(known=day_sql("sum", 0), values=values)
     with connection.cursor() as cursor:
         cursor.execute(
             statement, {"environment": environment, "kind": kind.number, "start": start, "end": end}
@@ -61,8 +61,8 @@ def totals(
         ]
 
 
-def of_day(how: str, place: int) -> str:
-    """The ``sum`` or the ``max`` of one part of a row, over the hours of its day. Part 0 is what is known.
+def day_sql(how: str, place: int) -> str:
+    """SQL for the ``sum`` or ``max`` of one part of a row over the hours of its day. Part 0 is what is known.
 
     A row of an earlier release has no part for a later field.
     """

@@ -228,7 +228,7 @@ def recent_events(environment: str, *, rows: int = 10_000) -> tuple[PodEvent, ..
             kind=kind,
             detail=detail,
             pods=pods,
-            # The oldest rows were not read.
+            # There may be more pods if the oldest rows were not read.
             more=read == rows and first == oldest,
             last=last.timestamp(),
             names=tuple(names),

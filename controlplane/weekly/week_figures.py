@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connection
 
 from controlplane.series.kinds import ABOUT_HOUR, RULE
-from controlplane.series.totals import of_day
+from controlplane.series.totals import day_sql
 
 #: Rows of one answer. Lines beyond it are counted only.
 MAX_ROWS = 20
@@ -155,7 +155,7 @@ def open_breakers(week: Week) -> tuple[list[OpenBreaker], int]:
 
 
 def quota_uses(week: Week) -> list[QuotaUse]:
-    statement = _QUOTAS.format(asked=of_day("sum", 1), refused=of_day("sum", 2), peak=of_day("max", 1))
+    statement = _QUOTAS.format(asked=day_sql("sum", 1), refused=day_sql("sum", 2), peak=day_sql("max", 1))
     return [
         QuotaUse(
             tier=tier,

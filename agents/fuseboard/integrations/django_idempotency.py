@@ -15,7 +15,6 @@ caller. The agent is ``agent()`` of ``fuseboard.integrations.django``. Views fin
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -60,8 +59,9 @@ class IdempotencyMiddleware:
             # Django closes.
             ask = sync_to_async(self._asked)
             # The first question starts the agent, which blocks.
-            find = partial(asyncio.to_thread, self._find)
-            return self._serve(request, ask, find, _settled, self.get_response)
+            return self._serve(
+                request, ask, lambda asked: asyncio.to_thread(self._find, asked), _settled, self.get_response
+            )
         steps: tuple[Callable[..., Any], ...] = (self._asked, self._find, Future.result, self.get_response)
         response: HttpResponseBase = run_blocking(self._serve(request, *map(blocking_step, steps)))
         return response

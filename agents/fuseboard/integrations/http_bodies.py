@@ -158,7 +158,7 @@ class _AnyKept(ABC):
         if self._ended:
             return
         try:
-            while not self._ended and len(self.begun) < MAX_BYTES:
+            while not self.whole and len(self.begun) < MAX_BYTES:
                 part = await self._next()
                 self.begun += part or b""
                 self.whole = part is None

@@ -209,7 +209,7 @@ def _check_free(environment: str, key: str, source: Incident) -> None:
 
 
 def record_incident(
-    incident: Incident, action: str, actor: Actor, *, reason: str = "", after: dict[str, object] | None = None
+    incident: Incident, action: str, actor: Actor, *, reason: str, after: dict[str, object] | None = None
 ) -> None:
     record(
         actor=actor,

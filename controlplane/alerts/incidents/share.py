@@ -40,7 +40,7 @@ def make_link(*, environment: str, number: int, days: int, actor: Actor) -> str:
     until = timezone.now() + timedelta(days=days)
     with transaction.atomic():
         row = locked_incident(environment, number)
-        record_incident(row, "incident.shared", actor, after={"expires_at": until.isoformat()})
+        record_incident(row, "incident.shared", actor, reason="", after={"expires_at": until.isoformat()})
     maker = {"name": actor.name, "origin": actor.origin, "person": actor.person, "token": actor.token}
     token = signing.dumps([row.pk, row.share_version, int(until.timestamp()), maker], salt=_SALT)
     return f"{PATH}{token}"
@@ -51,7 +51,7 @@ def end_links(*, environment: str, number: int, actor: Actor) -> None:
     with transaction.atomic():
         row = locked_incident(environment, number)
         Incident.objects.filter(pk=row.pk).update(share_version=F("share_version") + 1)
-        record_incident(row, "incident.unshared", actor)
+        record_incident(row, "incident.unshared", actor, reason="")
 
 
 def shared_incident(token: str) -> tuple[Incident, datetime] | None:

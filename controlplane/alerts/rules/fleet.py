@@ -352,9 +352,9 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         idle=lambda status: status.figures.store.p99_us is None,
         text=texts.slow_redis,
         detail=texts.slow_redis_detail,
-        headline=texts.redis_at_deadline,
+        headline=texts.redis_at_deadline_headline,
         # An idle machine exceeds it for seconds, and nothing is wrong.
-        warning=WarningOnly(headline=texts.redis_slower_than_usual, weight=520, lasting_s=60.0),
+        warning=WarningOnly(headline=texts.redis_slower_headline, weight=520, lasting_s=60.0),
         weight=160,
         dates_incident=2,
         handled="A call whose answer is late is decided with local limits.",

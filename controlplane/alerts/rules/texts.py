@@ -66,13 +66,13 @@ def slow_redis_detail(status: Status) -> str:
     )
 
 
-def redis_at_deadline(status: Status) -> Headline:
+def redis_at_deadline_headline(status: Status) -> Headline:
     # An alert that fires on, or the threshold of an admin, can be below the deadline.
     where = "over" if p99_part(status) > 1 else "near"
     return Headline("Redis p99", "is", f"{slow_redis_ms(status)}, {where} its deadline")
 
 
-def redis_slower_than_usual(status: Status) -> Headline:
+def redis_slower_headline(status: Status) -> Headline:
     return Headline("Redis p99", "is", f"{slow_redis_ms(status)}, higher than usual")
 
 

@@ -16,9 +16,9 @@ from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.crypto import salted_hmac
-from ninja import Schema
 from ninja.errors import HttpError
 from psycopg.errors import LockNotAvailable
+from pydantic import BaseModel
 
 from controlplane.api.http.auth import caller_of
 from controlplane.api.http.uploads import upload_of
@@ -138,7 +138,7 @@ def _again(reply: Any) -> Any:
 
 
 def _kept_form(reply: Any) -> Any:
-    if not isinstance(reply, Schema):
+    if not isinstance(reply, BaseModel):
         raise TypeError("Only documents can be stored; give the operation a response schema.")
     secrets: frozenset[str] = getattr(reply, "secrets", frozenset())
     return reply.model_dump(mode="json") | dict.fromkeys(secrets)

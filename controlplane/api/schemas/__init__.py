@@ -4,12 +4,12 @@ pydantic builds their validators when they are first used, not at the start of w
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
+from django.db.models import Manager
 from ninja import Schema
 from ninja.params.models import ParamModel
-from ninja.schema import DjangoGetter
-from pydantic import BaseModel, BeforeValidator, ModelWrapValidatorHandler, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 # Before any schema is defined, and also for those that ninja makes of the parameters of an operation.
 _bases: list[type[BaseModel]] = [Schema, ParamModel, *ParamModel.__subclasses__()]
@@ -21,18 +21,26 @@ def _from_unix(at: Any) -> Any:
     return datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
 
 
-#: A document has the date of a number of Unix seconds.
+#: A moment that the object has as Unix seconds.
 UnixTime = Annotated[datetime, BeforeValidator(_from_unix)]
 
 
-class FromObject(Schema):
-    """A document of an object, such as a row. Methods ``resolve_...`` read what has another form there."""
+class FromObject(BaseModel):
+    """A document of an object, such as a row.
 
-    @model_validator(mode="wrap")
+    Its methods ``resolve_...`` make the fields that the object has in another form. They do not run for a
+    finished document or a stored reply. ninja's ``Schema`` runs its methods of this kind for these, too.
+    """
+
+    model_config = ConfigDict(defer_build=True)
+
+    @model_validator(mode="before")
     @classmethod
-    def _run_root_validator(
-        cls, values: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
-    ) -> Self:
-        """Replace ninja's, which would call the methods also with a finished document and a stored reply."""
-        finished = isinstance(values, cls | dict)
-        return handler(values if finished else DjangoGetter(values, cls, info.context))
+    def _read(cls, values: Any) -> Any:
+        if isinstance(values, (cls, dict)):
+            return values
+        made = {name: make for name in cls.model_fields if (make := getattr(cls, f"resolve_{name}", None))}
+        same = [name for name in cls.model_fields if name not in made and hasattr(values, name)]
+        found = {name: getattr(values, name) for name in same}
+        found |= {name: make(values) for name, make in made.items()}
+        return {name: one.all() if isinstance(one, Manager) else one for name, one in found.items()}

@@ -138,7 +138,7 @@ def pods_out(servers: list[Server], observing: tuple[Observing, ...], unhealthy_
             for server, because in unhealthy[:MAX_UNHEALTHY]
         ],
         observed_per_s=round(sum(load.observed_per_s for load in loads), 3),
-        observing=[ObservingOut.from_orm(one) for one in observing],
+        observing=[ObservingOut.model_validate(one) for one in observing],
     )
 
 

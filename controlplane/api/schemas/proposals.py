@@ -61,4 +61,4 @@ def accepted(row: ChangeRequest) -> HttpResponse:
 def row_of(row: ChangeRequest) -> RequestRow:
     if not isinstance(row.created_at, datetime):
         row.refresh_from_db()
-    return RequestRow.from_orm(row)
+    return RequestRow.model_validate(row)

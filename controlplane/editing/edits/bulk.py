@@ -17,7 +17,7 @@ from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit
 from controlplane.policies.conflicts import check_revision
 from controlplane.policies.document import environment_of
-from controlplane.policies.fields import Fields, limits_in, with_limit
+from controlplane.policies.fields import Fields, limits_in, replace_limit
 from controlplane.policies.history import Changed, changes_between
 from controlplane.policies.limits import full_columns, own_columns
 from controlplane.policies.merge import RATE
@@ -188,7 +188,8 @@ def preview_bulk_edit(
     chosen = names_of(state, "tenant") & set(keys)
     now = dict(state)
     for name in change.remove_quotas:
-        state |= {("tenant", key): with_limit("quotas", name, state["tenant", key], None) for key in chosen}
+        for key in chosen:
+            state["tenant", key] = replace_limit("quotas", name, state["tenant", key], None)
     if change.scale_percent:
         state |= {("tenant", key): _with_scaled_ends(state["tenant", key], change) for key in chosen}
     plan = Plan(sections={"tenant"})

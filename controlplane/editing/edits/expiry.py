@@ -9,7 +9,7 @@ from controlplane.audit.actor import FUSEBOARD
 from controlplane.editing.revise import Revision, revise
 from controlplane.editing.rows.limit_checks import check_together
 from controlplane.editing.rows.write_changes import write_changes
-from controlplane.policies.fields import Fields, with_limit
+from controlplane.policies.fields import Fields, replace_limit
 from controlplane.policies.history import Changed
 from controlplane.policies.limits import ALONE, columns_of, followed, full_columns, plain_columns
 from controlplane.policies.models import Dependency, Template, TenantQuota
@@ -52,7 +52,7 @@ def _end(revision: Revision, rows: list[TenantQuota]) -> None:
     for row in rows:
         thing = ("tenant", row.tenant.key)
         lasting = lasting_columns(revision.environment, row.returns_to)
-        state[thing] = with_limit("quotas", row.name, state[thing], lasting)
+        state[thing] = replace_limit("quotas", row.name, state[thing], lasting)
     changes = [
         Changed("tenant", key, fields, state["tenant", key]) for (_, key), fields in sorted(before.items())
     ]

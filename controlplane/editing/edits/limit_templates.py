@@ -11,7 +11,7 @@ from controlplane.editing.rows.limit_checks import check_new_limit, given_column
 from controlplane.editing.rows.write_changes import write_changes
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.conflicts import check_version
-from controlplane.policies.fields import Fields, limits_in, template_fields, with_limit
+from controlplane.policies.fields import Fields, limits_in, replace_limit, template_fields
 from controlplane.policies.history import Changed
 from controlplane.policies.limit_fields import LimitValues
 from controlplane.policies.limits import ALONE, followed, plain_columns
@@ -201,5 +201,5 @@ def _without(kind: str, fields: Fields, template: str, instead: str | None, valu
             columns = plain_columns(columns | ALONE)
         else:
             columns = followed({**columns, "template": instead}, values)
-        after = with_limit(prefix, limit, after, columns)
+        after = replace_limit(prefix, limit, after, columns)
     return after

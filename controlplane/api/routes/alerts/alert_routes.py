@@ -145,7 +145,7 @@ def set_route(
         reason=values.reason,
         actor=actor_of(request),
     )
-    return AlertRouteOut.from_orm(row)
+    return AlertRouteOut.model_validate(row)
 
 
 @router.delete("/{route}", response=Done, auth=needs("manage_receivers"))

@@ -158,5 +158,5 @@ def preview(
     request: HttpRequest, environment: Environment, rule: Slug, values: AlertRuleValuesIn
 ) -> AlertRulePreviewOut:
     """What a change would mean now, and would have meant in the recorded past. Nothing is changed."""
-    found = preview_rule(environment=environment, rule=rule, values=RuleValues(**values.dict()))
-    return AlertRulePreviewOut.from_orm(found)
+    found = preview_rule(environment=environment, rule=rule, values=RuleValues(**values.model_dump()))
+    return AlertRulePreviewOut.model_validate(found)

@@ -136,4 +136,4 @@ def release(request: HttpRequest, environment: Environment, alert: RowId, values
 
 def _shown(row: Alert) -> AlertOut:
     [row] = with_mutes(row.environment, [row])
-    return AlertOut.from_orm(row)
+    return AlertOut.model_validate(row)

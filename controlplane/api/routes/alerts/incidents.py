@@ -223,35 +223,37 @@ def create_note(
     request: HttpRequest, environment: Environment, incident: RowId, values: IncidentNoteIn
 ) -> WrittenLineOut:
     """Add a note to the timeline."""
-    return WrittenLineOut.from_orm(add_note(text=values.text, **_common(request, environment, incident)))
+    return WrittenLineOut.model_validate(
+        add_note(text=values.text, **_common(request, environment, incident))
+    )
 
 
 @router.post("/{incident}/steps", response=WrittenLineOut, auth=needs("edit_incident"))
 def tick(request: HttpRequest, environment: Environment, incident: RowId, values: StepIn) -> WrittenLineOut:
     """Note that a step of a runbook was done, or withdraw that. Sent twice, it is noted once."""
     line = tick_step(**values.model_dump(), **_common(request, environment, incident))
-    return WrittenLineOut.from_orm(line)
+    return WrittenLineOut.model_validate(line)
 
 
 @router.post("/{incident}/merge", response=IncidentOut, auth=needs("edit_incident"))
 def merge(request: HttpRequest, environment: Environment, incident: RowId, values: MergeIn) -> IncidentOut:
     """Move everything of this incident to another one, and close it. Replies with the other one."""
     row = merge_incident(into=values.into, reason=values.reason, **_common(request, environment, incident))
-    return IncidentOut.from_orm(row)
+    return IncidentOut.model_validate(row)
 
 
 @router.post("/{incident}/split", response={201: IncidentOut}, auth=needs("edit_incident"))
 def split(request: HttpRequest, environment: Environment, incident: RowId, values: SplitIn) -> IncidentOut:
     """Move an alert into a new incident. Replies with that incident."""
     row = split_alert(alert=values.alert, reason=values.reason, **_common(request, environment, incident))
-    return IncidentOut.from_orm(row)
+    return IncidentOut.model_validate(row)
 
 
 @router.post("/{incident}/close", response=IncidentOut, auth=needs("edit_incident"))
 def close(request: HttpRequest, environment: Environment, incident: RowId, values: ReasonIn) -> IncidentOut:
     """Close it by hand. Alerts that still fire open no other incident."""
     row = close_incident(reason=values.reason, **_common(request, environment, incident))
-    return IncidentOut.from_orm(row)
+    return IncidentOut.model_validate(row)
 
 
 def _common(request: HttpRequest, environment: str, incident: int) -> dict[str, Any]:

@@ -97,14 +97,14 @@ def create_mute(request: HttpRequest, environment: Environment, values: MuteIn) 
     row = add_mute(
         environment=environment, values=values.values(), reason=values.reason, actor=actor_of(request)
     )
-    return MuteOut.from_orm(row)
+    return MuteOut.model_validate(row)
 
 
 @router.post("/preview", response=MutePreviewOut, auth=needs("mute_alerts"))
 @changes_nothing
 def preview(request: HttpRequest, environment: Environment, values: MuteMatchIn) -> MutePreviewOut:
     """The alerts that a mute matches. Nothing is changed."""
-    return MutePreviewOut.from_orm(preview_mute(environment=environment, values=values.values()))
+    return MutePreviewOut.model_validate(preview_mute(environment=environment, values=values.values()))
 
 
 @router.post("/{mute}/end", response=MuteOut, auth=needs("mute_alerts"))
@@ -117,4 +117,4 @@ def end(request: HttpRequest, environment: Environment, mute: RowId, values: Mut
         actor=actor_of(request),
         only_period=values.only_period,
     )
-    return MuteOut.from_orm(row)
+    return MuteOut.model_validate(row)

@@ -167,7 +167,7 @@ def test(request: HttpRequest, environment: Environment, receiver: Slug) -> Deli
         environment=environment_of(environment).slug, name=receiver, actor=actor_of(request)
     )
     row.refresh_from_db()
-    return DeliveryOut.from_orm(row)
+    return DeliveryOut.model_validate(row)
 
 
 @router.get("/{receiver}/deliveries", response=list[DeliveryOut], auth=needs("manage_receivers"))

@@ -196,10 +196,10 @@ def _breaker(
         until=until,
         cause=cause,
         source=source,
-        override=next((OverrideOut.from_orm(hold) for hold in row.holds if hold.in_force(now)), None),  # type: ignore[attr-defined]
+        override=next((OverrideOut.model_validate(hold) for hold in row.holds if hold.in_force(now)), None),  # type: ignore[attr-defined]
         policy={column: getattr(row, column) for column in BREAKER_RANGES}
         | {"timeout_ms": row.timeout_ms, "wait_ms": row.wait_ms},
-        vendor_limits=[LimitOut.from_orm(limit) for limit in row.vendor_limits.all()],
+        vendor_limits=[LimitOut.model_validate(limit) for limit in row.vendor_limits.all()],
     )
 
 

@@ -96,7 +96,7 @@ def _change(
         )
     except redis.RedisError as error:
         raise _down(dependency, error) from error
-    return DeadJobsChangedOut.from_orm(changed)
+    return DeadJobsChangedOut.model_validate(changed)
 
 
 def _down(dependency: str, error: redis.RedisError) -> HttpError:

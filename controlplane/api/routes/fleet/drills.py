@@ -75,4 +75,4 @@ def end(request: HttpRequest, environment: Environment, drill: RowId, values: Re
 def _out(row: Drill) -> DrillOut:
     # Includes the values that the database has filled in. A document, not a row, because replies are stored.
     row.refresh_from_db()
-    return DrillOut.from_orm(row)
+    return DrillOut.model_validate(row)

@@ -58,7 +58,7 @@ def list_locks(request: HttpRequest, environment: Environment) -> LocksOut:
     """Who holds which lock, and what became of locks, and of idempotent work, in the last 10 minutes."""
     found = status_of(read_facts(environment_of(environment).slug)).locks
     return LocksOut(
-        held=[HeldLockOut.from_orm(lock) for lock in found.held],
+        held=[HeldLockOut.model_validate(lock) for lock in found.held],
         holding=found.holding,
         longest_s=round(found.longest_s, 3),
         locks=dict(found.locks),

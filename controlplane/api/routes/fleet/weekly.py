@@ -91,4 +91,4 @@ def send_weekly_summary(
         actor=actor_of(request),
     )
     row.refresh_from_db()
-    return DeliveryOut.from_orm(row)
+    return DeliveryOut.model_validate(row)

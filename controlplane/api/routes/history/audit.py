@@ -137,7 +137,7 @@ def skip_entry(request: HttpRequest, environment: Environment, values: SkipIn) -
         actor=actor_of(request),
     )
     entry.refresh_from_db()
-    return EntryOut.from_orm(entry)
+    return EntryOut.model_validate(entry)
 
 
 def _entries(request: HttpRequest, environment: str, filters: Filters) -> QuerySet[Entry]:

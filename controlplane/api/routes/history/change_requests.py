@@ -102,10 +102,10 @@ def get_request(request: HttpRequest, environment: Environment, number: RowId) -
     rows = ChangeRequest.objects.filter(environment=environment_of(environment).slug)
     row = find(rows, "change request", pk=number)
     return RequestDetail(
-        **row_of(row).dict(),
+        **row_of(row).model_dump(),
         conflict=row.pending and conflicts.changed_since(row).exists(),
-        approved_by=[ApprovalOut.from_orm(each) for each in row.approvals.order_by("at")],
-        changes=[ChangeOut.from_orm(each) for each in row.changes.order_by("kind", "name")[:_SHOWN]],
+        approved_by=[ApprovalOut.model_validate(each) for each in row.approvals.order_by("at")],
+        changes=[ChangeOut.model_validate(each) for each in row.changes.order_by("kind", "name")[:_SHOWN]],
     )
 
 

@@ -40,4 +40,4 @@ def list_markers(request: HttpRequest, environment: Environment, limit: PageSize
 def create_marker(request: HttpRequest, environment: Environment, values: MarkerIn) -> MarkerOut:
     """Note that something was deployed: on charts, on the page Changes, and in timelines of incidents."""
     row = add_marker(environment=environment, actor=actor_of(request), **values.model_dump())
-    return MarkerOut.from_orm(row)
+    return MarkerOut.model_validate(row)

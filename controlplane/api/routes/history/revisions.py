@@ -45,10 +45,10 @@ def get_revision(request: HttpRequest, environment: Environment, number: RowId) 
     """One revision, who approved it, and at most 1,000 of its changes."""
     rows = Revision.objects.filter(environment=environment_of(environment).slug)
     row = find(rows, "revision", number=number)
-    changes = [ChangeOut.from_orm(change) for change in row.changes.order_by("kind", "name")[:_SHOWN]]
+    changes = [ChangeOut.model_validate(change) for change in row.changes.order_by("kind", "name")[:_SHOWN]]
     asked_for = ChangeRequest.objects.filter(environment=row.environment, revision=row.number).first()
     return RevisionDetail(
-        **RevisionRow.from_orm(row).dict(),
+        **RevisionRow.model_validate(row).model_dump(),
         request=asked_for.pk if asked_for else None,
         approved_by=asked_for.approved_by if asked_for else [],
         changes=changes,
@@ -103,8 +103,8 @@ def _reverted(found: Reverted) -> RevertedOut:
     lists = (found.reverted, found.already, found.kept)
     return RevertedOut(
         revision=found.revision,
-        reverted=[UnitOut.from_orm(unit) for unit in found.reverted[:_SHOWN]],
+        reverted=[UnitOut.model_validate(unit) for unit in found.reverted[:_SHOWN]],
         already=found.already[:_SHOWN],
-        kept=[KeptUnitOut.from_orm(unit) for unit in found.kept[:_SHOWN]],
+        kept=[KeptUnitOut.model_validate(unit) for unit in found.kept[:_SHOWN]],
         left_off=sum(max(0, len(units) - _SHOWN) for units in lists),
     )

@@ -77,4 +77,4 @@ def acknowledge(
 def _out(row: Schedule) -> ScheduleOut:
     # Includes the values that the database has filled in.
     row.refresh_from_db()
-    return ScheduleOut.from_orm(row)
+    return ScheduleOut.model_validate(row)

@@ -85,8 +85,8 @@ def preview(
         template=template,
         **values.model_dump(exclude={"expected_version", "reason"}),
     )
-    who = FollowersOut.from_orm(changed_followers(found, template))
-    return TemplatePlannedOut(**planned(found).dict(), followers=who)
+    who = FollowersOut.model_validate(changed_followers(found, template))
+    return TemplatePlannedOut(**planned(found).model_dump(), followers=who)
 
 
 @router.delete("/{template}", response=RevisionOut, auth=needs("edit_quota"))
@@ -120,4 +120,4 @@ def _find(environment: str, template: str) -> Template:
 
 def _out(row: Template, who: Followers) -> TemplateOut:
     fields = {name: getattr(row, name) for name in TemplateOut.model_fields if name != "followers"}
-    return TemplateOut(**fields, followers=FollowersOut.from_orm(who))
+    return TemplateOut(**fields, followers=FollowersOut.model_validate(who))

@@ -118,7 +118,7 @@ def revoke_api_token(request: HttpRequest, environment: Environment, selector: S
 
 def _described(owned: OwnedToken) -> ApiTokenOut:
     row = owned.token
-    fields = TokenRow.from_orm(row).dict()
+    fields = TokenRow.model_validate(row).model_dump()
     return ApiTokenOut(**fields, scope=_SCOPES[row.role], owner=row.owner, state=owned.state)
 
 

@@ -45,4 +45,6 @@ def erase_caller(request: HttpRequest, environment: Environment, values: EraseIn
     the caller. Pods and gateways write figures and samples of the last minute later: erase the caller again
     after two minutes.
     """
-    return ErasedOut.from_orm(erase(environment=environment, actor=actor_of(request), **values.model_dump()))
+    return ErasedOut.model_validate(
+        erase(environment=environment, actor=actor_of(request), **values.model_dump())
+    )

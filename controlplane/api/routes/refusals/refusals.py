@@ -118,4 +118,4 @@ def explain_refusal(request: HttpRequest, environment: Environment, values: Expl
     """
     slug = environment_of(environment).slug
     take_try(caller_of(request))
-    return ExplainedOut.from_orm(explain(values.token, {slug}, timezone.now(), tenant=values.tenant))
+    return ExplainedOut.model_validate(explain(values.token, {slug}, timezone.now(), tenant=values.tenant))

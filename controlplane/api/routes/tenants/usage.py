@@ -157,4 +157,4 @@ def replay_plan(request: HttpRequest, environment: Environment, days: Days = 7) 
     to edit quotas.
     """
     stream, _ = upload_of(request)
-    return WhatIfOut.from_orm(what_if(environment_of(environment).slug, read_plan(stream), days=days))
+    return WhatIfOut.model_validate(what_if(environment_of(environment).slug, read_plan(stream), days=days))
