@@ -260,6 +260,21 @@ class TestTrouble:
         assert "FUSEBOARD_TOKEN" in loud[0].getMessage()
         assert "fb_sel_secret" not in caplog.text
 
+    @pytest.mark.parametrize(("refusals", "soon"), [(3, True), (4, False)])
+    def test_a_new_token_that_the_gateway_does_not_know_yet_is_tried_again_soon(
+        self, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, refusals: int, soon: bool
+    ):
+        """The pod was silent for 30 s after its first 401, and an alert named it."""
+        monkeypatch.setattr(syncing, "REFUSED_PACE_S", 3600.0)
+        gateway.replies = [Reply(status=401)] * refusals
+        with beating_at(gateway.url) as beater:
+            wait_until(lambda: beater.sync.failures[HeartbeatFailure.REFUSED] == refusals)
+            if soon:
+                wait_until(lambda: beater.received)
+            else:
+                wait_until(lambda: beater.sync._due > time.monotonic() + 2000)
+                assert not beater.received
+
     def test_retry_after_is_honoured_up_to_its_cap(
         self, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
     ):

@@ -25,6 +25,8 @@ FIRST_PACE_S = 5.0
 BACKOFF_S = (0.2, 1.0, 30.0)
 #: The pause after 401 or 403.
 REFUSED_PACE_S = 30.0
+#: Failures in a row after which this pause begins: a gateway learns of a new token a moment after a pod does.
+REFUSED_AFTER = 3
 
 
 class SyncThread:
@@ -127,7 +129,7 @@ class SyncThread:
             )
             logger.log(level, "sync.%s: %s; the current configuration still applies", error.failure, error)
         self._failing = error.failure
-        if error.failure is HeartbeatFailure.REFUSED:
+        if error.failure is HeartbeatFailure.REFUSED and self._attempt >= REFUSED_AFTER:
             return REFUSED_PACE_S * self._rng.uniform(0.8, 1.2)
         least, base, most = BACKOFF_S
         jittered = self._rng.uniform(least, min(most, base * 2 ** min(self._attempt, 10)))
