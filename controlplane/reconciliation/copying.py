@@ -41,7 +41,7 @@ REPORTS_FOR = timedelta(minutes=3)
 EVERY = timedelta(hours=1)
 #: Redis keeps totals for the same time.
 KEPT = timedelta(days=40)
-#: A pod that says nothing for so long does not report what it has.
+#: After this time without a heartbeat, the calls that a pod has not reported are lost.
 _SILENT = timedelta(minutes=5)
 
 _KEY = re.compile(r"fb1:(?P<environment>[^:{}]+):\{(?P<domain>[tdi]:[^{}]+)\}:offline")

@@ -8,7 +8,7 @@ from controlplane.series.kinds import DEPENDENCY, FULL_FIELDS, RETRY_FIELDS, TIM
 from controlplane.series.reading import Answer, read
 from fuseboard.contract.words import CallTier
 
-#: Dependencies of one answer: each is read with a statement of its own.
+#: The most dependencies of one answer. Each needs one SQL statement.
 MAX_DEPENDENCIES = 50
 _HOUR = timedelta(hours=1)
 
