@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from browsing import Clicks, becomes
-from fleet_rows import put_server
+from fleet_rows import breaker, put_server
 from refused_samples import FIRST, put_samples
 
 from controlplane.breakers.models import Override
@@ -51,6 +51,36 @@ def test_an_operator_trips_a_breaker_in_four_clicks(sign_in: Any, production: st
     assert clicks.count == 4
     left = Override.objects.get().expires_at - datetime.now(UTC)
     assert timedelta(minutes=13) < left <= timedelta(minutes=15)
+
+
+def test_an_operator_trips_a_closed_breaker_for_ten_minutes_from_the_list_in_four_clicks(
+    sign_in: Any, production: str
+) -> None:
+    put_server()
+    clicks = Clicks(sign_in("olga"))
+    clicks.on("a.more[href$='/breakers']")
+    clicks.on("#row-payments-api a:has-text('Force open')")
+    clicks.on("label:has(input[name=lasts][value='10'])")
+    clicks.page.fill("#override [name=reason]", WHY)
+    becomes(clicks.page, "document.querySelector('#preview button').innerText.includes('10 min')")
+    clicks.on("#preview button")
+    becomes(clicks.page, "document.querySelector('#hero').innerText.toLowerCase().includes('forced open')")
+    assert clicks.count == 4
+    left = Override.objects.get().expires_at - datetime.now(UTC)
+    assert timedelta(minutes=9) < left <= timedelta(minutes=10)
+
+
+def test_an_operator_trips_a_breaker_of_a_card_for_ten_minutes_in_three_clicks(
+    sign_in: Any, production: str
+) -> None:
+    put_server(breakers=[breaker("payments-api", state="open")])
+    clicks = Clicks(sign_in("olga"))
+    clicks.on("#br-payments-api a:has-text('Force open')")
+    clicks.on("label:has(input[name=lasts][value='10'])")
+    clicks.page.fill("#override [name=reason]", WHY)
+    clicks.on("#preview button")
+    wait_until(in_force, "the breaker is forced open")
+    assert clicks.count == 3
 
 
 def test_an_operator_extends_an_override_in_two_clicks(sign_in: Any, production: str) -> None:

@@ -1,6 +1,7 @@
 """An override in force can be extended and ended, also from the list of overrides."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fleet_rows import breaker, put_server
@@ -55,9 +56,12 @@ def test_the_extension_of_a_breaker_forced_closed_offers_what_it_may_last(log_in
     assert "Extend for 15 min" in page
     assert {value: css for value, _, css in client.get(PATH).context["form"].offered} == {
         "5": "",
+        "10": "",
         "15": "",
+        "30": "not-forced_closed not-extend",
         "60": "not-forced_closed not-extend",
         "240": "not-forced_closed not-extend",
+        "minutes": "",
         "until": "not-forced_closed not-extend",
     }
     assert "Extend\n" in client.post(f"{PATH}/preview", LONGER).content.decode()
@@ -71,7 +75,8 @@ def test_the_form_begins_with_a_duration_that_every_action_offers(log_in):
     """It began with 1 h, which stayed chosen, hidden, for forced closed."""
     form = log_in("olga").get(PATH).context["form"]
     assert form["lasts"].value() == "15"
-    assert [css for _, _, css in form.offered] == ["", "", *["not-forced_closed"] * 3]
+    long = ["not-forced_closed"] * 3
+    assert [css for _, _, css in form.offered] == ["", "", "", *long, "", "not-forced_closed"]
 
 
 def test_the_list_of_overrides_links_to_the_filled_form(log_in):
@@ -102,6 +107,69 @@ def test_the_button_promises_no_duration_that_forced_closed_does_not_offer(log_i
     ):
         answer = client.post(f"{PATH}/preview", TRIP | {"act": "forced_closed", "lasts": lasts})
         assert button in answer.content.decode()
+
+
+def test_a_breaker_is_forced_open_for_a_typed_number_of_minutes(log_in):
+    client = log_in("olga")
+    typed = TRIP | {"lasts": "minutes", "minutes": " 7 "}
+    assert "Force open for 7 min" in client.post(f"{PATH}/preview", typed).content.decode()
+    assert client.post(PATH, typed).status_code == 302
+    [held] = holds()
+    assert 400 < (held.expires_at - datetime.now(UTC)).total_seconds() <= 420
+
+
+@pytest.mark.parametrize(
+    ("act", "minutes", "bound"),
+    [
+        ("forced_open", "", "1,440"),
+        ("forced_open", "0", "1,440"),
+        ("forced_open", "1441", "1,440"),
+        ("forced_open", "\u00b2", "1,440"),
+        ("forced_open", "9" * 9, "1,440"),
+        ("forced_closed", "16", "15"),
+    ],
+)
+def test_a_wrong_number_of_minutes_is_refused_with_its_bounds(log_in, act, minutes, bound):
+    client = log_in("olga")
+    typed = TRIP | {"act": act, "confirm": "payments-api", "lasts": "minutes", "minutes": minutes}
+    wanted = f"Enter a whole number of minutes from 1 to {bound}."
+    assert wanted in client.post(f"{PATH}/preview", typed).content.decode()
+    answer = client.post(PATH, typed)
+    assert answer.status_code == 422
+    assert answer.context["form"].errors["minutes"] == [wanted]
+    assert holds() == []
+
+
+@pytest.mark.parametrize(
+    ("until", "problem"),
+    [
+        ("2020-01-01T00:00", "This time is in the past. Choose a time in the future."),
+        ("", "Enter the date and the time in UTC at which the override ends."),
+        ("2999-01-01T00:00", "At most 24 hours from now."),
+    ],
+)
+def test_the_preview_shows_what_is_wrong_with_the_typed_end(log_in, until, problem):
+    """S3-4: it read "Force open until 2020-01-01 00:00", and "Force open until" without a date."""
+    answer = log_in("olga").post(f"{PATH}/preview", TRIP | {"lasts": "until", "until": until})
+    assert problem in answer.content.decode()
+    assert "Force open\n" in answer.content.decode()
+
+
+def test_the_preview_names_the_typed_end_in_utc(log_in):
+    until = datetime.now(UTC) + timedelta(hours=2)
+    typed = TRIP | {"lasts": "until", "until": f"{until:%Y-%m-%dT%H:%M}"}
+    answer = log_in("olga").post(f"{PATH}/preview", typed).content.decode()
+    assert f"Force open until {until:%Y-%m-%d %H:%M} UTC" in answer
+
+
+def test_operators_force_a_breaker_open_from_each_row_and_viewers_do_not(log_in):
+    link = f'href="{PATH}?act=forced_open#override"'
+    assert link in log_in("olga").get("/breakers").content.decode()
+    assert link not in log_in("vera").get("/breakers").content.decode()
+    client = log_in("olga")
+    client.post(PATH, TRIP)
+    assert link not in client.get("/breakers").content.decode()
+    assert f'href="{PATH}#override"' in client.get("/breakers").content.decode()
 
 
 def test_what_forced_closed_adds_is_read_with_the_preview(log_in):

@@ -248,7 +248,7 @@ def test_viewers_get_no_override_button():
     history, live = History(), picture(facts(server("a", OPEN)))
     for role, shown in (("viewer", False), ("operator", True), ("admin", True)):
         drawn = draw(Topic(page="overview", role=role), live, history, SentFragments(), rev=1, announce="")
-        assert ("Override&hellip;" in whole(drawn)) is shown
+        assert ("Force open&hellip;" in whole(drawn)) is shown
 
 
 def test_transitions_are_announced_and_figures_are_not():

@@ -32,6 +32,9 @@
   // ---- a time is typed in UTC: beside it is what that is where the reader sits
   const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const SHORT = new Intl.DateTimeFormat("en", { timeZone: ZONE, timeZoneName: "shortOffset" });
+  const offset = SHORT.formatToParts(new Date()).find(part => part.type === "timeZoneName").value;
+  const OWN_ZONE = offset === "GMT" ? "It is your zone too." : `Your zone, ${ZONE}, is ${offset.replace("GMT", "UTC")}.`;
   const localTimes = () => {
     for (const control of $$("input[type=datetime-local]")) {
       let note = $("[data-local-time]", control.parentElement);
@@ -42,7 +45,7 @@
         control.after(note);
       }
       const at = new Date(`${control.value}Z`);
-      write(note, control.value && !isNaN(at) ? `${LOCAL.format(at)} in ${ZONE}` : "Typed in UTC");
+      write(note, control.value && !isNaN(at) ? `${LOCAL.format(at)} in ${ZONE}` : `UTC. ${OWN_ZONE}`);
     }
   };
   document.addEventListener("input", e => { if (e.target.matches("[type=datetime-local]")) localTimes(); });
@@ -99,7 +102,9 @@
     if (!e.target.matches("[name=act]")) return;
     const offered = $$("[name=lasts]", e.target.form).filter(
       one => getComputedStyle(one.closest("label")).display !== "none");
-    if (offered.length && !offered.some(one => one.checked)) offered.at(-1).checked = true;
+    if (offered.length && !offered.some(one => one.checked)) {
+      offered.findLast(one => Number(one.value)).checked = true; // the longest that is named
+    }
   }, true);
   // ---- a chosen file is read at once: its form shows what it would change, and writes nothing
   document.addEventListener("change", e => {

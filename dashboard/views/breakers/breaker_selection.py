@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 #: Each breaker is one transaction, and the operator waits for all of them.
 MAX_SELECTED = 50
-_LASTS = tuple(choice for choice in OverrideForm.LASTS if choice[0] != "until")
+_LASTS = tuple(choice for choice in OverrideForm.LASTS if choice[0].isdigit())
 
 
 class OpenSelectedForm(forms.Form):
@@ -72,7 +72,7 @@ def open_selected(request: HttpRequest) -> HttpResponse:
         problem = "Select at least one breaker."
     elif len(names) > MAX_SELECTED:
         problem = f"{len(names)} breakers are selected. Select at most {MAX_SELECTED}."
-    form = OpenSelectedForm(request.POST if request.method == "POST" else None, initial={"lasts": "15"})
+    form = OpenSelectedForm(request.POST if request.method == "POST" else None, initial={"lasts": OverrideForm.USUAL_LASTS})
     status = 422 if problem else 200
     results: list[Result] = []
     if request.method == "POST" and not problem:

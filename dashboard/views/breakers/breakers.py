@@ -24,7 +24,7 @@ from dashboard.reader import actor_of, check_owner
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views.breakers import without_postgres
 from dashboard.views.breakers.breaker_selection import MAX_SELECTED
-from dashboard.views.breakers.override_form import OverrideForm
+from dashboard.views.breakers.override_form import OverrideForm, end_of, longest_of
 from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, recent_live, show
 from dashboard.views.runbooks.runbook_html import Drawing, draw_runbook
 from dashboard.views.runbooks.runbook_texts import Page, Unreadable, find_runbook, permits, scene_of
@@ -158,7 +158,7 @@ def _form(found: Breaker, data: Any = None, *, wanted: str = "", lasts: str = ""
     act = wanted if wanted in dict(OverrideForm.ACTS) and (held or wanted not in _NEEDS_OVERRIDE) else ""
     # Only the extension of an override that may last for long begins with more than every action offers.
     longer = act == "extend" and "60" in OverrideForm.lasts_of(act, held)
-    usual = "60" if longer else OverrideForm.CLOSED_LASTS[-1]
+    usual = "60" if longer else OverrideForm.USUAL_LASTS
     offered = lasts.isdigit() and lasts in OverrideForm.lasts_of(act, held)
     initial = {"lasts": lasts if offered else usual, "act": act or None}
     if found.override is not None:
@@ -250,6 +250,8 @@ class Preview:
     button: str
     css: str = "human"
     warning: str = ""
+    #: What is wrong with the end that was typed; empty for nothing.
+    problem: str = ""
 
 
 def _failing(found: Breaker) -> str:
@@ -264,16 +266,28 @@ def _failing(found: Breaker) -> str:
     return f"{found.failures} of the last {found.calls} calls to {found.name}{where} failed."
 
 
+def _span(found: Breaker, data: Any) -> tuple[str, str]:
+    """The duration as the button names it, and what is wrong with it; both empty until one is chosen."""
+    act, lasts = data.get("act", ""), data.get("lasts", "")
+    held = found.override.mode if found.override is not None else ""
+    if lasts not in OverrideForm.lasts_of(act, held):
+        return "", ""  # The button must not name a duration that the form hides.
+    end = end_of(data, datetime.now(UTC), longest=longest_of(act, held))
+    if not isinstance(end, datetime):
+        return "", end[1]
+    if lasts == "until":
+        return f" until {end:%Y-%m-%d %H:%M} UTC", ""
+    if lasts == "minutes":
+        return f" for {int(data['minutes'])} min", ""
+    return f" for {dict(OverrideForm.LASTS)[lasts]}", ""
+
+
 def preview(found: Breaker, data: Any) -> Preview | None:
     """Return what the change would affect, before it is made; ``None`` until the form says enough."""
-    act, lasts = data.get("act", ""), dict(OverrideForm.LASTS).get(data.get("lasts", ""), "")
+    act = data.get("act", "")
     if act in _NEEDS_OVERRIDE and found.override is None:
         return None
-    if data.get("lasts") not in OverrideForm.lasts_of(act, found.override.mode if found.override else ""):
-        lasts = ""  # The button must not name a duration that the form hides.
-    span = (
-        f" until {data.get('until', '').replace('T', ' ')}" if lasts.startswith("Until") else f" for {lasts}"
-    )
+    span, problem = _span(found, data)
     pods = count(found.live, "pod")
     load, fallback = f"{found.load:,.0f} calls/s", found.dependency.fallback
     if act == "forced_open":
@@ -285,20 +299,20 @@ def preview(found: Breaker, data: Any) -> Preview | None:
             f"{load} {instead} There are no probes.",
             "When the override ends, the breaker probes, and closes if the probes succeed.",
         )
-        return Preview(lines, f"Force open{span if lasts else ''}")
+        return Preview(lines, f"Force open{span}", problem=problem)
     if act == "forced_closed":
         lines = (
             f"{pods} send every call to {found.name}, {load}.",
             "The breaker cannot open, even if calls fail.",
             f"Each caller waits up to {seconds(found.dependency.timeout_ms)}.",
         )
-        return Preview(lines, f"Force closed{span if lasts else ''}", "risk", _failing(found))
+        return Preview(lines, f"Force closed{span}", "risk", _failing(found), problem)
     if act == "extend":
         lines = (
             f"{pods} keep the override on {found.name} for longer.",
             "Its mode stays the same, and the new reason replaces the old one.",
         )
-        return Preview(lines, f"Extend{span if lasts else ''}")
+        return Preview(lines, f"Extend{span}", problem=problem)
     if act == "automatic":
         after = "The breaker probes first." if found.face.kind == "forced" else "The breaker can open again."
         return Preview((f"The override on {found.name} ends now, on {pods}.", after), "End override")

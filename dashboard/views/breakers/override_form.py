@@ -26,13 +26,28 @@ class OverrideForm(forms.Form):
         ("automatic", "End override"),
         ("reset", "Reset"),
     )
-    LASTS = (("5", "5 min"), ("15", "15 min"), ("60", "1 h"), ("240", "4 h"), ("until", "Until\u2026"))
+    #: Minutes, then a number of minutes that the operator types, then a date.
+    LASTS = (
+        ("5", "5 min"),
+        ("10", "10 min"),
+        ("15", "15 min"),
+        ("30", "30 min"),
+        ("60", "1 h"),
+        ("240", "4 h"),
+        ("minutes", "Minutes\u2026"),
+        ("until", "Until\u2026"),
+    )
     #: The times that the form offers for a breaker that is forced closed.
-    CLOSED_LASTS = tuple(key for key, _ in LASTS if key.isdigit() and int(key) <= CLOSED_MINUTES)
+    CLOSED_LASTS = tuple(
+        key for key, _ in LASTS if key == "minutes" or (key.isdigit() and int(key) <= CLOSED_MINUTES)
+    )
+    #: What the form begins with.
+    USUAL_LASTS = "15"
 
     act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})
     reason = ReasonField()
     lasts = forms.ChoiceField(choices=LASTS, required=False)
+    minutes = BoundedTextField(10, required=False)
     until = BoundedTextField(40, required=False)
     ticket = BoundedTextField(TICKET_LONGEST, required=False)
     #: The name of the dependency, typed to force its breaker closed. Checked only then.
@@ -50,8 +65,11 @@ class OverrideForm(forms.Form):
     @classmethod
     def lasts_of(cls, act: str, held: str) -> tuple[str, ...]:
         """The durations that the form offers for an action: fewer if the breaker will be forced closed."""
-        mode = held if act == "extend" else act
-        return cls.CLOSED_LASTS if mode == OverrideMode.FORCED_CLOSED else tuple(key for key, _ in cls.LASTS)
+        return (
+            cls.CLOSED_LASTS
+            if longest_of(act, held) == LONGEST_CLOSED
+            else tuple(key for key, _ in cls.LASTS)
+        )
 
     @property
     def offered(self) -> list[tuple[str, str, str]]:
@@ -87,22 +105,47 @@ class OverrideForm(forms.Form):
         return data
 
     def _expiry(self, data: dict[str, Any]) -> datetime | None:
-        lasts = data.get("lasts", "")
-        if not lasts:
-            if "lasts" not in self.errors:
-                self.add_error("lasts", "Choose a duration.")
+        if "lasts" in self.errors:
             return None
-        if lasts != "until":
-            return self.now + timedelta(minutes=int(lasts))
-        try:
-            expiry = moment_of(data.get("until", ""))
-        except ValueError:
-            self.add_error("until", WRONG)
-            return None
-        if expiry <= self.now:
-            self.add_error("until", "Choose a time in the future.")
-            return None
-        if expiry > self.now + LONGEST:
-            self.add_error("until", "At most 24 hours from now.")
-            return None
-        return expiry
+        end = end_of(data, self.now, longest=longest_of(data["act"], self.held))
+        if isinstance(end, datetime):
+            return end
+        self.add_error(*end)
+        return None
+
+
+def longest_of(act: str, held: str) -> timedelta:
+    """How long the override can last; ``held`` is the mode of the one in force, which an extension keeps."""
+    mode = held if act == "extend" else act
+    return LONGEST_CLOSED if mode == OverrideMode.FORCED_CLOSED else LONGEST
+
+
+def end_of(data: Any, now: datetime, *, longest: timedelta = LONGEST) -> datetime | tuple[str, str]:
+    """When the override ends by what was typed; or else the field that is wrong, and why."""
+    lasts = data.get("lasts", "")
+    if lasts == "until":
+        return _end_at(data.get("until", ""), now)
+    if lasts == "minutes":
+        bound = int(longest.total_seconds()) // 60
+        typed = data.get("minutes", "").strip()
+        # Only ASCII digits: "isdigit" alone accepts others, such as superscripts.
+        if not (typed.isascii() and typed.isdigit() and len(typed) <= 4 and 1 <= int(typed) <= bound):
+            return "minutes", f"Enter a whole number of minutes from 1 to {bound:,}."
+        return now + timedelta(minutes=int(typed))
+    if not lasts.isdigit():
+        return "lasts", "Choose a duration."
+    return now + timedelta(minutes=int(lasts))
+
+
+def _end_at(typed: str, now: datetime) -> datetime | tuple[str, str]:
+    if not typed.strip():
+        return "until", "Enter the date and the time in UTC at which the override ends."
+    try:
+        end = moment_of(typed)
+    except ValueError:
+        return "until", WRONG
+    if end <= now:
+        return "until", "This time is in the past. Choose a time in the future."
+    if end > now + LONGEST:
+        return "until", "At most 24 hours from now."
+    return end
