@@ -61,7 +61,7 @@ REDIS_FAILED = per_environment(
     "Questions to Redis without an answer in time (timeout), or with an error.",
     GATEWAY,
     {"kind": 2},
-    panel=Panel(_ROW, "Failed questions to Redis"),
+    panel=Panel(_ROW, "Failed requests to Redis"),
 )
 REDIS_ASKED = per_environment(
     "fuseboard_fleet_redis_asked_per_second", Gauge, "Questions of pods to Redis.", GATEWAY

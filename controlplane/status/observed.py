@@ -13,8 +13,12 @@ OBSERVED = {
 
 
 def observed_head(one: Observing) -> str:
-    """``Shedding only observes``."""
-    return f"{OBSERVED[one.part]} only observe{'s' if one.part == 'shedding' else ''}"
+    """``Shedding is in trial mode``."""
+    return f"{OBSERVED[one.part]} {observed_join(one)} in trial mode"
+
+
+def observed_join(one: Observing) -> str:
+    return "is" if one.part == "shedding" else "are"
 
 
 def observed_until(one: Observing) -> str:
@@ -28,8 +32,8 @@ def observed_rate(facts: Facts, one: Observing) -> str:
     """Calls that it would refuse. Pods count them for shedding, and for all parts of calls together."""
     if one.part == "shedding":
         shed = sum(pod.load.observed_per_s for pod in facts.live_servers if pod.load)
-        return f"It would refuse {shed:.1f} requests/s."
+        return f"It would have refused {f'{shed:.1f} requests/s' if shed else 'none'}."
     rate = sum(calls.observed_per_s for calls in facts.figures.protection.values())
     parts = [OBSERVED[other.part].lower() for other in facts.observing_now if other.part != "shedding"]
     who = "They" if len(parts) == 1 else " and ".join(parts).capitalize() + " together"
-    return f"{who} would refuse {rate:.1f} calls/s."
+    return f"{who} would have refused {f'{rate:.1f} calls/s' if rate else 'none'}."

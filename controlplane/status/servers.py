@@ -59,6 +59,9 @@ class FleetSummary:
     shared: int
     #: Live pods that decide together through Redis, whatever configuration they have.
     sharing: int
+    #: Live pods with shared limits whose answers from Redis are later than the deadline: they decide some
+    #: calls locally.
+    late: tuple[str, ...]
     #: Every limit was decided by the whole fleet together; false also when that is not known.
     exact: bool
     decided_locally_per_s: float
@@ -116,6 +119,11 @@ def _kind(server: Server, lag_s: float) -> str:
     return "ramping" if server.mode == "ramping" else "shared"
 
 
+def decides_some_locally(server: Server, facts: Facts) -> bool:
+    """Whether answers of Redis to a live pod with shared limits are later than the deadline."""
+    return server.mode == "shared" and (server.redis_p99_us or 0) > facts.store_deadline_us
+
+
 def unhealthy_at(alert_rules: Mapping[str, Mapping[str, Any]]) -> float:
     """Return the part above which a pod is unhealthy: the threshold of the alert, as the admin chose it."""
     return float(alert_rules.get("unhealthy", {}).get("warning", UNHEALTHY_AT))
@@ -168,6 +176,7 @@ def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSumma
     figures = facts.figures
     measured = figures.gateways > 0 and not figures.uncounted
     worst = max(live, key=lambda one: one.lag_s, default=None)
+    late = tuple(one.name for one in live if decides_some_locally(one.server, facts))
 
     def names(kind: str) -> tuple[str, ...]:
         return tuple(one.name for one in by_kind[kind])
@@ -189,8 +198,9 @@ def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSumma
         rejected=names("rejected"),
         shared=len(by_kind["shared"]),
         sharing=sharing,
+        late=late,
         # A pod that is silent may still decide calls, without Redis.
-        exact=0 < sharing == len(servers) and measured and not figures.decided_locally_per_s,
+        exact=0 < sharing == len(servers) and measured and not late and not figures.decided_locally_per_s,
         decided_locally_per_s=figures.decided_locally_per_s,
         measured=measured,
         applied=sum(not facts.behind(one.server) for one in live),

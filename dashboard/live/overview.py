@@ -194,6 +194,8 @@ def build(
     dated = (first_seen.dated if observe else first_seen.peek)(found, facts.now, stored)
     alerts = tuple(alert_of(finding, stored.get(finding.key)) for finding in dated)
     rows, others = _tenants(facts)
+    # Since this severity: a warning that lasted for hours does not date what has just become critical.
+    begins = {one.key: one.level_since for one in stored.values() if one.fired}
     return Live(
         facts=facts,
         breakers=every,
@@ -202,7 +204,7 @@ def build(
         stored_alerts=tuple(stored.values()),
         tiles=tuple(tiles(facts, fleet, history)),
         server_tiles=tuple(server_tiles(facts, fleet, history)),
-        verdict=verdict_of(facts, every, fleet, alerts),
+        verdict=verdict_of(facts, every, fleet, alerts, begins),
         tenants=rows,
         others=others,
         quotas=_quotas(facts),

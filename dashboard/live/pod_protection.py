@@ -15,7 +15,7 @@ _PARTS = {"shedding": "shedding", "readiness": "readiness", "routes": "routes wi
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedLine:
-    """``Shedding only observes``, ``until ...``, ``It would refuse 3.2 requests/s.``"""
+    """``Shedding is in trial mode``, ``until ...``, ``It would have refused 3.2 requests/s.``"""
 
     head: str
     until: str

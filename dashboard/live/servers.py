@@ -7,7 +7,7 @@ from msgspec import structs
 
 from controlplane.status.breakers import NO_DATA, BreakerStatus
 from controlplane.status.facts import Facts, Server
-from controlplane.status.servers import FleetSummary, ServerStatus
+from controlplane.status.servers import FleetSummary, ServerStatus, decides_some_locally
 from controlplane.status.status import Status
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.known import last_known_words
@@ -159,7 +159,7 @@ def _limits(server: Server, facts: Facts, fleet: FleetSummary) -> str:
         return "without Redis"
     if server.mode == "ramping":
         return "rising"
-    if (server.redis_p99_us or 0) > facts.store_deadline_us:
+    if decides_some_locally(server, facts):
         return "partly local"
     # The pods that made the local decisions are not known.
     return "exact" if fleet.measured and not fleet.decided_locally_per_s else "shared"

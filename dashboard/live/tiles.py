@@ -93,23 +93,31 @@ def _short_circuited(facts: Facts) -> float:
 
 
 def why_not_exact(fleet: FleetSummary) -> str:
-    """The reason why limits are not exact now, in words."""
+    """Every reason why limits are not exact now, in words."""
+    found = []
     alone = (*fleet.local, *fleet.drill)
+    if fleet.ramping:
+        apply = they(fleet.ramping, "applies", "apply")
+        found.append(
+            f"{name_or_count(fleet.ramping)} {apply} limits that still rise after an outage of Redis"
+        )
+    if fleet.decided_locally_per_s and not alone:
+        found.append(f"{number(fleet.decided_locally_per_s)} requests/s are decided locally")
+    elif fleet.late and not alone:
+        found.append(f"{name_or_count(fleet.late)} {they(fleet.late, 'waits', 'wait')} too long for Redis")
+    if fleet.silent:
+        silent, limits = they(fleet.silent, "is", "are"), they(fleet.silent, "its", "their")
+        found.append(f"{name_or_count(fleet.silent)} {silent} silent: {limits} limits are unknown")
     if alone:
         decide = they(alone, "decides", "decide")
         allowed = allowed_alone(fleet.divisor)
-        return f"{name_or_count(alone)} {decide} without Redis. There, {allowed}"
-    if fleet.ramping:
-        return f"{_apply(fleet.ramping)} limits that still rise after an outage of Redis"
-    if fleet.decided_locally_per_s:
-        return f"{number(fleet.decided_locally_per_s)} decisions/s are made without Redis"
-    if fleet.silent:
-        return f"{_apply(fleet.silent)} unknown limits, without a heartbeat"
-    return "not every pod is measured" if not fleet.measured else "not every pod uses shared limits"
-
-
-def _apply(names: tuple[str, ...]) -> str:
-    return f"{name_or_count(names)} {they(names, 'applies', 'apply')}"
+        # Last, because it is two sentences.
+        found.append(f"{name_or_count(alone)} {decide} without Redis. There, {allowed}")
+    if not found:
+        found.append(
+            "not every pod is measured" if not fleet.measured else "not every pod uses shared limits"
+        )
+    return "; ".join(found)
 
 
 class _TileBuilder:

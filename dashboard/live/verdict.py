@@ -1,8 +1,9 @@
 """The headline: everything that is wrong now, the worst first, and since when."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from django.urls import reverse
 
@@ -15,6 +16,7 @@ from dashboard.live.known import no_data_words
 from dashboard.live.servers import Fleet
 from dashboard.live.tiles import why_not_exact
 
+_NONE: Mapping[str, float] = MappingProxyType({})
 #: Sentences in full; the others are counted.
 _SHOWN = 3
 #: Up to this many breakers in one state are named one by one.
@@ -35,7 +37,9 @@ WEIGHTS = {
     "ramping": 410,
 }
 #: ``Rule.dates_incident`` of what is no alert. Overrides are made on purpose, so they date nothing.
-_DATES_INCIDENT = {"postgres": 1, "gateways": 1, "open": 1, "half_open": 1, "locally": 2}
+_DATES_INCIDENT = {"postgres": 1, "gateways": 1, "open": 1, "half_open": 1, "locally": 1}
+#: ``Rule.dates_incident`` of what dates the incident only if nothing else does.
+_ONLY_ITSELF = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +82,18 @@ class Verdict:
 
 
 def verdict_of(
-    facts: Facts, breakers: tuple[Breaker, ...], fleet: Fleet, alerts: tuple[Alert, ...]
+    facts: Facts,
+    breakers: tuple[Breaker, ...],
+    fleet: Fleet,
+    alerts: tuple[Alert, ...],
+    begins: Mapping[str, float] = _NONE,
 ) -> Verdict:
+    """``begins``: key of an alert that has fired -> when its episode began. A breaker that flaps has one."""
     stores = [*_stores(facts, fleet)]
     active = [
         *stores,
-        *_breakers(breakers, heard=fleet.heard),
-        *_alerts(alerts),
+        *_breakers(breakers, begins, heard=fleet.heard),
+        *_alerts(alerts, begins),
         *_figures(alerts, fleet),
     ]
     active.sort(key=lambda condition: condition.weight)
@@ -125,14 +134,21 @@ def _stores(facts: Facts, fleet: Fleet) -> Iterator[Condition]:
         )
 
 
-def _breakers(breakers: tuple[Breaker, ...], *, heard: bool) -> Iterator[Condition]:
+def _begin(since: float | None, key: str, begins: Mapping[str, float]) -> float | None:
+    return min((at for at in (since, begins.get(key)) if at is not None), default=None)
+
+
+def _breakers(
+    breakers: tuple[Breaker, ...], begins: Mapping[str, float], *, heard: bool
+) -> Iterator[Condition]:
     not_closed = [breaker for breaker in breakers if not breaker.quiet]
     counts = Counter(breaker.effective for breaker in not_closed)
     for state, number_of in counts.items():
         face, own = FACES[state], [breaker for breaker in not_closed if breaker.effective == state]
         if number_of > _NAMED:
             link = reverse("breakers", query={"state": face.kind})
-            since = min((breaker.since for breaker in own if breaker.since is not None), default=None)
+            found = (_begin(breaker.since, f"open:{breaker.name}", begins) for breaker in own)
+            since = min((at for at in found if at is not None), default=None)
             join = "are" if heard else "were"
             sentence = Sentence(
                 subject=f"{number_of} breakers", join=join, verb=face.verb, css=face.css, link=link
@@ -148,10 +164,10 @@ def _breakers(breakers: tuple[Breaker, ...], *, heard: bool) -> Iterator[Conditi
                 css=face.css,
                 link=reverse("breaker", args=[breaker.name]),
             )
-            yield _condition(state, sentence, breaker.since)
+            yield _condition(state, sentence, _begin(breaker.since, f"open:{breaker.name}", begins))
 
 
-def _alerts(alerts: tuple[Alert, ...]) -> Iterator[Condition]:
+def _alerts(alerts: tuple[Alert, ...], begins: Mapping[str, float]) -> Iterator[Condition]:
     for alert in alerts:
         said = alert.headline
         if said is None:
@@ -160,7 +176,10 @@ def _alerts(alerts: tuple[Alert, ...]) -> Iterator[Condition]:
             subject=said.subject, join=said.join, verb=said.verb, css=alert.css, link=alert.link
         )
         yield Condition(
-            weight=alert.weight, sentence=sentence, since=alert.since, dates_incident=alert.dates_incident
+            weight=alert.weight,
+            sentence=sentence,
+            since=_begin(alert.since, alert.key, begins),
+            dates_incident=alert.dates_incident,
         )
 
 
@@ -173,8 +192,8 @@ def _figures(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
         yield _condition("ramping", sentence)
     explained = fleet.local or fleet.drill or fleet.ramping or any(map(_over_deadline, alerts))
     if fleet.decided_locally_per_s and not explained:
-        subject, verb = f"{number(fleet.decided_locally_per_s)} decisions/s", "made without Redis"
-        sentence = Sentence(subject=subject, join="are", verb=verb, link=reverse("servers"))
+        subject = f"{number(fleet.decided_locally_per_s)} requests/s"
+        sentence = Sentence(subject=subject, join="are", verb="decided locally", link=reverse("servers"))
         yield _condition("locally", sentence)
 
 
@@ -183,8 +202,10 @@ def _over_deadline(alert: Alert) -> bool:
 
 
 def _since(active: list[Condition]) -> float | None:
-    found = ((one.dates_incident, one.since) for one in active if one.since is not None)
-    return min((pair for pair in found if pair[0]), default=(0, None))[1]
+    """The oldest beginning. Refused requests may be the quota of one tenant: they date nothing else."""
+    dated = [one for one in active if one.dates_incident and one.since is not None]
+    worse = [one for one in dated if one.dates_incident < _ONLY_ITSELF]
+    return min((one.since for one in worse or dated if one.since is not None), default=None)
 
 
 def _calm(breakers: tuple[Breaker, ...], fleet: Fleet) -> str:

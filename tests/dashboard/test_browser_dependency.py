@@ -108,7 +108,7 @@ def test_an_admin_protects_pods_and_lets_a_part_only_observe(sign_in: Any) -> No
     assert saved["observe"].keys() == {"shedding_until_us"}
     put_server("web-1", load=LOAD | {"observed_per_s": 2.5})
     notify()
-    becomes(page, "document.querySelector('#protection').innerText.includes('would refuse 2.5 requests/s')")
+    becomes(page, "document.querySelector('#protection').innerText.includes('refused 2.5 requests/s')")
     becomes(page, "document.querySelector('#protection').innerText.includes('CPU is at 95 %')")
     pictures(page, "protection-saved")
 

@@ -11,7 +11,7 @@ from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.fleet.live import FleetFigures, StoreFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
-from controlplane.status.facts import BreakerSeen, Dependency, Facts, ScheduledChange, Server
+from controlplane.status.facts import BreakerSeen, Dependency, Facts, Observing, ScheduledChange, Server
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.verdict import WEIGHTS
@@ -69,7 +69,7 @@ CONDITIONS = {
     ),
     "decisions without Redis": (
         fleet(figures=with_figures(decided_locally_per_s=42.9)),
-        "42.9 decisions/s are made without Redis",
+        "42.9 requests/s are decided locally",
     ),
     "a name of two processes": (fleet(duplicated=("web-2",)), "Two processes report as web-2"),
     "an invented revision": (
@@ -187,7 +187,7 @@ def test_levels_of_one_incident_have_one_beginning():
 def test_a_p99_within_the_deadline_does_not_hide_decisions_without_redis():
     figures = with_figures(store=StoreFigures(p99_us=1_200), decided_locally_per_s=42.9)
     assert said_by(lasting(fleet(figures=figures), 60)) == [
-        "42.9 decisions/s are made without Redis",
+        "42.9 requests/s are decided locally",
         "Redis p99 is 1.2 ms, higher than usual",
     ]
 
@@ -215,8 +215,55 @@ def test_the_worst_comes_first_and_the_rest_is_counted():
         pod(1, OPEN), pod(2, OPEN, config_status="rejected"), pod(3, state="offline"), figures=figures
     )
     verdict = picture(broken).verdict
-    assert [s.subject for s in verdict.sentences] == ["payments-api", "web-2", "web-3"]
+    assert [s.subject for s in verdict.sentences] == ["payments-api", "37 % of requests", "web-2"]
     assert verdict.more == 3
+
+
+def test_the_effect_on_customers_comes_before_its_cause_and_a_failed_change_before_a_trial():
+    """S2-24: "1.9 % of checks fail" came before 16 % of refused requests."""
+    store = StoreFigures(asked_per_s=100.0, timeouts_per_s=1.9)
+    few = headline(fleet(figures=with_figures(refused_per_s=1.0, store=store)))
+    assert few == ["1 % of requests are refused", "1.9 % of requests to Redis fail"]
+    most = headline(fleet(*others(state="offline"), figures=with_figures(refused_per_s=16.0, store=store)))
+    assert most == ["16 % of requests are refused", "web-3 is silent", "1.9 % of requests to Redis fail"]
+    trial = {"pod_protection": {"shedding": {}}, "observing": (Observing(part="shedding", until=NOW + 60),)}
+    found = headline(fleet(schedules_failed=1, **trial))
+    assert found == ["1 scheduled change failed", "Shedding is in trial mode"]
+
+
+def stored_alert(key, **fields):
+    usual = {
+        "id": 1,
+        "key": key,
+        "state": AlertState.FIRING,
+        "severity": "critical",
+        "level": 2,
+        "text": "",
+        "detail": "",
+        "runbook": "",
+        "subject": Subject(kind="servers"),
+        "true_since": NOW - 300,
+        "level_since": NOW - 300,
+        "fired_at": NOW - 180,
+    }
+    return StoredAlert(**usual | fields)
+
+
+def test_a_fleet_is_degraded_since_the_oldest_of_what_is_wrong():
+    """S2-3: the last flap of a breaker dated it, though it had flapped, and Redis was slow, for longer."""
+    slow = with_figures(store=StoreFigures(p99_us=47_000))
+    seen = FirstSeen()
+    build(fleet(now=NOW - 154, as_of=NOW - 154, figures=slow), History(), seen)
+    both = fleet(*others(view=OPEN), figures=slow)
+    assert build(both, History(), seen).verdict.since == NOW - 154
+    flaps = {"open:payments-api": stored_alert("open:payments-api", level_since=NOW - 3_600)}
+    assert build(both, History(), seen, stored=flaps).verdict.since == NOW - 3_600
+    closed = fleet(*others(view=replace(OPEN, state="half_open")))
+    assert build(closed, History(), FirstSeen(), stored=flaps).verdict.since == NOW - 3_600
+    # One greedy tenant all day is no degraded fleet when a breaker opens.
+    refused = replace(both, figures=with_figures(refused_per_s=1.0))
+    day = {"429": stored_alert("429", severity="warning", level_since=NOW - 86_400)}
+    assert build(refused, History(), FirstSeen(), stored=day).verdict.since == NOW - 20
 
 
 def test_a_silent_pod_stays_in_the_denominator():
@@ -237,7 +284,7 @@ def test_many_open_breakers_are_one_sentence():
 @pytest.mark.parametrize(
     ("servers", "figures", "why"),
     [
-        (others(), {"decided_locally_per_s": 42.9}, "42.9 decisions/s are made without Redis"),
+        (others(), {"decided_locally_per_s": 42.9}, "42.9 requests/s are decided locally"),
         (others(mode="ramping"), {}, "web-3 applies limits that still rise after an outage of Redis"),
         (others(mode="local"), {}, f"web-3 decides without Redis. There, {ALONE}"),
         (others(mode="drill"), {}, f"web-3 decides without Redis. There, {ALONE}"),
@@ -257,8 +304,22 @@ def test_many_open_breakers_are_one_sentence():
             {},
             "web-3 applies limits that still rise after an outage of Redis",
         ),
-        (others(state="offline"), {}, "web-3 applies unknown limits, without a heartbeat"),
+        (others(state="offline"), {}, "web-3 is silent: its limits are unknown"),
         (others(), {"uncounted": 1}, "not every pod is measured"),
+        # S3-12: one reason hid the others.
+        (
+            others(state="offline"),
+            {"decided_locally_per_s": 0.2},
+            "0.2 requests/s are decided locally; web-3 is silent: its limits are unknown",
+        ),
+        (
+            (pod(1, mode="local"), pod(2, mode="ramping"), pod(3, state="offline")),
+            {"decided_locally_per_s": 40.0},
+            "web-2 applies limits that still rise after an outage of Redis; web-3 is silent: its limits are"
+            f" unknown; web-1 decides without Redis. There, {ALONE}",
+        ),
+        # S2-13: a pod that was paused had no rate yet, and its answers from Redis were late.
+        (others(redis_p99_us=500_000), {}, "web-3 waits too long for Redis"),
     ],
 )
 def test_exact_is_said_only_while_every_limit_is_decided_together(servers, figures, why):
@@ -381,11 +442,11 @@ def test_an_open_breaker_was_open_when_a_gateway_was_heard_last():
 
 
 def test_two_rules_with_the_same_words_are_one_sentence():
-    """ "100 % of checks fail. 100 % of checks fail." hid that Redis was down."""
+    """ "100 % of requests fail. 100 % of requests fail." hid that Redis was down."""
     store = StoreFigures(asked_per_s=100.0, timeouts_per_s=100.0, primaries=1, primaries_down=1)
     servers = [pod(number, mode="local") for number in (1, 2, 3)]
     said = headline(fleet(*servers, figures=with_figures(store=store)))
-    assert said == ["Redis is down", "Every pod uses local limits", "100 % of checks fail"]
+    assert said == ["Redis is down", "Every pod uses local limits", "100 % of requests to Redis fail"]
 
 
 def test_pods_that_no_gateway_hears_are_not_called_silent():

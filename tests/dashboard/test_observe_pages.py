@@ -100,18 +100,18 @@ def test_a_part_that_only_observes_is_on_the_pages_with_its_end_its_author_and_w
     some = facts(SHEDDING, RETRIES)
     for page in ("servers", "breaker"):
         html = drawn(page, some)["protection"]
-        assert "Shedding only observes" in html
+        assert "Shedding is in trial mode" in html
         assert "until 03:13 UTC on 20 November, by ada" in html
         assert "Watch &lt;first&gt;" in html
-        assert "It would refuse 2.5 requests/s." in html
-        assert "Retry budgets only observe" in html
-        assert "They would refuse 1.5 calls/s." in html
+        assert "It would have refused 2.5 requests/s." in html
+        assert "Retry budgets are in trial mode" in html
+        assert "They would have refused 1.5 calls/s." in html
     assert "would shed all but the highest tier" in drawn("servers", some)["protection"]
     assert "1.5 calls/s to it would be refused" in drawn("breaker", some)["protection"]
     # And in the headline and the alerts of the overview.
     live = build(some, History(), FirstSeen())
     assert {"observing:shedding", "observing:retry"} <= {alert.key for alert in live.alerts}
-    assert "Shedding only observes" in " ".join(one for one in drawn("overview", some).values())
+    assert "Shedding is in trial mode" in " ".join(one for one in drawn("overview", some).values())
 
 
 @pytest.mark.django_db
@@ -132,7 +132,7 @@ def test_two_parts_of_calls_are_counted_together() -> None:
         dependencies=(Dependency(name="payments-api", protection=both),),
     )
     assert (
-        "Retry budgets and bulkheads together would refuse 1.5 calls/s."
+        "Retry budgets and bulkheads together would have refused 1.5 calls/s."
         in drawn("servers", some)["protection"]
     )
 

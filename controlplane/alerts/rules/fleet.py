@@ -100,11 +100,11 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         subject=texts.refused_tenant,
         text=lambda status: f"{percent(status.figures.refused_share)} of requests are refused",
         detail=texts.refused,
-        headline=lambda status: Headline(
-            f"{percent(status.figures.refused_share)} of requests", "are", "refused"
-        ),
-        weight=220,
-        dates_incident=3,
+        headline=texts.refused_headline,
+        # Customers feel it. A warning may be the quota of one tenant.
+        weight=85,
+        warning=WarningOnly(headline=_refused_headline, weight=165, dates_incident=2),
+        dates_incident=2,
         handled="Requests over a limit are refused with the time until they can be sent again.",
         shareable=True,
         history=history_figures.REFUSED_SHARE,
@@ -180,7 +180,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         detail=lambda status: texts.why_frozen(status.figures),
         headline=lambda _: Headline("Many pods", "went", "silent at once"),
         weight=130,
-        dates_incident=2,
+        dates_incident=1,
         handled="No pod is marked offline until gateways hear pods again.",
         explains=("lag", "silent", "uncounted"),
         shareable=True,
@@ -226,7 +226,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         detail=texts.missing_edits,
         headline=lambda status: Headline.of_pods(status.fleet.lagging, "has", "have", "old configuration"),
         weight=210,
-        dates_incident=2,
+        dates_incident=1,
         handled="The answer to each heartbeat names the newest revision, so that pods fetch it.",
         refreshes_pods=True,
         prometheus=PrometheusQuery(
@@ -252,7 +252,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         # The headline of "all-local" says it.
         headline=lambda status: None if texts.all_local(status) else texts.local_headline(status),
         weight=150,
-        dates_incident=2,
+        dates_incident=1,
         handled="These pods decide with local limits. They return to Redis automatically.",
         explains=("check-errors", "lock-failures", "p99"),
         history=history_figures.LOCAL_PODS,
@@ -338,7 +338,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         text=lambda due: f"Overdue: {due.change.title[0].lower()}{due.change.title[1:]}",
         detail=lambda due: f"It was due at {moment(due.change.at)}. Check that the worker is running.",
         headline=_overdue,
-        weight=430,
+        weight=225,
         handled="Web makes the change if no worker does.",
         runbook="scheduled-change-failed",
     ),
@@ -356,7 +356,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         # An idle machine exceeds it for seconds, and nothing is wrong.
         warning=WarningOnly(headline=texts.redis_slower_headline, weight=520, lasting_s=60.0),
         weight=160,
-        dates_incident=2,
+        dates_incident=1,
         handled="A call whose answer is late is decided with local limits.",
         shareable=True,
         history=history_figures.P99_PART,
@@ -409,7 +409,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         headline=lambda status: Headline(
             count(status.facts.schedules_failed, "scheduled change"), "", "failed"
         ),
-        weight=420,
+        weight=224,
         shareable=True,
         runbook="scheduled-change-failed",
     ),
@@ -429,7 +429,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         ),
         headline=_silent,
         weight=140,
-        dates_incident=2,
+        dates_incident=1,
         prometheus=PrometheusQuery(
             place=200,
             promql="max by (environment) (sum without (state, mode)"

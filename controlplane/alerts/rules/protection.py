@@ -20,7 +20,13 @@ from controlplane.fleet.call_figures import TIERS, CallFigures, SlotFigures
 from controlplane.phrases import count, name_or_count, percent
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.facts import Observing
-from controlplane.status.observed import observed_head, observed_rate, observed_until
+from controlplane.status.observed import (
+    OBSERVED,
+    observed_head,
+    observed_join,
+    observed_rate,
+    observed_until,
+)
 from controlplane.status.servers import UNHEALTHY_AT, ServerStatus, spared_how, worst_part
 from controlplane.status.status import Status
 from fuseboard.contract.protection import Bulkhead
@@ -107,8 +113,7 @@ def _why_observes(part: ObservedPart) -> str:
 
 
 def _observes(part: ObservedPart) -> Headline:
-    subject, _, verb = observed_head(part.one).rpartition(" only ")
-    return Headline(subject, "only", verb)
+    return Headline(OBSERVED[part.one.part], observed_join(part.one), "in trial mode")
 
 
 def _calls(breaker: BreakerStatus) -> CallFigures:
@@ -179,7 +184,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
             f"{_shed_per_s(status):.1f}/s. They answer 503 with Retry-After, to the lowest tiers first."
         ),
         headline=lambda _: Headline("Pods", "shed", "requests"),
-        weight=250,
+        weight=86,
         handled="Pods shed the calls of the lowest priority first.",
         prometheus=PrometheusQuery(
             place=190,

@@ -31,7 +31,7 @@ from controlplane.alerts.rules.thresholds import (
     MIN_CHECKS_PER_S,
     NOT_EVALUATED_S,
 )
-from controlplane.phrases import count, name_or_count, percent
+from controlplane.phrases import count, name_or_count, percent, rounded
 from controlplane.status.status import Status
 from controlplane.status.watched import RedisServer
 
@@ -44,7 +44,7 @@ _EACH_REDIS_SERVER = Scope[RedisServer](
 )
 
 
-#: The share of questions to Redis that fail.
+#: The share of requests to Redis that fail.
 _FAILED_CHECKS = (
     "sum by (environment) (fuseboard_fleet_redis_failures_per_second)"
     f" / (sum by (environment) (fuseboard_fleet_redis_asked_per_second) >= {MIN_CHECKS_PER_S:g})"
@@ -84,19 +84,25 @@ def _few_checks(status: Status) -> bool:
     return status.figures.store.asked_per_s < MIN_CHECKS_PER_S
 
 
-def _failed_checks(status: Status) -> str:
-    return f"{percent(_failed_share(status))} of checks fail"
+def _failed_requests(status: Status) -> str:
+    return f"{percent(_failed_share(status))} of requests to Redis fail"
 
 
-def _checks_headline(status: Status) -> Headline:
-    return Headline(f"{percent(status.figures.store.failed_share)} of checks", "", "fail")
+def _more_than_usual(status: Status) -> str:
+    """Unlike the text of the rule about many failures, which may fire beside it."""
+    return f"More requests to Redis fail than usual: {percent(_failed_share(status))}"
 
 
-def _why_checks_fail(status: Status) -> str:
+def _requests_headline(status: Status) -> Headline:
+    return Headline(f"{percent(status.figures.store.failed_share)} of requests to Redis", "", "fail")
+
+
+def _why_requests_fail(status: Status) -> str:
     store = status.figures.store
     return (
-        f"Of {store.asked_per_s:.0f} questions to Redis per second, {store.timeouts_per_s:.1f} get no answer"
-        f" in time and {store.errors_per_s:.1f} get an error. Pods decide these calls locally."
+        f"Of {rounded(store.asked_per_s, 2)} requests to Redis per second, {rounded(store.timeouts_per_s, 2)}"
+        f" get no answer in time and {rounded(store.errors_per_s, 2)} get an error. Pods decide these calls"
+        " locally."
     )
 
 
@@ -153,8 +159,8 @@ STORE_RULES: tuple[Rule[Any], ...] = (
     ),
     Rule[Status](
         key="check-errors",
-        describes="questions of pods to Redis fail",
-        # Share of the questions to Redis that fail: above the first it is more than noise, above
+        describes="requests of pods to Redis fail",
+        # Share of the requests to Redis that fail: above the first it is more than noise, above
         # the second the fleet notices, and above the third a person on call must know. Below the
         # rate, a single one would count.
         threshold=jumping(warning=0.0001, critical=0.001),
@@ -162,42 +168,42 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         timing=Timing(level=1, fires_after_s=60, resolves_after_s=120),
         scope=FLEET,
         idle=_few_checks,
-        text=_failed_checks,
-        detail=_why_checks_fail,
-        headline=_checks_headline,
+        text=_more_than_usual,
+        detail=_why_requests_fail,
+        headline=_requests_headline,
         weight=180,
-        handled="Pods whose question fails decide that call with local limits.",
+        handled="Pods whose request fails decide that call locally.",
         shareable=True,
         history=history_figures.FAILED_CHECKS,
         prometheus=PrometheusQuery(
             place=40,
             promql=f"{_FAILED_CHECKS} >",
-            summary="{{ $value | humanizePercentage }} of the questions to Redis fail " + IN_ENVIRONMENT,
+            summary="{{ $value | humanizePercentage }} of the requests to Redis fail " + IN_ENVIRONMENT,
         ),
         runbook="redis-unreachable",
     ),
     Rule[Status](
         key="check-failures",
-        describes="so many questions of pods to Redis fail that people must know",
+        describes="so many requests of pods to Redis fail that people must know",
         threshold=jumping(critical=0.01),
         value=_failed_share,
         names_thresholds=True,
         timing=Timing(level=2, fires_after_s=60, resolves_after_s=120),
         scope=FLEET,
         idle=_few_checks,
-        text=_failed_checks,
-        detail=_why_checks_fail,
-        headline=_checks_headline,
+        text=_failed_requests,
+        detail=_why_requests_fail,
+        headline=_requests_headline,
         weight=170,
-        dates_incident=2,
-        handled="Pods whose question fails decide that call with local limits.",
+        dates_incident=1,
+        handled="Pods whose request fails decide that call locally.",
         explains=("check-errors",),
         shareable=True,
         history=history_figures.FAILED_CHECKS,
         prometheus=PrometheusQuery(
             place=50,
             promql=f"{_FAILED_CHECKS} >",
-            summary="{{ $value | humanizePercentage }} of the questions to Redis fail " + IN_ENVIRONMENT,
+            summary="{{ $value | humanizePercentage }} of the requests to Redis fail " + IN_ENVIRONMENT,
         ),
         runbook="redis-unreachable",
     ),
@@ -237,7 +243,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         detail=_which_script,
         headline=lambda _: Headline("A script", "fails", "in Redis"),
         weight=190,
-        handled="Pods whose question fails decide that call with local limits.",
+        handled="Pods whose request fails decide that call locally.",
         explains=("check-errors", "check-failures", "local"),
         runbook="lua-error",
     ),

@@ -165,8 +165,8 @@ class Threshold:
 
     @property
     def clear_words(self) -> str:
-        """``Ends at 90 % of that.`` Empty if it ends at its threshold."""
-        return f"Ends at {self.clear_percent} % of that." if self.clear_percent != 100 else ""
+        """``Clears below 90 % of the threshold.`` Empty if it clears at its threshold."""
+        return f"Clears below {self.clear_percent} % of the threshold." if self.clear_percent != 100 else ""
 
 
 #: An alert about a figure that jumps ends only at this percentage of its threshold: a figure that moves
@@ -219,7 +219,9 @@ class WarningOnly(Generic[S]):
     headline: Callable[[S], Headline]
     weight: int
     #: The figure must exceed its threshold for this time: it often does so for a moment.
-    lasting_s: float
+    lasting_s: float = 0.0
+    #: ``Rule.dates_incident`` of a warning.
+    dates_incident: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,8 +298,8 @@ class Rule(Generic[S]):
     headline: Callable[[S], Headline | None] | None = None
     #: Its place among the sentences of the headline: the lowest is the worst.
     weight: int = 0
-    #: The headline counts from the oldest condition of group 1, else of group 2, else of group 3. 0: none of
-    #: them. Drills and planned changes are made on purpose, so they date nothing.
+    #: The headline counts from the oldest condition of group 1, else of group 2. 0: neither. Drills and
+    #: planned changes are made on purpose, so they date nothing.
     dates_incident: int = 0
     #: ``None``: a warning differs in nothing but its severity.
     warning: WarningOnly[S] | None = None
@@ -360,7 +362,7 @@ class Rule(Generic[S]):
             lasting_s=mild.lasting_s if mild is not None else 0.0,
             headline=headline(of) if headline is not None else None,
             weight=mild.weight if mild is not None else self.weight,
-            dates_incident=0 if mild is not None else self.dates_incident,
+            dates_incident=mild.dates_incident if mild is not None else self.dates_incident,
             pods=self.pods(of) if self.pods is not None else (),
         )
 

@@ -9,7 +9,7 @@ from controlplane.alerts.rules.thresholds import (
     P99_WARN_PART,
 )
 from controlplane.fleet.live import FleetFigures
-from controlplane.phrases import count, moment, name_or_count, they
+from controlplane.phrases import count, moment, name_or_count, percent, rounded, they
 from controlplane.status.breakers import BreakerStatus
 from controlplane.status.status import Status
 
@@ -18,8 +18,12 @@ def refused(status: Status) -> str:
     figures = status.figures
     most = max(figures.tenants, key=lambda tenant: tenant.refused_per_s, default=None)
     whose = most_are_from(most.tenant) if most is not None and most.refused_per_s > 0 else ""
-    rates = f"{figures.refused_per_s:.0f} of {figures.requests_per_s:.0f}/s"
+    rates = f"{rounded(figures.refused_per_s, 2)} of {rounded(figures.requests_per_s, 2)}/s"
     return f"{rates}.{whose}"
+
+
+def refused_headline(status: Status) -> Headline:
+    return Headline(f"{percent(status.figures.refused_share)} of requests", "are", "refused")
 
 
 def most_are_from(tenant: str) -> str:

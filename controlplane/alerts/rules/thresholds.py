@@ -13,7 +13,7 @@ P99_WARN_PART = 0.2
 LOCAL_SHARE = 0.5
 #: Share of pods missing from the rates above which it is more than pods that changed their gateway.
 UNCOUNTED_SHARE = 0.1
-#: Below this rate of questions to Redis, a single failure would count.
+#: Below this rate of requests to Redis, a single failure would count.
 MIN_CHECKS_PER_S = 10.0
 #: The worker evaluates every 5 s. After this time without, it is down.
 NOT_EVALUATED_S = 30.0

@@ -267,10 +267,9 @@ TRAFFIC_RULES: tuple[Rule[Any], ...] = (
         timing=Timing(level=1, fires_after_s=60, resolves_after_s=300),
         needs="series",
         scope=_EACH_CALLER,
-        text=lambda one: f"One {one.kind} is refused again and again",
+        text=lambda one: f"One {one.kind} is refused again and again: digest {one.digest}",
         detail=lambda one: (
-            f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples. Its"
-            f" digest is {one.digest}."
+            f"About {one.refused:,.0f} refusals in 10 minutes, estimated from {one.samples:,} samples."
         ),
         headline=lambda one: Headline(f"One {one.kind}", "is", "refused again and again"),
         weight=230,

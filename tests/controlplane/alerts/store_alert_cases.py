@@ -14,7 +14,10 @@ APPROXIMATE = (
 #: Of 1,000 pods, one or two are live.
 SILENT = tuple(pod(f"silent-{n}", state="unknown", mode="local") for n in range(999))
 ONE_DOWN = {"primaries": 1, "primaries_down": 1}
-CHECKS = "Of 1000 questions to Redis per second, {} get no answer in time and {} get an error."
+CHECKS = (
+    "Of 1,000 requests to Redis per second, {} get no answer in time and {} get an error. Pods decide these"
+    " calls locally."
+)
 
 
 def busy(ops_per_s: float, address: str = "10.0.0.1:6379") -> RedisServer:
@@ -85,20 +88,19 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("check-errors", "critical"),
         redis_answers(asked_per_s=1000, timeouts_per_s=1, errors_per_s=0.5),
-        f"0.15 % of checks fail. {CHECKS.format('1.0', '0.5')} Pods decide these calls locally.",
+        f"More requests to Redis fail than usual: 0.15 %. {CHECKS.format('1', '0.5')}",
         redis_answers(asked_per_s=1000, timeouts_per_s=1),
     ),
     (
         ("check-errors", "warning"),
         redis_answers(asked_per_s=1000, errors_per_s=0.2),
-        f"0.02 % of checks fail. {CHECKS.format('0.0', '0.2')} Pods decide these calls locally.",
+        f"More requests to Redis fail than usual: 0.02 %. {CHECKS.format('0', '0.2')}",
         redis_answers(asked_per_s=9, errors_per_s=9),
     ),
     (
         ("check-failures", "critical"),
         redis_answers(asked_per_s=1000, errors_per_s=20),
-        f"2 % of checks fail. {CHECKS.format('0.0', '20.0')} Pods decide these calls locally. More than 1 %"
-        " is critical.",
+        f"2 % of requests to Redis fail. {CHECKS.format('0', '20')} More than 1 % is critical.",
         redis_answers(asked_per_s=1000, errors_per_s=10),
     ),
     (

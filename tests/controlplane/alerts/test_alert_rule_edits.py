@@ -80,7 +80,7 @@ def test_an_alert_below_its_threshold_says_where_it_ends() -> None:
     firing: dict[str, Any] = {"429": "warning", "p99": "critical"}
     refused, slow = sorted(find(status, firing=firing), key=lambda one: one.key)
     words = "More than 0.5 % is a warning, more than 2 % is critical."
-    assert refused.detail.endswith(f"{words} Ends at 90 % of that.")
+    assert refused.detail.endswith(f"{words} Clears below 90 % of the threshold.")
     assert slow.headline is not None
     assert (slow.severity, slow.headline.verb) == ("critical", "4.6 ms, near its deadline")
     over = status_of(figures(requests_per_s=1_000, refused_per_s=5.1, store=StoreFigures(p99_us=5_100)))

@@ -50,7 +50,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("429", "warning"),
         figures(requests_per_s=1000, refused_per_s=6),
-        "0.6 % of requests are refused. 6 of 1000/s. More than 0.5 % is a warning, more than 2 % is"
+        "0.6 % of requests are refused. 6 of 1,000/s. More than 0.5 % is a warning, more than 2 % is"
         " critical.",
         figures(requests_per_s=1000, refused_per_s=5),
     ),
@@ -248,8 +248,8 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
             pod_protection={"shedding": {}},
             observing=(Observing(part="shedding", until=NOW + 60, by="ada", reason="Watch first"),),
         ),
-        "Shedding only observes. It refuses nothing until 03:13 UTC on 20 November, by ada: \u201cWatch"
-        " first\u201d. It would refuse 3.5 requests/s.",
+        "Shedding is in trial mode. It refuses nothing until 03:13 UTC on 20 November, by ada: \u201cWatch"
+        " first\u201d. It would have refused 3.5 requests/s.",
         facts(
             pod_protection={"shedding": {}},
             observing=(

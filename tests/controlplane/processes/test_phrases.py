@@ -56,9 +56,9 @@ def test_a_duration_has_its_unit(ms: float, words: str) -> None:
 def test_an_alert_of_a_frozen_redis_says_100_percent(timeouts: float, words: str) -> None:
     some = redis_answers(asked_per_s=100.0, timeouts_per_s=timeouts)
     finding = found(some)["check-failures", "critical"]
-    assert finding.text == f"{words} of checks fail"
+    assert finding.text == f"{words} of requests to Redis fail"
     assert finding.headline is not None
-    assert finding.headline.subject == f"{words} of checks"
+    assert finding.headline.subject == f"{words} of requests to Redis"
 
 
 def test_no_text_of_the_control_plane_rounds_with_the_format_that_writes_powers_of_ten() -> None:
