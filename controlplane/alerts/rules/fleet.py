@@ -103,7 +103,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         headline=texts.refused_headline,
         # Customers feel it. A warning may be the quota of one tenant.
         weight=85,
-        warning=WarningOnly(headline=_refused_headline, weight=165, dates_incident=2),
+        warning=WarningOnly(headline=texts.refused_headline, weight=165, dates_incident=2),
         dates_incident=2,
         handled="Requests over a limit are refused with the time until they can be sent again.",
         shareable=True,
