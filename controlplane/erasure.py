@@ -18,6 +18,7 @@ from controlplane.policies.document import environment_of, tuning_of
 from controlplane.reconciliation.copying import erase_tenant as erase_allowed
 from controlplane.refusals.erasure import erase_caller, is_named
 from controlplane.refusals.erasure import erase_tenant as erase_samples
+from controlplane.refusals.top_lists import erase_tenant as erase_top_lists
 from controlplane.series.erasure import erase_tenant as erase_series
 from controlplane.series.kinds import tenant_number
 from controlplane.usage.rollups import erase_tenant as erase_demand
@@ -42,6 +43,8 @@ class Erased:
     #: Charts of a tenant, and the rows that what-if reads.
     series: int = 0
     demand: int = 0
+    #: Stored top lists of refusals that had it.
+    top_lists: int = 0
     #: Requests that it was allowed without Redis.
     without_redis: int = 0
     #: Resolved alerts that named it.
@@ -58,6 +61,8 @@ class Erased:
             parts[0] += f" of {self.network}, which pods count as one caller"
         if self.series or self.demand:
             parts += [f"{self.series:,} series", f"{self.demand:,} rows of demand"]
+        if self.top_lists:
+            parts.append(count(self.top_lists, "top list", grouped=True))
         if self.without_redis:
             parts.append(f"{self.without_redis:,} counts of an outage")
         if self.alerts:
@@ -91,6 +96,7 @@ def erase(*, environment: str, kind: str, value: str, reason: str, actor: Actor)
                 samples=numbers["samples"],
                 series=numbers["series"],
                 demand=numbers["demand"],
+                top_lists=numbers["top_lists"],
                 without_redis=numbers["without_redis"],
                 alerts=numbers["alerts"],
                 views=numbers["views"],
@@ -115,6 +121,7 @@ def _erase_tenant(environment: str, name: str) -> Counter[str]:
         samples=erase_samples(environment, name),
         series=erase_series(environment, name),
         demand=erase_demand(environment, name),
+        top_lists=erase_top_lists(environment, tenant_number(name)),
         without_redis=erase_allowed(environment, name),
         alerts=erase_alerts(environment, name),
         views=erase_views(environment, name),

@@ -165,7 +165,7 @@ class GatewayApp:
             beat = replace(beat, refusals=(), tally=None)
         stale = self._absorb(token, fleet, beat, address, now=now, wall=wall)
         if not stale:
-            gateway.coordination.refusals.record(whole)
+            fleet.sums.tops.sample(gateway.coordination.refusals.record(whole), wall)
         fleet.sums.tenant_hours.record(whole, now, wall, stale=stale)
         return configuration.answer(
             beat,

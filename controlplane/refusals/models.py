@@ -1,3 +1,4 @@
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 
@@ -64,3 +65,31 @@ class RefusalSample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment}/{self.rule or self.reason} {self.at}"
+
+
+class TopList(models.Model):
+    """The names that were refused most in a minute or an hour: one of ``top_lists.KINDS``."""
+
+    environment = models.CharField(max_length=64)
+    kind = models.SmallIntegerField()
+    grain_s = models.IntegerField()
+    at = models.DateTimeField()
+    #: The run of the gateway that counted a minute; 0 for an hour, which has those of all gateways.
+    writer = models.IntegerField()
+    names = ArrayField(models.TextField())
+    counts = ArrayField(models.FloatField())
+    #: All refusals of this kind, also of names that are not listed.
+    total = models.FloatField()
+    #: The most that any name can have been counted beyond its number.
+    short_by = models.FloatField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=["environment", "kind", "grain_s", "at", "writer"], name="refusal_top_list_once"
+            ),
+        )
+        indexes = (models.Index(fields=["environment", "grain_s", "at"], name="refusal_top_list_by_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.kind} {self.at}"

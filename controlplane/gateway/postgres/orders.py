@@ -7,6 +7,7 @@ from controlplane.fleet.models import OrderKind
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.servers.erasing import erase_tenant
 from controlplane.gateway.servers.fleet import Fleet
+from controlplane.refusals import top_lists
 from controlplane.series.tenant_hours import ERASE, erasing
 
 #: How long a gateway that cannot reach Postgres may be late. A tenant is erased also later, as long as there
@@ -83,13 +84,12 @@ class Orders:
     ) -> None:
         fleet = self._fleets.get(environment)
         if not known:
-            forgotten = fleet is not None and erase_tenant(
-                fleet.sums.series, fleet.sums.tenant_hours, tenant, before=at
-            )
+            forgotten = fleet is not None and erase_tenant(fleet.sums, tenant, before=at)
             # Without the tenant: the log would keep what is erased here.
             log.info("gateway.tenant_erased", environment=environment, changed=forgotten)
         if fresh:
             await connection.execute(ERASE, erasing(environment, tenant, since=since))
+            await connection.execute(top_lists.ERASE, top_lists.erasing(environment, tenant, since=since))
 
     async def _do(
         self, connection: AsyncConnection, environment: str, kind: str, server: str, at: float

@@ -12,6 +12,7 @@ from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts
 from controlplane.gateway.postgres.refused_rows import write_accepted
 from controlplane.gateway.servers.refusal_log import LoggedRefusal, RefusalLog
+from fuseboard.contract.refusal_samples import RefusalSample
 from fuseboard.contract.sync import SyncRequest
 
 #: Rows of one environment. A gateway writes at most 84 in 15 s: 484,000 in a day.
@@ -49,9 +50,9 @@ class RefusalRows:
         self._refused_writes = counts.refused_writes
         self._clean_at = clock.monotonic()
 
-    def record(self, beat: SyncRequest) -> None:
-        if beat.refusals and settings.REFUSAL_LOG_H:
-            self.log.record(beat)
+    def record(self, beat: SyncRequest) -> list[tuple[float, RefusalSample]]:
+        """Returns the samples that are taken, with their weights."""
+        return self.log.record(beat) if beat.refusals and settings.REFUSAL_LOG_H else []
 
     async def look(self, connection: AsyncConnection) -> None:
         """Raises one of ``Unreachable``."""

@@ -18,6 +18,7 @@ from controlplane.fleet.models import ServerState
 from controlplane.gateway.clock import Clock
 from controlplane.gateway.counts import Counts, RefusedValue
 from controlplane.gateway.postgres.keep_trying import KeepTrying
+from controlplane.gateway.postgres.top_lists import write_top_lists
 from controlplane.gateway.servers.fleet import Fleet
 from controlplane.gateway.servers.series_counts import Thing
 from controlplane.gateway.servers.series_spans import FleetSeries, Span, values
@@ -159,6 +160,14 @@ class SeriesWriter:
                     raise
                 self._counts.series_spans += 1
             await self._look_for_others(environment, writer, fleet.sums.series)
+            async with asyncio.timeout(self._settings.flush_timeout_s):
+                await write_top_lists(
+                    await self._postgres.connection(),
+                    environment,
+                    writer,
+                    fleet.sums.tops,
+                    partial(self._refused, environment),
+                )
 
     async def _writer(self, environment: str) -> int:
         if environment not in self.numbers:

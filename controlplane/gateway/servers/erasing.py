@@ -1,12 +1,12 @@
 """Forgets a tenant that is erased from Postgres: what is in memory would be written again."""
 
-from controlplane.gateway.servers.series_spans import FleetSeries
-from controlplane.gateway.servers.tenant_hours import TenantHours
+from controlplane.gateway.servers.fleet_sums import FleetSums
 from controlplane.series.kinds import RULE, TENANT, tenant_number
 
 
-def erase_tenant(series: FleetSeries, hours: TenantHours, number: int, *, before: float) -> bool:
-    """Forget what was counted of a tenant until ``before`` (wall time). Returns whether hours had it."""
+def erase_tenant(sums: FleetSums, number: int, *, before: float) -> bool:
+    """Forget what was counted of a tenant until ``before`` (wall time). Returns whether it was there."""
+    series = sums.series
     series.erased = True
     for span in series.spans.values():
         gone = [
@@ -17,4 +17,5 @@ def erase_tenant(series: FleetSeries, hours: TenantHours, number: int, *, before
         for thing in gone:
             del span.counted[thing]
             span.dirty = True
-    return hours.erase(number, before=before)
+    in_lists = sums.tops.erase(number)
+    return sums.tenant_hours.erase(number, before=before) or in_lists

@@ -9,6 +9,7 @@ from controlplane.gateway.servers.rates import NOTHING, Totals
 from controlplane.gateway.servers.series_spans import FleetSeries
 from controlplane.gateway.servers.server import KnownServer, contribution_of
 from controlplane.gateway.servers.tenant_hours import TenantHours
+from controlplane.gateway.servers.top_refusals import TopRefusals
 from fuseboard.contract.sync import SyncRequest
 
 
@@ -16,12 +17,14 @@ class FleetSums:
     """The sums over pods.
 
     ``record`` and ``refresh`` keep series, failed calls and totals. ``GatewayApp`` adds to the hours of
-    tenants, and ``KnownServer.take`` to the events of locks.
+    tenants and the samples of the top lists, and ``KnownServer.take`` to the events of locks.
     """
 
     def __init__(self) -> None:
         self.totals = Totals()
-        self.series, self.failed_calls, self.tenant_hours = FleetSeries(), FailedCalls(), TenantHours()
+        self.tops = TopRefusals()
+        self.series, self.failed_calls = FleetSeries(self.tops), FailedCalls()
+        self.tenant_hours = TenantHours()
         #: Outcomes of locks, and of work that must not be done twice, since this process started.
         self.primitive_events: Events = Counter()
 

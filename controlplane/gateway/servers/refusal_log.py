@@ -72,8 +72,8 @@ class RefusalLog:
         self._by_pod: dict[tuple[str, str], int] = {}
         self._waiting: deque[list[LoggedRefusal]] = deque()
 
-    def record(self, beat: SyncRequest) -> None:
-        """Take the samples of a heartbeat that is neither late nor repeated."""
+    def record(self, beat: SyncRequest) -> list[tuple[float, RefusalSample]]:
+        """Take the samples of a heartbeat that is neither late nor repeated; returns those, with weights."""
         wall = self._clock.wall()
         self._turn(wall)
         pod = (beat.environment, beat.server)
@@ -87,9 +87,11 @@ class RefusalLog:
         good = [sample for sample in taken if not sample.dependency or is_slug(sample.dependency)]
         self._counts.refusal_samples += len(good)
         self._counts.refusal_samples_left_out += len(beat.refusals) - len(good)
-        for sample in good:
+        weighed = [(min(sample.weight, MAX_WEIGHT), sample) for sample in good]
+        for weight, sample in weighed:
             heard = ReportedSample(wall - sample.ago_ms / 1000, beat.service, beat.server, sample)
-            environment.group(sample).offer(min(sample.weight, MAX_WEIGHT), heard)
+            environment.group(sample).offer(weight, heard)
+        return weighed
 
     def finished(self) -> list[LoggedRefusal]:
         """The oldest span that is over; empty if there is none. It stays until ``drop``."""

@@ -22,6 +22,7 @@ from controlplane.gateway.servers.series_counts import (
     counted_of_calls,
     pod_of,
 )
+from controlplane.gateway.servers.top_refusals import TopRefusals
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, SPAN_S, TENANT, How
 from fuseboard.contract.sync import Counters, SyncRequest
 from fuseboard.contract.words import Mode
@@ -125,8 +126,10 @@ class _Pod:
 
 
 class FleetSeries:
-    def __init__(self) -> None:
+    def __init__(self, tops: TopRefusals | None = None) -> None:
+        """``tops`` get the refusals of the same differences, so that both have the same sums."""
         self.spans: dict[int, Span] = {}
+        self._tops = tops or TopRefusals()
         #: Whether no other gateway serves this environment, and when that was looked up (monotonic).
         self.alone = False
         self.looked_at = float("-inf")
@@ -285,7 +288,9 @@ class FleetSeries:
         counted: Counted = {}
         if piece.was != piece.now:
             was = _unpack(piece.was) if piece.was else _NOTHING
-            counted = counted_by(piece.name, difference(was, counters, cut=piece.cut))
+            delta = difference(was, counters, cut=piece.cut)
+            counted = counted_by(piece.name, delta)
+            self._tops.count(delta, piece.until + to_wall)
         listed = all_tenants_listed(counters)
         parts = _parts(max(piece.since, piece.until - KEPT_S), piece.until, to_wall)
         length_ms, before_ms = sum(ms for _, ms in parts), 0

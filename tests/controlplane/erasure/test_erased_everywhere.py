@@ -19,6 +19,8 @@ from controlplane.erasure import erase
 from controlplane.fleet.models import Figures
 from controlplane.policies.models import Tier
 from controlplane.reconciliation.models import AllowedAlone
+from controlplane.refusals.models import TopList
+from controlplane.refusals.top_lists import REQUESTS_BY_TENANT
 from controlplane.series.kinds import RULE, TENANT
 from controlplane.series.models import Entity
 from controlplane.usage.models import Demand, RuleDemand
@@ -42,6 +44,7 @@ ERASED = {
     "fleet_figures": "document",
     "reconciliation_allowedalone": "tenant",
     "refusals_refusalsample": "tenant rule",
+    "refusals_toplist": "names",
     "series_entity": "name",
     "usage_demand": "tenant",
     "usage_ruledemand": "tenant",
@@ -84,7 +87,7 @@ NEVER = frozenset(
     service_roles agent_version config_hash config_status config_source config_error mode_cause
     previous_boot breakers token share uncharged request_id trace_id action target_kind target positions
     refusals problem last_id figures from_state to_state cause server servers chosen run_id pods
-    escalations changes measured rule url days begins ends zone steps result subject_kind
+    escalations changes measured counts rule url days begins ends zone steps result subject_kind
     disabled_because needs step reset who domain field counter measure cursors full reason ip user
     api_key trace sub algorithm failure_policy period time_zone per endpoints template own slug tuning
     protection frozen_by alert_rules page title name returns_to body source default_title default_body
@@ -178,6 +181,17 @@ def seed(production: str) -> None:
     AllowedAlone.objects.create(
         environment=production, domain="t:1", field="f", counter="f", value=1, amount=1, tenant=ACME, rule="r"
     )
+    TopList.objects.create(
+        environment=production,
+        kind=REQUESTS_BY_TENANT.number,
+        grain_s=3600,
+        at=now,
+        writer=0,
+        names=["globex", ACME],
+        counts=[9.0, 4.0],
+        total=13.0,
+        short_by=0.0,
+    )
     sample(tenant=ACME)
     sample(tenant="child", rule=f"{ACME}/requests")
     times = {"first_at": now - timedelta(hours=1), "last_at": now}
@@ -203,6 +217,9 @@ def test_no_table_but_those_that_the_page_names_holds_an_erased_tenant(productio
     erased = erase(environment=production, kind="tenant", value=ACME, reason=WHY, actor=ADA)
     assert erased.views == 4
     assert "4 saved views" in erased.words
+    assert "1 top list" in erased.words
+    top = TopList.objects.get()
+    assert (top.names, top.counts, top.total) == (["globex"], [9.0], 13.0)
     left = holding(ACME)
     assert left & listed(ERASED) == set()
     assert left <= listed(STAYS), "docs/refusals.md lists these"

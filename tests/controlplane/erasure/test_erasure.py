@@ -135,6 +135,7 @@ def test_the_audit_does_not_contain_the_caller(keys: None, kind: str) -> None:
         "samples": 1,
         "series": 0,
         "demand": 0,
+        "top_lists": 0,
         "without_redis": 0,
         "alerts": 0,
         "views": 0,

@@ -27,6 +27,8 @@ class ErasedOut(Schema):
     series: int
     demand: int
     without_redis: int
+    #: Stored top lists of refusals that do not name the tenant any more.
+    top_lists: int = 0
     #: Resolved alerts of a tenant, deleted with their messages, or left without its name.
     alerts: int
     #: Saved views of people: deleted if they filter by the tenant, renamed if only their name contains it.

@@ -1,0 +1,242 @@
+"""The stored top lists: never too high, bounded, added up to hours, and forgotten in time."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.erasure import erase
+from controlplane.gateway.servers.top_refusals import MAX_WAITING, SIZE, TopRefusals
+from controlplane.refusals.heavy_hitters import HeavyHitters
+from controlplane.refusals.models import TopList
+from controlplane.refusals.top_lists import (
+    CALLS_BY_DEPENDENCY,
+    CALLS_BY_REASON,
+    CALLS_BY_TENANT,
+    MOST_STORED,
+    REQUESTS_BY_ENDPOINT,
+    REQUESTS_BY_REASON,
+    REQUESTS_BY_TENANT,
+    Of,
+    forget,
+    read_top,
+    roll_up,
+)
+from fuseboard.contract.refusal_samples import RefusalSample
+from fuseboard.contract.sync import Counters, DependencyCounters, TenantCounters
+from fuseboard.contract.words import Reason
+from tests.controlplane.gateway.manual_gateway import NOON, beat
+from tests.controlplane.series.test_series_gateway import Setting, setting  # noqa: F401
+from tests.controlplane.series.test_tenant_hours import obey
+
+START = datetime(2026, 11, 28, 10, tzinfo=UTC)
+
+
+@given(st.integers(1, 6), st.lists(st.tuples(st.integers(0, 40).map(str), st.integers(1, 50))))
+def test_a_count_is_never_too_high_and_too_low_by_no_more_than_is_stated(
+    size: int, added: list[tuple[str, int]]
+) -> None:
+    exact: Counter[str] = Counter()
+    found = HeavyHitters(size)
+    for name, weight in added:
+        exact[name] += weight
+        found.add(name, weight)
+        assert len(found.counts) <= 2 * size
+    assert found.total == exact.total()
+    assert found.missed * (size + 1) <= found.total
+    lines, short_by = found.top(size)
+    listed = dict(lines)
+    for name, true in exact.items():
+        assert listed.get(name, 0) <= true <= listed.get(name, 0) + short_by
+    if len(exact) <= size:
+        assert (listed, short_by) == (exact, 0)
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.integers(0, 80).map(str), st.integers(1, 9), max_size=70), min_size=1, max_size=4
+    )
+)
+@pytest.mark.django_db
+def test_added_up_hours_state_their_bound_too(minutes: list[dict[str, int]]) -> None:
+    TopList.objects.all().delete()
+    exact: Counter[str] = Counter()
+    for number, counts in enumerate(minutes):
+        exact.update(counts)
+        store(START + timedelta(minutes=number), counts)
+    roll_up(START + timedelta(minutes=59))
+    hour = TopList.objects.get(grain_s=3600)
+    assert len(hour.names) <= MOST_STORED
+    assert hour.total == exact.total()
+    listed = dict(zip(hour.names, hour.counts, strict=True))
+    for name, true in exact.items():
+        assert listed.get(name, 0) <= true <= listed.get(name, 0) + hour.short_by
+
+
+def store(at: datetime, counts: dict[str, int], *, kind: Any = REQUESTS_BY_TENANT, writer: int = 1) -> None:
+    found = HeavyHitters(SIZE)
+    for name, count in counts.items():
+        found.add(name, count)
+    lines, short_by = found.top(MOST_STORED)
+    TopList.objects.create(
+        environment="production",
+        kind=kind.number,
+        grain_s=60,
+        at=at,
+        writer=writer,
+        names=[name for name, _ in lines],
+        counts=[count for _, count in lines],
+        total=found.total,
+        short_by=short_by,
+    )
+
+
+@pytest.mark.django_db
+def test_a_range_has_the_minutes_of_all_gateways_and_the_hours_before() -> None:
+    now = START + timedelta(hours=5, minutes=30)
+    store(START, {"acme": 7, "globex": 1})
+    store(now - timedelta(minutes=5), {"acme": 2, "globex": 4})
+    store(now - timedelta(minutes=5), {"globex": 3}, writer=2)
+    for hour in range(6):
+        roll_up(START + timedelta(hours=hour, minutes=59))
+
+    def counted(**ago: int) -> list[tuple[str, float]]:
+        top = read_top("production", now - timedelta(**ago), now, now=now).lists[REQUESTS_BY_TENANT]
+        return [(line.name, line.count) for line in top.lines]
+
+    assert counted(minutes=15) == [("globex", 7), ("acme", 2)]
+    assert counted(hours=24) == [("acme", 9), ("globex", 8)]
+    assert not read_top("production", now - timedelta(minutes=2), now, now=now).known
+    # Minutes of an hour that the worker has not added up yet count all the same.
+    TopList.objects.filter(grain_s=3600, at__gte=now - timedelta(hours=1)).delete()
+    assert counted(hours=24) == [("acme", 9), ("globex", 8)]
+
+
+@pytest.mark.django_db
+def test_minutes_are_kept_for_hours_and_hours_for_four_weeks() -> None:
+    store(START, {"acme": 1})
+    roll_up(START + timedelta(minutes=1))
+    forget(START + timedelta(hours=5))
+    assert TopList.objects.count() == 2
+    forget(START + timedelta(hours=7))
+    assert TopList.objects.get().grain_s == 3600
+    now = START + timedelta(days=28)
+    top = read_top("production", now - timedelta(days=28), now, now=now).lists[REQUESTS_BY_TENANT]
+    assert [line.name for line in top.lines] == ["acme"]
+    forget(START + timedelta(days=30))
+    assert TopList.objects.count() == 0
+
+
+def test_what_waits_for_postgres_is_bounded() -> None:
+    tops = TopRefusals()
+    for minute in range(3 * MAX_WAITING):
+        for batch in range(30):
+            tenants = tuple(
+                TenantCounters(tenant=f"invented-{minute}-{batch}-{number}", refused=1)
+                for number in range(50)
+            )
+            tops.count(Counters(refused={Reason.QUOTA: 50}, tenants=tenants), 60.0 * minute)
+    assert len(tops.minutes) == MAX_WAITING
+    assert all(len(one.counts) <= 2 * SIZE for m in tops.minutes.values() for one in m.lists.values())
+
+
+def test_a_minute_that_is_written_does_not_begin_again_when_the_clock_steps_back() -> None:
+    tops = TopRefusals()
+    refused = Counters(refused={Reason.QUOTA: 1})
+    tops.count(refused, 600.0)
+    tops.count(refused, 660.0)
+    for minute in tops.dirty():
+        minute.dirty = False
+    tops.written()
+    tops.count(refused, 601.0)
+    assert [minute.at for minute in tops.dirty()] == [660]
+
+
+def refusals_of(number: int) -> Counters:
+    """Totals of a pod: each heartbeat adds these."""
+    return Counters(
+        requests=20 * number,
+        refused={Reason.QUOTA: 7 * number, Reason.SUSPENDED: 2 * number},
+        tenants=(
+            TenantCounters(tenant="acme", allowed=11 * number, refused=6 * number),
+            TenantCounters(tenant="globex", refused=2 * number),
+        ),
+        dependencies=(
+            DependencyCounters(dependency="payments-api", refused={Reason.BREAKER_OPEN: 4 * number}),
+        ),
+    )
+
+
+SAMPLES = (
+    RefusalSample(
+        rule="requests", reason=Reason.QUOTA, tenant="acme", endpoint="POST /v1/orders", weight=9.0
+    ),
+    RefusalSample(dependency="payments-api", reason=Reason.BREAKER_OPEN, tenant="acme", weight=4.0),
+)
+
+
+@pytest.mark.usefixtures("token", "thread_connections")
+async def test_the_lists_of_a_gateway_agree_with_what_pods_counted(setting, database, ada):  # noqa: F811
+    gateway, writer = setting.gateway("g1")
+    fleet = gateway.fleet("production")
+    setting.clock.turn(10)
+    for number in (0, 1, 2, 3):
+        fleet.absorb(beat(sequence=number + 1, up_ms=10_000 * number + 1, counters=refusals_of(number)))
+        taken = gateway.coordination.refusals.record(beat(refusals=SAMPLES))
+        fleet.sums.tops.sample(taken, setting.clock.wall())
+        setting.clock.turn(10)
+        await setting.write(writer)
+        # A repeated write replaces what it wrote.
+        for minute in fleet.sums.tops.minutes.values():
+            minute.dirty = True
+        await setting.write(writer)
+    now = datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=30)
+
+    def read() -> Any:
+        return read_top("production", now - timedelta(hours=2), now, now=now)
+
+    found = await sync_to_async(read)()
+    assert {
+        kind.number: [(line.name, line.count) for line in top.lines] for kind, top in found.lists.items()
+    } == {
+        REQUESTS_BY_TENANT.number: [("acme", 18), ("globex", 6)],
+        REQUESTS_BY_REASON.number: [("quota", 21), ("suspended", 6)],
+        REQUESTS_BY_ENDPOINT.number: [("POST /v1/orders", 36)],
+        CALLS_BY_DEPENDENCY.number: [("payments-api", 12)],
+        CALLS_BY_REASON.number: [("breaker_open", 12)],
+        CALLS_BY_TENANT.number: [("acme", 16)],
+        7: [("", 16)],
+    }
+    assert found.lists[REQUESTS_BY_TENANT].total == found.refused(Of.REQUESTS) == 27
+    assert found.lists[REQUESTS_BY_TENANT].rest == 3
+    assert found.refused(Of.CALLS) == 12
+    assert {top.short_by for top in found.lists.values()} == {0}
+
+    wanted = {"environment": "production", "kind": "tenant", "value": "acme", "actor": ada}
+    # A gateway that writes what it has in memory brings nothing back.
+    await sync_to_async(erase)(**wanted, reason="privacy request 12")
+    await obey(gateway, database)
+    for minute in fleet.sums.tops.minutes.values():
+        minute.dirty = True
+    await setting.write(writer)
+    after = await sync_to_async(read)()
+    assert [line.name for line in after.lists[REQUESTS_BY_TENANT].lines] == ["globex"]
+    assert after.lists[CALLS_BY_TENANT].lines == []
+    assert after.refused(Of.REQUESTS) == 27
+
+
+@pytest.mark.usefixtures("token", "thread_connections")
+async def test_a_list_that_was_on_its_way_is_erased_again(setting, database, ada):  # noqa: F811
+    """A gateway that died after its write has no memory to erase."""
+    gateway, _ = setting.gateway("g1")
+    wanted = {"environment": "production", "kind": "tenant", "value": "acme", "actor": ada}
+    await sync_to_async(erase)(**wanted, reason="privacy request 12")
+    at = datetime.now(UTC).replace(second=0, microsecond=0)
+    await sync_to_async(store)(at, {"acme": 3, "globex": 1})
+    await gateway.coordination.orders.look(database)
+    rows = await (await database.execute("SELECT names, counts, total FROM refusals_toplist")).fetchall()
+    assert rows == [(["globex"], [1.0], 4.0)]
