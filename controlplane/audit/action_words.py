@@ -19,6 +19,7 @@ _ACTIONS = {
     "audit_export.skipped": ("Audit entry not exported", "left an audit entry out of the export to"),
     "backlog.dead_deleted": ("Dead jobs deleted", "deleted dead jobs of"),
     "backlog.dead_returned": ("Dead jobs returned", "returned dead jobs of"),
+    "breaker.extended": ("Override extended", "extended the override on"),
     "breaker.held": ("Override set", "set an override on"),
     "breaker.released": ("Override ended", "ended the override on"),
     "breaker.reset": ("Breaker reset", "reset"),

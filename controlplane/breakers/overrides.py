@@ -32,6 +32,29 @@ def override_breaker(
     ticket: str = "",
 ) -> int:
     """Override the breaker until ``expires_at``. Replaces the present override, if there is one."""
+    return _override(
+        "breaker.held",
+        environment=environment,
+        dependency=dependency,
+        mode=mode,
+        reason=reason,
+        expires_at=expires_at,
+        actor=actor,
+        ticket=ticket,
+    )
+
+
+def _override(
+    action: str,
+    *,
+    environment: str,
+    dependency: str,
+    mode: OverrideMode,
+    reason: str,
+    expires_at: datetime,
+    actor: Actor,
+    ticket: str,
+) -> int:
     problems = Problems()
     problems.reason(reason)
     problems.choice("mode", mode, OverrideMode)
@@ -51,7 +74,7 @@ def override_breaker(
             ticket=ticket,
             revision=revision.number,
         )
-        _audit(revision, "breaker.held", dependency, before, held)
+        _audit(revision, action, dependency, before, held)
         _enforce_after_commit(environment, dependency, actor)
     return revision.number
 
@@ -79,7 +102,8 @@ def extend_override(
         ).first()
         if current is None:
             raise NotFound("override of", dependency)
-        return override_breaker(
+        return _override(
+            "breaker.extended",
             environment=environment,
             dependency=dependency,
             mode=OverrideMode(current.mode),

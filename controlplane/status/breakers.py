@@ -115,11 +115,24 @@ class BreakerStatus:
             pods = sum(n for (effective, _), n in self.views.items() if effective in NOT_CLOSED)
             return f"{pods} of {self.live} pods opened their own breaker, without Redis"
         if self.incident is None:
-            return ""
+            return self._counted_why
         words = [trip_words(self.incident.trip)] if self.incident.trip is not None else []
         if self.incident.reopened:
             words.append(f"{count(self.incident.reopened, 'failed probe')} since")
         return "; ".join(words)
+
+    @property
+    def _counted_why(self) -> str:
+        """Why it opened by what pods count, until its transition is collected, some seconds later."""
+        limit = self.dependency.consecutive_failures
+        if self.state != "open" or self.override is not None:
+            return ""
+        if limit and self.consecutive >= limit:
+            return f"{self.consecutive} failures in a row, opens at {limit}"
+        if self.calls >= self.dependency.minimum_calls and self.ratio >= self.threshold:
+            percent = self.dependency.failure_percent
+            return f"{self.failures} of {self.calls} calls failed, opens at {percent} %"
+        return ""
 
     @property
     def divided(self) -> bool:
@@ -185,7 +198,7 @@ def _status(
         effective=effective,
         state=fleet.state if fleet else "closed",
         state_since=fleet.since if fleet else None,
-        since=override.made_at if override else since,
+        since=facts.overridden_since(name, override) if override else since,
         period_since=override.made_at if override else fleet.since if fleet else None,
         incident=incident,
         until=override.expires_at if override else fleet.until if fleet else None,

@@ -114,6 +114,10 @@ class Server(Struct, frozen=True, kw_only=True, gc=False):
         return self.state in ("online", "late")
 
 
+#: An override that another one replaced ended when the other one began.
+_SAME_MOMENT_S = 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Override:
     mode: str
@@ -405,6 +409,14 @@ class Facts(PodFacts):
         dependency = self.dependency(name)
         current = [dependency.override] if dependency and dependency.override else []
         return [*current, *self.past_overrides.get(name, ())]
+
+    def overridden_since(self, name: str, override: Override) -> float:
+        """When an override began: an extension replaces it by one of the same mode at the same moment."""
+        began = override.made_at
+        for past in self.past_overrides.get(name, ()):
+            if past.mode == override.mode and abs(past.expires_at - began) < _SAME_MOMENT_S:
+                began = past.made_at
+        return began
 
     def behind_since(self, server: Server) -> float | None:
         """When the oldest revision that this pod has not applied was made; ``None`` when it has all."""

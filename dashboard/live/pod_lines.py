@@ -1,15 +1,22 @@
-"""Events of pods in lines: one line for all pods to which the same happened at about the same time."""
+"""Events of pods in lines: one for all pods to which the same happened at about the same time.
+
+A breaker of pods that opens again and again is one line too.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
+from controlplane.fleet.models import Event
 from controlplane.status.facts import PodEvent, Transition
 from dashboard.words.labels import state_verb
 from dashboard.words.store_errors import store_error_words
 
 #: Pods notice a lost Redis one after the other, and report it with their next heartbeat.
 TOGETHER_S = 30.0
+#: Changes of pods' own breakers of one dependency, this far apart at most, are one episode.
+_FLAPPING_S = 300.0
 #: Letters of a cause: an exception may have hundreds.
 _CAUSE = 80
 
@@ -74,7 +81,44 @@ class _Group:
 
 def pod_lines(events: Iterable[PodEvent]) -> list[PodLine]:
     """Newest first, as the events are."""
-    return [line for group in _groups(_without_starts(list(events))) if (line := _line(group)) is not None]
+    known = _without_starts(list(events))
+    modes = [line for group in _groups(known) if group.common.kind != "breaker" and (line := _line(group))]
+    return sorted([*modes, *own_lines(known)], key=lambda line: -line.at)
+
+
+def own_lines(events: Iterable[PodEvent], dependency: str = "") -> list[PodLine]:
+    """What pods' own breakers did, of one dependency or of all; newest first."""
+    episodes: list[list[_Group]] = []
+    newest: dict[str, list[_Group]] = {}
+    for group in _groups(event for event in events if event.kind == "breaker"):
+        match = _BREAKER.fullmatch(group.common.detail)
+        if match is None or dependency not in ("", match[1]):
+            continue
+        episode = newest.get(match[1])
+        if episode is None or episode[-1].at - group.ended > _FLAPPING_S:
+            episode = newest[match[1]] = []
+            episodes.append(episode)
+        episode.append(group)
+    lines = [line for episode in episodes for line in _episode_lines(episode)]
+    return sorted(lines, key=lambda line: -line.at)
+
+
+def _episode_lines(episode: list[_Group]) -> list[PodLine]:
+    opened = [group for group in episode if group.common.detail.endswith("-> open")]
+    if len(opened) < 2:
+        return [line for group in episode if (line := _line(group))]
+    names = frozenset[str]().union(*(group.names for group in episode))
+    pods = max(len(names), *(group.pods for group in episode))
+    who = episode[0].events[0].server if pods == 1 else f"{pods} pods"
+    dependency = episode[0].common.detail.partition(": ")[0]
+    whose = "its own breaker" if pods == 1 else "their own breakers"
+    times = sum(group.pods for group in opened)
+    did = f"opened {whose} of {dependency} {times} times, {_clock(episode[-1].at)} to "
+    return [PodLine(at=episode[0].at, pods=who, did=f"{did}{_clock(episode[0].ended)}")]
+
+
+def _clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M}"
 
 
 def _without_starts(events: list[PodEvent]) -> list[PodEvent]:
@@ -92,6 +136,46 @@ def _without_starts(events: list[PodEvent]) -> list[PodEvent]:
             )
         )
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRow:
+    """An event of one pod, or several openings of one of its breakers."""
+
+    at: datetime
+    kind: str
+    detail: str
+    boot: str
+
+
+def event_rows(events: Sequence[Event]) -> list[EventRow]:
+    """The events of one pod, newest first, with one row for a breaker that opened again and again."""
+    rows: list[EventRow] = []
+    episodes: list[tuple[str, list[Event]]] = []
+    newest: dict[str, list[Event]] = {}
+    for event in events:
+        match = _BREAKER.fullmatch(event.detail) if event.kind == "breaker" else None
+        if match is None:
+            rows.append(_row(event))
+            continue
+        episode = newest.get(match[1])
+        if episode is None or (episode[-1].at - event.at).total_seconds() > _FLAPPING_S:
+            episode = newest[match[1]] = []
+            episodes.append((match[1], episode))
+        episode.append(event)
+    for dependency, episode in episodes:
+        opened = sum(event.detail.endswith("-> open") for event in episode)
+        if opened < 2:
+            rows += map(_row, episode)
+            continue
+        first, last = episode[-1], episode[0]
+        detail = f"{dependency} opened {opened} times, {first.at:%H:%M} to {last.at:%H:%M}"
+        rows.append(EventRow(at=last.at, kind=last.kind, detail=detail, boot=last.boot))
+    return sorted(rows, key=lambda row: row.at, reverse=True)
+
+
+def _row(event: Event) -> EventRow:
+    return EventRow(at=event.at, kind=event.kind, detail=event.detail, boot=event.boot)
 
 
 def own_transitions(events: Iterable[PodEvent], dependency: str) -> list[Transition]:
@@ -142,7 +226,7 @@ def _line(group: _Group) -> PodLine | None:
         match = _BREAKER.fullmatch(event.detail)
         if match is None:
             return None
-        verb, whose = state_verb(match[3], own=True), "its" if one else "their"
+        verb, whose = state_verb(match[3], pods=group.pods), "its" if one else "their"
         return PodLine(at=group.at, pods=group.who, did=f"{verb} {whose} own breaker of {match[1]}")
     match = _MODE.fullmatch(event.detail)
     # The end of a ramp is no news: its beginning said that Redis is back.

@@ -9,6 +9,16 @@ from dashboard.words.store_errors import store_error_words
 
 #: Key of the counts of a plan -> what the plan did: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
+#: Details of events that a trigger of the database stores.
+_OWN_BREAKER = re.compile(r"(\S+): (\w+) -> (\w+)")
+_MODE = re.compile(r"(\w+) -> (\w+)(?:: (.*))?", re.DOTALL)
+_STATES = {"half_open": "half-open"}
+_MODES = {
+    "shared": "shared limits",
+    "local": "local limits",
+    "ramping": "ramping up",
+    "drill": "drill",
+}
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
 #: Cause of a transition, as it is stored.
 _CAUSES = CAUSES | {
@@ -20,6 +30,7 @@ _CAUSES = CAUSES | {
     "forced_closed": "override: forced closed",
     "metrics_only": "override: metrics only",
     "disabled": "override: disabled",
+    "extended": "an operator extended the override",
     "reset": "reset by an operator",
     "own_breaker": "own breaker",
     "expired": "the override expired",
@@ -144,9 +155,10 @@ def cause_words(cause: str) -> str:
     return _CAUSES.get(cause, cause.replace("_", " "))
 
 
-def state_verb(state: str, *, own: bool = False) -> str:
-    """The verb for a breaker that changes to a state; with ``own``, for a pod and its own breaker."""
-    return {"open": "opened", "half_open": "probes with" if own else "is probing"}.get(state, state)
+def state_verb(state: str, *, pods: int = 0) -> str:
+    """The verb for a breaker that changes to a state; with ``pods``, for pods and their own breakers."""
+    probing = "is probing" if not pods else "probes with" if pods == 1 else "probe with"
+    return {"open": "opened", "half_open": probing}.get(state, state)
 
 
 def policy_words(policy: str) -> str:
@@ -188,9 +200,13 @@ def config_source_words(source: str) -> str:
 
 def event_detail_words(detail: str) -> str:
     """The detail of an event of a pod; a trigger of the database stores it."""
-    change, found, cause = detail.partition(": ")
-    if found and " -> " in change:
-        return f"{change}: {store_error_words(cause)}"
+    if moved := _OWN_BREAKER.fullmatch(detail):
+        name, before, after = moved.groups()
+        return f"{name}: {_STATES.get(before, before)} \u2192 {_STATES.get(after, after)}"
+    if moved := _MODE.fullmatch(detail):
+        before, after, cause = moved.groups()
+        words = f"{_MODES.get(before, before)} \u2192 {_MODES.get(after, after)}"
+        return f"{words}: {store_error_words(cause)}" if cause else words
     return {"it said goodbye": "stopped cleanly"}.get(detail, detail)
 
 

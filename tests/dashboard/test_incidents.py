@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from shown import text_of
 
 from controlplane.alerts.state.evaluate import FirstSeen
-from controlplane.fleet.live import FleetFigures
+from controlplane.fleet.call_figures import CallFigures
+from controlplane.fleet.live import DependencyFigures, FleetFigures
 from controlplane.status.breaker_lines import breaker_lines
 from controlplane.status.facts import (
     BreakerSeen,
@@ -161,6 +163,53 @@ def test_failed_probes_belong_to_the_incident_of_the_trip():
 def test_before_the_transitions_are_collected_the_pods_say_since_when():
     breaker = picture(transitions=FAILING[-1:]).breakers[0]
     assert (breaker.since, breaker.why, breaker.counted) == (NOW - 6, "", "2/33")
+
+
+@pytest.mark.parametrize(
+    ("counted", "why"),
+    [
+        ({"calls": 29, "failures": 4, "consecutive": 5}, "5 failures in a row, opens at 5"),
+        ({"calls": 40, "failures": 30, "consecutive": 1}, "30 of 40 calls failed, opens at 50 %"),
+        ({"calls": 29, "failures": 4, "consecutive": 0}, ""),
+    ],
+)
+@pytest.mark.django_db
+def test_in_the_first_seconds_the_cause_is_what_pods_count_or_not_known_yet(counted, why):
+    """S2-2: the card read "Failures 4/29, opens at 50 %" after 5 failures in a row, and the alert too."""
+    live = picture(view=replace(OPEN, **counted), transitions=())
+    assert live.breakers[0].why == why
+    card = " ".join(drawn("overview", live)["cards"].split())
+    assert (why or "not known yet") in card
+    assert "<dt>Failures</dt>" not in card
+    [alert] = (alert for alert in live.alerts if alert.key == "open:payments-api")
+    assert alert.detail.startswith(why[:1].upper() + why[1:] if why else "Its cause is not known yet.")
+
+
+def test_an_extended_override_began_when_the_first_one_did():
+    """S2-10: "Forced open for 30 s" after Extend, of an override that began a minute before."""
+
+    def override(ago, until, mode="forced_open"):
+        made, expires = NOW - ago, NOW + until
+        return Override(mode=mode, reason="why", actor="olga", expires_at=expires, made_at=made, revision=3)
+
+    past = (override(90, -30.001), override(200, -90), override(500, -300))
+    live = picture(override=override(30, 600), past_overrides={"payments-api": past})
+    assert live.breakers[0].since == NOW - 200
+    assert live.breakers[0].period_since == NOW - 30
+    other = (override(90, -30, mode="forced_closed"),)
+    live = picture(override=override(30, 600), past_overrides={"payments-api": other})
+    assert live.breakers[0].since == NOW - 30
+
+
+def test_a_card_claims_no_fallback_that_was_not_measured():
+    """S2-19: it read "Order queue, 10.9/s" beside "Fallbacks: 0/s used"."""
+    blocked = {"payments-api": DependencyFigures(refused_per_s=10.9)}
+    figures = FleetFigures(requests_per_s=100.0, gateways=1, dependencies=blocked)
+    card = text_of(drawn("overview", picture(figures=figures))["cards"])
+    assert "Fallback Order queue Blocked 10.9 calls/s" in card
+    used = replace(figures, protection={"payments-api": CallFigures(fallbacks_per_s=4.0)})
+    card = text_of(drawn("overview", picture(figures=used))["cards"])
+    assert "Fallback Order queue, used 4/s Blocked 10.9 calls/s" in " ".join(card.split())
 
 
 def test_a_trip_that_is_no_longer_listed_is_not_invented():

@@ -7,7 +7,10 @@ import pytest
 from fleet_rows import breaker, put_server
 from test_incidents import CLOSED, OPEN, picture
 
+from controlplane.audit.action_words import action_words
+from controlplane.audit.models import Entry
 from dashboard.views.breakers.breakers import preview
+from dashboard.words.labels import difference
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,6 +34,12 @@ def test_an_override_is_extended_in_its_mode(log_in):
     [after] = holds()
     assert (after.mode, after.reason) == ("forced_open", "The vendor needs longer")
     assert (after.expires_at - before.expires_at).total_seconds() > 3 * 3600
+    entry = Entry.objects.latest("id")
+    assert (entry.action, action_words(entry.action)) == ("breaker.extended", "Override extended")
+    assert difference(entry.before, entry.after) == (
+        f"until {before.expires_at:%H:%M}",
+        f"until {after.expires_at:%H:%M}",
+    )
 
 
 def test_a_breaker_without_override_cannot_be_extended(log_in):
@@ -144,7 +153,7 @@ def test_a_wrong_number_of_minutes_is_refused_with_its_bounds(log_in, act, minut
     ("until", "problem"),
     [
         ("2020-01-01T00:00", "This time is in the past. Choose a time in the future."),
-        ("", "Enter the date and the time in UTC at which the override ends."),
+        ("", "Enter a date and a time in UTC: the end of the override."),
         ("2999-01-01T00:00", "At most 24 hours from now."),
     ],
 )

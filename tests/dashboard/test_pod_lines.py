@@ -11,11 +11,12 @@ from shown import text_of
 from test_incidents import CLOSED, FAILING, NOW, facts
 
 from controlplane.alerts.state.evaluate import FirstSeen
+from controlplane.fleet.models import Event
 from controlplane.status.facts import PodEvent
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
-from dashboard.live.pod_lines import own_transitions, pod_lines
+from dashboard.live.pod_lines import event_rows, own_lines, own_transitions, pod_lines
 from dashboard.live.topics import Topic, fragments
 from dashboard.words.store_errors import store_error_words
 
@@ -125,6 +126,49 @@ def test_what_a_pod_does_again_and_again_is_not_one_event():
     assert [line.pods for line in pod_lines(chain)] == ["2 pods", "2 pods", "web-4"]
 
 
+def test_an_own_breaker_that_opens_again_and_again_is_one_line():
+    """S3-1: 28 of the first 30 changes were about the own breakers of two pods."""
+    turns = [
+        event(100 * turn + ago, "web-1", f"search: {change}", kind="breaker")
+        for turn in range(4)
+        for ago, change in ((0, "half_open -> closed"), (20, "open -> half_open"), (40, "closed -> open"))
+    ]
+    [line] = pod_lines(turns)
+    hours = [f"{datetime.fromtimestamp(at, UTC):%H:%M}" for at in (NOW - 340, NOW)]
+    assert (line.pods, line.at) == ("web-1", NOW)
+    assert line.did == f"opened its own breaker of search 4 times, {hours[0]} to {hours[1]}"
+    other = event(50, "web-2", "search: closed -> open", kind="breaker")
+    both = sorted([*turns, other], key=lambda one: -one.at)
+    [line] = pod_lines(both)
+    assert (line.pods, "their own breakers of search 5 times" in line.did) == ("2 pods", True)
+    assert own_lines(both, "payments-api") == []
+    hour_ago = event(4000, "web-1", "search: closed -> open", kind="breaker")
+    assert len(own_lines([*turns, hour_ago], "search")) == 2
+
+
+def test_several_pods_probe_and_one_pod_probes():
+    """S3-2: it read "2 pods probes with their own breaker"."""
+    one, other = (event(1, f"web-{n}", "search: open -> half_open", kind="breaker") for n in (1, 2))
+    assert said(one, other) == ["2 pods probe with their own breaker of search"]
+    assert said(one) == ["web-1 probes with its own breaker of search"]
+
+
+def test_the_events_of_a_pod_fold_a_breaker_that_flaps():
+    at = datetime.fromtimestamp(NOW, UTC)
+
+    def row(ago, kind, detail):
+        return Event(at=at - timedelta(seconds=ago), kind=kind, detail=detail, boot="b")
+
+    flaps = [row(60 * turn, "breaker", "search: closed -> open") for turn in range(5)]
+    rows = event_rows([row(0, "joined", ""), *flaps, row(900, "breaker", "orders: closed -> open")])
+    since = f"{at - timedelta(seconds=240):%H:%M}"
+    assert [(one.kind, one.detail) for one in rows] == [
+        ("joined", ""),
+        ("breaker", f"search opened 5 times, {since} to {at:%H:%M}"),
+        ("breaker", "orders: closed -> open"),
+    ]
+
+
 def test_one_outage_with_several_causes_is_one_line():
     causes = ["timeouts", "connection refused", f"OSError: {'x' * 400}"]
     events = [event(turn, f"web-{turn}", f"shared -> local: {cause}") for turn, cause in enumerate(causes)]
@@ -166,7 +210,6 @@ def test_recent_changes_and_transitions_contain_them():
 
 @pytest.mark.django_db(transaction=True)
 def test_a_pods_own_breaker_is_noted_once_whatever_its_counters_do(production):
-    from controlplane.fleet.models import Event
     from controlplane.status.read_facts import read_facts
 
     own = breaker("payments-api", "open", local=True)
@@ -185,7 +228,6 @@ def test_a_pods_own_breaker_is_noted_once_whatever_its_counters_do(production):
 
 
 def lose_and_regain(pods, lost, back):
-    from controlplane.fleet.models import Event
 
     def rows(detail, begun, cause=""):
         return [
@@ -241,7 +283,6 @@ def test_the_loss_of_redis_in_a_large_fleet_is_counted_and_not_forgotten(limits)
 @pytest.mark.parametrize(("starts", "lost"), [(3, 2), (2, 3)])
 def test_pods_that_start_do_not_hide_pods_that_lose_redis(limits, starts, lost):
     """A row of a half minute has the most common cause: five pods had not connected yet, or lost Redis."""
-    from controlplane.fleet.models import Event
     from controlplane.status.read_facts import read_facts
 
     at = half_minute_before(60)
@@ -264,7 +305,6 @@ def test_pods_that_start_do_not_hide_pods_that_lose_redis(limits, starts, lost):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_pod_cannot_fill_the_table_with_its_own_breakers(production):
-    from controlplane.fleet.models import Event
 
     names = [f"made-up-{number}" for number in range(500)]
     put_server("web-1", breakers=[breaker(name, "open", local=True) for name in names])

@@ -31,7 +31,7 @@ def test_a_pod_has_a_history(log_in: Any) -> None:
     page = log_in("vera").get("/servers/web-1").content.decode()
     for said in (
         "Joined",
-        "shared -&gt; local: connection refused",
+        "shared limits → local limits: connection refused",
         "tiers: none of that name",
         "No heartbeat",
         "Heartbeat is back",

@@ -120,7 +120,9 @@ def failed(breaker: BreakerStatus) -> str:
 
 def opened(breaker: BreakerStatus) -> str:
     """Why the breaker is open; what it counted since its trip explains nothing."""
-    return f"{breaker.why[:1].upper()}{breaker.why[1:]}" if breaker.why else failed(breaker)
+    if not breaker.why:
+        return "Its cause is not known yet"
+    return f"{breaker.why[:1].upper()}{breaker.why[1:]}"
 
 
 def lag(status: Status) -> str:

@@ -27,7 +27,8 @@
     for (const e of $$("[data-until]")) {
       write(e, e.dataset.until > at ? countdown(e.dataset.until - at) : e.dataset.due || "0:00");
     }
-    if (!paused) for (const e of $$("[data-since]")) write(e, `for ${span(at - e.dataset.since)}`);
+    const known = $(".app.is-stale") ? shownAt : at; // what is shown did not last longer than it is known
+    if (!paused) for (const e of $$("[data-since]")) write(e, `for ${span(known - e.dataset.since)}`);
     if (!paused) for (const e of $$("[data-ago]")) write(e, `${span(at - e.dataset.ago)} ago`);
     for (const e of $$("time[data-local]:not([title])")) e.title = localTime(e.dataset.local * 1000);
     for (const e of $$("[data-part]")) { // the bar of a countdown, in a quarter of a thousand

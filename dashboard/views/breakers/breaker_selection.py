@@ -72,7 +72,9 @@ def open_selected(request: HttpRequest) -> HttpResponse:
         problem = "Select at least one breaker."
     elif len(names) > MAX_SELECTED:
         problem = f"{len(names)} breakers are selected. Select at most {MAX_SELECTED}."
-    form = OpenSelectedForm(request.POST if request.method == "POST" else None, initial={"lasts": OverrideForm.USUAL_LASTS})
+    form = OpenSelectedForm(
+        request.POST if request.method == "POST" else None, initial={"lasts": OverrideForm.USUAL_LASTS}
+    )
     status = 422 if problem else 200
     results: list[Result] = []
     if request.method == "POST" and not problem:

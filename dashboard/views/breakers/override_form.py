@@ -139,7 +139,7 @@ def end_of(data: Any, now: datetime, *, longest: timedelta = LONGEST) -> datetim
 
 def _end_at(typed: str, now: datetime) -> datetime | tuple[str, str]:
     if not typed.strip():
-        return "until", "Enter the date and the time in UTC at which the override ends."
+        return "until", "Enter a date and a time in UTC: the end of the override."
     try:
         end = moment_of(typed)
     except ValueError:

@@ -15,6 +15,7 @@ from controlplane.fleet.models import Server
 from controlplane.shares.allowed_alone import piece_of, reported_piece, rules_alone
 from controlplane.status.server_rows import server_of_row
 from dashboard.edit_form import EditForm, run_edit
+from dashboard.live.pod_lines import event_rows
 from dashboard.live.pod_page import page_of_old_pod
 from dashboard.reader import check_owner
 from dashboard.views.fleet.overview import servers_page
@@ -46,7 +47,7 @@ def _page(request: HttpRequest, name: str, *, status: int = 200, **extra: Any) -
         "piece": seen,
         "granted": piece,
         "divisor": divisor,
-        "events": live.events(environment_in(request), row.name),
+        "events": event_rows(live.events(environment_in(request), row.name)),
         "may_forget": may(request.user, "forget_pod", environment_in(request), service=row.service),
         "may_drill": may(request.user, "run_drills", environment_in(request)),
     }

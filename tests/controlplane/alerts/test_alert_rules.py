@@ -126,7 +126,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("open", "critical"),
         facts(pod(view=OPEN)),
-        "payments-api is open. 31 of 40 calls failed. Callers get: Order queue.",
+        "payments-api is open. 31 of 40 calls failed, opens at 50 %. Callers get: Order queue.",
         facts(pod(view=replace(OPEN, state="half_open"))),
     ),
     (
