@@ -16,14 +16,18 @@ NOT_WHOLE = "Enter a whole number."
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
-def whole(text: str, field: str) -> int:
+def whole(text: str, field: str, bounds: tuple[int, int] | None = None) -> int:
     """A number of any size, which the edit function compares with what it allows.
 
-    Raises ``InvalidEdit`` for what is none.
+    Raises ``InvalidEdit`` for what is none. ``bounds`` is what it may be: the message names them.
     """
     if not _WHOLE.fullmatch(text.strip()):
-        raise InvalidEdit({field: [NOT_WHOLE]})
+        raise InvalidEdit({field: [whole_words(*bounds) if bounds else NOT_WHOLE]})
     return int(text)
+
+
+def whole_words(least: int, most: int, unit: str = "") -> str:
+    return f"Enter a whole number{unit} from {least:,} to {most:,}."
 
 
 def moment(text: str, field: str) -> datetime:
@@ -43,8 +47,8 @@ class WholeNumberField(forms.IntegerField):
     """A whole number in a range, which every refusal names."""
 
     def __init__(self, least: int, most: int, *, unit: str = "", **options: Any) -> None:
-        said = f"Enter a whole number{unit} from {least:,} to {most:,}."
-        errors = dict.fromkeys(("invalid", "min_value", "max_value"), said)
+        said = whole_words(least, most, unit)
+        errors = dict.fromkeys(("required", "invalid", "min_value", "max_value"), said)
         super().__init__(min_value=least, max_value=most, error_messages=errors, **options)
 
 

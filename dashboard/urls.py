@@ -23,7 +23,7 @@ from dashboard.views.history import (
     schedules,
     undo,
 )
-from dashboard.views.limits import budgets, counters, defaults, hot_keys, limit_templates
+from dashboard.views.limits import budget_form, budgets, counters, defaults, hot_keys, limit_templates
 from dashboard.views.people import people, saved_views, tokens
 from dashboard.views.refusals import erasures, explain, refusal_log
 from dashboard.views.runbooks import runbook_edits, runbooks
@@ -54,6 +54,7 @@ urlpatterns = [
     path("locks", overview.locks, name="locks"),
     path("limits", overview.limits, name="limits"),
     path("budgets", budgets.budgets_page, name="budgets"),
+    path("budgets/new", budget_form.add_budget, name="add_budget"),
     path("hot-keys", hot_keys.hot_keys, name="hot_keys"),
     path("servers", overview.servers, name="servers"),
     path("reconciliation", reconciliation.reconciliation, name="reconciliation"),

@@ -34,7 +34,10 @@ WORDS: dict[str, Words] = {
         in_template_form=True,
     ),
     "burst": Words(
-        label="Burst", help="Calls that may be made at once.", usual="1 at once", in_template_form=True
+        label="Burst",
+        help="Calls that may be made at once.",
+        usual="as many as the limit",
+        in_template_form=True,
     ),
     "algorithm": Words(
         label="Algorithm",
@@ -81,9 +84,9 @@ WORDS: dict[str, Words] = {
     ),
     "time_zone": Words(label="Time zone", help="Time zone in which a period begins, like Europe/Berlin."),
     "measure": Words(
-        label="Measure", help="What is counted: calls, or another cost that callers state, like tokens."
+        label="Unit to count", help="What is counted: calls, or another cost that callers state, like tokens."
     ),
-    "per": Words(label="Per", help="Count separately for each value of these."),
+    "per": Words(label="Count separately per", help="Count separately for each value of these."),
     "endpoints": Words(
         label="Endpoints",
         help="Count only endpoints that match one of these patterns, in which * is any text and GET includes"
@@ -99,12 +102,12 @@ WORDS: dict[str, Words] = {
         in_template_form=True,
     ),
     "lease_above": Words(
-        label="Lease above, calls per second",
+        label="Use leases above, calls per second",
         help="Lease calls in advance to pods that make more calls per second; 0 for the usual threshold.",
         usual="the usual threshold",
     ),
     "reserved_percent": Words(
-        label="Spent without Redis, percent",
+        label="Part usable without Redis, percent",
         help="For reserved limits: percent that pods may spend without Redis; -1 for the fleet default.",
         usual="the fleet default",
     ),

@@ -172,6 +172,9 @@ VENDOR_DEFAULTS: dict[str, Any] = {
 #: against abuse, so it must also refuse while Redis is down.
 SUBJECT_DEFAULTS: dict[str, Any] = {"failure_policy": FailurePolicy.LOCAL_SHARE}
 
+#: The failure policy of a new budget of a tenant or a tier: without Redis, pods divide what is left of it.
+BUDGET_POLICY = FailurePolicy.LOCAL_SHARE
+
 #: The columns of a limit that follows no template.
 ALONE: dict[str, Any] = {"template": "", "own": []}
 

@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 
 from controlplane.policies.document import environment_of
-from controlplane.policies.limits import OPTIONAL, SUBJECT_DEFAULTS, VENDOR_DEFAULTS
+from controlplane.policies.limits import BUDGET_POLICY, OPTIONAL, SUBJECT_DEFAULTS, VENDOR_DEFAULTS
 from controlplane.policies.models import (
     BREAKER_PRESETS,
     Dependency,
@@ -23,6 +23,7 @@ from controlplane.policies.models import (
     VendorLimit,
 )
 from controlplane.policies.template_starts import STARTS
+from fuseboard.contract.words import Algorithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,8 @@ def _limits(environment: Environment) -> Iterator[tuple[str, QuerySet[Any], str]
         ("tenant", tenants.all(), "tenant__key", quota),
     ):
         differing: QuerySet[Any] = rows.filter(template="").exclude(failure_policy=new)
+        # A budget has the policy that the form of budgets gives it.
+        differing = differing.exclude(algorithm=Algorithm.FIXED_WINDOW, failure_policy=BUDGET_POLICY)
         yield kind, differing.annotate(owner=F(owner)).order_by("owner", "name"), new
 
 

@@ -22,7 +22,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "alerts": ("Alerts", ("period", "severity")),
     "audit": ("Audit", ("period", "kind", "by", "origin", "actor")),
     "breakers": ("Breakers", ("state",)),
-    "budgets": ("Costs and budgets", ()),
+    "budgets": ("Budgets", ()),
     "backlogs": ("Backlogs", ()),
     "bulkheads": ("Bulkheads", ()),
     "changes": ("Changes", ("kind", "thing", "actor", "period", "to")),

@@ -162,7 +162,7 @@ _PAGES = (
     ("servers", "Pods", "fallback redis heartbeat instances"),
     ("reconciliation", "Allowed without Redis", "reconciliation outage over the limit"),
     ("tenants", "Tenants", "customers"),
-    ("budgets", "Costs and budgets", "spent money tokens usage projected month"),
+    ("budgets", "Budgets", "costs spent money tokens usage projected month"),
     ("tiers", "Tiers", "plans quota"),
     ("templates", "Templates", "limits"),
     ("defaults", "Current defaults", "presets"),

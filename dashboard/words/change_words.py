@@ -60,17 +60,26 @@ def change_words(change: Changed, before: Tiers = _no_tier, after: Tiers = _no_t
     if change.kind != "tenant" or not change.before or not change.after:
         return list(_lines(change.before or {}, change.after or {}, {}, {}))
     had, has = (limits_in("quotas", fields).keys() for fields in (change.before, change.after))
-    was = _inherited(before, change.before["tier"], has - had)
-    now = _inherited(after, change.after["tier"], had - has)
-    was_of = {name: str(change.before["tier"]) for name in was}
-    now_of = {name: str(change.after["tier"]) for name in now}
+    was_tier, now_tier = str(change.before["tier"]), str(change.after["tier"])
+    moves = was_tier != now_tier
+    was = _inherited(before, was_tier, own=had, others=has, moves=moves)
+    now = _inherited(after, now_tier, own=has, others=had, moves=moves)
+    was_of = {name: was_tier for name in was if name in has}
+    now_of = {name: now_tier for name in now if name in had}
     return list(_lines({**_flat(was), **change.before}, {**_flat(now), **change.after}, was_of, now_of))
 
 
-def _inherited(tiers: Tiers, tier: str, names: Collection[str]) -> Mapping[str, Fields]:
-    if not names:
+def _inherited(
+    tiers: Tiers, tier: str, *, own: Collection[str], others: Collection[str], moves: bool
+) -> Mapping[str, Fields]:
+    """The quotas of the tier that apply where the tenant has its own on the other side; all, if it moves."""
+    if not moves and set(others) <= set(own):
         return {}
-    return {name: columns for name, columns in tiers(tier).items() if name in names}
+    return {
+        name: columns
+        for name, columns in tiers(tier).items()
+        if name not in own and (moves or name in others)
+    }
 
 
 def field_words(name: str, before: Any, after: Any) -> ChangeWords:

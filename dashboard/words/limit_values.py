@@ -3,7 +3,7 @@
 from typing import Any
 
 from controlplane.policies.limit_fields import WORDS
-from fuseboard.contract.limit_fields import Flag, LimitField, Number
+from fuseboard.contract.limit_fields import BY_NAME, Flag, LimitField, Number
 
 
 def form_value(described: LimitField, value: Any) -> str:
@@ -13,6 +13,15 @@ def form_value(described: LimitField, value: Any) -> str:
     if isinstance(described, Number) and value == described.default and value < 1:
         return ""
     return str(value)
+
+
+def bounds_of(column: str) -> tuple[int, int]:
+    """Return the least and the largest number of a column, as a person types it."""
+    described = BY_NAME[column]
+    if not isinstance(described, Number):
+        raise TypeError(f"{column} is no number")
+    # A negative value means "use the setting elsewhere": a person leaves the input empty for it.
+    return max(0, described.least), described.most
 
 
 #: Unit of a column -> as a value has it.

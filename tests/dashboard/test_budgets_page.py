@@ -1,4 +1,4 @@
-"""The page of costs and budgets: what is spent of calendar quotas, in their unit."""
+"""The page of budgets, and the form that adds one: what is spent of calendar quotas, in their unit."""
 
 import asyncio
 import re
@@ -12,6 +12,7 @@ from fleet_rows import put_figures
 from shown import text_of
 
 from controlplane.editing import edits
+from controlplane.policies.models import TenantQuota, TierQuota, VendorLimit
 from controlplane.usage import budgets as module
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
@@ -149,8 +150,10 @@ def test_vendor_limits_and_tiers_of_busy_tenants_are_budgets_too(
     assert "all tenants search contract 1,000 calls per month 900 calls, 90 %" in vendor
     assert "exports 200 calls per month, from tier pro 20 calls, 10 %" in tier
     html = log_in("ada").get("/budgets").content.decode()
-    assert 'href="/edit/tier?key=pro"' in html
-    assert 'href="/breakers/search/settings"' in html
+    assert 'href="/edit/tier?key=pro&amp;at=limit.exports.limit"' in html
+    assert 'href="/edit/dependency?key=search&amp;at=limit.contract.limit"' in html
+    vendor_limits = log_in("ada").get("/edit/dependency?key=search&at=limit.contract.limit")
+    assert "Vendor limit contract" in vendor_limits.content.decode()
     assert "/edit/tier" not in log_in("vera").get("/budgets").content.decode().split("<main")[1]
 
 
@@ -168,4 +171,88 @@ def test_without_redis_it_is_unknown_and_not_zero(
 
 
 def test_without_a_budget_the_page_says_how_to_make_one(log_in: Any) -> None:
-    assert "No budget yet" in log_in("vera").get("/budgets").content.decode()
+    shown = log_in("vera").get("/budgets").content.decode()
+    assert "No budget yet" in shown
+    assert "/budgets/new" not in shown
+    assert log_in("vera").get("/budgets/new").status_code == 403
+    assert log_in("ada").get("/budgets").content.decode().count('href="/budgets/new"') == 2
+
+
+NEW: dict[str, Any] = {
+    "whose": "tenant",
+    "tenant": "acme-retail",
+    "limit": "1000",
+    "period": "day",
+    "measure": "calls",
+    "reason": "CHG-77 asked for by sales",
+}
+
+
+@pytest.mark.parametrize(
+    ("typed", "model", "policy", "then"),
+    [
+        ({}, TenantQuota, "local_share", "/budgets?saved="),
+        ({"whose": "tier", "tier": "pro"}, TierQuota, "local_share", "/tiers?saved="),
+        ({"whose": "dependency", "dependency": "search"}, VendorLimit, "reserved", "/budgets?saved="),
+    ],
+)
+def test_a_budget_is_added_with_undo(
+    log_in: Any, limits: Any, typed: dict[str, str], model: Any, policy: str, then: str
+) -> None:
+    ada = log_in("ada")
+    answer = ada.post("/budgets/new", NEW | typed)
+    assert answer.status_code == 302, text_of(answer.content.decode())
+    assert answer["Location"].startswith(then)
+    row = model.objects.get(name="calls-per-day")
+    assert (row.limit, row.algorithm, row.period, row.window_s) == (1_000, "fixed_window", "day", 86_400)
+    assert (row.failure_policy, row.burst, row.measure, row.time_zone) == (policy, 1, "calls", "UTC")
+    shown = ada.get(answer["Location"]).content.decode()
+    assert "Undo" in shown
+    assert "calls-per-day" in shown
+    again = ada.post("/budgets/new", NEW | typed)
+    assert again.status_code == 422
+    assert "already has a limit calls-per-day" in text_of(again.content.decode())
+    assert "calls-per-day" not in log_in("vera").get("/defaults").content.decode(), "it is the usual policy"
+
+
+@pytest.mark.parametrize(
+    ("typed", "control", "said"),
+    [
+        ({"whose": "nobody"}, "whose", "Choose whose budget it is."),
+        ({"tenant": ""}, "tenant", "Enter the id of the tenant."),
+        ({"tenant": "nobody"}, "tenant", "There is no tenant nobody."),
+        ({"whose": "tier"}, "tier", "Choose a tier."),
+        ({"whose": "dependency"}, "dependency", "Choose a dependency."),
+        ({"period": "year"}, "period", "Choose a period."),
+        ({"limit": "many"}, "limit", "Enter a whole number from 0 to 1,000,000,000."),
+        ({"limit": "-1"}, "limit", "0 to"),
+        ({"measure": "two words"}, "measure", "Use 1 to 64 letters"),
+        ({"time_zone": "Mars"}, "zone", "time zone"),
+        ({"name": "two words"}, "name", "Use 1 to 64 letters"),
+        ({"reason": ""}, "reason", "Say why"),
+    ],
+)
+def test_a_wrong_value_of_a_budget_is_reported_at_its_field(
+    log_in: Any, typed: dict[str, str], control: str, said: str
+) -> None:
+    answer = log_in("ada").post("/budgets/new", NEW | typed)
+    shown = answer.content.decode()
+    assert answer.status_code == 422
+    found = re.search(f'id="f-{control}_error">([^<]*)<', shown)
+    assert found, text_of(shown)
+    assert said in found[1]
+    assert not TenantQuota.objects.exists()
+
+
+def test_a_budget_does_not_replace_a_quota_of_the_tier(log_in: Any) -> None:
+    edits.set_tier_quota(tier="pro", quota="exports", limit=200, **USUAL)
+    answer = log_in("ada").post("/budgets/new", NEW | {"name": "exports"})
+    assert "acme-retail already has a limit exports" in answer.content.decode()
+
+
+def test_a_link_chooses_whose_budget_it_is(log_in: Any) -> None:
+    shown = log_in("ada").get("/budgets/new?tier=pro").content.decode()
+    assert '<option value="tier" selected>' in shown
+    assert '<option value="pro" selected>' in shown
+    shown = log_in("ada").get("/budgets/new?tenant=acme-retail").content.decode()
+    assert 'name="tenant" value="acme-retail"' in shown

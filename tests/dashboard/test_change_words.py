@@ -177,6 +177,23 @@ def test_a_tenant_without_an_own_quota_has_that_of_its_tier() -> None:
     assert moved == [("requests", "150 per min, burst 1", "removed"), ("Tier", "pro", "free")]
 
 
+def test_a_tenant_that_moves_shows_the_quotas_of_both_tiers() -> None:
+    of = {
+        "free": {"requests": LIMIT | {"limit": 4}, "exports": LIMIT, "uploads": LIMIT},
+        "pro": {"requests": LIMIT | {"limit": 120, "failure_policy": "local_share"}, "exports": LIMIT},
+    }
+    moved = lines("tenant", {"tier": "free"}, {"tier": "pro"}, of.__getitem__, of.__getitem__)
+    assert sorted(moved) == [
+        ("Tier", "free", "pro"),
+        ("requests", "4 per min, burst 1", "120 per min, burst 1 (+2900 %)"),
+        ("requests, without Redis", "Allow", "Local share"),
+        ("uploads", "100 per min, burst 1", "removed"),
+    ], "exports has one value in both"
+    own = quotas("requests", **LIMIT)
+    kept = lines("tenant", {"tier": "free", **own}, {"tier": "pro", **own}, of.__getitem__, of.__getitem__)
+    assert sorted(kept)[1:] == [("uploads", "100 per min, burst 1", "removed")], "its own quota stays"
+
+
 def test_one_field_of_a_limit_is_in_words_when_the_rest_is_not_known() -> None:
     found = field_words("quotas.requests.window_s of tier pro", 60, 30)
     assert (found.name, found.before, found.after) == ("requests, window (tier pro)", "60 s", "30 s")

@@ -159,7 +159,7 @@ def test_wrong_values_are_reported_at_their_fields_and_nothing_is_saved(ada: Any
     before = Environment.objects.get().revision
     typed = {"base": base_of(shown), "limit.requests.limit": "many", "own.priority": "500", "reason": "x"}
     wrong = page(ada.post(PRO, typed), 422)
-    assert 'id="f-limit-requests-limit_error">Enter a whole number.' in wrong
+    assert 'id="f-limit-requests-limit_error">Enter a whole number from 0 to 1,000,000,000.' in wrong
     wrong = page(ada.post(PRO, {**typed, "limit.requests.limit": "900"}), 422)
     assert "Say why" in wrong
     wrong = page(ada.post(PRO, {**typed, "limit.requests.limit": "900", "reason": WHY}), 422)
@@ -268,6 +268,51 @@ def test_a_tier_is_added_and_deleted_by_its_name(ada: Any) -> None:
     assert "Nothing was deleted: bob changed gold meanwhile" in page(ada.get(gold))
     assert ada.post(gold, {**stale, "base": head()})["Location"].startswith("/tiers")
     assert not Tier.objects.filter(name="gold").exists()
+
+
+def test_a_new_tenant_has_the_tier_that_a_person_chose(ada: Any) -> None:
+    shown = page(ada.get("/edit/tenant?new"))
+    assert re.search(r'name="own.tier".*?>\s*<option value="" selected>Choose a tier', shown)
+    for typed in ({}, {"own.tier": ""}):
+        missing = page(ada.post("/edit/tenant?new", {"name": "globex", "reason": WHY} | typed), 422)
+        assert 'id="f-own-tier_error">Choose a tier.' in missing
+    assert not Tenant.objects.filter(key="globex").exists()
+    quota(120)
+    preview = page(ada.post("/edit/tenant/preview?new", {"name": "globex", "own.tier": "pro"}))
+    assert "120 per min, burst 100 (tier pro)" in text_of(preview), (
+        "what it may do is shown before it is added"
+    )
+
+
+def test_moving_a_tenant_shows_its_quotas_before_and_after(ada: Any) -> None:
+    quota(120)
+    edits.set_tier_quota(
+        environment="production",
+        tier="free",
+        quota="requests",
+        limit=4,
+        window_s=60,
+        burst=4,
+        expected_version=None,
+        reason=WHY,
+        actor=BOB,
+    )
+    typed = {"base": head(), "own.tier": "free", "reason": WHY}
+    preview = page(ada.post("/edit/tenant/preview?key=acme-retail", typed))
+    assert "requests: 120 per min, burst 100 → 4 per min, burst 4 (-97 %, burst -96 %)" in text_of(preview)
+    assert 'class="st-word st-warn">4 per min' in preview
+
+
+def test_an_empty_burst_is_as_large_as_the_limit(ada: Any) -> None:
+    new = {"new.name": "exports", "new.limit": "40", "new.window_s": "60", "new.burst": ""}
+    ada.post(PRO, new | {"base": head(), "reason": WHY})
+    assert TierQuota.objects.get(tier__name="pro", name="exports").burst == 40
+    daily = new | {"new.name": "daily", "new.algorithm": "fixed_window", "new.period": "day"}
+    ada.post(PRO, daily | {"base": head(), "reason": WHY})
+    assert TierQuota.objects.get(tier__name="pro", name="daily").burst == 1, "only a token bucket has a burst"
+    typed = {"limit.exports.limit": "30", "limit.exports.burst": "", "base": head(), "reason": WHY}
+    ada.post(PRO, typed)
+    assert TierQuota.objects.get(tier__name="pro", name="exports").burst == 30
 
 
 def test_a_tenant_is_added_moved_suspended_and_deleted(ada: Any) -> None:

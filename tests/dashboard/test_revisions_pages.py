@@ -249,7 +249,8 @@ def test_many_tenants_are_previewed_then_changed(log_in: Any) -> None:
         assert "Check what would change, then save again." in shown, "what was typed was not previewed"
         assert head() == before
     answer = client.post("/tenants/bulk", form | seen | {"act": "save", "reason": WHY})
-    assert answer["Location"] == f"/revisions/{before + 1}"
+    assert answer["Location"] == f"/revisions/{before + 1}?saved={before + 1}"
+    assert "Undo" in page(client.get(answer["Location"]))
     typed = form | {"limit": "8", "act": "save", "reason": WHY}
     stale = client.post("/tenants/bulk", typed | bulk_shown(client, typed) | {"seen": seen["seen"]})
     assert stale.status_code == 409

@@ -43,7 +43,8 @@ def test_an_id_that_was_never_counted_says_so_and_an_admin_can_register_it(log_i
     page = shown(log_in("ada"), "nobody")
     assert "None were counted in the last 7 days" in page
     assert "unknown" in page
-    assert 'href="/edit/tenant?new"' in page
+    assert 'href="/edit/tenant?new&amp;name=nobody"' in page
+    assert 'name="name" value="nobody"' in log_in("ada").get("/edit/tenant?new&name=nobody").content.decode()
 
 
 def test_a_removed_tenant_is_called_removed(log_in, production):

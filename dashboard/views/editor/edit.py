@@ -136,7 +136,7 @@ def _page(
         asked.shown,
         data=asked.inputs,
         errors=errors,
-        choices=_choices(asked.environment, kind),
+        choices=_choices(asked.environment, kind, new=asked.new),
         inherited=asked.of_tier,
         at=request.GET.get("at", "") if status == 200 else "",
     )
@@ -176,10 +176,13 @@ def _remove_form(request: HttpRequest, errors: Errors) -> dict[str, Any]:
     return found | {"problems": [text for texts in others for text in texts]}
 
 
-def _choices(environment: str, kind: str) -> dict[str, list[tuple[str, str]]]:
+def _choices(environment: str, kind: str, *, new: bool) -> dict[str, list[tuple[str, str]]]:
     found = {"templates": [(name, name) for name in names_of(Template, environment)]}
     if kind in ("tenant", "environment"):
         found["tiers"] = [(name, name) for name in names_of(Tier, environment)]
+        if new:
+            # The first of the list would give a new tenant quotas that no person chose.
+            found["tiers"].insert(0, ("", "Choose a tier"))
     if kind in ("tenant", "tier"):
         found["dependencies"] = [(name, name) for name in names_of(Dependency, environment)]
     if kind == "dependency":

@@ -12,15 +12,15 @@ from controlplane.editing.plans import plan_from_document
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.fleet.live import divisor
 from controlplane.one_at_a_time import StillRunning, alone
-from controlplane.policies.fields import limits_in
+from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.models import Tenant
 from controlplane.usage.what_if import what_if
 from dashboard.reader import one_at_a_time_as
 from dashboard.views.editor.edit_request import EditRequest, for_editors, read_request
 from dashboard.views.limits.outage import outage_words
-from dashboard.words.change_words import change_words
+from dashboard.words.change_words import ChangeWords, change_words
 from dashboard.words.changed_items import TiersAsOf
-from dashboard.words.rate_words import ends_words
+from dashboard.words.rate_words import ends_words, rate_words
 from dashboard.words.setting_lines import wrong_lines
 
 #: Lines of a preview.
@@ -75,6 +75,8 @@ def preview_of(asked: EditRequest) -> dict[str, Any]:
     own = [change for change in changes if (change.kind, change.name) == (edit.kind, edit.name)]
     tiers = TiersAsOf(edit.environment, edit.base)
     lines = [line for change in own for line in change_words(change, tiers, tiers)]
+    if edit.kind == "tenant" and asked.new:
+        lines += _from_tier(found.after or {}, tiers)
     return {
         "lines": lines[:_MAX_LINES],
         "left_off": max(0, len(lines) - _MAX_LINES),
@@ -84,6 +86,15 @@ def preview_of(asked: EditRequest) -> dict[str, Any]:
         "outages": _outages(edit, found),
         **_reach(edit, found),
     }
+
+
+def _from_tier(after: Fields, tiers: TiersAsOf) -> list[ChangeWords]:
+    """The quotas that a new tenant gets from its tier."""
+    tier, own = str(after.get("tier", "")), limits_in("quotas", after)
+    quotas = {name: columns for name, columns in tiers(tier).items() if name not in own}
+    if not quotas and not own:
+        return [ChangeWords("Quotas", "", f"none: tier {tier} allows every request")]
+    return [ChangeWords(name, "", f"{rate_words(columns)} (tier {tier})") for name, columns in quotas.items()]
 
 
 def _temporary(edit: EntityEdit, found: Preview) -> list[str]:

@@ -127,6 +127,8 @@ def read_request(request: HttpRequest, kind: str) -> EditRequest:
     typed.drop(taken)
     if sent and new and not name:
         typed.errors["name"] = ["Enter a name."]
+    if sent and new and kind == "tenant" and not typed.fields.get("tier"):
+        typed.errors["own.tier"] = ["Choose a tier."]
     return EditRequest(
         environment=environment,
         kind=kind,
@@ -147,7 +149,7 @@ def _name_in(request: HttpRequest, kind: str, environment: str) -> str:
     if kind == "environment":
         return environment
     if "new" in request.GET:
-        return bounded_text(request.POST, "name").strip()
+        return bounded_text(request.POST if request.method == "POST" else request.GET, "name").strip()
     return text_parameter(request, "key")
 
 

@@ -11,9 +11,7 @@ from dashboard.views.editor.quota_form import FIRST, limit_controls
 from dashboard.words.entity_fields import LIMIT_WORD, NEW, OWN, OwnField
 from dashboard.words.rate_words import ends_words
 
-_NEW_HELP = {
-    "tenant": "leave the name empty to add none; to change a quota of its tier, type in that quota above"
-}
+_NEW_HELP = {"tenant": "Optional. To change a quota of its tier, type in that quota above."}
 
 
 def groups_of(
@@ -65,7 +63,7 @@ def groups_of(
     found.append(
         Group(
             title=f"Add a {word}",
-            help=_NEW_HELP.get(kind, "leave the name empty to add none"),
+            help=_NEW_HELP.get(kind, "Optional"),
             controls=[name, *controls[:first]],
             more=controls[first:],
         )

@@ -20,9 +20,10 @@ from controlplane.policies.protection_presets import (
     preset_of_kind,
     wait_of_kind,
 )
-from dashboard.forms import moment, whole
+from dashboard.forms import moment, whole, whole_words
 from dashboard.views.editor.quota_form import ends_typed
 from dashboard.words.entity_fields import LIMIT_WORD, NEW, NEW_TIMEOUT_MS, NO_PROTECTION, OWN, OwnField
+from dashboard.words.limit_values import bounds_of
 from fuseboard.contract.limit_fields import (
     BY_NAME,
     FIELDS,
@@ -117,7 +118,7 @@ def typed_in(
         if not follows:
             for column in ("limit", "window_s"):
                 if column not in limits[new]:
-                    typed.errors.setdefault(f"new.{column}", ["Enter a whole number."])
+                    typed.errors.setdefault(f"new.{column}", [whole_words(*bounds_of(column))])
     if limits:
         typed.fields[prefix] = limits
     return typed
@@ -177,6 +178,9 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
         value = _read(typed, control, lambda: _column_value(each, data[control]))  # noqa: B023 - called at once
         if value is not _WRONG and value != present.get(each.name):
             found[each.name] = value
+    if algorithm == Algorithm.TOKEN_BUCKET and data.get(f"{name}.burst", "-").strip() == "":
+        # With one call at a time, a pod refuses nearly every pair of calls at the same moment.
+        found["burst"] = max(1, found.get("limit", present.get("limit")) or 1)
     if algorithm != Algorithm.TOKEN_BUCKET and present.get("burst") not in (None, 1):
         found["burst"] = 1
     if algorithm != Algorithm.FIXED_WINDOW and present.get("period"):
@@ -221,7 +225,7 @@ def _column_value(described: LimitField, text: str) -> Any:
         case Number():
             if not text and described.default is not None:
                 return described.default
-            return whole(text, described.name)
+            return whole(text, described.name, bounds_of(described.name))
         case Flag():
             return _flag(text)
         case Choices():

@@ -71,6 +71,8 @@ def _limit_control(
     match described:
         case Number():
             shown = "" if value is None else form_value(described, value)
+            if name == "new.burst":
+                shown = ""
             hint = f"empty: {words.usual}" if words.usual else allowed_values(described)
             return control(name, words.label, shown, hint=hint)
         case Flag():

@@ -1,16 +1,15 @@
-"""Costs and budgets: what is spent of every quota with a calendar period, and where it leads."""
+"""Budgets: the use of every daily, weekly or monthly limit, and where it leads."""
 
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.fleet.live import figures
 from controlplane.usage.budgets import MAX_BUDGETS, WARN_PERCENT, Budget, budgets
+from dashboard.links import limit_editor
 from dashboard.views.page import show
 from dashboard.words.rate_words import amount_words
 
@@ -75,7 +74,8 @@ def _row(budget: Budget) -> BudgetRow:
 
 
 def _edit(budget: Budget) -> str:
-    if budget.source == "vendor":
-        return reverse("dependency", args=[budget.dependency])
-    kind, key = ("tier", budget.tier) if budget.source == "tier" else ("tenant", budget.tenant)
-    return f"{reverse('edit', args=[kind])}?{urlencode({'key': key})}"
+    kind, owner = {
+        "vendor": ("dependency", budget.dependency),
+        "tier": ("tier", budget.tier),
+    }.get(budget.source, ("tenant", budget.tenant))
+    return limit_editor(kind, owner, budget.name)

@@ -1,6 +1,7 @@
 from collections.abc import Mapping, Sequence
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from controlplane.accounts.permissions import environment_in, require, require_role
@@ -12,6 +13,7 @@ from controlplane.policies.models import Dependency
 from controlplane.policies.newer_settings import SHARED_SLOTS, newer_settings
 from controlplane.policies.older_defaults import differing_rows, divided_bulkheads
 from dashboard.edit_form import EditForm, run_edit
+from dashboard.undo import saved_at
 from dashboard.views.page import show
 from dashboard.words.setting_lines import wrong_lines
 
@@ -28,7 +30,8 @@ def defaults(request: HttpRequest) -> HttpResponse:
 
 class ShareIdleSlotsForm(EditForm):
     def save(self) -> str:
-        return f"The bulkheads are saved as revision {edits.share_idle_slots(**self.given)}."
+        self.then = saved_at(reverse("defaults"), edits.share_idle_slots(**self.given))
+        return ""
 
 
 @require_POST

@@ -4,10 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from django import forms
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require, require_role
@@ -22,6 +22,7 @@ from controlplane.usage.what_if import what_if
 from dashboard.forms import sent_number
 from dashboard.hub import hub
 from dashboard.reader import actor_of
+from dashboard.undo import saved_at
 from dashboard.views.limits.outage import outage_words
 from dashboard.views.limits.template_form import TemplateForm
 from dashboard.views.page import bounded_text, context_of, names_of, not_found, text_parameter
@@ -53,8 +54,7 @@ def make_template(request: HttpRequest) -> HttpResponse:
     except EditConflict:
         form.add_error("name", "A template with this name exists.")
         return _list(request, form=form, status=409)
-    messages.success(request, f"Template {name} is saved as revision {revision}.")
-    return redirect("template", name=name)
+    return _saved(name, revision)
 
 
 @require_http_methods(["GET", "POST"])
@@ -76,6 +76,10 @@ def template_preview(request: HttpRequest, name: str) -> HttpResponse:
         "dashboard/template.html#reach",
         _reach(environment_in(request), name, TemplateForm(request.POST)),
     )
+
+
+def _saved(name: str, revision: int) -> HttpResponse:
+    return redirect(saved_at(reverse("template", args=[name]), revision))
 
 
 def _missing(request: HttpRequest) -> HttpResponse:
@@ -105,8 +109,7 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
         return _page(request, row, form=shown, conflict=conflict, status=409)
     except NotFound as missing:
         return _page(request, row, errors={"it": [str(missing)]}, act=act, status=409)
-    messages.success(request, f"Template {row.name} is saved as revision {revision}.")
-    return redirect("template", name=row.name)
+    return _saved(row.name, revision)
 
 
 def _save(request: HttpRequest, name: str, form: TemplateForm, *, version: int) -> int:
@@ -134,8 +137,7 @@ def _remove(request: HttpRequest, row: Template) -> HttpResponse:
         instead=then.removeprefix("instead:") if then.startswith("instead:") else None,
     )
     hub.nudge()
-    messages.success(request, f"Template {row.name} was deleted in revision {revision}.")
-    return redirect("templates")
+    return redirect(saved_at(reverse("templates"), revision))
 
 
 def _follow(request: HttpRequest, row: Template) -> HttpResponse:
@@ -155,8 +157,7 @@ def _follow(request: HttpRequest, row: Template) -> HttpResponse:
     else:
         raise InvalidEdit({"owner": ["Choose an owner."]})
     hub.nudge()
-    messages.success(request, f"{limit} of {owner} uses template {row.name} as of revision {revision}.")
-    return redirect("template", name=row.name)
+    return _saved(row.name, revision)
 
 
 def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int = 200) -> HttpResponse:

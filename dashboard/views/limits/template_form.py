@@ -9,6 +9,7 @@ from controlplane.validation import Problems
 from dashboard.forms import BoundedTextField, ReasonField, WholeNumberField
 from dashboard.words.limit_values import form_value
 from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
+from fuseboard.contract.words import Algorithm
 
 
 class TemplateForm(forms.Form):
@@ -44,7 +45,14 @@ class TemplateForm(forms.Form):
     def columns(self) -> dict[str, Any]:
         """Return column -> typed value, for an edit. A field that was not sent is left out."""
         found = {each.name: self._column(each) for each in IN_TEMPLATE_FORM if each.name in self.data}
+        if "burst" in found and self.cleaned_data.get("burst") is None:
+            found["burst"] = self._burst(found)
         return {name: value for name, value in found.items() if value is not None}
+
+    def _burst(self, columns: dict[str, Any]) -> int:
+        """An empty burst is as large as the limit. Only a token bucket has one."""
+        is_bucket = self.cleaned_data.get("algorithm") in ("", None, Algorithm.TOKEN_BUCKET)
+        return max(1, columns.get("limit") or 1) if is_bucket else 1
 
     def values(self) -> dict[str, Any]:
         """Return the values that were typed, for ``set_template``."""

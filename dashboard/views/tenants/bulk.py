@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require
@@ -18,12 +18,14 @@ from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.models import Tier, TierQuota
 from controlplane.validation import Problems
-from dashboard.forms import sent_number, whole
+from dashboard.forms import sent_number, whole, whole_words
 from dashboard.hub import hub
 from dashboard.reader import actor_of, one_at_a_time_as
+from dashboard.undo import saved_at
 from dashboard.views.history.schedule_form import schedule_form
 from dashboard.views.page import bounded_text, context_of, names_of
 from dashboard.words.changed_items import items_to_come
+from dashboard.words.limit_values import bounds_of
 
 ACTS = (
     ("quota", "Set a quota"),
@@ -54,6 +56,8 @@ _LISTED = 20
 #: Tenants that can be selected in the list and edited together: those of one page.
 MAX_SELECTED = 50
 _LONGEST_KEY = 200
+#: Percent of its present value that a quota can become.
+_PERCENT = (1, 10_000)
 _FLAGS = {"yes": True, "no": False}
 
 
@@ -111,8 +115,7 @@ def _save(request: HttpRequest, who: TenantFilter, what: TenantChange) -> HttpRe
         )
     revision = edits.bulk_edit(reason=typed.get("reason", ""), actor=actor_of(request), **given)
     hub.nudge()
-    messages.success(request, f"Saved as revision {revision}.")
-    return redirect("revision", number=revision)
+    return redirect(saved_at(reverse("revision", args=[revision]), revision))
 
 
 def _previewed(who: TenantFilter, what: TenantChange) -> str:
@@ -218,18 +221,18 @@ def _change(typed: Any) -> TenantChange:
     if what == "remove":
         return TenantChange(remove_quotas=(quota,))
     if what == "scale":
-        return TenantChange(scale_percent={quota: whole(typed.get("percent", ""), "percent")})
+        return TenantChange(scale_percent={quota: whole(typed.get("percent", ""), "percent", _PERCENT)})
     if what == "quota":
         columns, errors = dict[str, int](), dict[str, list[str]]()
         for name in ("limit", "window_s", "burst"):
             try:
                 # A field that is left empty stays as it is.
                 if typed.get(name, "").strip():
-                    columns[name] = whole(typed[name], name)
+                    columns[name] = whole(typed[name], name, bounds_of(name))
             except InvalidEdit as error:
                 errors |= error.errors
         if errors or not columns:
-            raise InvalidEdit(errors or {"limit": ["Enter a whole number."]})
+            raise InvalidEdit(errors or {"limit": [whole_words(*bounds_of("limit"))]})
         return TenantChange(quotas={quota: columns})
     raise InvalidEdit({"what": ["Choose an action."]})
 
