@@ -2,7 +2,9 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from enum import StrEnum
 
 from django.utils import timezone
@@ -41,6 +43,12 @@ def is_plain_key(key: str) -> bool:
         unicodedata.is_normalized("NFKC", key) and not invisible and key == key.strip() and is_printable(key)
     )
     return plain and len(alphabets & _ALIKE) <= 1
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence with the known names that are most like an unknown one; empty without any."""
+    found = get_close_matches(name[:200], list(known), n=3)
+    return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 #: The advice about a key that is not plain.

@@ -10,9 +10,11 @@ from django.shortcuts import redirect
 
 from controlplane.accounts.permissions import check, environment_in
 from controlplane.errors import EditConflict, EditError, InvalidEdit, NameTaken, NotFound
+from controlplane.validation import Problems
 from dashboard.forms import TextField
 from dashboard.hub import hub
 from dashboard.reader import actor_of
+from dashboard.undo import Saved, keep_saved
 
 #: Field -> what is wrong with it.
 Errors = Mapping[str, Iterable[Any]]
@@ -26,6 +28,8 @@ class EditForm(forms.Form):
     """
 
     reason: TextField | None = TextField()
+    #: Whether the edit is refused without a reason.
+    needs_reason: ClassVar[bool] = True
     #: The status when the thing of the form does not exist any more.
     missing_status: ClassVar[int] = 404
     #: The text of the page then. If it is empty, the page names the thing.
@@ -45,7 +49,7 @@ class EditForm(forms.Form):
         """The button that was pressed."""
         return str(self.data.get("act", ""))
 
-    def save(self) -> str | HttpResponse:
+    def save(self) -> str | Saved | HttpResponse:
         """Make the edit. Return the message of success, or a page without one. Raises ``EditError``."""
         raise NotImplementedError
 
@@ -77,6 +81,13 @@ class EditForm(forms.Form):
                 self.conflict = error
                 return 409
         raise error
+
+    def refuse_reason(self) -> None:
+        """Add what is wrong with the reason to a form that has other errors: a person mends all at once."""
+        if "reason" in self.cleaned_data and self.needs_reason:
+            problems = Problems()
+            problems.reason(self.cleaned_data["reason"])
+            self._report(problems.errors)
 
     def _report(self, errors: Mapping[str, list[str]]) -> None:
         """Unlike ``add_error``, also for what no field is named after."""
@@ -114,8 +125,12 @@ def run_edit(
             if isinstance(done, HttpResponse):
                 return done
             hub.nudge()
-            if done:
+            if isinstance(done, Saved):
+                keep_saved(form.request, done)
+            elif done:
                 messages.success(form.request, done)
             return redirect(form.then or then)
+    else:
+        form.refuse_reason()
     conflict = {"conflict": form.conflict} if form.conflict else {}
     return page(form.request, typed=form.data, errors=form.errors, status=status, **conflict)

@@ -43,6 +43,10 @@ def sent_number(text: str, otherwise: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else otherwise
 
 
+def too_long(most: int) -> str:
+    return f"Use at most {most:,} characters."
+
+
 class WholeNumberField(forms.IntegerField):
     """A whole number in a range, which every refusal names."""
 
@@ -53,10 +57,10 @@ class WholeNumberField(forms.IntegerField):
 
 
 class BoundedTextField(forms.CharField):
-    """Text of at most this number of characters. ``TextField`` cuts longer text; this refuses it."""
+    """Text of at most this number of characters. ``TextField`` leaves other checks to the edit function."""
 
     def __init__(self, most: int, **options: Any) -> None:
-        said = {"max_length": f"Use at most {most:,} characters."} | options.pop("error_messages", {})
+        said = {"max_length": too_long(most)} | options.pop("error_messages", {})
         super().__init__(max_length=most, error_messages=said, **options)
 
 
@@ -67,7 +71,10 @@ class ReasonField(BoundedTextField):
 
 
 class TextField(forms.Field):
-    """Text as typed. With ``most`` it is cut, stripped, and without NUL, which Postgres does not store."""
+    """Text as typed. With ``most`` it is stripped, and without NUL, which Postgres does not store.
+
+    A longer text is refused: what is cut would be saved without a sign.
+    """
 
     def __init__(self, most: int | None = None, *, initial: str = "") -> None:
         super().__init__(required=False, initial=initial)
@@ -75,7 +82,12 @@ class TextField(forms.Field):
 
     def to_python(self, value: str | None) -> str:
         text: str = self.initial if value is None else value
-        return text if self.most is None else text[: self.most].replace("\x00", "").strip()
+        if self.most is None:
+            return text
+        text = text.replace("\x00", "").strip()
+        if len(text) > self.most:
+            raise forms.ValidationError(too_long(self.most))
+        return text
 
 
 class TextsField(forms.Field):

@@ -1,5 +1,8 @@
 """The notice after an edit: how many pods have applied it, and Undo."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
@@ -10,8 +13,50 @@ from controlplane.accounts.permissions import environment_in
 from controlplane.policies.models import Revision
 from dashboard.forms import sent_number
 
-#: An address with a saved revision can be a bookmark. After this, it shows no notice.
+#: An address with a saved revision can be a bookmark, and a tab can be closed before its next page. After
+#: this, neither shows a notice.
 _RECENT = timedelta(minutes=2)
+
+
+#: Where the session keeps the notice of an edit until the next page shows it.
+_KEPT = "saved"
+#: A cookie is the session. A larger edit has no Undo.
+_LARGEST_UNDO = 1_000
+
+
+@dataclass(frozen=True)
+class Saved:
+    """An edit that makes no revision: its notice, and the form that undoes it."""
+
+    text: str
+    #: The page of the form.
+    at: str = ""
+    #: Name -> one value, or several, of the form that saves what was there before. Empty without Undo.
+    undo: Mapping[str, str | list[str]] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        return [
+            (name, one)
+            for name, value in self.undo.items()
+            for one in ([value] if isinstance(value, str) else value)
+        ]
+
+
+def keep_saved(request: HttpRequest, saved: Saved) -> None:
+    """Show the notice on the next page."""
+    small = len(json.dumps(saved.undo)) <= _LARGEST_UNDO
+    kept = asdict(saved if small else Saved(saved.text))
+    request.session[_KEPT] = {"made": timezone.now().timestamp(), "saved": kept}
+
+
+def take_saved(request: HttpRequest) -> Saved | None:
+    """The notice of the edit just made, once. A page with errors of a form leaves it."""
+    if request.method != "GET" or _KEPT not in request.session:
+        return None
+    kept = request.session.pop(_KEPT)
+    recent = timezone.now().timestamp() - kept["made"] < _RECENT.total_seconds()
+    return Saved(**kept["saved"]) if recent else None
 
 
 def saved_at(address: str, revision: int) -> str:

@@ -43,7 +43,7 @@ def schedule_change(
     problems = Problems()
     problems.reason(reason)
     problems.text("title", title, 200)
-    problems.end("due_at", due_at, LONGEST, f"At most {LONGEST.days} days from now.")
+    check_due(problems, due_at)
     problems.settle()
     found = difference(environment, plan_from_document(document), at=due_at)
     if not found:
@@ -73,6 +73,10 @@ def schedule_change(
         needs=needs,
         base=found.revision,
     )
+
+
+def check_due(problems: Problems, due_at: datetime) -> None:
+    problems.end("due_at", due_at, LONGEST, f"At most {LONGEST.days} days from now.")
 
 
 def keep_schedule(

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from urllib.parse import urlencode
 
-from controlplane.alerts.rules.thresholds import REFUSED_SHARE
 from controlplane.phrases import percent
 from controlplane.series.kinds import BY_NAME, CALL_FIELDS, LATENCY_FIELDS
 from controlplane.series.marks import Mark
 from dashboard.live.overview import Live
+from dashboard.live.tiles import refused_limit
 from dashboard.live.topics import Context, Topic
 from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US
 
@@ -167,7 +167,7 @@ def of_tenant(key: str) -> tuple[Chart, ...]:
     )
 
 
-def of_fleet() -> tuple[Chart, ...]:
+def of_fleet(refused_limit: float) -> tuple[Chart, ...]:
     chart = partial(Chart, kind="fleet")
     return (
         chart(id="chart-requests", title="Requests", lines=_REQUESTS),
@@ -176,8 +176,8 @@ def of_fleet() -> tuple[Chart, ...]:
             title="429 responses",
             unit="%",
             lines=(Line(label="refused", fields=("refused",), how="percent", of=("requests",), look="bad"),),
-            limit=REFUSED_SHARE * 100,
-            limit_label=f"alert at {percent(REFUSED_SHARE)}",
+            limit=refused_limit * 100,
+            limit_label=f"alert above {percent(refused_limit)}",
         ),
         chart(
             id="chart-redis",
@@ -196,7 +196,7 @@ def charts_of(topic: Topic, live: Live) -> Context:
     """The charts of a page whose content is the fleet; empty for most pages."""
     match topic.page:
         case "overview":
-            return in_context(of_fleet())
+            return in_context(of_fleet(refused_limit(live.facts)))
         case "breaker":
             breaker = live.breaker(topic.key)
             if breaker is not None:

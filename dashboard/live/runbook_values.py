@@ -12,6 +12,7 @@ from controlplane.status.breakers import PHRASES
 from dashboard.live.breakers import Breaker
 from dashboard.live.known import rates_known
 from dashboard.live.overview import Live
+from dashboard.live.tiles import usual_p99_ms
 
 UNKNOWN = "unknown"
 #: A text, or ``None`` when nothing measures it.
@@ -205,12 +206,15 @@ _VALUES: dict[str, _Value] = {
     "pods_silent": lambda scene: str(len(scene.live.fleet.silent)) if scene.pods_known else None,
     "pods_unready": _pods(lambda scene: len(scene.live.fleet.unready)),
     "postgres": lambda scene: "down" if scene.live.facts.stale else "up",
+    # From the configuration, so they are known without a gateway, too.
+    "redis_deadline": lambda scene: f"{scene.live.facts.store_deadline_ms:g} ms",
     "redis_down": _redis_down,
     "redis_failed_checks": _failed_checks,
     "redis_lag": _replica_lag,
     "redis_memory": _each_node(_memory),
     "redis_ops": _each_node(lambda node: f"{node.ops_per_s or 0:,.0f} commands/s"),
     "redis_p99": _p99,
+    "redis_usual": lambda scene: f"{usual_p99_ms(scene.live.facts):g} ms",
     "refused_share": _measured(lambda scene: percent(scene.live.facts.figures.refused_share)),
     "refused_tenant": _most_refused,
     "retries": _rate(lambda scene: scene.calls.retries_per_s if scene.calls else None),

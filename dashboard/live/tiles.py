@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
+from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.rules.texts import allowed_alone
 from controlplane.alerts.rules.thresholds import P99_WARN_PART, REFUSED_SHARE
 from controlplane.phrases import listed, name_or_count, number, percent, they
@@ -33,6 +34,18 @@ class Tile:
     spark: SafeString
     over: bool
     link: str
+
+
+def refused_limit(facts: Facts) -> float:
+    """The share of refused requests above which the alert fires, as the admin chose it."""
+    limit = settings_of(facts.alert_rules, "429").threshold.warning
+    return REFUSED_SHARE if limit is None else limit
+
+
+def usual_p99_ms(facts: Facts) -> float:
+    """The p99 of Redis above which the alert warns, as the admin chose it."""
+    part = settings_of(facts.alert_rules, "p99").threshold.warning
+    return facts.store_deadline_ms * (P99_WARN_PART if part is None else part)
 
 
 def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
@@ -143,16 +156,16 @@ class _TileBuilder:
 
     def refused(self) -> Tile:
         refused, asked = self.figures.refused_per_s, self.figures.requests_per_s
-        share = self.figures.refused_share
+        share, limit = self.figures.refused_share, refused_limit(self.facts)
         return self.tile(
             "refused",
             "429 responses",
             number(refused),
             "/s",
-            f"{percent(share)} of {number(asked)}/s, limit {percent(REFUSED_SHARE)}",
-            over=share > REFUSED_SHARE and asked > 1,
+            f"{percent(share)} of {number(asked)}/s, alert above {percent(limit)}",
+            over=share > limit and asked > 1,
             link=reverse("refusals"),
-            limit=asked * REFUSED_SHARE or None,
+            limit=asked * limit or None,
         )
 
     def p99(self, link: str = "") -> Tile:
@@ -160,7 +173,7 @@ class _TileBuilder:
         if measured is None:
             value, unit, foot, over = "no data", "", "no recent calls to Redis", False
         else:
-            usual_ms, ms = budget_ms * P99_WARN_PART, measured / 1000
+            usual_ms, ms = usual_p99_ms(self.facts), measured / 1000
             value, unit, over = f"{ms:.1f}", "ms", ms > usual_ms
             within = usual_ms < ms <= budget_ms
             foot = f"usually below {usual_ms:g} ms" if within else f"budget {budget_ms:g} ms"

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from controlplane.alerts.people.routing import NO_RECEIVER
 from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.breakers.tickets import ticket_url, ticket_words
@@ -159,7 +160,9 @@ def besides(errors: Mapping[str, Iterable[str]] | None, shown: str) -> dict[str,
 @register.inclusion_tag("dashboard/notice.html")
 def cautions(texts: Iterable[str]) -> dict[str, Any]:
     """Notices that an operator should look at."""
-    return _notice(list(texts), "st-warn", "status", "warn")
+    receivers = reverse("receivers")
+    add = format_html('No person is notified: <a class="link" href="{}">add a receiver</a>.', receivers)
+    return _notice([add if text == NO_RECEIVER else text for text in texts], "st-warn", "status", "warn")
 
 
 def _notice(texts: list[str], css: str, role: str, glyph: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def select_field(
     css: str = "",
     **attributes: Any,
 ) -> dict[str, Any]:
-    """A ``select``; each choice is a value, or a value and its word."""
+    """A ``select``; see ``options`` for its choices."""
     found = list(errors or ())
     control = format_html(
         "<select{}>{}</select>",
@@ -135,11 +135,24 @@ def field(
 
 @register.simple_tag
 def options(choices: Iterable[Any], value: object = "") -> SafeString:
-    """The choices of a ``select``."""
+    """The choices of a ``select``: a value, a value and its word, or a group and its choices."""
     pairs = [choice if isinstance(choice, tuple) else (choice, choice) for choice in choices]
     return format_html_join(
-        "", '<option value="{}"{}>{}</option>', ((key, _selected(key == value), word) for key, word in pairs)
+        "",
+        "{}",
+        (
+            (_group(key, word, value) if isinstance(word, tuple) else _option(key, word, value),)
+            for key, word in pairs
+        ),
     )
+
+
+def _option(key: Any, word: Any, value: object) -> SafeString:
+    return format_html('<option value="{}"{}>{}</option>', key, _selected(key == value), word)
+
+
+def _group(label: str, choices: tuple[Any, ...], value: object) -> SafeString:
+    return format_html('<optgroup label="{}">{}</optgroup>', label, options(choices, value))
 
 
 def _field(

@@ -29,7 +29,7 @@ from dashboard.live.pages import edits_here, frame_context, page_of
 from dashboard.live.topics import FLEET_PAGES, Topic
 from dashboard.reader import Reader, reader_of
 from dashboard.tables.saved_views import offered_views
-from dashboard.undo import just_saved, without_saved
+from dashboard.undo import just_saved, take_saved, without_saved
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 log = structlog.get_logger(__name__)
@@ -156,7 +156,7 @@ def context_of(
         "is_production": environment == DEFAULT_ENVIRONMENT,
         "theme": theme_of(request),
         "views": offered_views(request, stale=context["frame"].stale),
-        "saved": just_saved(request),
+        "saved": just_saved(request) or take_saved(request),
         "saved_back": without_saved(request),
         "socket": f"/ws/live?{urlencode(address)}",
         **extra,

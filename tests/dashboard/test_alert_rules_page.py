@@ -7,6 +7,7 @@ import pytest
 
 from controlplane.alerts.rules.settings import default_of
 from controlplane.policies.models import Environment
+from tests.dashboard.shown import undo_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WHY = "Bursts of imports are usual"
@@ -81,3 +82,15 @@ def test_an_empty_version_replaces_no_change_of_another_admin(log_in: Any, act: 
     assert refused.status_code == 422
     assert "Enter a whole number" in refused.content.decode()
     assert stored() == {"shed": {"critical": 0.2}}
+
+
+def test_an_edit_of_a_rule_is_undone_unless_it_was_changed_since(log_in: Any) -> None:
+    client = log_in("ada")
+    typed = {"rule": "shed", "act": "save", "enabled": "on", "reason": WHY}
+    client.post("/alerts/rules", typed | {"critical": "20", "for_s": "90"}, follow=True)
+    page = client.post("/alerts/rules", typed | {"critical": "30"}, follow=True).content.decode()
+    assert "Rule \u201cPods shed requests\u201d was saved." in page
+    undo = undo_of(page)
+    client.post("/alerts/rules", undo, follow=True)
+    assert stored() == {"shed": {"critical": 0.2, "for_s": 90}}
+    assert client.post("/alerts/rules", undo).status_code == 409, "it is not what was saved"

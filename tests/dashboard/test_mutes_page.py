@@ -1,6 +1,7 @@
 """The page of mutes: what a mute would hide is displayed before, and one click ends it."""
 
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from django.utils import timezone
 
 from controlplane.alerts.models import Mute
 from controlplane.audit.models import Entry
+from tests.dashboard.shown import undo_of
 from tests.dashboard.test_alerts_page import alert, text
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,12 +34,12 @@ def test_from_an_alert_to_its_mute_and_back(log_in: Any) -> None:
     assert page.count("18 of 30 calls failed.") == 1
     assert '<option value="open" selected>' in page
     page = olga.post(PATH, NEW, follow=True).content.decode()
-    assert "Muted: rule open, dependency payments-api, until" in page
+    assert "Muted: A breaker is open, dependency payments-api, until" in page
     page = text(olga)
     assert "<b>Muted</b> until" in page
     assert "UTC by olga. <q>the vendor maintains its database</q>" in page
     page = olga.post("/alerts", {"end_mute": Mute.objects.get().pk}, follow=True).content.decode()
-    assert "Mute ended: rule open, dependency payments-api." in page
+    assert "Mute ended: A breaker is open, dependency payments-api." in page
     assert "<b>Muted</b>" not in page
     assert Entry.objects.filter(action="mute.ended", actor="olga").exists()
 
@@ -69,7 +71,7 @@ def test_a_weekly_mute_is_ended_for_this_week_or_for_ever(log_in: Any) -> None:
     assert "End weekly mute" in page
     assert "when the mute ends, but not before" in page
     page = olga.post("/alerts", {"end_period": row.pk}, follow=True).content.decode()
-    assert "This period ended: rule open, dependency payments-api." in page
+    assert "This period ended: A breaker is open, dependency payments-api." in page
     assert "The next begins on" in page
     assert "<b>Muted</b>" not in page
     page = olga.get(PATH).content.decode()
@@ -79,7 +81,8 @@ def test_a_weekly_mute_is_ended_for_this_week_or_for_ever(log_in: Any) -> None:
     assert (again.status_code, "does not apply now" in again.content.decode()) == (422, True)
     page = olga.post(PATH, {"act": "end", "mute": row.pk, "reason": NEW["reason"]}, follow=True)
     assert (
-        "Weekly mute ended: rule open, dependency payments-api. It is not repeated." in page.content.decode()
+        "Weekly mute ended: A breaker is open, dependency payments-api. It is not repeated."
+        in page.content.decode()
     )
 
 
@@ -97,7 +100,7 @@ def test_a_window_that_starts_later_says_when(log_in: Any) -> None:
     starts = timezone.now() + timedelta(days=2)
     typed = NEW | {"starts_at": f"{starts:%Y-%m-%dT%H:%M}"}
     page = log_in("olga").post(PATH, typed, follow=True).content.decode()
-    assert f"Planned: rule open, dependency payments-api, from {starts:%-d %b %H:%M} until" in page
+    assert f"Planned: A breaker is open, dependency payments-api, from {starts:%-d %b %H:%M} until" in page
 
 
 @pytest.mark.parametrize(
@@ -145,3 +148,59 @@ def test_the_preview_of_wrong_values_says_so(log_in: Any) -> None:
     answer = log_in("olga").get(f"{PATH}?pod=w*")
     assert answer.status_code == 422
     assert "3 characters or more" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "control", "says"),
+    [
+        ({"dependency": "payment-api"}, "f-dep", "Did you mean payments-api?"),
+        ({"dependency": "\u202eapi"}, "f-dep", "There is no dependency '\\u202eapi'."),
+        ({"pod": "web-\u202e1"}, "f-pod", "Use the name of a pod"),
+        ({"pod": "w" * 70}, "f-pod", "Use at most 65 characters."),
+        ({"rule": "x" * 70}, "f-rule", "Use at most 64 characters."),
+    ],
+)
+def test_a_name_that_cannot_match_is_refused(
+    log_in: Any, production: str, wrong: dict[str, str], control: str, says: str
+) -> None:
+    answer = log_in("olga").post(PATH, NEW | wrong)
+    page = unescape(answer.content.decode())
+    assert answer.status_code == 422
+    assert says in page.partition(f'id="{control}_error">')[2].partition("</p>")[0]
+    assert not Mute.objects.exists()
+
+
+def test_a_pod_that_does_not_run_is_muted_with_a_warning(log_in: Any, production: str) -> None:
+    typed = NEW | {"rule": "silent", "dependency": "", "pod": "web-7"}
+    olga = log_in("olga")
+    page = olga.post(PATH, typed | {"act": "preview"}).content.decode()
+    assert "No pod has the name web-7 now. Did you mean" in page
+    assert "No pod has the name web-7 now." in olga.post(PATH, typed, follow=True).content.decode()
+    assert Mute.objects.get().pod == "web-7"
+    page = olga.post(PATH, typed | {"act": "preview", "pod": "web-*"}).content.decode()
+    assert "No pod has the name" not in page
+
+
+def test_every_problem_is_shown_at_once(log_in: Any) -> None:
+    wrong = {"minutes": "abc", "pod": "w*", "reason": "", "dependency": ""}
+    answer = log_in("olga").post(PATH, NEW | wrong)
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    for said in ("Enter a whole number", "3 characters or more before", "Say why"):
+        assert said in page
+    assert "novalidate" in page, "a browser would ask for the reason alone"
+
+
+def test_a_mute_names_its_rule_in_a_sentence_and_is_undone(log_in: Any) -> None:
+    alert()
+    olga = log_in("olga")
+    page = olga.post(PATH, NEW, follow=True).content.decode()
+    assert '<b>A breaker is open</b> <code class="quiet">open</code>' in page
+    assert '<optgroup label="Dependencies and breakers">' in page
+    assert '<option value="open">A breaker is open</option>' in page
+    undo = undo_of(page)
+    assert undo == {"act": "end", "mute": str(Mute.objects.get().pk), "reason": "Undo of a mute"}
+    assert "undo" not in olga.get(PATH).content.decode(), "the notice is shown once"
+    page = olga.post(PATH, undo, follow=True).content.decode()
+    assert "Mute ended: A breaker is open, dependency payments-api." in page
+    assert "No alert is muted now or later." in page

@@ -7,6 +7,7 @@ import pytest
 from controlplane.alerts.delivery.signing import secret_of
 from controlplane.alerts.models import Delivery, Receiver
 from controlplane.audit.models import Entry
+from tests.dashboard.shown import undo_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +24,7 @@ NEW = {
 
 def test_an_admin_adds_tests_and_removes_a_receiver(log_in: Any) -> None:
     ada = log_in("ada")
-    assert "sent to no person" in ada.get(PATH).content.decode()
+    assert "No person is notified: add a receiver below." in ada.get(PATH).content.decode()
     page = ada.post(PATH, NEW).content.decode()
     row = Receiver.objects.get()
     assert secret_of(row.pk, 1).replace("+", "&#x2B;") in page.replace("+", "&#x2B;")
@@ -83,3 +84,11 @@ def test_only_admins_see_receivers(log_in: Any, name: str) -> None:
     client = log_in(name)
     assert client.get(PATH).status_code == 403
     assert "Receivers" not in client.get("/alerts").content.decode()
+
+
+def test_a_new_receiver_without_a_secret_is_undone(log_in: Any) -> None:
+    ada = log_in("ada")
+    typed = {"act": "add", "name": "chat", "url": "mailto://user:pass@example.com", "least_level": "2"}
+    page = ada.post(PATH, typed | {"least_severity": "warning", "reason": "a chat for the team"}, follow=True)
+    ada.post(PATH, undo_of(page.content.decode()))
+    assert not Receiver.objects.exists()

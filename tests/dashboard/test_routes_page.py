@@ -8,6 +8,7 @@ from controlplane.alerts.models import Route
 from controlplane.alerts.people.mute_edits import MuteValues, add_mute
 from controlplane.audit.actor import Actor
 from tests.controlplane.alerts.delivery.test_alert_deliveries import receiver
+from tests.dashboard.shown import undo_of
 from tests.dashboard.test_alerts_page import alert, text
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,7 +38,7 @@ def test_an_admin_adds_changes_and_removes_a_route(log_in: Any) -> None:
     page = ada.get(f"{PATH}?edit=payments").content.decode()
     assert "Change route payments" in page
     assert 'value="4" checked' in page
-    ada.post(PATH, NEW | {"owner": "search", "place": "1"})
+    ada.post(PATH, NEW | {"owner": "search", "place": "1"}, follow=True)
     assert Route.objects.get().owner == "search"
     page = ada.get(f"{PATH}?edit=default").content.decode()
     assert 'name="owner"' not in page, "the default matches everything"
@@ -75,7 +76,7 @@ def test_from_an_alert_to_its_receivers(log_in: Any) -> None:
     alert()
     olga = log_in("olga")
     page = text(olga)
-    assert "There is no receiver: alerts are displayed, and sent to no person." in page
+    assert 'No person is notified: <a class="link" href="/alerts/receivers">add a receiver</a>.' in page
     link = "/alerts/routes?rule=open&amp;severity=critical&amp;dependency=payments-api"
     assert link in page
     link = link.replace("&amp;", "&")
@@ -84,7 +85,7 @@ def test_from_an_alert_to_its_receivers(log_in: Any) -> None:
     page = olga.get(link).content.decode()
     assert "Gets it at once." in page
     assert "No receiver gets it." not in page
-    assert "There is no receiver" not in text(olga)
+    assert "No person is notified" not in text(olga)
     assert olga.get(f"{PATH}?rule=none").status_code == 422
     # Of a mute that is repeated, the period at this time is looked for.
     add_mute(
@@ -106,3 +107,31 @@ def test_an_operator_reads_routes_and_changes_none(log_in: Any) -> None:
     assert 'name="act"' not in page
     assert olga.post(PATH, NEW).status_code == 403
     assert log_in("vera").get(PATH).status_code == 403
+
+
+def test_an_edit_of_a_route_is_undone(log_in: Any) -> None:
+    receiver("chat")
+    receiver("boss")
+    ada = log_in("ada")
+    page = ada.post(PATH, NEW | {"after_0": "15", "to_0": ["boss", "chat"]}, follow=True).content.decode()
+    assert undo_of(page)["act"] == "remove"
+    assert Route.objects.get().steps == [[0, ["chat"]], [15, ["boss", "chat"]]]
+    page = ada.get(f"{PATH}?edit=payments").content.decode()
+    assert 'name="to_0" value="boss" checked' in page
+    page = ada.post(PATH, NEW | {"owner": "search", "days": ["6"]}, follow=True).content.decode()
+    ada.post(PATH, undo_of(page))
+    row = Route.objects.get()
+    assert (row.owner, row.days, row.zone) == ("payments", [0, 4], "Europe/Berlin")
+    assert row.steps == [[0, ["chat"]], [15, ["boss", "chat"]]]
+    page = ada.post(PATH, {"act": "remove", "name": "payments", "reason": NEW["reason"]}, follow=True)
+    ada.post(PATH, undo_of(page.content.decode()))
+    assert Route.objects.get().steps == row.steps
+
+
+@pytest.mark.parametrize("wrong", [{"owner": "x" * 201}, {"zone": "x" * 65}, {"begins": "09:000"}])
+def test_a_text_that_is_too_long_is_refused_and_not_cut(log_in: Any, wrong: dict[str, str]) -> None:
+    receiver("chat")
+    answer = log_in("ada").post(PATH, NEW | wrong)
+    assert answer.status_code == 422
+    assert "Use at most" in answer.content.decode()
+    assert not Route.objects.exists()

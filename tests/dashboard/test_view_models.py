@@ -24,6 +24,7 @@ from dashboard.live.drawing import TICK_BYTES, SentFragments, announcement
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
+from dashboard.live.tiles import usual_p99_ms
 from dashboard.live.timeline import segments
 from dashboard.live.topics import PAGES, Topic
 from tests.dashboard.live_page import LivePage
@@ -147,6 +148,19 @@ def test_slow_redis_and_too_many_refusals_are_alerts_with_runbooks():
     figures = FleetFigures(requests_per_s=100, refused_per_s=5, store=StoreFigures(p99_us=7_000))
     keys = {c.key: c.runbook for c in picture(facts(figures=figures)).alerts}
     assert keys == {"429": "too-many-429s", "p99": "redis-slow"}
+
+
+def test_the_tile_of_refusals_has_the_threshold_of_the_rule():
+    figures = FleetFigures(requests_per_s=100, refused_per_s=0.8, store=StoreFigures())
+    changed = {"429": {"warning": 0.01}, "p99": {"warning": 0.5}}
+    [usual, chosen] = [
+        next(tile for tile in live.tiles if tile.key == "refused")
+        for live in (picture(facts(figures=figures)), picture(facts(figures=figures, alert_rules=changed)))
+    ]
+    assert (usual.over, chosen.over) == (True, False)
+    assert usual.foot.endswith("alert above 0.5 %")
+    assert chosen.foot.endswith("alert above 1 %")
+    assert usual_p99_ms(facts(alert_rules=changed)) == facts().store_deadline_ms / 2
 
 
 def test_a_fleet_without_calls_is_not_called_cut_off_from_redis():

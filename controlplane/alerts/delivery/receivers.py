@@ -30,7 +30,8 @@ from controlplane.validation import Problems, check_reason, is_printable
 MAX_RECEIVERS = 50
 #: The old secret signs too for this time.
 OVERLAP = timedelta(hours=24)
-_LONGEST_URL = 2_000
+#: The characters of a URL.
+MAX_URL = 2_000
 SEVERITIES = ("warning", "critical")
 LEVELS = (1, 2, 3)
 
@@ -150,8 +151,8 @@ def address_of(row: Receiver) -> str:
 def _wrong_url(url: str) -> str | None:
     if not url.isascii() or not is_printable(url) or any(blank in url for blank in " \t\r\n"):
         return "Use plain characters without blanks; encode others with %."
-    if len(url) > _LONGEST_URL:
-        return f"Use at most {_LONGEST_URL:,} characters."
+    if len(url) > MAX_URL:
+        return f"Use at most {MAX_URL:,} characters."
     if scheme_of(url) in SERVICES:
         return _wrong_for_apprise(url)
     try:

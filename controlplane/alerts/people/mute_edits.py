@@ -8,16 +8,17 @@ from django.db import transaction
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Mute
-from controlplane.alerts.rules.every import RULES
+from controlplane.alerts.people.rule_words import RULES_TO_MUTE
 from controlplane.alerts.state.mutes import active_until, matches, not_ended, words_of
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import record
 from controlplane.errors import InvalidEdit, find
+from controlplane.fleet.models import Server
 from controlplane.policies.document import environment_of
-from controlplane.policies.models import Environment
+from controlplane.policies.models import Dependency, Environment
 from controlplane.postgres import postgres_now
-from controlplane.validation import Problems, check_reason
-from fuseboard.contract.words import is_subject
+from controlplane.validation import Problems, check_reason, is_printable, nearest
+from fuseboard.contract.words import is_slug, is_subject
 
 LONGEST = timedelta(days=7)
 #: The longest period of a mute that is repeated every week.
@@ -27,10 +28,15 @@ FURTHEST_START = timedelta(days=90)
 MAX_MUTES = 100
 #: A shorter prefix would match nearly every pod.
 SHORTEST_PREFIX = 3
-RULES_TO_MUTE = tuple(sorted(rule.key for rule in RULES if rule.alerts))
 #: The days of resolved alerts that a preview counts, and the most that it reads.
 PREVIEW_DAYS = 30
 MAX_READ = 5_000
+#: The characters of an unknown name that its error repeats.
+MAX_NAMED = 80
+_WRONG_POD = (
+    "Use the name of a pod (letters, digits, dots, dashes and underscores),"
+    " or the beginning of names with * at the end."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,8 @@ class Preview:
     past: int
     #: ``past`` is incomplete, because there are more resolved alerts than a preview reads.
     more: bool
+    #: A name in the mute that nothing has now, for a person to check; empty for none.
+    caution: str
 
 
 def preview_mute(*, environment: str, values: MuteValues) -> Preview:
@@ -71,7 +79,25 @@ def preview_mute(*, environment: str, values: MuteValues) -> Preview:
         open=[row for row in rows if matches(mute, row)],
         past=sum(matches(mute, row) for row in read[:MAX_READ]),
         more=len(read) > MAX_READ,
+        caution=missing_pod(slug, mute.pod),
     )
+
+
+def check_mute(*, environment: str, values: MuteValues) -> None:
+    """Raise ``InvalidEdit`` with every problem of the values."""
+    _checked(environment_of(environment).slug, values, Problems(), reason="", by="")
+
+
+def missing_pod(environment: str, pattern: str) -> str:
+    """Why a mute of these pods may match nothing. A pod that does not run yet can be muted."""
+    if not pattern:
+        return ""
+    pods = Server.objects.filter(environment=environment)
+    prefix = pattern.removesuffix("*")
+    if (pods.filter(name__startswith=prefix) if prefix != pattern else pods.filter(name=pattern)).exists():
+        return ""
+    near = nearest(prefix, pods.values_list("name", flat=True)[:MAX_READ])
+    return f"No pod has the name {pattern} now.{near}"
 
 
 def add_mute(*, environment: str, values: MuteValues, reason: str, actor: Actor) -> Mute:
@@ -128,10 +154,11 @@ def _checked(environment: str, values: MuteValues, problems: Problems, *, reason
         problems.add("rule", "Choose a rule, a dependency, or a pod: a mute never matches every alert.")
     if values.rule and values.rule not in RULES_TO_MUTE:
         problems.add("rule", f"Choose one of: {', '.join(RULES_TO_MUTE)}.")
-    if values.dependency:
-        problems.subject("dependency", values.dependency)
-    if values.pod and (not is_subject(values.pod) or "*" in values.pod[:-1]):
-        problems.add("pod", "Use the name of a pod, or the beginning of names with * at the end.")
+    if values.dependency and (wrong := _wrong_dependency(environment, values.dependency)):
+        problems.add("dependency", wrong)
+    # No pod can have another name. A prefix may end with a dash.
+    if values.pod and not is_slug(f"{values.pod[:-1]}x" if values.pod.endswith("*") else values.pod):
+        problems.add("pod", _WRONG_POD)
     elif values.pod.endswith("*") and len(values.pod) <= SHORTEST_PREFIX:
         problems.add("pod", f"Use {SHORTEST_PREFIX} characters or more before *.")
     if starts < now - timedelta(minutes=5) or starts > now + FURTHEST_START:
@@ -150,6 +177,17 @@ def _checked(environment: str, values: MuteValues, problems: Problems, *, reason
         ends_at=starts + timedelta(minutes=values.minutes),
         weekly=values.weekly,
     )
+
+
+def _wrong_dependency(environment: str, name: str) -> str:
+    """Why a mute cannot name it. An alert about a removed dependency can still be muted."""
+    names = Dependency.objects.filter(environment=environment)
+    about = Alert.objects.filter(environment=environment, subject_kind="breaker")
+    readable = is_subject(name) and is_printable(name)
+    if readable and (names.filter(name=name).exists() or about.filter(subject_name=name).exists()):
+        return ""
+    near = nearest(name, names.values_list("name", flat=True))
+    return f"There is no dependency {name[:MAX_NAMED]!r}.{near}"
 
 
 def _record(row: Mute, action: str, reason: str, actor: Actor) -> None:

@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from controlplane.alerts.models import Alert, Muted, Receiver, Route
 from controlplane.alerts.people.audit_entries import record_named
-from controlplane.alerts.people.mute_edits import RULES_TO_MUTE
 from controlplane.alerts.people.routing import (
     DEFAULT,
     SEVERITIES,
@@ -20,6 +19,7 @@ from controlplane.alerts.people.routing import (
     route_of,
     routes_of,
 )
+from controlplane.alerts.people.rule_words import RULES_TO_MUTE
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state.mutes import mute_of, not_ended

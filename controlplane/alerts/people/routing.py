@@ -23,6 +23,8 @@ SEVERITIES = ("warning", "critical")
 MIN_LEVEL_OF_PEOPLE = 2
 
 MAX_WARNINGS = 5
+#: The warning of an environment without receivers.
+NO_RECEIVER = "No person is notified: add a receiver."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,7 @@ def warnings(environment: str) -> list[str]:
     """Problems of routes and receivers, for the page of alerts. Five queries."""
     receivers = list(Receiver.objects.filter(environment=environment))
     if not receivers:
-        return ["There is no receiver: alerts are displayed, and sent to no person."]
+        return [NO_RECEIVER]
     owners = Dependency.objects.filter(environment=environment).exclude(owner="")
     names = owners.order_by("owner").values_list("owner", flat=True).distinct()
     rules = Environment.objects.filter(slug=environment).values_list("alert_rules", flat=True).first() or {}

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
-from controlplane.alerts.people.mute_edits import RULES_TO_MUTE
+from controlplane.alerts.people.rule_words import RULES_TO_MUTE
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import Finding, Severity, rule_of
 from controlplane.alerts.rules.settings import TIMING_FIELDS, RuleSettings, default_of, settings_of

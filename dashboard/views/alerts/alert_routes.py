@@ -1,17 +1,16 @@
 """Routes of alerts: in which order they are asked, who gets an alert now, and what reaches no receiver."""
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from django import forms
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.models import Receiver, Route
-from controlplane.alerts.people.mute_edits import RULES_TO_MUTE
 from controlplane.alerts.people.route_edits import (
     DAYS,
     MAX_ESCALATIONS,
@@ -24,10 +23,12 @@ from controlplane.alerts.people.route_edits import (
     remove_route,
 )
 from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
+from controlplane.alerts.people.rule_words import RULE_CHOICES
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import SentNumberField, TextField, TextsField, WholeField, moment
+from dashboard.undo import Saved
 from dashboard.views.page import bounded_text, context_of, names_of
 
 _LEVELS = (("1", "1 or higher"), ("2", "2 or higher"), ("3", "3"))
@@ -37,10 +38,15 @@ _DAYS = {str(number): number for number in range(len(DAYS))}
 _SEVERITIES = (("warning", "Warning or critical"), ("critical", "Critical"))
 
 
+#: Fields of a route that are sent as one text.
+_TEXTS = ("name", "place", "owner", "least_level", "least_severity", "begins", "ends", "zone")
+_NO_STEP: tuple[str, list[str]] = ("", [])
+
+
 class StepsInput(forms.Widget):
     """The pairs of controls, one for each escalation."""
 
-    def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> list[tuple[str, str]]:
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[tuple[str, list[str]]]:
         return _typed_steps(data)
 
 
@@ -48,11 +54,7 @@ class StepsField(forms.Field):
     widget = StepsInput
 
     def to_python(self, value: Any) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        return tuple(
-            (WholeField().clean(after), tuple(filter(None, map(str.strip, to.split(",")))))
-            for after, to in value
-            if after or to
-        )
+        return tuple((WholeField().clean(after), tuple(to)) for after, to in value if after or to)
 
 
 class RouteForm(EditForm):
@@ -68,22 +70,25 @@ class RouteForm(EditForm):
     receivers = TextsField()
     escalations = StepsField(required=False)
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         typed = {name: self.cleaned_data[name] for name in _VALUES}
         # An unknown day is refused together with the other values.
         typed["days"] = tuple(_DAYS.get(day, -1) for day in typed["days"])
         typed["zone"] = typed["zone"] or "UTC"
         name, place = self.cleaned_data["name"], self.cleaned_data["place"]
+        before = next((row for row in routes_of(environment_in(self.request)) if row.name == name), None)
         row = put_route(name=name, place=place, values=RouteValues(**typed), **self.common)
-        return f"Route {row.name} was saved."
+        return Saved(f"Route {row.name} was saved.", at=reverse("routes"), undo=_undo(before, row.name))
 
 
 class RemoveForm(EditForm):
     name = TextField(64)
 
-    def save(self) -> str:
+    def save(self) -> Saved:
+        name = self.cleaned_data["name"]
+        before = next((row for row in routes_of(environment_in(self.request)) if row.name == name), None)
         remove_route(**self.given)
-        return f"Route {self.cleaned_data['name']} was removed."
+        return Saved(f"Route {name} was removed.", at=reverse("routes"), undo=_undo(before, name))
 
 
 _ACTS = {"put": RouteForm, "remove": RemoveForm}
@@ -95,14 +100,23 @@ def routes(request: HttpRequest) -> HttpResponse:
     return run_edit(chosen_form(request, _ACTS), page=_page, then="routes", needs="manage_receivers")
 
 
-def _typed_steps(typed: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _typed_steps(typed: QueryDict) -> list[tuple[str, list[str]]]:
     return [
-        (
-            TextField(10).clean(typed.get(f"after_{number}")),
-            TextField(2_000).clean(typed.get(f"to_{number}")),
-        )
+        (typed.get(f"after_{number}", "").strip(), typed.getlist(f"to_{number}"))
         for number in range(MAX_ESCALATIONS)
     ]
+
+
+def _undo(before: Route | None, name: str) -> dict[str, str | list[str]]:
+    """The form that brings a route back as it was, or removes a new one."""
+    reason = f"Undo of an edit of route {name}"
+    if before is None:
+        return {"act": "remove", "name": name, "reason": reason}
+    shown = _shown(before)
+    sent = {field: shown[field] for field in (*_TEXTS, "receivers")}
+    for number, (after, to) in enumerate(shown["steps"]):
+        sent |= {f"after_{number}": after, f"to_{number}": sorted(to)}
+    return {"act": "put", **sent, "days": [str(day) for day in before.days], "reason": reason}
 
 
 def _page(
@@ -132,7 +146,7 @@ def _page(
         "levels": _LEVELS,
         "severities": _SEVERITIES,
         "kinds": (("critical", "Critical"), ("warning", "Warning")),
-        "rules": RULES_TO_MUTE,
+        "rules": RULE_CHOICES,
         "dependencies": (("", "None"), *names_of(Dependency, environment)),
         "default": DEFAULT,
     }
@@ -156,17 +170,21 @@ def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> d
         return {
             **typed.dict(),
             "days": {_DAYS[day] for day in typed.getlist("days") if day in _DAYS},
-            "receivers": set(typed.getlist("receivers")),
+            "receivers": typed.getlist("receivers"),
             "steps": _typed_steps(typed),
         }
     row = next((row for row in rows if row.name == request.GET.get("edit")), None)
     if row is None:
-        return {"least_level": "2", "zone": "UTC", "steps": [("", "")] * MAX_ESCALATIONS}
-    steps = [(str(after_min), ", ".join(names)) for after_min, names in row.steps[1:]]
+        return {"least_level": "2", "zone": "UTC", "steps": [_NO_STEP] * MAX_ESCALATIONS}
+    return {"changes": True, **_shown(row)}
+
+
+def _shown(row: Route) -> dict[str, Any]:
+    """A route as its form shows it."""
+    steps = [(str(after_min), names) for after_min, names in row.steps[1:]]
     return {
         "name": row.name,
-        "changes": True,
-        "place": "" if row.name == DEFAULT else row.place,
+        "place": "" if row.name == DEFAULT else str(row.place),
         "owner": row.owner,
         "least_level": str(row.least_level),
         "least_severity": row.least_severity,
@@ -174,6 +192,6 @@ def _form(request: HttpRequest, typed: QueryDict | None, rows: list[Route]) -> d
         "begins": row.begins,
         "ends": row.ends,
         "zone": row.zone,
-        "receivers": set(row.steps[0][1]),
-        "steps": [*steps, *[("", "")] * (MAX_ESCALATIONS - len(steps))],
+        "receivers": list(row.steps[0][1]),
+        "steps": [*steps, *[_NO_STEP] * (MAX_ESCALATIONS - len(steps))],
     }

@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
@@ -19,9 +20,11 @@ from controlplane.alerts.people.rule_edits import (
     rules_in_force,
     set_rule,
 )
+from controlplane.alerts.people.rule_words import sentence_of
 from controlplane.errors import EditConflict
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import TextField, WholeField
+from dashboard.undo import Saved
 from dashboard.views.page import context_of
 
 _LEVELS = (("1", "1: handled automatically"), ("2", "2: people on call"))
@@ -55,6 +58,21 @@ class VersionedForm(EditForm):
         super().__init__(request)
         self.fields["version"].required = "version" in self.data
 
+    def set_values(self, values: RuleValues, text: str) -> Saved:
+        """Save the rule. The Undo of its notice replaces these values, and no later ones."""
+        rule, version = self.cleaned_data["rule"], self.cleaned_data["version"]
+        before = next((row for row in rules_in_force(environment_in(self.request)) if row.key == rule), None)
+        made = set_rule(rule=rule, values=values, expected_version=version, **self.common)
+        if before is None or before.version == made.version:
+            return Saved(text)
+        shown = _form(None, before)
+        undo = {name: shown[name] for name in (*_FIELDS, "note")}
+        undo |= {"act": "save", "rule": rule, "version": str(made.version)}
+        undo |= {"enabled": "on"} if shown["enabled"] else {}
+        return Saved(
+            text, at=reverse("alert_rules"), undo=undo | {"reason": f"Undo of an edit of rule {rule}"}
+        )
+
 
 class RuleForm(VersionedForm):
     warning = NumberField(required=False)
@@ -64,7 +82,7 @@ class RuleForm(VersionedForm):
     keep_s = WholeField(required=False)
     level = WholeField(required=False)
     enabled = forms.BooleanField(required=False)
-    note = TextField(LONGEST_NOTE + 1)
+    note = TextField(LONGEST_NOTE)
 
     @property
     def values(self) -> RuleValues:
@@ -72,6 +90,8 @@ class RuleForm(VersionedForm):
 
 
 class PreviewForm(RuleForm):
+    needs_reason = False
+
     def save(self) -> HttpResponse:
         environment, rule = environment_in(self.request), self.cleaned_data["rule"]
         preview = preview_rule(environment=environment, rule=rule, values=self.values)
@@ -79,17 +99,17 @@ class PreviewForm(RuleForm):
 
 
 class SaveForm(RuleForm):
-    def save(self) -> str:
-        rule, version = self.cleaned_data["rule"], self.cleaned_data["version"]
-        set_rule(rule=rule, values=self.values, expected_version=version, **self.common)
-        return f"Rule {rule} was changed. The next evaluation applies it."
+    def save(self) -> Saved:
+        rule = sentence_of(self.cleaned_data["rule"])
+        text = f"Rule \u201c{rule}\u201d was saved. The next evaluation applies it."
+        return self.set_values(self.values, text)
 
 
 class ResetForm(VersionedForm):
-    def save(self) -> str:
-        rule, version = self.cleaned_data["rule"], self.cleaned_data["version"]
-        set_rule(rule=rule, values=RuleValues(), expected_version=version, **self.common)
-        return f"Rule {rule} follows its defaults again. The next evaluation applies it."
+    def save(self) -> Saved:
+        rule = sentence_of(self.cleaned_data["rule"])
+        text = f"Rule \u201c{rule}\u201d follows its defaults again. The next evaluation applies it."
+        return self.set_values(RuleValues(), text)
 
 
 _ACTS = {"preview": PreviewForm, "save": SaveForm, "reset": ResetForm}

@@ -6,17 +6,27 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.models import Mute
-from controlplane.alerts.people.mute_edits import RULES_TO_MUTE, MuteValues, add_mute, end_mute, preview_mute
-from controlplane.alerts.state.mutes import active_until, not_ended, period_of, words_of
+from controlplane.alerts.people.mute_edits import (
+    MuteValues,
+    add_mute,
+    check_mute,
+    end_mute,
+    missing_pod,
+    preview_mute,
+)
+from controlplane.alerts.people.rule_words import RULE_CHOICES, sentence_of
+from controlplane.alerts.state.mutes import active_until, not_ended, period_of
 from controlplane.errors import InvalidEdit
 from controlplane.policies.models import Dependency
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import MomentField, TextField, WholeField
+from dashboard.undo import Saved
 from dashboard.views.page import context_of, names_of
 
 ENDED_ALREADY = "This mute has already ended."
@@ -27,9 +37,9 @@ _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
 class MuteForm(EditForm):
     """The mute that the preview shows and the button *Start* starts."""
 
-    rule = TextField(200)
+    rule = TextField(64)
     dependency = TextField(200)
-    pod = TextField(200)
+    pod = TextField(65)
     starts_at = MomentField(required=False)
     minutes = WholeField(required=False, empty=60)
     repeats = TextField()
@@ -39,8 +49,22 @@ class MuteForm(EditForm):
         typed = {name: self.cleaned_data[name] for name in (*_MATCHES, "starts_at", "minutes")}
         return MuteValues(**typed, weekly=self.cleaned_data["repeats"] == "weekly")
 
-    def save(self) -> str:
-        return _added_text(add_mute(values=self.values, **self.common))
+    def clean(self) -> dict[str, Any]:
+        """With a number or a time that is none, still check the other values."""
+        found = super().clean() or self.cleaned_data
+        if self.errors:
+            kept = {name: found[name] for name in (*_MATCHES, "starts_at", "minutes") if name in found}
+            try:
+                weekly = found.get("repeats") == "weekly"
+                check_mute(environment=environment_in(self.request), values=MuteValues(**kept, weekly=weekly))
+            except InvalidEdit as error:
+                self._report({name: texts for name, texts in error.errors.items() if name in kept})
+        return found
+
+    def save(self) -> Saved:
+        row = add_mute(values=self.values, **self.common)
+        undo = {"act": "end", "mute": str(row.pk), "reason": "Undo of a mute"}
+        return Saved(_added_text(row), at=reverse("mutes"), undo=undo)
 
 
 class PreviewForm(EditForm):
@@ -49,13 +73,15 @@ class PreviewForm(EditForm):
 
 
 class EndMuteForm(EditForm):
+    """Its note has no Undo: alerts that still fire are sent at once."""
+
     missing = ENDED_ALREADY
 
     mute = WholeField()
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         number, only_period = self.cleaned_data["mute"], self.act == "end_period"
-        return ended_text(end_mute(number=number, only_period=only_period, **self.common))
+        return Saved(ended_text(end_mute(number=number, only_period=only_period, **self.common)))
 
 
 _ACTS = {"preview": PreviewForm, "add": MuteForm, "end": EndMuteForm, "end_period": EndMuteForm}
@@ -70,12 +96,13 @@ def mutes(request: HttpRequest) -> HttpResponse:
 def ended_text(row: Mute) -> str:
     """The message after a mute, or one period of it, was ended."""
     rest = "Alerts that still fire are sent."
+    what = _matches_words(row)
     if row.ended_at is None:
         starts, _ = period_of(row, timezone.now())
-        return f"This period ended: {words_of(row)}. {rest} The next begins on {_short(starts)} UTC."
+        return f"This period ended: {what}. {rest} The next begins on {_short(starts)} UTC."
     if row.weekly:
-        return f"Weekly mute ended: {words_of(row)}. It is not repeated. {rest}"
-    return f"Mute ended: {words_of(row)}. {rest}"
+        return f"Weekly mute ended: {what}. It is not repeated. {rest}"
+    return f"Mute ended: {what}. {rest}"
 
 
 def _added_text(row: Mute) -> str:
@@ -83,7 +110,19 @@ def _added_text(row: Mute) -> str:
     begins = f"from {_short(row.starts_at)} " if planned else ""
     weekly = ", and every week until a person ends it" if row.weekly else ""
     word = "Planned" if planned else "Muted"
-    return f"{word}: {words_of(row)}, {begins}until {_short(row.ends_at)} UTC{weekly}."
+    caution = missing_pod(row.environment, row.pod)
+    text = f"{word}: {_matches_words(row)}, {begins}until {_short(row.ends_at)} UTC{weekly}."
+    return f"{text} {caution}" if caution else text
+
+
+def _matches_words(row: Mute) -> str:
+    """The alerts that it matches: the sentence of the rule, the dependency and the pod."""
+    return ", ".join(filter(None, (row.rule and sentence_of(row.rule), _subjects(row))))
+
+
+def _subjects(row: Mute) -> str:
+    parts = (("dependency", row.dependency), ("pod", row.pod))
+    return ", ".join(f"{kind} {name}" for kind, name in parts if name)
 
 
 def _short(at: datetime) -> str:
@@ -113,7 +152,7 @@ def _page(
     context |= {
         "rows": [_row(row) for row in not_ended(environment_in(request), now)],
         "preview": preview,
-        "rules": _with_typed((("", "Any rule"), *RULES_TO_MUTE), typed.get("rule", "")),
+        "rules": _with_typed((("", "Any rule"), *RULE_CHOICES), typed.get("rule", "")),
         "dependencies": _with_typed(
             (("", "Any dependency"), *names_of(Dependency, environment_in(request))),
             typed.get("dependency", ""),
@@ -123,9 +162,12 @@ def _page(
     return render(request, "dashboard/mutes.html", context, status=status)
 
 
-def _with_typed(choices: tuple[str | tuple[str, str], ...], typed: str) -> tuple[str | tuple[str, str], ...]:
+def _with_typed(choices: tuple[Any, ...], typed: str) -> tuple[Any, ...]:
     """Keep what is no choice: in its place, the form would mute more than its preview shows."""
-    return choices if not typed or typed in choices else (*choices, typed)
+    known = {choice for choice in choices if isinstance(choice, str)}
+    for value, word in (choice for choice in choices if isinstance(choice, tuple)):
+        known |= {key for key, _ in word} if isinstance(word, tuple) else {value}
+    return choices if typed in known else (*choices, typed)
 
 
 def _row(mute: Mute) -> dict[str, Any]:
@@ -133,7 +175,9 @@ def _row(mute: Mute) -> dict[str, Any]:
     starts, ends = period_of(mute, now)
     return {
         "mute": mute,
-        "matches": words_of(mute),
+        "matches": _matches_words(mute),
+        "sentence": sentence_of(mute.rule) if mute.rule else "Any rule",
+        "subjects": _subjects(mute),
         "starts": starts,
         "ends": ends,
         "active": active_until(mute, now) is not None,

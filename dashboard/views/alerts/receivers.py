@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -23,6 +24,7 @@ from controlplane.alerts.people.untested_receivers import untested_receivers
 from dashboard.edit_form import EditForm, chosen_form, run_edit
 from dashboard.forms import SentNumberField, TextField
 from dashboard.tables.table_files import rows_listed
+from dashboard.undo import Saved
 from dashboard.views.page import context_of
 
 _DELIVERIES = 50
@@ -36,16 +38,17 @@ _SEVERITIES = (("warning", "Warning and critical"), ("critical", "Critical only"
 
 class AddForm(EditForm):
     name = TextField(64)
-    url = TextField(10_000)
+    url = TextField(edits.MAX_URL)
     least_level = SentNumberField(0)
     least_severity = TextField()
     weekly = forms.BooleanField(required=False)
 
-    def save(self) -> str | HttpResponse:
+    def save(self) -> Saved | HttpResponse:
         row, secret = edits.add_receiver(**self.given)
         if secret:
             return _page(self.request, secret=secret, made=row.name)
-        return f"Receiver {row.name} was added. Test it."
+        text = f"Receiver {row.name} was added. Test it."
+        return Saved(text, at=reverse("receivers"), undo=_button("remove", row.name))
 
 
 class ChangeForm(EditForm):
@@ -53,21 +56,29 @@ class ChangeForm(EditForm):
 
     name = TextField(64)
 
-    def save(self) -> str | HttpResponse:
+    def save(self) -> Saved | HttpResponse:
         name = self.cleaned_data["name"]
         match self.act:
             case "secret":
                 return _page(self.request, secret=edits.change_secret(**self.given), made=name)
             case "remove":
                 edits.remove_receiver(**self.given)
-                return f"Receiver {name} was removed."
+                # Its address and its secret are gone.
+                return Saved(f"Receiver {name} was removed.")
             case "enable":
                 edits.enable_receiver(**self.given)
-                return f"Receiver {name} gets news again."
+                return Saved(f"Receiver {name} gets messages again.")
             case act:
                 edits.set_weekly(weekly=act == "weekly", **self.given)
                 gets = "gets" if act == "weekly" else "does not get"
-                return f"Receiver {name} {gets} the weekly summary."
+                undo = _button("no-weekly" if act == "weekly" else "weekly", name)
+                return Saved(
+                    f"Receiver {name} {gets} the weekly summary.", at=reverse("receivers"), undo=undo
+                )
+
+
+def _button(act: str, name: str) -> dict[str, str]:
+    return {"act": act, "name": name, "reason": f"Undo of an edit of receiver {name}"}
 
 
 class TestForm(EditForm):

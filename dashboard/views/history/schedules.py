@@ -1,8 +1,10 @@
 """Scheduled changes, temporary quotas, and those that failed."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
@@ -15,8 +17,9 @@ from controlplane.errors import InvalidEdit
 from controlplane.phrases import count
 from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.schedules.authors import authors_of, why_not_theirs_now
-from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
+from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, check_due, schedule_change
 from controlplane.schedules.models import Schedule
+from controlplane.validation import Problems
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import MomentField, SentNumberField, TextField
 from dashboard.tables.table_files import rows_listed
@@ -76,10 +79,26 @@ class NewForm(EditForm):
     due_at = MomentField()
     plan = TextField()
 
-    def save(self) -> str:
+    def clean_due_at(self) -> datetime | None:
+        """Checked here too: a plan that cannot be read would hide what is wrong with the time."""
+        due_at: datetime | None = self.cleaned_data["due_at"]
+        if due_at is not None:
+            problems = Problems()
+            check_due(problems, due_at)
+            if problems.errors:
+                raise forms.ValidationError(problems.errors["due_at"])
+        return due_at
+
+    def clean_plan(self) -> dict[str, Any]:
         try:
-            document = _document(self.cleaned_data["plan"])
-            made = schedule_change(due_at=self.cleaned_data["due_at"], document=document, **self.common)
+            return _document(self.cleaned_data["plan"])
+        except PlanErrors as errors:
+            raise forms.ValidationError([str(error) for error in errors.found]) from errors
+
+    def save(self) -> str:
+        typed = self.cleaned_data
+        try:
+            made = schedule_change(due_at=typed["due_at"], document=typed["plan"], **self.common)
         except PlanErrors as errors:
             raise InvalidEdit({"plan": [str(error) for error in errors.found]}) from errors
         return f"{made.title} is scheduled for {made.due_at:%-d %B %H:%M} UTC."

@@ -318,7 +318,7 @@ def test_a_route_for_an_owner_that_no_dependency_has_is_a_warning(production: st
 
 @needs_postgres
 def test_without_a_receiver_the_page_warns(production: str) -> None:
-    assert warnings(production) == ["There is no receiver: alerts are displayed, and sent to no person."]
+    assert warnings(production) == ["No person is notified: add a receiver."]
     receiver()
     assert warnings(production) == ["No message reached pager in 30 days. Test them on the page Receivers."]
     Delivery.objects.create(

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from controlplane.alerts.lifecycle import AlertEvent, AlertState, advance
+from controlplane.alerts.people.rule_words import RULE_CHOICES, RULES_TO_MUTE, sentence_of
 from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import Finding, Subject
 from controlplane.alerts.state.evaluate import FirstSeen, evaluate
@@ -415,3 +416,11 @@ def test_a_warning_of_a_slow_redis_needs_a_minute_and_a_critical_one_does_not() 
     assert seen.dated(high, NOW) == seen.dated(high, NOW + 59) == ()
     assert [one.since for one in seen.dated(high, NOW + 60)] == [NOW]
     assert len(FirstSeen().dated(evaluate(status_of(slow(7_000))), NOW)) == 1
+
+
+def test_a_list_of_rules_names_each_once_in_its_sentence() -> None:
+    named = [(key, words) for _, rules in RULE_CHOICES for key, words in rules]
+    assert sorted(key for key, _ in named) == list(RULES_TO_MUTE)
+    assert all(words == sentence_of(key) and words[0].isupper() for key, words in named)
+    assert all(rules for _, rules in RULE_CHOICES), "a group is empty"
+    assert sentence_of("no-such-rule") == "no-such-rule"

@@ -32,7 +32,7 @@ class AlertRuleValuesIn(Strict):
     critical: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     #: An alert that fires ends at this percentage of its threshold. Not for counts and days.
     clear_percent: Annotated[int, Field(ge=MIN_CLEAR_PERCENT, le=100)] | None = None
-    #: How long the condition must last, and how long it must stay away.
+    #: How long the condition must last before the alert fires, and be gone before it clears.
     for_s: Annotated[int, Field(ge=0, le=LONGEST_FOR_S)] | None = None
     keep_s: Annotated[int, Field(ge=0, le=LONGEST_KEEP_S)] | None = None
     level: Annotated[int, Field(ge=1, le=3)] | None = None
