@@ -24,13 +24,13 @@ _NAMED = ("tenant", "dependency", "limit")
 
 
 class ClearForm(EditForm):
-    limit = TextField(201)
-    tenant = TextField(201)
-    dependency = TextField(201)
-    user = TextField(201)
-    ip = TextField(201)
-    api_key = TextField(201)
-    endpoint = TextField(201)
+    limit = TextField(200)
+    tenant = TextField(200)
+    dependency = TextField(200)
+    user = TextField(200)
+    ip = TextField(200)
+    api_key = TextField(200)
+    endpoint = TextField(200)
 
     def save(self) -> str:
         given = self.given

@@ -17,7 +17,7 @@ KINDS = (("ip", "Address"), ("user", "Login"), ("api_key", "API key"), ("tenant"
 
 class EraseForm(EditForm):
     kind = TextField()
-    value = TextField(201)
+    value = TextField(200)
 
     def save(self) -> str:
         return f"Erased {erase(**self.given).words}."
