@@ -346,6 +346,8 @@ USAGE_KEPT_HOURS_D = env.integer("FUSEBOARD_USAGE_HOURS_D", 400, at_least=1, at_
 REFUSAL_TOKEN_DAYS = env.integer("FUSEBOARD_REFUSAL_TOKEN_DAYS", 30, at_least=1, at_most=365)
 #: The page of refusal tokens, as people reach it; empty to name it in no answer to a refused request.
 EXPLAIN_URL = env.page("FUSEBOARD_EXPLAIN_URL")
+#: The documentation, as people reach it. The page "Help" links to it.
+DOCUMENTATION_URL = env.url("FUSEBOARD_DOCUMENTATION_URL", ("http", "https"))
 #: How long samples of refusals are kept, in hours; 0 for no log.
 REFUSAL_LOG_H = env.integer("FUSEBOARD_REFUSAL_LOG_H", 24, at_least=0, at_most=48)
 #: How long the history of pods and dependencies is kept, by the length of its spans.

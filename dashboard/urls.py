@@ -1,6 +1,6 @@
 from django.urls import include, path
 
-from dashboard.views import palette
+from dashboard.views import help_page, palette
 from dashboard.views.alerts import (
     alert_routes,
     alert_rules,
@@ -120,6 +120,7 @@ urlpatterns = [
     path("refusals/erase", erasures.erase_caller, name="erase"),
     path("drills", drills.drills, name="drills"),
     path("views", saved_views.saved_views, name="saved_views"),
+    path("help", help_page.help_page, name="help"),
     path("palette", palette.palette, name="palette"),
     path("people", people.people, name="people"),
     path("people/<str:name>", people.person, name="person"),

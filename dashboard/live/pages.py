@@ -15,6 +15,7 @@ from dashboard.live.pod_protection import pods_protection
 from dashboard.live.protection import protection_of
 from dashboard.live.tenant import tenant_context
 from dashboard.live.topics import LIVE_PAGES, Context, Topic
+from dashboard.navigation import navigation_of
 from dashboard.reader import Reader
 
 
@@ -29,7 +30,8 @@ def _section(topic: Topic) -> str:
     """The page that the navigation marks: an editor belongs to the list of what it edits."""
     if topic.page != "edit":
         return topic.page
-    return {"tenant": "tenants", "dependency": "breakers"}.get(topic.key.partition(" ")[0], "tiers")
+    kinds = {"tenant": "tenants", "dependency": "breakers", "environment": "edit"}
+    return kinds.get(topic.key.partition(" ")[0], "tiers")
 
 
 def frame_context(topic: Topic, frame: Frame) -> Context:
@@ -39,7 +41,7 @@ def frame_context(topic: Topic, frame: Frame) -> Context:
         "frame": frame,
         "no_data": frame.no_data,
         "page": topic.page,
-        "section": _section(topic),
+        "navigation": navigation_of(_section(topic), reader, frame, approves=reader.approves),
         "is_live": topic.page in LIVE_PAGES,
         "operates": reader.operates,
         "administers": reader.administers,

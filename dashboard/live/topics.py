@@ -159,7 +159,9 @@ _FRAME_ONLY = (
     "changes",
     "dependency",
     "drills",
+    "edit_freeze",
     "explain",
+    "help",
     "import",
     "incidents",
     # An address that no page has, or the page of something that was removed.

@@ -128,12 +128,6 @@ def favicon(kind: str) -> str:
     return static(f"dashboard/favicon-{kind if kind in ('open', 'half', 'forced') else 'ok'}.svg")
 
 
-@register.simple_tag
-def current(page: str, *own: str) -> SafeString:
-    """Marks the link of the page that is shown."""
-    return SafeString(' aria-current="page"' if page in own else "")
-
-
 @register.inclusion_tag("dashboard/notice.html")
 def problem(text: str) -> dict[str, Any]:
     """One thing that is wrong."""

@@ -19,6 +19,7 @@ from controlplane.policies.tenant_search import first_tenants, search_tenants
 from dashboard.environments import environments_of
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
+from dashboard.navigation import PageLink, entries_for
 from dashboard.tables.saved_views import views_of
 from dashboard.views.breakers.override_form import OverrideForm
 from dashboard.views.page import current_live, names_of, text_parameter
@@ -136,56 +137,21 @@ _ALSO = {
 
 
 def _pages(request: HttpRequest) -> list[Entry]:
-    asked = (
-        page
-        for page, permission in _PAGES_ON_REQUEST
-        if may(request.user, permission, environment_in(request))
-    )
-    return [
-        _entry(f"page:{view}", name, "Page", reverse(view), also=also)
-        for view, name, also in (*_PAGES, ("account", "Your account", "password second factor"), *asked)
+    sections = entries_for(request.user, environment_in(request))
+    places = [
+        *(entry for _, entries in sections for entry in entries),
+        *(entry for entry in _MORE_PAGES if may(request.user, entry.needs, environment_in(request))),
     ]
+    return [_entry(f"page:{place.view}", place.name, "Page", place.href, also=place.also) for place in places]
 
 
-_PAGES = (
-    ("overview", "Overview", "home start incidents"),
-    ("alerts", "Alerts", "firing acknowledge"),
-    ("incidents", "Incidents", "postmortem timeline report note outage"),
-    ("mutes", "Mutes of alerts", "silence maintenance window"),
-    ("breakers", "Breakers", "dependencies circuit"),
-    ("backlogs", "Backlogs", "queue jobs dead letters workers depth"),
-    ("bulkheads", "Bulkheads", "slots concurrency queue"),
-    ("retries", "Retries", "budget"),
-    ("locks", "Locks", "idempotency key once mutex fence lost replayed"),
-    ("limits", "Rate limits", "quota near shadow"),
-    ("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
-    ("servers", "Pods", "fallback redis heartbeat instances"),
-    ("reconciliation", "Allowed without Redis", "reconciliation outage over the limit"),
-    ("tenants", "Tenants", "customers"),
-    ("budgets", "Budgets", "costs spent money tokens usage projected month"),
-    ("tiers", "Tiers", "plans quota"),
-    ("templates", "Templates", "limits"),
-    ("defaults", "Current defaults", "presets"),
-    ("changes", "Changes", "what happened incident timeline history revert edits deploys"),
-    ("revisions", "Revisions", "history revert undo restore changes"),
-    ("requests", "Change requests", "approve approval proposals"),
-    ("schedules", "Schedules", "planned later"),
-    ("audit", "Audit", "who log changes"),
-    ("refusals", "Refusals", "429 log samples who is refused"),
-    ("explain", "Explain a refusal", "429 token why refused"),
-    ("alert_rules", "Alert rules", "thresholds levels monitoring"),
-    ("runbooks", "Runbooks", "help"),
-    ("saved_views", "Saved views", "bookmarks filters shared save this view"),
-)
-_PAGES_ON_REQUEST = (
-    (("bulk", "Bulk edit tenants", "change many"), "edit_quota"),
-    (("import", "Import a file", "yaml csv apply"), "edit_quota"),
-    (("pod_protection", "Protection of pods", "shedding readiness"), "edit_breaker_policy"),
-    (("receivers", "Receivers of alerts", "webhook pager notify"), "manage_receivers"),
-    (("routes", "Routes of alerts", "who gets on call hours owner escalate"), "acknowledge_alert"),
-    (("drills", "Drills", "start a drill redis unreachable"), "run_drills"),
-    (("people", "People", "users roles"), "manage_people"),
-    (("tokens", "Tokens", "api agent key"), "manage_tokens"),
+#: Pages that have no place in the side bar.
+_MORE_PAGES = (
+    PageLink("account", "Your account", "password second factor"),
+    PageLink("defaults", "Current defaults", "presets"),
+    PageLink("saved_views", "Saved views", "bookmarks filters shared save this view"),
+    PageLink("help", "Help", "documentation first steps glossary keyboard api"),
+    PageLink("bulk", "Bulk edit tenants", "change many", needs="edit_quota"),
 )
 
 
@@ -225,7 +191,6 @@ def _commands(request: HttpRequest) -> list[Entry]:
                 f"{reverse('edit', args=['dependency'])}?new",
                 "edit_breaker_policy",
             ),
-            ("freeze", "Freeze edits", "stop changes lock", reverse("edit_freeze"), "freeze_edits"),
         )
         if may(request.user, permission, environment_in(request))
     ]

@@ -54,3 +54,8 @@ class Clicks:
     def on(self, selector: str) -> None:
         self.count += 1
         self.page.click(selector)
+
+    def in_side_bar(self, section: str, name: str) -> None:
+        """Open a page of a section that flies out under the pointer: one click."""
+        self.page.hover(f"#nav > ul > li > a:has-text('{section}')")
+        self.on(f"#nav ul ul a:visible:has-text('{name}')")

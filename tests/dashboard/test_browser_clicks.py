@@ -161,7 +161,7 @@ def test_a_429_is_explained_in_two_clicks_from_its_figure(sign_in: Any, producti
 def test_a_429_is_explained_in_two_clicks_from_its_token(sign_in: Any, production: str) -> None:
     token = token_of(put_samples()[0])
     clicks = Clicks(sign_in("vera"))
-    clicks.on("nav a:has-text('Explain a refusal')")
+    clicks.in_side_bar("Limits", "Explain a refusal")
     clicks.page.fill("[name=token]", token)
     clicks.on("#explain-form button")
     clicks.page.wait_for_selector("#explained")

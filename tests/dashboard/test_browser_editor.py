@@ -38,7 +38,7 @@ def test_a_tier_quota_takes_three_clicks_with_a_preview_and_undo(sign_in: Any, p
     quota()
     page = sign_in("ada")
     clicks = Clicks(page)
-    clicks.on("#nav >> text=Tiers")
+    clicks.in_side_bar("Limits", "Tiers")
     clicks.on("td.strong a:has-text('pro')")
     page.fill("#f-limit-requests-limit", "900")
     becomes(page, "document.querySelector('#preview').textContent.includes('(+50 %)')")

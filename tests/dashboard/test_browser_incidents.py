@@ -9,121 +9,22 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
-from browsing import becomes, is_live
+from browsing import is_live
+from fleet_screen import ALERTS, FAILING, HEADLINE, PATIENCE_S, VERDICT, Screen
 
-from fuseboard.contract import keys
-from tests.chromium import running_chromium
 from tests.dashboard.live_page import unpacked
-from tests.faults.field import Field, field
-from tests.faults.world import ENVIRONMENT
-from tests.waiting import NotInTime, wait_until
-from tools.demo.scenario import TUNING
+from tests.faults.field import Field
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
-#: What a busy machine gets for a heartbeat, an alert and a drawing.
-PATIENCE_S = 90.0
-FAILING = "fragile"
 LIVE_PAGES = ("/", "/breakers", f"/breakers/{FAILING}", "/servers", "/servers/pod-1", "/tenant?key=acme")
 OTHER_PAGES = ("/audit", "/tenants", "/drills", "/requests", "/schedules", "/revisions")
-HEADLINE = "document.querySelector('#verdict h1').innerText"
-VERDICT = "document.querySelector('#verdict').innerText"
-ALERTS = "document.querySelector('#conditions').innerText"
-
-
-@dataclass
-class Screen:
-    """The dashboard on an operator's screen, and the fleet behind it."""
-
-    page: Any
-    fleet: Field
-
-    def open(self, path: str) -> None:
-        self.page.goto(path)
-        is_live(self.page)
-
-    def until(self, script: str) -> None:
-        becomes(self.page, script, PATIENCE_S)
-
-    def says(self, where: str, *words: str) -> None:
-        """Wait until one drawing has all these words."""
-        found = f"{where}.replace(/\\s+/g, ' ')"
-        try:
-            self.until(" && ".join(f"{found}.includes({word!r})" for word in words))
-        except NotInTime as late:
-            raise NotInTime(f"{late}; the page says {self.page.evaluate(found)!r}") from None
-
-    def read(self, selector: str) -> str:
-        return " ".join(self.page.inner_text(selector).split())
-
-    def pods_fail(self, *dependencies: str) -> None:
-        for pod in self.fleet.pods:
-            pod.do("fail", dependencies=list(dependencies))
-
-    def transitions(self) -> list[dict[str, str]]:
-        """What Redis has noted of the breaker that fails, newest first."""
-        with redis.Redis.from_url(self.fleet.valkey.url, decode_responses=True) as limits:
-            entries: Any = limits.xrevrange(keys.transitions(ENVIRONMENT, FAILING))
-            return [fields for _, fields in entries]
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Field]:
-    """Two Redis servers, Postgres, gateway, worker, beat, web and three pods, with calls."""
-    with field(short=True) as world:
-        web = world.processes.by_name["web"]
-        world.processes.begin("web")
-        world.processes.wait_until_ready(["web"])
-        # A busy machine answers late without a fault.
-        world.edit("set_tuning", tuning=TUNING | {"store_deadline_us": 50_000})
-        # Failures in a row alone open it: successes before the first failure keep the share below.
-        world.edit(
-            "set_breaker_policy",
-            dependency=FAILING,
-            breaker={"failure_percent": 100, "consecutive_failures": 5},
-            expected_version=None,
-        )
-        world.load(["t:acme", "d:open-road", f"d:{FAILING}"], 30)
-        assert web.alive
-        yield world
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with running_chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def context(browser: Any, fleet: Field) -> Iterator[Any]:
-    """An admin, logged in by the form."""
-    opened = browser.new_context(
-        viewport={"width": 1440, "height": 1000}, base_url=fleet.processes.by_name["web"].url
-    )
-    opened.set_default_timeout(1000 * PATIENCE_S)
-    page = opened.new_page()
-    page.goto("/login")
-    page.fill("#id_username", "admin")
-    page.fill("#id_password", fleet.password)
-    page.click("button[type=submit]")
-    page.wait_for_selector("#nav")
-    page.close()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def screen(context: Any, fleet: Field) -> Iterator[Screen]:
-    page = context.new_page()
-    yield Screen(page, fleet)
-    page.close()
 
 
 def test_a_new_visitor_never_gets_an_old_drawing(screen: Screen) -> None:
@@ -321,7 +222,7 @@ def test_a_page_without_a_gateway_says_since_when_it_has_no_data(screen: Screen)
         screen.says(HEADLINE, first)
         _has_no_data(screen, "#protection")
         assert "shared limits" not in screen.read("#verdict")
-        assert screen.read("#nav a[href='/servers']") == "Pods 3 need attention"
+        assert screen.read("#nav ul ul a[href='/servers']") == "Pods 3 need attention"
         for row in screen.page.locator("#rows tr").all():
             assert re.search(r"last known at \d\d:\d\d:\d\d UTC", row.inner_text())
             assert "unknown" in row.inner_text()

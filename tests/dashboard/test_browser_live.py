@@ -257,6 +257,7 @@ def test_the_palette_filters_and_navigates_by_keyboard(sign_in):
 def test_the_theme_is_remembered(sign_in):
     page = sign_in("vera")
     assert page.get_attribute("html", "data-theme") == "dark"
+    page.click("summary.avatar")
     page.click("[data-theme-toggle]")
     page.goto("/servers")
     assert page.get_attribute("html", "data-theme") == "light"

@@ -246,7 +246,7 @@
   const setTheme = theme => {
     root.dataset.theme = theme;
     document.cookie = `theme=${theme}; path=/; max-age=31536000; samesite=lax`;
-    for (const b of $$("[data-theme-toggle]")) write(b, theme === "dark" ? "Light" : "Dark");
+    for (const b of $$("[data-theme-toggle]")) write(b, theme === "dark" ? "Light theme" : "Dark theme");
   };
 
   const closeMenus = except => { for (const menu of $$("details.me[open]")) if (menu !== except) menu.open = false; };
@@ -278,6 +278,7 @@
     (rows[at + by] || rows[by > 0 ? 0 : rows.length - 1])?.focus();
   };
   addEventListener("keydown", e => {
+    if (e.key === "Escape") $("#nav")?.classList.add("is-quiet"); // until the pointer leaves
     if (e.key === "Escape" && $("details.me[open]")) {
       $("details.me[open] summary").focus();
       closeMenus();
@@ -297,7 +298,9 @@
     if (e.key === "/" && $("[data-filter]")) { e.preventDefault(); $("[data-filter]").focus(); }
   });
 
-  // ---- what scrolls sideways can be scrolled by key, and the navigation shows where one is
+  $("#nav")?.addEventListener("pointerleave", e => e.target.classList.remove("is-quiet"));
+
+  // ---- what scrolls sideways can be scrolled by key
   const reachable = () => {
     for (const box of $$(".scroll:not(#timeline)")) {
       const scrolls = box.scrollWidth > box.clientWidth && !$("a[href], button, input, select, textarea, summary", box);
@@ -308,11 +311,6 @@
     }
   };
   addEventListener("resize", reachable);
-  const nav = $("#nav"), here = nav && $("[aria-current]", nav);
-  if (here && nav.scrollWidth > nav.clientWidth) {
-    nav.scrollLeft = here.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
-  }
-
   if (new URLSearchParams(location.search).has("wall")) root.classList.add("wall");
   document.addEventListener("htmx:after:swap", () => { paint(); filter(); reachable(); });
   setInterval(() => { if (!document.hidden) { paint(); speak(); } }, 1000);

@@ -34,4 +34,4 @@ def edit_freeze(request: HttpRequest) -> HttpResponse:
 
 
 def _page(request: HttpRequest, **extra: Any) -> HttpResponse:
-    return show(request, "edit", "edit_freeze.html", **extra)
+    return show(request, "edit_freeze", "edit_freeze.html", **extra)

@@ -1,0 +1,151 @@
+"""The side bar: seven sections, and the pages of each. The palette offers the same pages.
+
+A section links to its first page. Its pages are displayed while one of them is open.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+
+from controlplane.accounts.permissions import may
+from dashboard.live.frame import Frame
+
+
+@dataclass(frozen=True)
+class PageLink:
+    """A page, as the side bar and the palette link to it."""
+
+    view: str
+    name: str
+    #: Other words that people search for.
+    also: str = ""
+    #: Pages that the entry marks as open, besides its own.
+    marks: tuple[str, ...] = ()
+    #: The key after ``g``.
+    key: str = ""
+    #: The right without which the entry is not displayed.
+    needs: str = "view"
+    #: Arguments of its address.
+    args: tuple[str, ...] = ()
+
+    @property
+    def href(self) -> str:
+        return reverse(self.view, args=self.args)
+
+
+#: Section -> its pages, in the order of the side bar.
+SECTIONS: dict[str, tuple[PageLink, ...]] = {
+    "Overview": (PageLink("overview", "Overview", "home start", key="o"),),
+    "Incidents": (
+        PageLink("alerts", "Alerts", "firing acknowledge"),
+        PageLink("incidents", "Incidents", "postmortem timeline report note outage"),
+        PageLink("runbooks", "Runbooks", "help"),
+        PageLink("mutes", "Mutes", "silence maintenance window alerts"),
+        PageLink("alert_rules", "Alert rules", "thresholds levels monitoring"),
+        PageLink("receivers", "Receivers", "webhook pager notify alerts", needs="manage_receivers"),
+        PageLink("routes", "Routes", "who gets alerts on call hours owner escalate", needs="acknowledge_alert"),
+        PageLink("weekly", "Weekly summary", "report week"),
+    ),
+    "Dependencies": (
+        PageLink(
+            "breakers",
+            "Breakers",
+            "dependencies circuit",
+            marks=("breaker", "selection", "dependency"),
+            key="b",
+        ),
+        PageLink("bulkheads", "Bulkheads", "slots concurrency queue"),
+        PageLink("retries", "Retries", "budget"),
+        PageLink("backlogs", "Backlogs", "queue jobs dead letters workers depth", marks=("backlog",)),
+        PageLink("locks", "Locks", "idempotency key once mutex fence lost replayed"),
+    ),
+    "Limits": (
+        PageLink("tenants", "Tenants", "customers", marks=("tenant", "bulk"), key="t"),
+        PageLink("tiers", "Tiers", "plans quota"),
+        PageLink("templates", "Templates", "limits"),
+        PageLink("budgets", "Budgets", "costs spent money tokens usage projected month"),
+        PageLink("limits", "Use now", "rate limits quota near shadow"),
+        PageLink("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
+        PageLink("refusals", "Refusals", "429 503 log samples who is refused most"),
+        PageLink("explain", "Explain a refusal", "429 token why refused"),
+    ),
+    "Fleet": (
+        PageLink("servers", "Pods", "fallback redis heartbeat instances", marks=("server",), key="s"),
+        PageLink("pod_protection", "Protection", "shedding readiness overload", needs="edit_breaker_policy"),
+        PageLink("reconciliation", "Allowed without Redis", "fallback local reconciliation outage over the limit"),
+        PageLink("drills", "Drills", "start a drill redis unreachable", needs="run_drills"),
+    ),
+    "Changes": (
+        PageLink("changes", "All changes", "what happened timeline history revert deploys"),
+        PageLink("revisions", "Edits", "revisions history revert undo restore"),
+        PageLink("requests", "Waiting for approval", "change requests approve proposals"),
+        PageLink("schedules", "Scheduled", "schedules planned later"),
+        PageLink("audit", "Audit", "who log changes", key="a"),
+        PageLink("import", "Import", "yaml csv file apply", needs="edit_quota"),
+        PageLink("edit_freeze", "Freeze edits", "stop changes lock", needs="freeze_edits"),
+    ),
+    "Admin": (
+        PageLink("people", "People", "users roles invite", needs="manage_people"),
+        PageLink("tokens", "Tokens", "api agent key", needs="manage_tokens"),
+        PageLink(
+            "edit",
+            "Environment",
+            "settings approvals default tier",
+            args=("environment",),
+            needs="edit_quota",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number beside an entry, and the words that screen readers read."""
+
+    number: int
+    css: str
+    words: str
+
+
+def counts_of(frame: Frame, *, approves: bool) -> dict[str, Count]:
+    """The numbers that are not zero, by page."""
+    counts = {
+        "alerts": Count(frame.alerts, frame.alerts_css, "firing"),
+        "breakers": Count(frame.breakers, frame.breakers_css, "not closed"),
+        "servers": Count(frame.pods_attention, "st-warn", "need attention"),
+        "requests": Count(frame.requests_open if approves else 0, "st-warn", "waiting for approval"),
+        "schedules": Count(frame.schedules_failed, "st-open", "failed"),
+    }
+    return {view: count for view, count in counts.items() if count.number}
+
+
+def entries_for(reader: Any, environment: str = "") -> Iterator[tuple[str, list[PageLink]]]:
+    """The sections, each with the pages that the reader may open. A section without pages is left out."""
+    for name, entries in SECTIONS.items():
+        own = [entry for entry in entries if may(reader, entry.needs, environment)]
+        if own:
+            yield name, own
+
+
+def navigation_of(page: str, reader: Any, frame: Frame, *, approves: bool) -> list[dict[str, Any]]:
+    """The side bar of one page, for ``frame.html``."""
+    counts = counts_of(frame, approves=approves)
+    sections = []
+    for name, entries in entries_for(reader):
+        shown = [
+            {"entry": entry, "here": page in (entry.view, *entry.marks), "count": counts.get(entry.view)}
+            for entry in entries
+        ]
+        is_open = any(one["here"] for one in shown)
+        sections.append(
+            {
+                "name": name,
+                "entries": shown,
+                "first": entries[0],
+                "is_open": is_open,
+                "is_single": len(SECTIONS[name]) == 1,
+            }
+        )
+    return sections

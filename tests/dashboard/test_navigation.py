@@ -1,0 +1,113 @@
+"""The side bar: every page has one place, sections count what waits in them, and each page is one click away."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from browsing import Clicks, becomes
+
+from dashboard.live.frame import Frame
+from dashboard.navigation import SECTIONS, navigation_of
+from dashboard.reader import Reader
+
+ENTRIES = [entry for entries in SECTIONS.values() for entry in entries]
+
+
+def opened(markup: str) -> list[str]:
+    nav = markup[markup.index('id="nav"') : markup.index("</nav>")]
+    return re.findall(r'<a href="([^"]*)" aria-current="page"', nav)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.view)
+def test_every_page_is_marked_in_the_side_bar_and_no_other(log_in: Any, production: str, entry: Any) -> None:
+    assert opened(log_in("ada").get(entry.href).content.decode()) == [entry.href]
+
+
+@pytest.mark.parametrize(
+    ("role", "missing"),
+    [
+        ("viewer", {"Receivers", "Routes", "Protection", "Drills", "Import", "Freeze edits"}),
+        ("operator", {"Receivers", "Protection", "Drills", "Import", "Freeze edits"}),
+        ("admin", set()),
+    ],
+)
+def test_readers_see_only_the_pages_that_they_may_open(role: str, missing: set[str]) -> None:
+    sections = navigation_of("overview", Reader(name="", role=role), Frame(now=0.0), approves=False)
+    assert [section["name"] for section in sections] == [
+        name for name in SECTIONS if name != "Admin" or role == "admin"
+    ]
+    shown = {one["entry"].name for section in sections for one in section["entries"]}
+    assert {entry.name for entry in ENTRIES} - shown - {"People", "Tokens", "Environment"} == missing
+
+
+def test_what_waits_is_counted_beside_its_page() -> None:
+    frame = replace(Frame(now=0.0), alerts=2, alerts_css="st-open", requests_open=1, schedules_failed=3)
+    reader = Reader(name="", role="operator")
+    sections = navigation_of("overview", reader, frame, approves=True)
+    counts = {
+        one["entry"].view: one["count"].number
+        for section in sections
+        for one in section["entries"]
+        if one["count"]
+    }
+    assert counts == {"alerts": 2, "requests": 1, "schedules": 3}
+    sections = navigation_of("overview", reader, frame, approves=False)
+    assert not any(one["entry"].view == "requests" and one["count"] for s in sections for one in s["entries"])
+
+
+@pytest.mark.browser
+class TestInTheBrowser:
+    def test_a_closed_section_flies_out_and_escape_hides_it(self, sign_in: Any, production: str) -> None:
+        page = sign_in("ada")
+        page.hover("#nav a:has-text('Fleet')")
+        assert page.is_visible("#nav a:has-text('Allowed without Redis')")
+        page.keyboard.press("Escape")
+        assert not page.is_visible("#nav a:has-text('Allowed without Redis')")
+        clicks = Clicks(page)
+        page.mouse.move(700, 500)
+        clicks.in_side_bar("Fleet", "Allowed without Redis")
+        page.wait_for_url("**/reconciliation")
+        assert clicks.count == 1
+        assert page.is_visible("#nav .is-open a:has-text('Pods')"), "an open section displays its pages"
+
+    def test_the_side_bar_of_an_admin_fits_768_pixels(self, sign_in: Any, production: str) -> None:
+        page = sign_in("ada")
+        page.set_viewport_size({"width": 1280, "height": 768})
+        for entries in SECTIONS.values():
+            page.goto(entries[0].href)
+            assert page.evaluate(
+                "document.querySelector('#nav footer').getBoundingClientRect().bottom <= innerHeight"
+            )
+            assert page.evaluate(
+                "document.querySelector('#nav > ul').getBoundingClientRect().bottom"
+                " <= document.querySelector('#nav footer').getBoundingClientRect().top"
+            )
+
+    def test_a_phone_has_one_line_above_the_content_and_a_menu(self, sign_in: Any, production: str) -> None:
+        page = sign_in("ada")
+        page.set_viewport_size({"width": 390, "height": 844})
+        for path in ("/", "/tenants", "/alerts"):
+            page.goto(path)
+            assert page.evaluate("document.querySelector('main').getBoundingClientRect().top") <= 100
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.click(".menu")
+        page.click("#nav a:has-text('Hot keys')")
+        page.wait_for_url("**/hot-keys")
+        assert not page.is_visible("#nav")
+
+    def test_the_menu_works_at_320_pixels(self, sign_in: Any, production: str) -> None:
+        page = sign_in("vera")
+        page.set_viewport_size({"width": 320, "height": 225})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("document.querySelector('main').getBoundingClientRect().top") <= 100
+        page.click(".menu")
+        becomes(page, "document.querySelector('#nav').getBoundingClientRect().bottom <= innerHeight")
+
+    def test_the_help_menu_leads_to_the_glossary(self, sign_in: Any, production: str) -> None:
+        page = sign_in("vera")
+        page.click(".help summary")
+        page.click(".help a:has-text('Glossary')")
+        page.wait_for_url("**/help#glossary")
+        assert page.is_visible("dt:has-text('Half-open')")
