@@ -45,7 +45,9 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
         PageLink("mutes", "Mutes", "silence maintenance window alerts"),
         PageLink("alert_rules", "Alert rules", "thresholds levels monitoring"),
         PageLink("receivers", "Receivers", "webhook pager notify alerts", needs="manage_receivers"),
-        PageLink("routes", "Routes", "who gets alerts on call hours owner escalate", needs="acknowledge_alert"),
+        PageLink(
+            "routes", "Routes", "who gets alerts on call hours owner escalate", needs="acknowledge_alert"
+        ),
         PageLink("weekly", "Weekly summary", "report week"),
     ),
     "Dependencies": (
@@ -74,7 +76,9 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
     "Fleet": (
         PageLink("servers", "Pods", "fallback redis heartbeat instances", marks=("server",), key="s"),
         PageLink("pod_protection", "Protection", "shedding readiness overload", needs="edit_breaker_policy"),
-        PageLink("reconciliation", "Allowed without Redis", "fallback local reconciliation outage over the limit"),
+        PageLink(
+            "reconciliation", "Allowed without Redis", "fallback local reconciliation outage over the limit"
+        ),
         PageLink("drills", "Drills", "start a drill redis unreachable", needs="run_drills"),
     ),
     "Changes": (

@@ -22,10 +22,16 @@ GLOSSARY = (
     ("gateway", "The process that pods send heartbeats to and get their configuration from."),
     ("heartbeat", "What a pod reports every few seconds: its state, its counts, its revision."),
     ("revision", "The number of a published configuration. Each edit makes the next one."),
-    ("shared, local, ramping", "How a pod decides: with Redis, alone while Redis is down, or returning to Redis."),
+    (
+        "shared, local, ramping",
+        "How a pod decides: with Redis, alone while Redis is down, or returning to Redis.",
+    ),
     ("local share", "What one pod may spend of a limit while it decides alone."),
     ("drill", "Chosen pods act as if Redis were slow or unreachable, for some minutes."),
-    ("alert", "A condition that an operator looks at. It has a level, a runbook, and an owner once acknowledged."),
+    (
+        "alert",
+        "A condition that an operator looks at. It has a level, a runbook, and an owner once acknowledged.",
+    ),
     ("incident", "Alerts that page people, from the first one until all are gone, with notes and a report."),
     ("runbook", "What to check and do about an alert, with values of now and buttons."),
     ("change request", "An edit that waits until another person approves it."),

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from fleet_rows import breaker, put_figures, put_server
-from fleet_screen import browser, context, fleet, screen  # noqa: F401 - fixtures
+from fleet_screen import fleet, fleet_browser, fleet_context, screen  # noqa: F401 - fixtures
 
 from tests import database
 from tests.chromium import running_chromium

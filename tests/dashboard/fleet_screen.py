@@ -81,15 +81,15 @@ def fleet() -> Iterator[Field]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def fleet_browser() -> Iterator[Any]:
     with running_chromium() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def context(browser: Any, fleet: Field) -> Iterator[Any]:
+def fleet_context(fleet_browser: Any, fleet: Field) -> Iterator[Any]:
     """An admin, logged in by the form."""
-    opened = browser.new_context(
+    opened = fleet_browser.new_context(
         viewport={"width": 1440, "height": 1000}, base_url=fleet.processes.by_name["web"].url
     )
     opened.set_default_timeout(1000 * PATIENCE_S)
@@ -105,7 +105,7 @@ def context(browser: Any, fleet: Field) -> Iterator[Any]:
 
 
 @pytest.fixture
-def screen(context: Any, fleet: Field) -> Iterator[Screen]:
-    page = context.new_page()
+def screen(fleet_context: Any, fleet: Field) -> Iterator[Screen]:
+    page = fleet_context.new_page()
     yield Screen(page, fleet)
     page.close()

@@ -1,4 +1,4 @@
-"""The side bar: every page has one place, sections count what waits in them, and each page is one click away."""
+"""The side bar: every page has one place and is one click away; a section counts what waits in it."""
 
 import re
 from dataclasses import replace
