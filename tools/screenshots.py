@@ -54,6 +54,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "locks": "/locks",
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "limits": "/limits",
+    "help": "/help",
     "hot_keys": "/hot-keys",
     "reconciliation": "/reconciliation",
     "budgets": "/budgets",

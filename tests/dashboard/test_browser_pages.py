@@ -42,6 +42,7 @@ PAGES = {
     "open_selected": "/overrides/open?b=payments-api&b=search",
     "clear_counter": "/limits/clear",
     "limits": "/limits",
+    "help": "/help",
     "hot_keys": "/hot-keys",
     "reconciliation": "/reconciliation",
     "weekly": "/weekly-summary",

@@ -275,6 +275,7 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/defaults/idle-slots", WHY, "admin"),
     ("GET", "/limits", None, "viewer"),
     ("GET", "/hot-keys", None, "viewer"),
+    ("GET", "/help", None, "viewer"),
     ("GET", "/reconciliation", None, "viewer"),
     ("GET", "/weekly-summary", None, "viewer"),
     ("POST", "/weekly-summary", {"receiver": "gone"}, "admin"),
