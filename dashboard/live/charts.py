@@ -60,6 +60,8 @@ class Chart:
     edges: tuple[int, ...] = ()
     #: Marks besides those of the API.
     marks: tuple[Mark, ...] = ()
+    #: The shortest range that says something, in seconds: the chart displays it if another is not chosen.
+    least_s: int = 0
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ class Chart:
     def described(self) -> str:
         """The values that the browser needs besides the figures, as JSON."""
         values = asdict(self)
-        described = ("lines", "unit", "limit", "limit_label", "edges", "marks")
+        described = ("lines", "unit", "limit", "limit_label", "edges", "marks", "least_s")
         return json.dumps({name: values[name] for name in described})
 
 
@@ -154,15 +156,25 @@ def of_pod(name: str) -> tuple[Chart, ...]:
     )
 
 
-def of_tenant(key: str) -> tuple[Chart, ...]:
+def of_tenant(key: str, *, limit: float | None = None, limit_label: str = "") -> tuple[Chart, ...]:
+    """``limit`` is what its quota allows, per second."""
     return (
-        Chart(id="chart-tenant", title="Requests", kind="tenant", name=key, lines=ASKED_AND_REFUSED),
+        Chart(
+            id="chart-tenant",
+            title="Requests",
+            kind="tenant",
+            name=key,
+            lines=ASKED_AND_REFUSED,
+            limit=limit,
+            limit_label=limit_label,
+        ),
         Chart(
             id="chart-tenant-hours",
             title="Requests, hourly",
             kind="tenant_hour",
             name=key,
             lines=(Line(label="asked, mean of the hour", fields=("asked",)), _REFUSED),
+            least_s=7 * 86_400,
         ),
     )
 

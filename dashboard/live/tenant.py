@@ -8,10 +8,11 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.alerts.rules.texts import allowed_alone
+from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
 from controlplane.fleet.live import TenantFigures
 from controlplane.policies.limits import QuotaColumns, columns_for
-from controlplane.policies.models import Tenant
+from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.policies.revision_rows import Change as Changed
 from controlplane.status.facts import PodFacts
 from controlplane.status.read_facts import change_of
@@ -20,8 +21,9 @@ from controlplane.usage.what_if import DAYS
 from dashboard.live.change_lines import ChangeLine, line_of
 from dashboard.live.known import rates_known
 from dashboard.words.labels import policy_words
-from dashboard.words.rate_words import window_words
+from dashboard.words.rate_words import ends_words, window_words
 from fuseboard.contract.limit_fields import QUOTAS
+from fuseboard.contract.words import Algorithm
 
 _ALGORITHMS = {
     "token_bucket": "token bucket",
@@ -29,6 +31,7 @@ _ALGORITHMS = {
     "fixed_window": "calendar",
     "concurrency": "concurrency",
 }
+_ANNOUNCED = action_words("tenant_quota.ends_soon")
 #: How many earlier changes the page lists.
 _HISTORY = 8
 
@@ -53,6 +56,8 @@ class QuotaRow:
     use: float | None
     #: The last seven days; ``None`` when the tenant was not among the busiest.
     week: Counted | None
+    #: When a temporary quota ends, and what applies then; empty for a permanent one.
+    ends: str = ""
 
     @property
     def window(self) -> str:
@@ -63,9 +68,27 @@ class QuotaRow:
         return str(self.columns["dependency"])
 
     @property
+    def is_bucket(self) -> bool:
+        return bool(self.columns["algorithm"] == "token_bucket")
+
+    @property
     def at_once(self) -> bool:
         """Whether it counts calls that run: their slots cannot be cleared."""
         return bool(self.columns["algorithm"] == "concurrency")
+
+    @property
+    def percent(self) -> int | None:
+        """Use now, in percent of the limit."""
+        return int(100 * self.use / self.limit) if self.use is not None and self.limit else None
+
+    @property
+    def per_s(self) -> float | None:
+        """Requests per second that it allows; ``None`` if it is no rate of all requests."""
+        counts_all = self.columns["measure"] == "calls" and not (
+            self.columns["per"] or self.columns["endpoints"] or self.dependency
+        )
+        is_rate = self.columns["algorithm"] in (Algorithm.TOKEN_BUCKET, Algorithm.SLIDING_WINDOW)
+        return self.limit / self.window_s if counts_all and is_rate and not self.shadow else None
 
     @property
     def over(self) -> bool:
@@ -99,15 +122,24 @@ def tenant_context(facts: PodFacts, key: str) -> dict[str, Any]:
         return {"tenant": None}
     traffic = next((row for row in facts.figures.tenants if row.tenant == key), TenantFigures(key, 0.0, 0.0))
     changes = history(facts.environment, key)
+    quotas = quota_rows(tenant, _rates(facts, key, traffic))
     return {
         "tenant": tenant,
         "traffic": traffic,
-        "quotas": quota_rows(tenant, _rates(facts, key, traffic)),
+        "quotas": quotas,
+        "first_quota": first_quota(quotas),
         "rollout": rollout(facts, tenant.changed_revision),
         "history": changes,
-        "last": changes[0] if changes else None,
+        # An announcement changes nothing.
+        "last": next((change for change in changes if change.action != _ANNOUNCED), None),
         "allowed_alone": allowed_alone(facts.divisor),
     }
+
+
+def first_quota(quotas: list[QuotaRow]) -> QuotaRow | None:
+    """The quota that the page shows first: that of all requests which allows the fewest, or else any."""
+    rates = [quota for quota in quotas if quota.per_s is not None]
+    return min(rates, key=lambda quota: quota.per_s or 0.0, default=next(iter(quotas), None))
 
 
 def _rates(facts: PodFacts, key: str, traffic: TenantFigures) -> dict[str, float]:
@@ -140,9 +172,16 @@ def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:
             differs=tuple(quota.own),
             use=rates[name] * quota.window_s if name in rates else None,
             week=weeks.get(name),
+            ends=_ends(quota),
         )
         for name, quota in sorted({**of_tier, **own}.items())
     ]
+
+
+def _ends(quota: QuotaColumns) -> str:
+    if not isinstance(quota, TenantQuota) or quota.expires_at is None:
+        return ""
+    return ends_words({"expires_at": quota.expires_at.isoformat(), "returns_to": quota.returns_to})
 
 
 def rollout(facts: PodFacts, revision: int) -> Rollout:

@@ -137,7 +137,7 @@ _PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "locks": ("", ("without", "held", "rows", "once")),
     "server": ("pod", ("verdict", "load", "sees", "identity")),
-    "tenant": ("tenant", ("hero", "rollout", "history")),
+    "tenant": ("tenant", ("hero", "quota_now", "use_now", "refused_now", "rollout", "history")),
 }
 _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "overview": _overview,

@@ -111,10 +111,11 @@ def share_bar(share: float, hot: bool = False) -> SafeString:
 
 @register.simple_tag
 def use_bar(use: float, limit: float) -> SafeString:
-    """Use against a limit; the mark of the limit is at four fifths of the bar."""
-    scale = max(limit * 1.25, use, 1.0)
-    css = "bar-st" if use > limit else "bar-fg"
-    return plots.bar([(css, use / scale * 100)], height=10, marks=[limit / scale * 100])
+    """Use against a limit: a full bar is the limit. Above it, a mark shows where the limit is."""
+    over = use > limit
+    scale = max(limit, use, 1.0)
+    marks = [limit / scale * 100] if over else []
+    return plots.bar([("bar-st" if over else "bar-fg", use / scale * 100)], height=10, marks=marks)
 
 
 @register.simple_tag

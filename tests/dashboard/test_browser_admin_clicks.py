@@ -13,7 +13,7 @@ from fleet_rows import breaker, put_server
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.drills.models import Drill
-from controlplane.policies.models import Dependency, Tenant, VendorLimit
+from controlplane.policies.models import Dependency, Tenant, TenantQuota, VendorLimit
 from controlplane.schedules.models import Schedule
 from tests.waiting import wait_until
 
@@ -97,6 +97,21 @@ def test_an_admin_adds_a_tenant_in_three_clicks(sign_in: Any, production: str) -
     clicks.page.fill("#f-reason", WHY)
     clicks.on("#edit-form button[value=save]")
     wait_until(lambda: Tenant.objects.filter(key="initech").exists(), "the tenant is added")
+    assert clicks.count == 3
+
+
+def test_an_admin_adds_a_daily_budget_in_three_clicks(sign_in: Any, production: str) -> None:
+    clicks = Clicks(sign_in("ada"))
+    clicks.on("#nav >> text=Budgets")
+    clicks.on("text=Add budget")
+    # The period is a day, and the budget of one tenant, until another is chosen.
+    clicks.page.fill("#budget-form [name=tenant]", "acme-retail")
+    clicks.page.fill("#budget-form [name=limit]", "1000")
+    clicks.page.fill("#budget-form [name=reason]", WHY)
+    assert not clicks.page.is_visible("#f-tier")
+    clicks.on("#budget-form button[type=submit]")
+    clicks.page.wait_for_selector(".saved >> text=Undo")
+    assert TenantQuota.objects.filter(period="day", limit=1_000).exists()
     assert clicks.count == 3
 
 

@@ -146,7 +146,7 @@ def test_a_quota_is_saved_without_a_script_and_the_page_shows_its_rollout(ada: A
     assert acme_requests().limit == 50
     shown = text_of(page(ada.get(answer["Location"])))
     assert f"Saved as revision {head()}." in shown
-    assert f"Revision {head()}: 3 of 3 pods have applied it" in shown
+    assert f"The last change of this tenant is revision {head()}: 3 of 3 pods have applied it" in shown
 
 
 @pytest.mark.parametrize(

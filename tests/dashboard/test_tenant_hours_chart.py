@@ -38,7 +38,8 @@ def seed(tenant: str) -> None:
 def test_hours_are_drawn_and_unknown_ones_are_said(production: str, sign_in: Any) -> None:
     seed("acme-retail")
     page = sign_in("vera")
-    page.goto("/tenant?key=acme-retail&span=86400")
+    # An hour has one point: whatever the range of the other charts, this one displays a week or more.
+    page.goto("/tenant?key=acme-retail")
     becomes(page, "document.querySelector('#chart-tenant-hours canvas') !== null")
     becomes(page, f"{SAID}.includes('highest')")
     said = page.evaluate(SAID)
@@ -52,7 +53,7 @@ def test_hours_are_drawn_and_unknown_ones_are_said(production: str, sign_in: Any
         page, "document.querySelector('#chart-tenant .chart-say').textContent.includes('Nothing is known')"
     )
     page.click("#chart-tenant-hours summary")
-    becomes(page, "document.querySelectorAll('#chart-tenant-hours td').length > 40")
+    becomes(page, "document.querySelectorAll('#chart-tenant-hours td').length > 30")
     cells = page.locator("#chart-tenant-hours tbody tr").all_inner_texts()
     assert sum("unknown" in line for line in cells) >= 3
     assert sum("\t0/s\t0/s" in line for line in cells) == 1

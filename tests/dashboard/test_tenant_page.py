@@ -1,15 +1,20 @@
 """The page of a tenant: its quotas, the result of a shadow quota, its effective settings and its history."""
 
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from controlplane.audit.actor import Actor
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
+from controlplane.reconciliation.models import AllowedAlone
+from controlplane.schedules.due import announce
 from controlplane.status.read_facts import read_facts
 from dashboard.views import page as views
-from tests.dashboard.editor_steps import ACME, base_of, page, put_demand
+from tests.dashboard.editor_steps import ACME, base_of, page, put_demand, quota
 from tests.dashboard.shown import text_of
 from tests.people import ADA
 
@@ -43,6 +48,66 @@ def test_neither_a_page_nor_its_form_nor_a_preview_reads_the_whole_fleet(
     preview = page(client.post("/edit/tenant/preview?key=acme-retail", typed))
     assert "requests without Redis:</b> Pods allow every call" in preview
     assert read == []
+
+
+def tile(shown: str, name: str) -> str:
+    found = re.search(rf'id="{name}".*?</(?:a|div)>', shown, re.DOTALL)
+    assert found
+    return text_of(f"<{found[0]}")
+
+
+def test_the_page_answers_at_a_glance(log_in: Any) -> None:
+    client = log_in("vera")
+    shown = page(client.get(TENANT))
+    assert "Quota requests 1,000 per min of tier pro" in tile(shown, "quota_now")
+    quota(120, window_s=1, burst=100)
+    shown = page(client.get(TENANT))
+    assert "Quota requests 120 per s of tier pro" in tile(shown, "quota_now")
+    assert "60 /s 50 % of the quota" in tile(shown, "use_now")
+    assert "1 /s" in tile(shown, "refused_now")
+    assert 'href="/reconciliation?tenant=acme-retail"' in shown
+    # The chart has the limit as a line.
+    assert "requests: 120 per s" in shown
+    assert "&quot;limit&quot;: 120.0" in shown
+
+
+def test_what_pods_decided_locally_is_counted_once_and_for_a_day(log_in: Any) -> None:
+    now = timezone.now()
+    usual: dict[str, Any] = {
+        "environment": "production",
+        "domain": "t:1",
+        "value": 0,
+        "tenant": "acme-retail",
+    }
+    for number, (rule, amount, hours) in enumerate(
+        [("requests", 40, 1), ("requests", 3, 2), ("exports", 9, 1), ("requests", 500, 30)]
+    ):
+        start = now - timedelta(hours=hours)
+        AllowedAlone.objects.create(
+            field=f"f{number}", counter="c", amount=amount, start=start, rule=rule, length_s=60, **usual
+        )
+    assert "Decided locally, 24 h 43 allowed without Redis" in text_of(page(log_in("vera").get(TENANT)))
+
+
+def test_a_temporary_quota_shows_its_end_and_who_changed_it(log_in: Any) -> None:
+    ends = timezone.now() + timedelta(minutes=30)
+    edits.set_tenant_quota(
+        environment="production",
+        tenant="acme-retail",
+        quota="requests",
+        limit=200,
+        window_s=1,
+        burst=200,
+        expires_at=ends,
+        expected_version=None,
+        reason="a sale until tonight",
+        actor=ADA,
+    )
+    announce()
+    shown = text_of(page(log_in("vera").get(TENANT)))
+    words = f"ends {ends:%-d %b %H:%M} UTC, then the quota of its tier applies"
+    assert shown.count(words) == 2, "beside the quota, and in its row"
+    assert "last change by ada" in shown, "an announcement changes nothing"
 
 
 def test_the_quota_that_the_address_names_is_marked(log_in: Any) -> None:

@@ -14,7 +14,7 @@
   const range = { span: read("span") || DEFAULT_SPAN, since: read("since"), until: read("until"), ...home };
   const fixed = () => range.since && range.until > range.since;
   const now = () => Date.now() / 1000;
-  const bounds = () => fixed() ? [range.since, range.until] : [now() - range.span, now()];
+  const bounds = (least = 0) => fixed() ? [range.since, range.until] : [now() - Math.max(range.span, least), now()];
   const setRange = changed => {
     Object.assign(range, { since: 0, until: 0 }, changed);
     const address = new URL(location.href);
@@ -169,7 +169,7 @@
       tzDate: s => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
       legend: { show: false },
       padding: [8, 8, 0, 0],
-      scales: { x: { time: true, range: () => bounds() },
+      scales: { x: { time: true, range: () => bounds(about.least_s) },
         y: { range: (_, low, high) => [0,
         Math.max(about.limit ? about.limit * 1.15 : 0, high * 1.1, about.unit === "%" ? 5 : 1) || 1] } },
       axes: [
@@ -323,7 +323,7 @@
   // ---- fetching
   const time = s => new Date(s * 1000).toISOString();
   const addressOf = (chart, path, query) => {
-    const [since, until] = bounds();
+    const [since, until] = bounds(chart.about.least_s);
     return `${chart.panel.dataset.charts}${path}?${query}&since=${time(since)}&until=${time(until)}`;
   };
   const get = async (chart, path, query) => {

@@ -19,7 +19,7 @@ from dashboard.views.page import names_of, show, text_parameter
 from dashboard.words.limit_values import bounds_of
 from fuseboard.contract.words import Algorithm
 
-#: Whose budget it is -> the right that it needs.
+#: Kind of owner -> the right that a budget of it needs.
 _RIGHTS = {"tenant": "edit_tenant", "tier": "edit_quota", "dependency": "edit_breaker_policy"}
 WHOSE = (
     ("tenant", "One tenant"),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -12,11 +13,12 @@ from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.policies.effective import effective
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import Environment, Tenant
+from controlplane.reconciliation.models import AllowedAlone
 from controlplane.status.facts import PodFacts
 from controlplane.status.read_facts import read_pods
 from controlplane.usage.rollups import Counted, counted_by_rule
 from controlplane.usage.what_if import DAYS, what_if_shadow
-from dashboard.live.charts import in_context, of_tenant
+from dashboard.live.charts import Chart, in_context, of_tenant
 from dashboard.live.known import no_data_words
 from dashboard.live.tenant import QuotaRow, members, parents, tenant_context
 from dashboard.views.page import context_of, not_found, text_parameter
@@ -50,7 +52,8 @@ def tenant(request: HttpRequest) -> HttpResponse:
         here=facts,
         no_data=no_data_words(facts),
         **own,
-        **in_context(of_tenant(key)),
+        **in_context(_charts(key, own["first_quota"])),
+        alone=_decided_alone(row),
     )
     marked = text_parameter(request, "quota")
     shadow = _shadow(context["quotas"], marked)
@@ -75,6 +78,22 @@ def effective_values(request: HttpRequest) -> HttpResponse:
     ]
     context = context_of(request, "tenants", key=key, tenant_key=key, values=values)
     return render(request, "dashboard/effective.html", context)
+
+
+def _charts(key: str, quota: QuotaRow | None) -> tuple[Chart, ...]:
+    if quota is None or quota.per_s is None:
+        return of_tenant(key)
+    label = f"{quota.name}: {quota.limit:,} per {quota.window}"
+    return of_tenant(key, limit=quota.per_s, limit_label=label)
+
+
+def _decided_alone(tenant: Tenant) -> int:
+    """Requests of the last day that pods allowed without Redis: the largest number of any limit."""
+    rows = AllowedAlone.objects.filter(
+        environment=tenant.environment_id, start__gte=timezone.now() - timedelta(days=1), tenant=tenant.key
+    )
+    sums = rows.values("rule").annotate(calls=Sum("amount")).order_by("-calls")
+    return sums[0]["calls"] if sums else 0
 
 
 def _shadow(quotas: list[QuotaRow], marked: str) -> QuotaRow | None:
