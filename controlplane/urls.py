@@ -12,4 +12,5 @@ urlpatterns = [
     path("", include("dashboard.urls")),
 ]
 
+handler403 = "dashboard.views.page.not_allowed"
 handler404 = "dashboard.views.page.page_not_found"

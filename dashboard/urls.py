@@ -29,7 +29,8 @@ from dashboard.views.refusals import erasures, explain, refusal_log
 from dashboard.views.runbooks import runbook_edits, runbooks
 from dashboard.views.tenants import bulk, imports, tenant, tenants, tiers
 
-#: Addresses of an environment have no pages but these. ``controlplane.urls`` has the handler of the others.
+#: Addresses of an environment have no pages but these. ``controlplane.urls`` has the handlers of the others.
+handler403 = "dashboard.views.page.not_allowed"
 handler404 = "dashboard.views.page.page_not_found"
 
 urlpatterns = [

@@ -10,6 +10,7 @@ from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
+from django.db.models import Q
 
 from controlplane.accounts import logins
 from controlplane.accounts.models import Role, User
@@ -33,6 +34,12 @@ MAX_SERVICES = 20
 
 #: Environment -> service -> role.
 ServiceRoles = Mapping[str, Mapping[str, str]]
+
+
+def names_of_admins() -> list[str]:
+    """The names of those who give roles: active admins of all environments."""
+    rows = User.objects.filter(Q(role=Role.ADMIN) | Q(is_superuser=True), is_active=True)
+    return list(rows.order_by("username").values_list("username", flat=True))
 
 
 def invite_person(

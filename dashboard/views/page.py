@@ -13,9 +13,11 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
-from controlplane.accounts.permissions import environment_in
+from controlplane.accounts.people import names_of_admins
+from controlplane.accounts.permissions import environment_in, reads_of_people
 from controlplane.alerts.models import Receiver
 from controlplane.alerts.state.stored_alerts import stored_alerts
+from controlplane.phrases import listed
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.status.facts import EnvironmentFacts, Facts
 from controlplane.status.read_facts import read_environment, read_facts
@@ -35,6 +37,8 @@ from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 log = structlog.get_logger(__name__)
 
 THEMES = ("dark", "light")
+#: Admins whom a page names to ask for a role.
+_MAX_ADMINS = 3
 
 
 class HtmxHttpRequest(HttpRequest):
@@ -169,6 +173,27 @@ def show(request: HttpRequest, page: str, template: str, *, status: int = 200, *
 
 def not_found(request: HttpRequest, heading: str, text: str) -> HttpResponse:
     return show(request, "missing", "refused.html", status=404, heading=heading, text=text)
+
+
+def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer what the role of the person does not permit, in the frame: other pages are still there."""
+    why = str(exception) or "Your role does not allow this."
+    if request.method != "GET":
+        why = f"{why} Nothing was changed."
+    try:
+        reader = reader_of(request)
+        if reader is not None and not getattr(request, "htmx", False):
+            has = f"You have the role {reader.role} in {environment_in(request)}."
+            text = f"{why} {has} {_who_gives(request)}"
+            return show(request, "missing", "refused.html", status=403, heading="Not allowed", text=text)
+    except (OperationalError, InterfaceError) as error:
+        log.warning("page.frame_not_drawn", error=str(error).splitlines()[0])
+    return render(request, "403.html", {"why": why}, status=403)
+
+
+def _who_gives(request: HttpRequest) -> str:
+    names = listed(names_of_admins(), _MAX_ADMINS) if reads_of_people(request.user) else ""
+    return f"An admin of all environments can give you a higher role{f': {names}' if names else ''}."
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:

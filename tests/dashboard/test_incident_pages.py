@@ -46,7 +46,7 @@ def test_the_list_has_open_and_past_incidents_and_filters(log_in: Any) -> None:
     Incident.objects.filter(pk=incident("lag", text="3 pods have old configuration").pk).update(**closed)
     olga = log_in("olga")
     page = text(olga, "/incidents")
-    assert "1 open" in page
+    assert "1 active or recovering" in page
     assert f'href="/incidents/{first.pk}"' in page
     assert "3 pods have old configuration" in page
     page = text(olga, "/incidents?state=open")
@@ -178,3 +178,18 @@ def test_the_report_is_a_page_a_file_and_a_link(log_in: Any) -> None:
     vera = log_in("vera")
     assert 'value="share"' not in text(vera, f"/incidents/{row.pk}/report")
     assert vera.post(f"/incidents/{row.pk}/report", {"act": "share", "days": "3"}).status_code == 403
+
+
+def test_merge_split_and_close_are_forms_with_their_own_fields(log_in: Any) -> None:
+    incident()
+    row = incident("lag")
+    page = text(log_in("olga"), f"/incidents/{row.pk}")
+    forms = {form.partition('name="act" value="')[2].partition('"')[0]: form for form in page.split("<form ")}
+    assert 'name="into"' in forms["merge"]
+    assert 'name="into"' not in forms["close"]
+    for act, control in (("merge", "m-reason"), ("close", "c-reason")):
+        assert f'id="{control}"' in forms[act]
+    answer = log_in("olga").post(f"/incidents/{row.pk}", {"act": "close", "reason": "short"})
+    page = answer.content.decode()
+    assert page.count(">short</textarea>") == 1
+    assert 'id="c-reason_error"' in page

@@ -256,3 +256,18 @@ def test_an_admin_of_one_environment_makes_no_tokens_for_another(log_in: Any) ->
         assert olga.post("/tokens", asked | {"environment": environment}).status_code == 422
     assert shown(olga.post("/tokens", asked | {"environment": "production"}))
     assert 'value="staging"' not in olga.get("/tokens").content.decode()
+
+
+def test_a_person_whose_role_is_too_low_keeps_the_navigation(log_in: Any) -> None:
+    vera = log_in("vera")
+    answer = vera.get("/alerts/receivers")
+    page = answer.content.decode()
+    assert answer.status_code == 403
+    assert 'id="nav"' in page
+    assert "This needs the role admin. You have the role viewer in production." in page
+    assert "An admin of all environments can give you a higher role: ada" in page
+    assert "Nothing was changed." not in page
+    refused = vera.post("/alerts/mutes", {"act": "add"}).content.decode()
+    assert "This needs the role operator. Nothing was changed. You have the role viewer" in refused
+    User.objects.filter(username="vera").update(environment_roles={"staging": ""})
+    assert "higher role." in vera.get("/alerts/receivers").content.decode(), "she reads nothing of people"

@@ -223,7 +223,7 @@ def test_the_runbooks_and_the_palette_open_without_postgres(operator: Any) -> No
     assert 'href="/runbooks/postgres-away"' in page.content.decode()
     page = operator.get("/runbooks/postgres-away")
     assert page.status_code == 200
-    assert "This is the text of the release" in page.content.decode()
+    assert "This is the built-in text" in page.content.decode()
     own = operator.get("/runbooks/one-that-people-wrote")
     assert own.status_code == 503
     assert "This runbook cannot be read" in own.content.decode()

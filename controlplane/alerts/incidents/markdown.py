@@ -17,7 +17,7 @@ def as_markdown(report: Report) -> str:
         ("Environment", plain_text(incident.environment)),
         ("Level", f"{incident.level}, {incident.severity}"),
         ("Began", _moment(report.started_at)),
-        ("Detected", _moment(report.detected_at) or "no message was sent"),
+        ("Notified", _moment(report.detected_at) or "no person"),
         ("Acknowledged", _moment(report.acknowledged_at) + taken or "no"),
         ("Recovered", _moment(report.recovered_at) or "not yet"),
         ("Closed", _moment(incident.closed_at) or "not yet"),

@@ -23,7 +23,7 @@ MAX_RUNBOOKS = 500
 KEPT_REVISIONS = 100
 #: The address of the form for a new one.
 _TAKEN = ("new",)
-_RELEASE = "The text of the release"
+_RELEASE = "The built-in text"
 
 
 def save_runbook(
@@ -71,7 +71,7 @@ def use_shipped_runbook(*, runbook: str, expected_version: int, reason: str, act
     default = _default(runbook)
     with _editing(runbook, expected_version, actor) as (row, before):
         if row.source:
-            raise InvalidEdit({"runbook": ["The runbook has the text of the release already."]})
+            raise InvalidEdit({"runbook": ["The runbook has its built-in text already."]})
         _write(row, before, default, action="runbook.restored", reason=reason, actor=actor)
     return row.version
 
@@ -91,7 +91,7 @@ def remove_runbook(*, runbook: str, expected_version: int, reason: str, actor: A
     """Remove a runbook that no release has, with its revisions. The audit keeps its last text."""
     check_reason(reason)
     if runbook in shipped():
-        raise InvalidEdit({"runbook": ["A runbook of the release stays. Use its text instead."]})
+        raise InvalidEdit({"runbook": ["A built-in runbook stays. Use its built-in text instead."]})
     with _editing(runbook, expected_version, actor) as (row, _):
         users = Dependency.objects.filter(runbook=row).order_by("environment_id", "name")[:5]
         names = ", ".join(f"{one.name} in {one.environment_id}" for one in users)

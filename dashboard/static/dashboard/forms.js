@@ -106,6 +106,26 @@
       offered.findLast(one => Number(one.value)).checked = true; // the longest that is named
     }
   }, true);
+  // ---- copy: a button names the element whose text it copies. Without scripts, such a button stays hidden
+  const offerCopy = () => { for (const button of $$("[data-copies][hidden]")) button.hidden = false; };
+  document.addEventListener("htmx:after:swap", offerCopy);
+  offerCopy();
+  document.addEventListener("click", async e => {
+    const button = e.target.closest("[data-copies]");
+    if (!button) return;
+    const source = document.getElementById(button.dataset.copies);
+    button.dataset.label ??= button.innerHTML;
+    let said = "Copied";
+    try {
+      await navigator.clipboard.writeText(source.textContent.trim());
+    } catch { // a browser permits the clipboard only over TLS
+      getSelection().selectAllChildren(source);
+      said = "Selected: press Ctrl C";
+    }
+    write(button, said);
+    if ($("#announce")) $("#announce").textContent = said;
+    setTimeout(() => { button.innerHTML = button.dataset.label; }, 3000);
+  });
   // ---- a chosen file is read at once: its form shows what it would change, and writes nothing
   document.addEventListener("change", e => {
     if (e.target.matches("input[type=file][data-send]") && e.target.files.length) e.target.form.requestSubmit();

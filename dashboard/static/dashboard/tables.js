@@ -214,7 +214,7 @@
   addEventListener("pageshow", showSelection); // "Back" brings the ticks along
 
   // ---- copy: a name, a token or a command, from its cell
-  const COPIED = "main :is(td.strong, tbody th[scope=row], code.secret, .prose pre:not(.command *), [data-copied])";
+  const COPIED = "main :is(td.strong, tbody th[scope=row], .prose pre:not(.command *), [data-copied])";
   const copier = document.createElement("button");
   copier.type = "button";
   copier.className = "copy";
@@ -227,7 +227,7 @@
     try {
       await navigator.clipboard.writeText(text);
       const said = text.length > 200 ? "the text" : text;
-      $("#announce").textContent = `Copied: ${cell.matches(".secret") ? "the token" : said}`;
+      $("#announce").textContent = `Copied: ${said}`;
       copier.dataset.done = "";
       copied = text;
     } catch { // a browser permits the clipboard only over TLS
@@ -243,10 +243,6 @@
       copied = "";
     }
     cell.append(copier);
-  });
-  document.addEventListener("click", e => {
-    const button = e.target.closest("[data-copies]");
-    if (button) copy($(`#${button.dataset.copies}`));
   });
   copier.addEventListener("click", e => { e.preventDefault(); copy(copier.parentNode); });
   addEventListener("keydown", e => {

@@ -32,7 +32,7 @@ from dashboard.views.page import context_of, not_found, text_parameter
 
 _ROWS = 50
 _LINES = 60
-_STATES = (("", "Any state"), ("open", "Open"), ("closed", "Closed"))
+_STATES = (("", "Any state"), ("open", "Active or recovering"), ("closed", "Closed"))
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 #: Incidents that another one can be merged into.
 _MAX_TARGETS = 50

@@ -125,6 +125,8 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     # The row of an existing token shows what was typed there.
     creates = _ACTS.get(extra.get("typed", {}).get("act")) is CreateForm
     new = extra["typed"] if creates else {}
+    # One form for each kind of token: the other one stays empty.
+    kind = new["act"] if creates else ""
     visible = [*environments, *([""] if _everywhere(request) else [])]
     now = timezone.now()
 
@@ -150,9 +152,10 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         programs=programs,
         # A token that ended meanwhile has no form, so its errors stand above the page.
         has_form=creates or selector in working,
-        environments=[*environments, *([("", "All (API tokens only)")] if _everywhere(request) else [])],
-        new=new,
-        wrong=extra.get("errors", {}) if creates else {},
+        environments=environments,
+        everywhere=[*environments, *([("", "All")] if _everywhere(request) else [])],
+        new={kind: new},
+        wrong={kind: extra.get("errors", {})},
         # The form creates a token for the environment of the page, unless a person chooses another.
         chosen=new["environment"] if "environment" in new else environment_in(request),
         roles=(*Role.choices, (ApiToken.METRICS, "Metrics only")),

@@ -88,7 +88,7 @@ class ChangeForm(EditForm):
                 return f"The text of revision {number} is saved as revision {version}."
             case "use":
                 edits.use_shipped_runbook(**common)
-                return "The runbook has the text of the release, also of later releases."
+                return "The runbook has its built-in text, also that of later releases."
             case "keep":
                 edits.keep_edited_runbook(**common)
                 return "The edited text is kept."

@@ -55,14 +55,14 @@ def incident_report(chapter: Chapter) -> str:
     operator = chapter.browser("operator")
     vendor, redis = (_incident(key) for key in (_OPEN, _REDIS))
     report = operator.read(f"/incidents/{vendor}/report.md")
-    _contains(report, "Acknowledged | 20", "by operator", "Step 1 done", "Detected | 20", "Recovered | 20")
+    _contains(report, "Acknowledged | 20", "by operator", "Step 1 done", "Notified | 20", "Recovered | 20")
     waited_ms = chapter.until(
         "the report to have the usage without Redis",
         lambda: _USAGE.search(operator.read(f"/incidents/{redis}/report.md")) is not None,
         within_s=_COPIED_S,
     )
     report = operator.read(f"/incidents/{redis}/report.md")
-    _contains(report, "Detected | 20", "Recovered | 20", "## Affected tenants", "sent to demo-sink")
+    _contains(report, "Notified | 20", "Recovered | 20", "## Affected tenants", "sent to demo-sink")
     usage, bound = _USAGE.search(report), _BOUND.search(report)
     if usage is None or bound is None:
         raise CheckFailed(f"the report has no bound: {report[:1500]}")
