@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, resolve_url
 
 from controlplane.accounts.permissions import check, environment_in
 from controlplane.errors import EditConflict, EditError, InvalidEdit, NameTaken, NotFound
@@ -14,7 +14,7 @@ from controlplane.validation import Problems
 from dashboard.forms import TextField
 from dashboard.hub import hub
 from dashboard.reader import actor_of
-from dashboard.undo import Saved, keep_saved
+from dashboard.undo import Saved, keep_saved, saved_at
 
 #: Field -> what is wrong with it.
 Errors = Mapping[str, Iterable[Any]]
@@ -49,8 +49,11 @@ class EditForm(forms.Form):
         """The button that was pressed."""
         return str(self.data.get("act", ""))
 
-    def save(self) -> str | Saved | HttpResponse:
-        """Make the edit. Return the message of success, or a page without one. Raises ``EditError``."""
+    def save(self) -> str | int | Saved | HttpResponse:
+        """Make the edit. Return the message, the revision, or a page. Raises ``EditError``.
+
+        The page after it shows how many pods have applied a revision, and Undo.
+        """
         raise NotImplementedError
 
     @property
@@ -125,6 +128,8 @@ def run_edit(
             if isinstance(done, HttpResponse):
                 return done
             hub.nudge()
+            if isinstance(done, int):
+                return redirect(saved_at(resolve_url(form.then or then), done))
             if isinstance(done, Saved):
                 keep_saved(form.request, done)
             elif done:

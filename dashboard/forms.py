@@ -13,17 +13,29 @@ from dashboard.words.moments import WRONG, moment_of
 #: The format in which a browser sends a date and a time.
 MOMENT = "%Y-%m-%dT%H:%M"
 NOT_WHOLE = "Enter a whole number."
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_WHOLE = re.compile(r"-?[0-9]+")
+#: Above what any edit allows. A longer number becomes this one, so that the edit names its bound.
+_TOO_LARGE = 10**18
 
 
 def whole(text: str, field: str, bounds: tuple[int, int] | None = None) -> int:
-    """A number of any size, which the edit function compares with what it allows.
+    """A number. Without ``bounds``, the edit function compares it with what it allows.
 
-    Raises ``InvalidEdit`` for what is none. ``bounds`` is what it may be: the message names them.
+    Raises ``InvalidEdit`` for what is none, or is out of bounds.
     """
-    if not _WHOLE.fullmatch(text.strip()):
+    number = _whole(text)
+    if number is None or (bounds and not bounds[0] <= number <= bounds[1]):
         raise InvalidEdit({field: [whole_words(*bounds) if bounds else NOT_WHOLE]})
-    return int(text)
+    return number
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    if not _WHOLE.fullmatch(text):
+        return None
+    digits = text.lstrip("-").lstrip("0")
+    size = int(digits or "0") if len(digits) < 19 else _TOO_LARGE
+    return -size if text[0] == "-" else size
 
 
 def whole_words(least: int, most: int, unit: str = "") -> str:
@@ -103,18 +115,24 @@ class TextsField(forms.Field):
 
 
 class WholeField(forms.Field):
-    """A typed whole number of any size. If it is not required, an empty text is ``empty``."""
+    """A typed whole number. If it is not required, an empty text is ``empty``.
 
-    def __init__(self, *, required: bool = True, empty: int | None = None) -> None:
-        super().__init__(required=required, error_messages={"required": NOT_WHOLE})
+    ``bounds`` are only for the error: the edit function compares the number with what it allows.
+    """
+
+    def __init__(
+        self, *, required: bool = True, empty: int | None = None, bounds: tuple[int, int] | None = None
+    ) -> None:
+        self.said = whole_words(*bounds) if bounds else NOT_WHOLE
+        super().__init__(required=required, error_messages={"required": self.said})
         self.empty = empty
 
     def to_python(self, value: str | None) -> int | None:
         if not (text := (value or "").strip()):
             return self.empty
-        if not _WHOLE.fullmatch(text):
-            raise forms.ValidationError(NOT_WHOLE)
-        return int(text)
+        if (number := _whole(text)) is None:
+            raise forms.ValidationError(self.said)
+        return number
 
 
 class SentNumberField(forms.Field):

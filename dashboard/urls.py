@@ -10,7 +10,7 @@ from dashboard.views.alerts import (
     mutes,
     receivers,
 )
-from dashboard.views.breakers import breaker_selection, breakers, dependency_settings
+from dashboard.views.breakers import breaker_selection, breakers, dependency_settings, new_dependency
 from dashboard.views.editor import edit, edit_preview
 from dashboard.views.fleet import backlogs, drills, overview, pod_protection, reconciliation, servers, weekly
 from dashboard.views.history import (
@@ -46,6 +46,9 @@ urlpatterns = [
         dependency_settings.dependency_preview,
         name="dependency_preview",
     ),
+    path("dependencies/new", new_dependency.new_dependency, name="new_dependency"),
+    path("dependencies/new/preview", new_dependency.new_dependency_preview, name="new_dependency_preview"),
+    path("dependencies/new/settings", new_dependency.new_dependency_groups, name="new_dependency_groups"),
     path("protection", pod_protection.pod_protection, name="pod_protection"),
     path("protection/preview", pod_protection.pod_protection_preview, name="pod_protection_preview"),
     path("backlogs", backlogs.backlogs, name="backlogs"),

@@ -44,9 +44,9 @@ def queue_max_advice(pods: Mapping[str, Any], bulkheads: Mapping[str, Mapping[st
     if most < places:
         return []
     return [
-        f"calls that wait, at most, is {most:,}, and the queues of the bulkheads have {places:,} places: a"
-        " full bulkhead refuses calls of all tenants before the pod sheds the lowest tiers. Use a smaller"
-        " number."
+        f"pods shed when calls waiting exceed {most:,}, and the queues of the bulkheads have {places:,}"
+        " places: a full bulkhead refuses calls of all tenants before the pod sheds the lowest tiers. Use a"
+        " smaller number."
     ]
 
 

@@ -14,28 +14,28 @@ BREAKER: Mapping[str, str] = {
     "failure_percent": "Opens at failed calls, %",
     "slow_percent": "Opens at slow calls, %",
     "slow_ms": "Slow after, ms",
-    "minimum_calls": "Calls before a percentage counts",
+    "minimum_calls": "Least calls before a percentage can open it",
     "window_s": "Window, s",
-    "window_calls": "Only the newest calls",
+    "window_calls": "Newest calls that count (0: all)",
     "open_ms": "Open time, ms",
     "open_max_ms": "Longest open time, ms",
     "probes": "Probes at once",
-    "probe_lease_ms": "A probe is lost after, ms",
+    "probe_lease_ms": "Give up on a probe after, ms",
     "successes_to_close": "Successes that close it",
-    "slow_start_ms": "Traffic grows for, ms",
-    "minimum_servers": "Pods that see failures",
+    "slow_start_ms": "Ramp up after closing over, ms",
+    "minimum_servers": "Pods that must see failures before it opens",
 }
 #: Column of a dependency or a tier, where several forms show it.
 CALLS: Mapping[str, str] = {
     "timeout_ms": "Timeout of a call, ms",
-    "wait_ms": "Callers wait for a refusal that ends, ms",
+    "wait_ms": "Wait this long for room in a limit before refusing, ms",
     "first_part_ms": "First part of a stream within, ms",
     "between_parts_ms": "Next part of a stream within, ms",
     "fallback_note": "What callers do while it is open",
 }
 #: Part of a protection -> its name. The empty part has the settings of the protection itself.
 CALL_PARTS: Mapping[str, str] = {
-    "": "Protection of pods",
+    "": "Priority and SLA",
     "bulkhead": "Bulkhead",
     "local_rate": "Local rate",
     "retry": "Retries",
@@ -55,28 +55,34 @@ OBSERVED: Mapping[str, str] = {
 #: Setting of a protection -> its label, if its name does not say enough.
 _PROTECTION = {
     "sla_ms": "SLA, ms",
-    "tier": "Tier of calls that name none",
+    "tier": "Default priority of calls",
     "bulkhead.max_concurrent": "Calls at once",
     "bulkhead.shares": "Share, %",
     "bulkhead.queues": "Places in the queue",
     "bulkhead.when_full": "Without a free slot",
+    "bulkhead.borrow": "Lend free slots to other tiers",
+    "bulkhead.adaptive": "Adjust queues by waiting time",
+    "bulkhead.resize_under_pressure": "Shrink under pressure",
     "bulkhead.share_idle": "The only tier that calls has all slots",
     "retry.attempts": "Attempts",
     "retry.base_ms": "First wait, ms",
     "retry.cap_ms": "Longest wait, ms",
-    "retry.default_retry_after_ms": "Wait after a 429 without a time, ms",
-    "retry.floor_milli": "Retries per 1,000 s besides",
-    "shedding.queue_max": "Calls that wait, at most",
-    "shedding.p95_percent": "p95, % of a route's SLA",
-    "shedding.shed_at": "Lowest tiers refused above pressure, %",
-    "shedding.shed_hard_at": "All but the highest tier above, %",
+    "retry.default_retry_after_ms": "Wait after a 429 without Retry-After, ms",
+    "retry.idempotent": "Safe to repeat",
+    "retry.floor_milli": "Extra retries, per second",
+    "shedding.queue_max": "Shed when calls waiting exceed",
+    "shedding.p95_percent": "Shed when p95 exceeds, % of the SLA",
+    "shedding.shed_at": "Refuse the lowest tiers above pressure, %",
+    "shedding.shed_hard_at": "Refuse all but the highest tier above pressure, %",
     "readiness.unready_percent": "Unready pods of a service at most, %",
     "readiness.hold_ms": "Pressure lasts, ms",
     "retries_per_s": "Retries of one process, per second",
     "routes": "How long requests should take",
 }
+#: Field -> the stored number for one of the unit that people read and type.
+SCALES: Mapping[str, int] = {"protection.retry.floor_milli": 1_000}
 _UNITS = frozenset(
-    ("ms", "s", "us", "%", "seconds", "percent", "per second", "calls per second", "% of a route's SLA")
+    ("ms", "s", "us", "%", "seconds", "percent", "per second", "calls per second", "% of the SLA")
 )
 
 

@@ -188,7 +188,7 @@ def _commands(request: HttpRequest) -> list[Entry]:
                 "dependency",
                 "Add dependency",
                 "new create breaker",
-                f"{reverse('edit', args=['dependency'])}?new",
+                reverse("new_dependency"),
                 "edit_breaker_policy",
             ),
         )

@@ -3,12 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.phrases import range_words
 from controlplane.policies.fields import Fields
 from controlplane.policies.limits import SUBJECT_DEFAULTS, VENDOR_DEFAULTS
-from controlplane.policies.models import MAX_MS, Kind
-from controlplane.policies.protection import PROTECTION
-from controlplane.policies.protection_presets import PRESETS, SIZE, size_words
 from controlplane.policies.setting_labels import CALLS
 from fuseboard.contract.addresses import NARROWEST_PREFIX, WIDEST_PREFIX
 from fuseboard.contract.policy import MAX_WAIT_MS, Tuning
@@ -27,10 +23,6 @@ NEW: dict[str, Fields] = {
     "dependency": VENDOR_DEFAULTS,
     "environment": SUBJECT_DEFAULTS,
 }
-#: The timeout that the form of a new dependency starts with.
-NEW_TIMEOUT_MS = 10_000
-#: In the place of a size: nothing protects pods from the dependency.
-NO_PROTECTION = "off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +35,6 @@ class OwnField:
     choices: str = ""
     longest: int = 0
     flag: bool = False
-    #: Only in the form of a new thing.
-    new_only: bool = False
     default: Any = ""
 
 
@@ -77,7 +67,6 @@ OWN: dict[str, tuple[OwnField, ...]] = {
         OwnField(name="suspended", label="Suspended: every request is refused", flag=True, default=False),
     ),
     "dependency": (
-        OwnField(name="kind", label="Kind", choices="kinds", new_only=True),
         _TITLE,
         OwnField(
             name="owner",
@@ -86,28 +75,6 @@ OWN: dict[str, tuple[OwnField, ...]] = {
             longest=200,
         ),
         OwnField(name="runbook", label="Runbook", choices="runbooks", default=None),
-        OwnField(
-            name="fallback_note",
-            label=CALLS["fallback_note"],
-            longest=500,
-            hint="at most 500 characters",
-            new_only=True,
-        ),
-        OwnField(
-            name="timeout_ms",
-            label=CALLS["timeout_ms"],
-            hint=range_words(1, MAX_MS),
-            default=NEW_TIMEOUT_MS,
-            new_only=True,
-        ),
-        OwnField(
-            name=PROTECTION,
-            label="Protection of pods",
-            choices="sizes",
-            default=SIZE,
-            hint="with the SLA and the retries of its kind",
-            new_only=True,
-        ),
     ),
     "environment": (
         OwnField(name="default_tier", label="Tier of unregistered tenants", choices="tiers"),
@@ -123,13 +90,3 @@ OWN: dict[str, tuple[OwnField, ...]] = {
         ),
     ),
 }
-
-
-def choices_of_sizes() -> list[tuple[str, str]]:
-    """The sizes of bulkheads for a new dependency. The queue of a shorter timeout waits for half of it."""
-    sizes = [(size, size_words(size, timeout_ms=NEW_TIMEOUT_MS)) for size in PRESETS["bulkhead"]]
-    return [*sizes, (NO_PROTECTION, "none: no bulkhead, no retries")]
-
-
-def choices_of_kinds() -> list[tuple[str, str]]:
-    return [(str(value), str(label)) for value, label in Kind.choices]

@@ -5,7 +5,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.policies.limit_fields import WORDS
-from controlplane.policies.setting_labels import BREAKER, LABELS, name_and_unit
+from controlplane.policies.setting_labels import (
+    BREAKER,
+    CALL_PARTS,
+    LABELS,
+    POD_PARTS,
+    SCALES,
+    name_and_unit,
+)
 from dashboard.words.entity_fields import OWN
 from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 
@@ -19,6 +26,7 @@ _COLUMNS = {
     "returns_to": "Afterwards",
     "template": "Template",
 }
+_SWITCHES = {f"protection.{part}.on": name for part, name in {**CALL_PARTS, **POD_PARTS}.items()}
 _FOR_EACH_TIER = frozenset(
     f"protection.{setting.path}" for setting in CALL_SETTINGS if setting.kind in ("numbers", "words")
 )
@@ -59,6 +67,8 @@ def value_text(field: str, value: Any) -> str:
     if isinstance(value, dict):
         # A route.
         return f"{value['pattern']} {value['sla_ms']:,} ms"
+    if field in SCALES and isinstance(value, int):
+        return f"{value / SCALES[field]:,g} {unit}"
     return f"{value:,} {unit}".rstrip() if isinstance(value, int) else str(value) or "empty"
 
 
@@ -73,7 +83,7 @@ def _name_and_unit(field: str) -> tuple[str, str]:
         return f"{limit}, {lower_first(name)}", unit
     if first == "observe_for_s":
         return _name_and_unit(f"protection.observe.{rest}_until_us")
-    label = LABELS.get(field) or _OWN.get(field)
+    label = LABELS.get(field) or _OWN.get(field) or _SWITCHES.get(field)
     # The inputs of a setting with a value for each tier of calls.
     if label is None and field.rpartition(".")[2] in TIERS:
         label = LABELS.get(field.rpartition(".")[0])

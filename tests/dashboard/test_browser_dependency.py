@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from browsing import becomes
+from browsing import Clicks, becomes
 from django.utils import timezone
 from fleet_rows import notify, put_figures, put_server
 
@@ -84,12 +84,45 @@ def test_an_admin_changes_a_dependency_with_advice_while_typing(sign_in: Any) ->
     assert (row.open_ms, row.protection["bulkhead"]["max_concurrent"]) == (45_000, 30)
 
 
+def test_an_admin_adds_a_dependency_with_all_of_its_parts_in_three_clicks(
+    sign_in: Any, production: str
+) -> None:
+    clicks = Clicks(sign_in("ada"))
+    page = clicks.page
+    clicks.on("#nav a[href='/breakers']")
+    clicks.on("text=Add dependency")
+    page.wait_for_selector("#dependency-form")
+    page.keyboard.type("ledger")
+    page.select_option("#f-kind", "llm")
+    becomes(page, "document.querySelector('[name=drawn_for]').value === 'llm'")
+    becomes(page, "document.querySelector('#f-breaker-slow_ms').value === '30000'")
+    page.fill("#f-owner", "billing")
+    page.fill("#f-breaker-open_ms", "45000")
+    page.fill("#f-protection-bulkhead-max_concurrent", "30")
+    page.fill("#f-protection-retry-attempts", "4")
+    becomes(page, "document.querySelector('#preview').innerText.includes('3 retries, after')")
+    becomes(page, "document.querySelector('#preview').innerText.includes('This adds ledger')")
+    pictures(page, "dependency-new")
+    page.fill("#f-reason", "the ledger moved to a vendor")
+    clicks.on("#dependency-form button[type=submit]")
+    page.wait_for_selector(".saved .undo")
+    row = Dependency.objects.get(name="ledger")
+    assert (row.kind, row.owner, row.open_ms) == ("llm", "billing", 45_000)
+    assert row.protection["bulkhead"]["max_concurrent"] == 30
+    assert row.protection["retry"]["attempts"] == 4
+    assert clicks.count == 3
+
+
 def test_an_admin_protects_pods_and_lets_a_part_only_observe(sign_in: Any) -> None:
     page = sign_in("ada")
     page.goto("/servers")
     page.click("text=Change…")
     page.wait_for_selector("#protection-form")
+    assert not page.is_visible("#f-protection-shedding-queue_max")
+    page.click("#part-shedding summary")
+    assert not page.is_visible("#f-protection-shedding-queue_max")
     page.select_option("#f-protection-shedding-on", "on")
+    assert page.is_visible("#f-protection-shedding-queue_max")
     page.select_option("#f-observe_for_s-shedding", "86400")
     page.fill("#f-protection-routes", "POST /v1/*")
     becomes(page, "document.querySelector('#preview').innerText.includes('Line 1')")

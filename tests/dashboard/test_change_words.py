@@ -69,14 +69,14 @@ def lines(kind: str, before: Any, after: Any, *tiers: Any) -> list[tuple[str, st
             "dependency",
             {"kind": "llm"},
             {"kind": "llm", "wait_ms": 50},
-            [("Callers wait for a refusal that ends", "0 ms", "50 ms")],
+            [("Wait this long for room in a limit before refusing", "0 ms", "50 ms")],
         ),
         (
             "dependency",
             {"kind": "llm"},
             {"kind": "llm", "protection.bulkhead.shares": [60, 30, 10], "protection.bulkhead.borrow": True},
             [
-                ("Bulkhead: borrow", "off", "yes"),
+                ("Bulkhead: lend free slots to other tiers", "off", "yes"),
                 ("Bulkhead: share", "off", "critical 60 %, standard 30 %, optional 10 %"),
             ],
         ),

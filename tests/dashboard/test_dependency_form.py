@@ -14,7 +14,7 @@ from controlplane.policies.document import environment_of, policy_of
 from controlplane.policies.models import Dependency
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
-from dashboard.views.breakers.dependency_form import groups, typed_settings, values_of
+from dashboard.views.breakers.dependency_form import groups, new_row, typed_settings, values_of
 from fuseboard.contract.protection_fields import CALL_SETTINGS
 from tests.people import ADA
 
@@ -145,7 +145,7 @@ def test_wrong_values_are_reported_at_their_fields_and_what_was_typed_stays(ada:
     answer = ada.post(PAGE, wrong)
     assert answer.status_code == 422
     page = answer.content.decode()
-    assert "Enter a whole number." in page
+    assert "Enter a whole number from" in page
     assert 'value="soon"' in page
     answer = ada.post(PAGE, wrong | {"timeout_ms": "5000"})
     page = answer.content.decode()
@@ -204,7 +204,7 @@ def test_the_preview_says_what_changes_with_the_advice_of_a_plan(ada: Any) -> No
         assert words in text, words
     assert row().version == 1
     text = ada.post(f"{PAGE}/preview", typed(breaker__open_ms="")).content.decode()
-    assert "Enter a whole number." in text
+    assert "Enter a whole number from" in text
     assert "Nothing is changed yet" in ada.post(f"{PAGE}/preview", typed()).content.decode()
 
 
@@ -227,36 +227,48 @@ def test_only_admins_have_the_form(log_in: Any) -> None:
 
 def test_every_control_belongs_to_a_value_of_the_edit(production: str) -> None:
     values = values_of(row(), {})
-    names = {control.name for group in groups(values, {}) for control in group.controls}
-    names |= {group.switch.name for group in groups(values, {}) if group.switch}
+    found = groups(values, {}, row())
+    names = {control.name for group in found for control in (*group.controls, *group.more)}
+    names |= {group.switch.name for group in found if group.switch}
     assert names == set(values)
-    assert typed_settings(values).timeout_ms == row().timeout_ms
+    assert typed_settings(values, row()).timeout_ms == row().timeout_ms
 
 
-NEW_PAGE = "/edit/dependency?new"
+NEW_PAGE = "/dependencies/new"
 SENTENCE = "50 calls at once per pod; more wait 5 s"
 
 
 def test_the_form_of_a_new_dependency_suggests_a_protection(ada: Any) -> None:
-    page = " ".join(ada.get(NEW_PAGE).content.decode().split())
-    assert f'<option value="medium" selected>{SENTENCE}</option>' in page
-    assert "20 calls at once per pod; more wait 5 s" in page
+    page = text_of(ada.get(NEW_PAGE).content.decode())
+    assert f"Bulkhead {SENTENCE}" in page
+    assert f"Bulkhead: {SENTENCE}" in page
+    assert "Retries 1 retry, after 500 ms" in page
+    assert "Local rate off" in page
+
+
+def test_the_earlier_address_of_the_form_leads_to_it(ada: Any) -> None:
+    answer = ada.get("/edit/dependency?new")
+    assert (answer.status_code, answer["Location"]) == (302, NEW_PAGE)
 
 
 @pytest.mark.parametrize(
     ("kind", "size", "slots", "wait_ms"),
-    [("llm", "medium", 50, 3_000), ("external", "small", 20, 0), ("database", "off", None, 0)],
+    [("llm", "50", 50, 3_000), ("external", "20", 20, 0), ("database", "off", None, 0)],
 )
 def test_a_new_dependency_gets_what_its_form_shows(
     ada: Any, kind: str, size: str, slots: int | None, wait_ms: int
 ) -> None:
     data = {
         "name": "ledger",
-        "own.kind": kind,
-        "own.timeout_ms": "4000",
-        "own.protection": size,
+        "kind": kind,
+        "timeout_ms": "4000",
         "reason": REASON,
     }
+    if size == "off":
+        data |= dict.fromkeys(("protection.bulkhead.on", "protection.retry.on"), "off")
+        data["protection.sla_ms"] = "0"
+    else:
+        data["protection.bulkhead.max_concurrent"] = size
     answer = ada.post(NEW_PAGE, data)
     assert answer.status_code == 302, answer.content.decode()
     saved = Dependency.objects.get(name="ledger")
@@ -283,11 +295,93 @@ def test_the_form_suggests_a_protection_until_a_person_saves_it(ada: Any) -> Non
     assert "Nothing protects pods" not in ada.get("/breakers/filed/settings").content.decode()
 
 
-def test_a_wrong_size_is_refused(ada: Any) -> None:
-    data = {"name": "ledger", "own.kind": "llm", "own.protection": "enormous", "reason": REASON}
+def test_a_wrong_size_a_wrong_kind_and_a_missing_name_are_refused_together(ada: Any) -> None:
+    data = {"kind": "vendor", "protection.bulkhead.max_concurrent": "enormous", "reason": REASON}
     answer = ada.post(NEW_PAGE, data)
     assert answer.status_code == 422
-    assert "Choose one of the values." in answer.content.decode()
+    page = answer.content.decode()
+    assert "Choose one of the values." in page
+    assert "Enter a whole number from 1 to 10,000." in page
+    assert "Enter a name, such as payments-api." in page
+    assert 'value="enormous"' in page
+    taken = ada.post(NEW_PAGE, {"name": "search", "kind": "llm", "reason": REASON})
+    assert taken.status_code == 422
+    assert 'id="f-name_error">A dependency with this name already exists.' in taken.content.decode()
+    wrong = ada.post(NEW_PAGE, {"name": "no/slash", "kind": "llm", "reason": REASON}).content.decode()
+    assert 'id="f-name_error">Use 1 to 64 letters' in wrong
+
+
+def test_one_save_sets_the_name_the_owner_and_every_part(ada: Any) -> None:
+    revision = environment_of("production").revision
+    data = {
+        "name": "ledger",
+        "kind": "external",
+        "drawn_for": "external",
+        "owner": "billing",
+        "breaker.open_ms": "45000",
+        "timeout_ms": "8000",
+        "protection.bulkhead.max_concurrent": "30",
+        "protection.retry.attempts": "3",
+        "protection.retry.floor_milli": "0.5",
+        "reason": REASON,
+    }
+    answer = ada.post(NEW_PAGE, data)
+    assert answer.status_code == 302
+    assert answer["Location"] == f"/breakers/ledger?saved={revision + 1}"
+    assert environment_of("production").revision == revision + 1
+    saved = Dependency.objects.get(name="ledger")
+    assert (saved.kind, saved.owner, saved.open_ms, saved.timeout_ms) == (
+        "external",
+        "billing",
+        45_000,
+        8_000,
+    )
+    retry = saved.protection["retry"]
+    assert (saved.protection["bulkhead"]["max_concurrent"], retry["attempts"]) == (30, 3)
+    assert retry["floor_milli"] == 500
+    assert "Undo" in ada.get(answer["Location"]).content.decode()
+
+
+def test_another_kind_fills_in_what_was_not_typed(ada: Any) -> None:
+    sent = values_of(new_row("external"), {}) | {"drawn_for": "external", "kind": "llm", "timeout_ms": "8000"}
+    page = ada.post(f"{NEW_PAGE}/settings", sent).content.decode()
+    assert 'name="drawn_for" value="llm"' in page
+    assert 'name="breaker.slow_ms" value="30000"' in page
+    assert 'name="timeout_ms" value="8000"' in page
+    assert not Dependency.objects.filter(kind="llm").exists()
+
+
+def test_a_new_dependency_is_scheduled(ada: Any) -> None:
+    starts = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}"
+    data = {"name": "ledger", "kind": "llm", "reason": REASON, "starts": starts}
+    assert ada.post(NEW_PAGE, data).status_code == 302
+    Schedule.objects.update(due_at=datetime.now(UTC))
+    run_due()
+    made = Schedule.objects.get()
+    assert made.state == "applied", made.error
+    assert Dependency.objects.get(name="ledger").protection["bulkhead"]["max_concurrent"] == 50
+
+
+def test_a_part_that_is_off_loses_no_typed_value_silently(ada: Any) -> None:
+    changes = typed(protection__retry__on="off", protection__retry__attempts="5")
+    answer = ada.post(PAGE, changes)
+    assert answer.status_code == 422
+    assert "This part is off, and \u201cAttempts\u201d was changed." in answer.content.decode()
+    assert row().version == 1
+
+
+def test_each_of_three_values_has_its_own_error(ada: Any) -> None:
+    page = ada.post(PAGE, typed(protection__timeouts_ms__standard="9" * 30)).content.decode()
+    assert 'id="f-protection-timeouts_ms-standard_error">Enter a whole number from 0 to' in page
+    assert "f-protection-timeouts_ms-critical_error" not in page
+
+
+def test_settings_show_their_unit_and_default(ada: Any) -> None:
+    page = text_of(ada.get(PAGE).content.decode())
+    assert "default 60,000 ms" in page
+    assert "0 to 10; default 1 per second" in page
+    assert "Bulkhead now: 50 calls at once per pod; more wait 5 s" in page
+    assert "Local rate now: off" in page
 
 
 def test_the_settings_of_a_dependency_without_protection_suggest_it_once(ada: Any) -> None:
@@ -295,7 +389,8 @@ def test_the_settings_of_a_dependency_without_protection_suggest_it_once(ada: An
     Dependency.objects.filter(name="payments-api").update(protection={})
     page = " ".join(ada.get(PAGE).content.decode().split())
     assert "Nothing protects pods from payments-api yet." in page
-    assert page.count(SENTENCE) == 2
+    assert page.count(SENTENCE) == 1
+    assert 'Bulkhead</h2><span class="meta">now: off' in page
     assert 'name="protection.bulkhead.share_idle"' in page
     assert row().protection == {}
     assert (

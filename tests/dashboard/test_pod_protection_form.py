@@ -113,7 +113,7 @@ def test_wrong_values_are_reported_at_their_fields_and_what_was_typed_stays(ada:
     answer = ada.post(PAGE, wrong)
     page = unescape(answer.content.decode())
     assert answer.status_code == 422
-    assert "Enter a whole number." in page
+    assert "Enter a whole number from" in page
     assert "Line 1: enter a pattern, =, and milliseconds" in page
     assert 'value="many"' in page
     assert "POST /v1/* 2000\nGET / = 5</textarea>" in page
@@ -161,7 +161,7 @@ def test_the_preview_says_what_changes(ada: Any) -> None:
     )
     text = text_of(ada.post(f"{PAGE}/preview", hasty).content.decode())
     for words in (
-        "calls that wait, at most: off",
+        "shed when calls waiting exceed: off",
         "Shedding only observe: off",
         "until ",
         "GET / 5 ms",
@@ -195,7 +195,7 @@ def test_every_control_belongs_to_a_value_of_the_edit(production: str) -> None:
     names |= {group.switch.name for group in found if group.switch}
     assert names == set(values_of(row))
     assert {part for part in OBSERVED_PARTS if f"observe_for_s.{part}" in names} == set(OBSERVED_PARTS)
-    assert typed_settings(values_of(row))["observe_for_s"] == {}
+    assert typed_settings(values_of(row), row)["observe_for_s"] == {}
 
 
 def test_the_form_can_schedule(ada: Any) -> None:

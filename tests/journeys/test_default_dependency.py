@@ -22,7 +22,7 @@ from tools.demo.browser import Browser
 from tools.demo.processes import Processes
 from tools.demo.seed import Seeded
 
-NEW = "/edit/dependency?new"
+NEW = "/dependencies/new"
 KINDS = ("llm", "external", "internal", "database")
 
 
@@ -72,8 +72,8 @@ def test_dependencies_that_are_added_with_defaults(
     browser = Browser(control_plane.by_name["web"].url)
     browser.log_in("admin", seeded.logins["admin"])
     for kind in KINDS:
-        form = browser.form(NEW, "name", "own.kind", "reason")
-        answer = browser.send(form, **{"name": f"new-{kind}", "own.kind": kind}, reason="We call it now")
+        form = browser.form(NEW, "name", "kind", "reason")
+        answer = browser.send(form, **{"name": f"new-{kind}", "kind": kind}, reason="We call it now")
         assert answer.status_code == 200, answer.text
     browser.close()
     settings = fuseboard.AgentSettings(

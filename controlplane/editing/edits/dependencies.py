@@ -2,8 +2,15 @@ from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
 from controlplane.audit.actor import Actor
-from controlplane.editing.edits.edit_entity import EntityEdit, save_call
+from controlplane.editing.edits.edit_entity import (
+    EntityEdit,
+    check_scheduled,
+    preview_edit,
+    problems_by_field,
+    save_call,
+)
 from controlplane.errors import NotFound
+from controlplane.policies.fields import Fields
 from controlplane.policies.protection import PROTECTION
 from controlplane.policies.protection_presets import RETRY_WAITS_MS, merged_changes, preset_change
 from controlplane.validation import Problems
@@ -47,10 +54,28 @@ def create_dependency(
     **fields: Unpack[NewDependency],
 ) -> int:
     """Register a dependency. ``breaker`` and the times replace values of the preset of its kind."""
-    typed = {"kind": kind} | {name: value for name, value in fields.items() if value is not None}
-    edit = EntityEdit(environment, "dependency", dependency, typed=typed, creates=True)
+    edit = _new(environment, dependency, {"kind": kind, **fields})
     missing = {"runbook": NotFound("runbook", fields.get("runbook") or "")}
     return save_call(edit, reason=reason, actor=actor, action="dependency.created", refers=missing)
+
+
+def preview_new_dependency(environment: str, dependency: str, given: Mapping[str, Any]) -> Fields:
+    """Return the fields of a dependency as ``create_dependency`` would make it. Nothing is written."""
+    edit = _new(environment, dependency, given)
+    with problems_by_field(edit):
+        return preview_edit(edit).after or {}
+
+
+def scheduled_new_dependency(environment: str, dependency: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the new dependency as a plan for later. Nothing is written."""
+    edit = _new(environment, dependency, given)
+    with problems_by_field(edit):
+        return check_scheduled(edit)
+
+
+def _new(environment: str, dependency: str, given: Mapping[str, Any]) -> EntityEdit:
+    typed = {name: value for name, value in given.items() if value is not None}
+    return EntityEdit(environment, "dependency", dependency, typed=typed, creates=True)
 
 
 def set_breaker_policy(

@@ -1,6 +1,6 @@
 """The form of a dependency's settings: what it displays, and what was typed as the edit takes it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controlplane.editing.edits.dependency_settings import DependencySettings
@@ -10,10 +10,12 @@ from controlplane.policies.models import (
     MAX_MS,
     MAX_PART_MS,
     STREAM_COLUMNS,
+    STREAM_PRESETS,
     Change,
     Dependency,
+    breaker_preset,
 )
-from controlplane.policies.protection import CALL, NEW_PARTS, check_patch
+from controlplane.policies.protection import NEW_PARTS
 from controlplane.policies.protection_presets import (
     PRESETS,
     RETRY_WAITS_MS,
@@ -21,26 +23,59 @@ from controlplane.policies.protection_presets import (
     wait_of_kind,
 )
 from controlplane.policies.setting_labels import BREAKER, CALL_PARTS, CALLS
-from controlplane.policies.sizing import bulkhead_words
-from controlplane.validation import Problems
+from dashboard.forms import sent_number
 from dashboard.setting_controls import (
     Control,
     Group,
     Typed,
+    default_hint,
     part_group,
+    setting_controls,
     setting_values,
 )
+from dashboard.views.breakers.setting_summaries import summary_of
 from fuseboard.contract.policy import MAX_WAIT_MS
 from fuseboard.contract.protection_fields import CALL_SETTINGS, TIERS
 
+#: The timeout that the form of a new dependency starts with.
+NEW_TIMEOUT_MS = 10_000
 _HINTS = {"consecutive_failures": "0: not used", "window_calls": "0: all in the window"}
+#: Columns of the breaker and settings of the protection that most people never change.
+_SELDOM = frozenset(
+    (
+        "bulkhead.adaptive",
+        "bulkhead.borrow",
+        "bulkhead.resize_under_pressure",
+        "bulkhead.share_idle",
+        "bulkhead.target_wait_ms",
+        "retry.default_retry_after_ms",
+        "retry.floor_milli",
+        "retry.jitter",
+        "retry.load_factor_percent",
+        "open_max_ms",
+        "probes",
+        "probe_lease_ms",
+        "successes_to_close",
+        "slow_start_ms",
+        "minimum_servers",
+        "window_calls",
+    )
+)
+#: Column -> the numbers that are allowed.
+_TIMES = {
+    "timeout_ms": (1, MAX_MS),
+    "wait_ms": (0, MAX_WAIT_MS),
+    **dict.fromkeys(STREAM_COLUMNS, (0, MAX_PART_MS)),
+}
 #: Part -> the presets that fill in its fields.
 _PRESETS = {"": "sla", "bulkhead": "bulkhead", "retry": "retry"}
+#: A setting of the protection itself that the form shows among the times.
+_TIMEOUTS = "timeouts_ms"
 
 
 def suggests(row: Dependency) -> bool:
     """Whether the form suggests a protection: the API or a file made the dependency without one."""
-    if row.protection:
+    if row.protection or row.pk is None:
         return False
     changes = Change.objects.filter(
         kind="dependency", name=row.name, revision__environment=row.environment_id
@@ -50,27 +85,59 @@ def suggests(row: Dependency) -> bool:
     return newest is not None and newest.before is None
 
 
-def typed_settings(data: Mapping[str, str]) -> DependencySettings:
-    """Raises ``InvalidEdit`` with every field that is no number."""
+def new_row(kind: str, *, timeout_ms: int = NEW_TIMEOUT_MS) -> Dependency:
+    """A dependency that is not stored, with the presets of its kind."""
+    return Dependency(
+        kind=kind,
+        timeout_ms=timeout_ms,
+        wait_ms=wait_of_kind(kind),
+        protection=preset_of_kind(kind, timeout_ms=timeout_ms),
+        **STREAM_PRESETS.get(kind, {}),
+        **breaker_preset(kind),
+    )
+
+
+def row_of_kind(data: Mapping[str, str], kind: str) -> Dependency:
+    """Return what a form with nothing typed but the kind and the timeout would add."""
+    return new_row(kind, timeout_ms=sent_number(data.get("timeout_ms", "").strip(), NEW_TIMEOUT_MS))
+
+
+def of_kind(data: Mapping[str, str], kind: str) -> dict[str, str]:
+    """The typed values; one that stayed as an earlier kind filled it in becomes that of this kind.
+
+    So a form without scripts, in which the kind was chosen last, saves the presets of that kind.
+    """
+    drawn = values_of(new_row(data.get("drawn_for", "") or kind), {})
+    filled = values_of(row_of_kind(data, kind), {})
+    typed = {name: data[name] for name in filled if name in data and data[name] != drawn[name]}
+    return filled | typed
+
+
+def typed_settings(data: Mapping[str, str], row: Dependency) -> DependencySettings:
+    """Raises ``InvalidEdit`` with every wrong field. ``row`` is what the form was drawn from."""
     typed = Typed(data)
+    chosen = ({preset: name} for preset, names in PRESETS.items() for name in names)
+    shown = [values_of(row, presets) for presets in ({}, *chosen)]
     settings = DependencySettings(
-        breaker={column: typed.number(f"breaker.{column}") for column in BREAKER},
-        timeout_ms=typed.number("timeout_ms"),
-        wait_ms=typed.number("wait_ms"),
-        **{column: typed.number(column) if column in data else 0 for column in STREAM_COLUMNS},
+        breaker={column: typed.number(f"breaker.{column}", BREAKER_RANGES[column]) for column in BREAKER},
+        timeout_ms=typed.number("timeout_ms", _TIMES["timeout_ms"]),
+        wait_ms=typed.number("wait_ms", _TIMES["wait_ms"]),
+        **{
+            column: typed.number(column, _TIMES[column]) if column in data else 0 for column in STREAM_COLUMNS
+        },
         fallback_note=data.get("fallback_note", "").strip(),
-        protection=typed.parts(CALL_SETTINGS),
+        protection=typed.parts(CALL_SETTINGS, shown),
     )
     typed.settle()
     return settings
 
 
-def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
+def values_of(row: Dependency, presets: Mapping[str, str], *, suggest: bool = True) -> dict[str, str]:
     """The values in the inputs: the row, with the values of presets that the address names.
 
     A dependency that was never edited and has no protection shows the presets of its kind, switched on.
     """
-    suggested = not any(presets.values()) and suggests(row)
+    suggested = suggest and not any(presets.values()) and suggests(row)
     values = {f"breaker.{column}": str(getattr(row, column)) for column in BREAKER}
     columns = ("timeout_ms", "wait_ms", *STREAM_COLUMNS, "fallback_note")
     values |= {name: str(getattr(row, name)) for name in columns}
@@ -93,54 +160,73 @@ def values_of(row: Dependency, presets: Mapping[str, str]) -> dict[str, str]:
     return values
 
 
-def _bulkhead_text(values: Mapping[str, str]) -> str:
-    """``50 calls at once per pod; more wait 5 s``; empty while it is off, or a value is wrong."""
-    typed = Typed(values)
-    bulkhead = {each.name: typed.value(each) for each in CALL_SETTINGS if each.part == "bulkhead"}
-    problems = Problems()
-    check_patch(problems, {"bulkhead": bulkhead}, CALL)
-    if values.get("protection.bulkhead.on") != "on" or typed.errors or problems.errors:
-        return ""
-    return bulkhead_words(bulkhead, values.get("protection.tier", TIERS[1]))
+def groups(
+    values: Mapping[str, str], errors: Mapping[str, Sequence[str]], row: Dependency, *, new: bool = False
+) -> list[Group]:
+    """The form, with what was typed, and the errors at their fields. ``row`` is what is in force."""
+    defaults = values_of(new_row(row.kind), {})
+    in_force = values if new else values_of(row, {}, suggest=False)
 
+    def control(name: str, label: str, hint: str = "", **more: Any) -> Control:
+        default = default_hint(label, defaults.get(name, ""), more.get("choices", ()))
+        if name.endswith(".on"):
+            default = ""
+        return Control(
+            name=name,
+            label=label,
+            value=values.get(name, ""),
+            errors=errors.get(name) or errors.get(name.removeprefix("breaker.")) or _of_three(name, errors),
+            hint="; ".join(filter(None, (hint, default))),
+            **more,
+        )
 
-def groups(values: Mapping[str, str], errors: Mapping[str, Sequence[str]]) -> list[Group]:
-    """The form, with what was typed, and the errors at their fields."""
+    def about(part: str) -> dict[str, Any]:
+        return {"summary": ("" if new else "now: ") + summary_of(part, in_force)}
 
-    def control(name: str, label: str, **more: Any) -> Control:
-        # An error of three values is displayed at the first.
-        all_three = name.removesuffix(f".{TIERS[0]}")
-        found = errors.get(name) or errors.get(name.removeprefix("breaker.")) or errors.get(all_three) or ()
-        return Control(name=name, label=label, value=values.get(name, ""), errors=found, **more)
-
-    times = [
-        control("timeout_ms", CALLS["timeout_ms"], hint=range_words(1, MAX_MS)),
-        control("wait_ms", CALLS["wait_ms"], hint=f"0 to {MAX_WAIT_MS:,}"),
-        *(
-            control(column, CALLS[column], hint=f"0 to {MAX_PART_MS:,}; 0: the timeout bounds a stream, too")
-            for column in STREAM_COLUMNS
-        ),
-        control("fallback_note", CALLS["fallback_note"], hint="at most 500 characters", longest=500),
-    ]
-    found = [
-        Group(title="Calls", help="", controls=times),
-        Group(
-            title="Breaker",
-            help="When it opens, and how it recovers.",
-            controls=[
-                control(
-                    f"breaker.{column}", label, hint=_HINTS.get(column, range_words(*BREAKER_RANGES[column]))
-                )
-                for column, label in BREAKER.items()
-            ],
-        ),
-    ]
+    found = list(_calls(control, about))
     for part in CALL_PARTS:
         preset = _PRESETS.get(part, "")
-        names = tuple(PRESETS.get(preset, ()))
-        text = "" if part else "What each pod does on its own."
-        if part == "bulkhead":
-            text = _bulkhead_text(values)
-        about: dict[str, Any] = {"title": CALL_PARTS[part], "help": text}
-        found.append(part_group(part, CALL_SETTINGS, control, preset=preset, presets=names, **about))
+        names = () if new else tuple(PRESETS.get(preset, ()))
+        settings = [one for one in CALL_SETTINGS if one.path != _TIMEOUTS]
+        options = {"title": CALL_PARTS[part], "help": "", "preset": preset, "presets": names, **about(part)}
+        found.append(part_group(part, settings, control, seldom=_SELDOM, **options))
     return found
+
+
+def _calls(control: Any, about: Any) -> Iterator[Group]:
+    """The groups that every dependency has: breaker, timeout and fallback."""
+    columns = {
+        column: control(f"breaker.{column}", label, _HINTS.get(column, range_words(*BREAKER_RANGES[column])))
+        for column, label in BREAKER.items()
+    }
+    yield Group(
+        title="Breaker",
+        help="When it opens, and how it recovers.",
+        controls=[one for column, one in columns.items() if column not in _SELDOM],
+        more=[one for column, one in columns.items() if column in _SELDOM],
+        **about("breaker"),
+    )
+    streams = "0: the timeout bounds a stream, too"
+    times = {
+        column: control(
+            column,
+            CALLS[column],
+            f"{range_words(*bounds)}; {streams}" if column in STREAM_COLUMNS else range_words(*bounds),
+        )
+        for column, bounds in _TIMES.items()
+    }
+    [by_tier] = (one for one in CALL_SETTINGS if one.path == _TIMEOUTS)
+    yield Group(
+        title="Timeout",
+        help="",
+        controls=[times.pop("timeout_ms"), times.pop("wait_ms")],
+        more=[*times.values(), *setting_controls(by_tier, control)],
+        **about("timeout"),
+    )
+    note = control("fallback_note", CALLS["fallback_note"], "at most 500 characters", longest=500)
+    yield Group(title="Fallback", help="", controls=[note], **about("fallback"))
+
+
+def _of_three(name: str, errors: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """An error of three values together is displayed at the first."""
+    return errors.get(name.removesuffix(f".{TIERS[0]}"), ())

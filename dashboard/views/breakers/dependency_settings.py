@@ -47,8 +47,13 @@ class DependencyForm(EditForm):
     version = WholeField()
     starts = TextField(200)
 
-    def save(self) -> str | HttpResponse:
-        name, version = self.known["dependency"], self.cleaned_data["version"]
+    def __init__(self, request: HttpRequest, row: Dependency) -> None:
+        super().__init__(request, dependency=row.name)
+        self.row = row
+
+    def save(self) -> int | HttpResponse:
+        name, version = self.row.name, self.cleaned_data["version"]
+        settings = typed_settings(self.data, self.row)
         if starts := self.cleaned_data["starts"]:
             if not decides(self.request, "dependency"):
                 # Not for the admin of one service: see ADR 0029.
@@ -56,13 +61,11 @@ class DependencyForm(EditForm):
             given = {
                 "environment": environment_in(self.request),
                 "dependency": name,
-                "settings": typed_settings(self.data),
+                "settings": settings,
                 "expected_version": version,
             }
             return schedule_form(self.request, starts, lambda due_at: scheduled_settings(**given), what=name)
-        settings = typed_settings(self.data)
-        revision = set_dependency(settings=settings, expected_version=version, **self.common)
-        return f"{name} is saved as revision {revision}."
+        return set_dependency(settings=settings, expected_version=version, **self.common)
 
 
 @require_http_methods(["GET", "POST"])
@@ -76,18 +79,19 @@ def dependency(request: HttpRequest, name: str) -> HttpResponse:
         suggested = not any(chosen.values()) and suggests(row)
         words = size_words(SIZE, timeout_ms=row.timeout_ms) if suggested else ""
         return _page(request, row, typed=values_of(row, chosen), suggested=words)
-    form = DependencyForm(request, dependency=name)
-    return run_edit(form, page=partial(_page, row=row), then=reverse("breaker", args=[name]))
+    return run_edit(
+        DependencyForm(request, row), page=partial(_page, row=row), then=reverse("breaker", args=[name])
+    )
 
 
 @require_POST
 @require_role("viewer")
 def dependency_preview(request: HttpRequest, name: str) -> HttpResponse:
     """Show what saving would change, with advice. Write nothing."""
-    _editable(request, name)
-    return render(
-        request, "dashboard/setting_preview.html", _preview(environment_in(request), name, request.POST)
-    )
+    row = _editable(request, name)
+    if row is None:
+        return HttpResponse(status=404)
+    return render(request, "dashboard/setting_preview.html", _preview(row, request.POST))
 
 
 def _editable(request: HttpRequest, name: str) -> Dependency | None:
@@ -97,10 +101,11 @@ def _editable(request: HttpRequest, name: str) -> Dependency | None:
     return row
 
 
-def _preview(environment: str, name: str, data: Mapping[str, str]) -> dict[str, Any]:
+def _preview(row: Dependency, data: Mapping[str, str]) -> dict[str, Any]:
+    environment, name = row.environment_id, row.name
     try:
         before, after = preview_dependency(
-            environment=environment, dependency=name, settings=typed_settings(data)
+            environment=environment, dependency=name, settings=typed_settings(data, row)
         )
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
@@ -123,9 +128,9 @@ def _page(
     suggested: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    found, errors = groups(typed, errors or {}), errors or {}
     if conflict is not None:
         row.refresh_from_db()
+    found, errors = groups(typed, errors or {}, row), errors or {}
     context = context_of(
         request,
         "dependency",
@@ -141,6 +146,6 @@ def _page(
         reason=typed.get("reason", ""),
         starts=typed.get("starts", ""),
         schedulable=decides(request, "dependency"),
-        **_preview(environment_in(request), row.name, typed),
+        **_preview(row, typed),
     )
     return render(request, "dashboard/dependency.html", context, status=status)

@@ -31,7 +31,6 @@ from dashboard.views.editor.edit_request import KINDS, EditRequest, decides, for
 from dashboard.views.editor.entity_form import groups_of, placed
 from dashboard.views.history.schedule_form import schedule_form
 from dashboard.views.page import context_of, names_of, not_found
-from dashboard.words.entity_fields import choices_of_kinds, choices_of_sizes
 
 #: Field -> what is wrong with it.
 Errors = Mapping[str, Sequence[str]]
@@ -41,6 +40,9 @@ Errors = Mapping[str, Sequence[str]]
 @for_editors
 def edit(request: HttpRequest, kind: str) -> HttpResponse:
     """Show the editor of the thing that the address names, or save, schedule or delete it."""
+    if kind == "dependency" and "new" in request.GET:
+        # Runbooks and bookmarks have this address.
+        return redirect("new_dependency")
     asked = read_request(request, kind)
     if asked.shown is None and not asked.new:
         return not_found(request, f"No such {kind}", f"There is no {kind} {asked.name}.")
@@ -187,8 +189,6 @@ def _choices(environment: str, kind: str, *, new: bool) -> dict[str, list[tuple[
         found["dependencies"] = [(name, name) for name in names_of(Dependency, environment)]
     if kind == "dependency":
         found["runbooks"] = [("", "None"), *runbook_choices()]
-        found["kinds"] = choices_of_kinds()
-        found["sizes"] = choices_of_sizes()
     return found
 
 

@@ -35,11 +35,7 @@ def groups_of(
         return Control(name=name, label=label, value=typed, errors=wrong, focus=name == at, **more)
 
     fields = shown or {}
-    own = [
-        _own_control(control, each, fields, choices)
-        for each in OWN[kind]
-        if shown is None or not each.new_only
-    ]
+    own = [_own_control(control, each, fields, choices) for each in OWN[kind]]
     found = [Group(title="Settings", help="", controls=own)]
     word = LIMIT_WORD[kind]
     prefix = PREFIX[kind]

@@ -13,16 +13,9 @@ from controlplane.errors import InvalidEdit
 from controlplane.policies.fields import Fields, limits_in
 from controlplane.policies.limits import OPTIONAL, columns_for, full_columns
 from controlplane.policies.merge import RATE
-from controlplane.policies.protection import PROTECTION
-from controlplane.policies.protection_presets import (
-    KIND_PRESETS,
-    PRESETS,
-    preset_of_kind,
-    wait_of_kind,
-)
 from dashboard.forms import moment, whole, whole_words
 from dashboard.views.editor.quota_form import ends_typed
-from dashboard.words.entity_fields import LIMIT_WORD, NEW, NEW_TIMEOUT_MS, NO_PROTECTION, OWN, OwnField
+from dashboard.words.entity_fields import LIMIT_WORD, NEW, OWN, OwnField
 from dashboard.words.limit_values import bounds_of
 from fuseboard.contract.limit_fields import (
     BY_NAME,
@@ -89,8 +82,6 @@ def typed_in(
             value = _read(typed, name, lambda: _own_value(own, data[name]))  # noqa: B023 - called at once
             if value is not _WRONG and (shown is None or value != shown.get(own.name, own.default)):
                 _put_own(typed, own.name, value)
-    if PROTECTION in typed.fields:
-        _suggest(typed)
     prefix = PREFIX[kind]
     limits: dict[str, Any] = {}
     for limit, columns in limits_in(prefix, shown or {}).items():
@@ -122,19 +113,6 @@ def typed_in(
     if limits:
         typed.fields[prefix] = limits
     return typed
-
-
-def _suggest(typed: Typed) -> None:
-    """Give a new dependency the presets of its kind, with the bulkhead that was chosen."""
-    size, kind = typed.fields.pop(PROTECTION), str(typed.fields.get("kind", ""))
-    timeout_ms = typed.fields.get("timeout_ms", NEW_TIMEOUT_MS)
-    if size == NO_PROTECTION:
-        typed.fields[PROTECTION] = "off"
-    elif size not in PRESETS["bulkhead"]:
-        typed.errors[f"own.{PROTECTION}"] = ["Choose one of the values."]
-    elif kind in KIND_PRESETS and isinstance(timeout_ms, int):
-        typed.fields[PROTECTION] = preset_of_kind(kind, timeout_ms=timeout_ms, size=size)
-        typed.fields["wait_ms"] = wait_of_kind(kind)
 
 
 _WRONG: Any = object()

@@ -37,9 +37,9 @@ class PodProtectionForm(EditForm):
     base = WholeField()
     starts = TextField(200)
 
-    def save(self) -> str | HttpResponse:
-        settings, base = typed_settings(self.data), self.cleaned_data["base"]
+    def save(self) -> int | HttpResponse:
         environment = environment_in(self.request)
+        settings, base = typed_settings(self.data, environment_of(environment)), self.cleaned_data["base"]
         if starts := self.cleaned_data["starts"]:
             return schedule_form(
                 self.request,
@@ -49,8 +49,7 @@ class PodProtectionForm(EditForm):
                 ),
                 what="The protection of pods",
             )
-        revision = set_pod_protection(expected_revision=base, **settings, **self.common)
-        return f"The protection of pods is saved as revision {revision}."
+        return set_pod_protection(expected_revision=base, **settings, **self.common)
 
 
 @require_http_methods(["GET", "POST"])
@@ -71,7 +70,9 @@ def pod_protection_preview(request: HttpRequest) -> HttpResponse:
 
 def _preview(environment: str, data: Mapping[str, str]) -> dict[str, Any]:
     try:
-        before, after = preview_pod_protection(environment=environment, **typed_settings(data))
+        before, after = preview_pod_protection(
+            environment=environment, **typed_settings(data, environment_of(environment))
+        )
     except InvalidEdit as error:
         return {"wrong": wrong_lines(error.errors)}
     change = Changed("environment", environment, before, after)

@@ -7,10 +7,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
+from controlplane.phrases import count, listed
 from controlplane.policies.models import Environment
 from controlplane.policies.protection_presets import POD_PRESETS
 from controlplane.policies.setting_labels import LABELS, OBSERVED, POD_PARTS
-from dashboard.setting_controls import Control, Group, Typed, part_group, setting_values
+from dashboard.setting_controls import (
+    Control,
+    Group,
+    Typed,
+    default_hint,
+    part_group,
+    setting_values,
+)
 from fuseboard.contract.protection_fields import MAX_ROUTES, OBSERVED_PARTS, POD_SETTINGS
 
 _HELP = {
@@ -41,12 +49,11 @@ class PodSettings(TypedDict):
     observe_for_s: Mapping[str, int]
 
 
-def typed_settings(data: Mapping[str, str]) -> PodSettings:
+def typed_settings(data: Mapping[str, str], row: Environment) -> PodSettings:
     """Raises ``InvalidEdit`` with every field that is no number, and the first lines that are no routes."""
     typed = Typed(data)
-    protection = typed.parts(
-        setting for setting in POD_SETTINGS if setting.part != "observe" and setting.kind != "routes"
-    )
+    settings = [one for one in POD_SETTINGS if one.part != "observe" and one.kind != "routes"]
+    protection = typed.parts(settings, [values_of(row, preset) for preset in ("", *POD_PRESETS)])
     protection["routes"] = _routes(typed)
     observe_for_s = {
         part: typed.number(_observe_input(part))
@@ -89,26 +96,48 @@ def groups(
 ) -> list[Group]:
     """The form, with what was typed, and the errors at their fields."""
 
-    def control(name: str, label: str, **more: Any) -> Control:
+    defaults = {
+        name: value
+        for one in POD_SETTINGS
+        if one.kind != "routes" and one.part != "observe"
+        for name, value in setting_values(one, one.default).items()
+    }
+
+    def control(name: str, label: str, hint: str = "", **more: Any) -> Control:
+        default = default_hint(label, defaults.get(name, ""), more.get("choices", ()))
         return Control(
-            name=name, label=label, value=values.get(name, ""), errors=errors.get(name, ()), **more
+            name=name,
+            label=label,
+            value=values.get(name, ""),
+            errors=errors.get(name, ()),
+            hint="; ".join(filter(None, (hint, default))),
+            **more,
         )
 
     hint = f"pattern = milliseconds, one per line, at most {MAX_ROUTES}; the first match applies"
     routes = control(ROUTES, LABELS[ROUTES], hint=hint, lines=4, longest=_LONGEST)
     settings = [each for each in POD_SETTINGS if each.kind != "routes"]
     found = []
+    in_force = values_of(row)
     for part in POD_PARTS:
-        about: dict[str, Any] = {"title": POD_PARTS[part], "help": _HELP[part]}
+        about: dict[str, Any] = {
+            "title": POD_PARTS[part],
+            "help": _HELP[part],
+            "summary": f"now: {_summary(part, in_force)}",
+        }
         if part == "shedding":
             about |= {"preset": "preset", "presets": tuple(POD_PRESETS)}
         found.append(part_group(part, settings, control, others=() if part else [routes], **about))
     present: dict[str, int] = row.protection.get("observe", {})
-    ends = {part: _observes_until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED}
+    ends: dict[str, datetime | None] = {
+        part: _observes_until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED
+    }
+    observing = [label.lower() for part, label in OBSERVED.items() if ends[part] is not None]
     found.append(
         Group(
             title="Observe only",
             help="A part decides and counts, but refuses nothing. It ends automatically.",
+            summary=f"now: {listed(observing, joint=' and') or 'nothing'}",
             controls=[
                 control(_observe_input(part), label, choices=_choices(ends[part]))
                 for part, label in OBSERVED.items()
@@ -116,6 +145,22 @@ def groups(
         )
     )
     return found
+
+
+def _summary(part: str, values: Mapping[str, str]) -> str:
+    """The values in force, in words. ``values`` are those of the form, of the stored row."""
+    if part and values[f"protection.{part}.on"] != "on":
+        return "off"
+    match part:
+        case "shedding":
+            return f"sheds when more than {values['protection.shedding.queue_max']} calls wait"
+        case "readiness":
+            return f"at most {values['protection.readiness.unready_percent']} % of a service unready"
+        case _:
+            routes = count(len(values[ROUTES].splitlines()), "route")
+            return (
+                f"{values['protection.retries_per_s']} retries per second and process, {routes} with an SLA"
+            )
 
 
 def _choices(at: datetime | None) -> Sequence[tuple[str, str]]:

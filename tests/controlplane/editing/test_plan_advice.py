@@ -23,7 +23,7 @@ def test_a_plan_states_the_calls_of_a_bulkhead_and_warns_of_late_shedding(produc
     planned = difference(production, plan)
     assert planned.notes == ["dependency api: 50 calls at once per pod; more wait 5 s."]
     assert "note: dependency api: 50 calls at once per pod; more wait 5 s." in planned.to_text()
-    assert any("calls that wait, at most, is 500" in text for text in planned.advice), planned.advice
+    assert any("calls waiting exceed 500" in text for text in planned.advice), planned.advice
     only_title = plan_from_document({"dependencies": {"api": {"title": "OpenAI"}}})
     assert difference(production, only_title).notes == []
 
