@@ -15,15 +15,13 @@ from fleet_screen import FAILING, HEADLINE, VERDICT, Screen
 pytestmark = pytest.mark.browser
 logger = logging.getLogger(__name__)
 
-CAUSES = "[...document.querySelectorAll('#conditions [data-cause]')].map(c => c.dataset.cause)"
-
 
 @dataclass(frozen=True)
 class Fault:
     what: str
     begin: Callable[[], object]
     end: Callable[[], object]
-    #: What the headline says while it lasts, and what the sentence below does not say.
+    #: A pattern of what the headline says while it lasts, and what the sentence below does not say.
     headline: str
     untrue: tuple[str, ...]
 
@@ -43,7 +41,8 @@ def faults(screen: Screen) -> Iterator[Fault]:
         "Redis is frozen",
         fleet.freeze,
         fleet.thaw,
-        "Every pod uses local limits",
+        # A pod with few calls asks again for each of them, and decides those that time out.
+        "Every pod uses local limits|100 % of requests to Redis fail",
         ("All healthy", "Limits are exact", "3 of 3 pods use shared limits"),
     )
     yield Fault(
@@ -77,11 +76,11 @@ def test_the_first_page_names_each_fault_and_forgets_it_when_it_ends(screen: Scr
     screen.page.evaluate("window.watched = true")
     for fault in faults(screen):
         with lasting(fault):
-            screen.says(HEADLINE, fault.headline)
+            screen.until(f"/{fault.headline}/.test({HEADLINE}.replace(/\\s+/g, ' '))")
             said = screen.read("#verdict")
             logger.info("%s | %s", fault.what, said)
             assert not [words for words in fault.untrue if words in said], said
-        screen.until(f"!{HEADLINE}.includes({fault.headline!r})")
+        screen.until(f"!/{fault.headline}/.test({HEADLINE}.replace(/\\s+/g, ' '))")
         screen.says(VERDICT, "3 of 3 pods use shared limits")
         logger.info("%s, ended | %s", fault.what, screen.read("#verdict"))
     assert screen.page.evaluate("window.watched"), "the page was loaded again"
