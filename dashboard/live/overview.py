@@ -13,6 +13,7 @@ from controlplane.status.breaker_lines import BreakerLine, breaker_lines
 from controlplane.status.facts import Change, Facts, Transition
 from controlplane.status.locks import LocksStatus
 from controlplane.status.status import status_of
+from dashboard.live.alert_cards import AlertCards, alert_cards
 from dashboard.live.alerts import Alert, alert_of
 from dashboard.live.backlogs import BacklogRow
 from dashboard.live.breaker_looks import FACES, BreakerLook
@@ -62,8 +63,8 @@ class Live:
     breakers: tuple[Breaker, ...]
     fleet: Fleet
     alerts: tuple[Alert, ...]
-    #: The alerts in Postgres, with those that are pending or recovering.
-    stored_alerts: tuple[StoredAlert, ...]
+    #: With those that are pending or recovering.
+    alert_cards: AlertCards
     tiles: tuple[Tile, ...]
     #: The figures of the servers page.
     server_tiles: tuple[Tile, ...]
@@ -155,8 +156,8 @@ class Live:
             silent=len(fleet.silent),
             positions=Counter((server.epoch, server.revision) for server in self.facts.live_servers),
             versions=fleet.versions,
-            alerts=len(self.alerts),
-            alerts_css=self.alerts[0].css if self.alerts else "",
+            alerts=self.alert_cards.firing,
+            alerts_css=self.alert_cards.firing_css,
             breakers=self.attention,
             breakers_css=self.breakers[0].face.css if self.breakers else "",
             ending=self.ending,
@@ -195,16 +196,17 @@ def build(
     alerts = tuple(alert_of(finding, stored.get(finding.key)) for finding in dated)
     rows, others = _tenants(facts)
     # Since this severity: a warning that lasted for hours does not date what has just become critical.
+    by_cause = alert_cards(facts, alerts, stored)
     begins = {one.key: one.level_since for one in stored.values() if one.fired}
     return Live(
         facts=facts,
         breakers=every,
         fleet=fleet,
         alerts=alerts,
-        stored_alerts=tuple(stored.values()),
+        alert_cards=by_cause,
         tiles=tuple(tiles(facts, fleet, history)),
         server_tiles=tuple(server_tiles(facts, fleet, history)),
-        verdict=verdict_of(facts, every, fleet, alerts, begins),
+        verdict=verdict_of(facts, every, fleet, alerts, begins, by_cause.following),
         tenants=rows,
         others=others,
         quotas=_quotas(facts),

@@ -1,7 +1,7 @@
 """The headline: everything that is wrong now, the worst first, and since when."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -57,6 +57,7 @@ class Condition:
     sentence: Sentence
     since: float | None = None
     dates_incident: int = 0
+    follows: bool = False
 
 
 def _condition(key: str, sentence: Sentence, since: float | None = None) -> Condition:
@@ -87,16 +88,20 @@ def verdict_of(
     fleet: Fleet,
     alerts: tuple[Alert, ...],
     begins: Mapping[str, float] = _NONE,
+    following: Collection[str] = (),
 ) -> Verdict:
-    """``begins``: key of an alert that has fired -> when its episode began. A breaker that flaps has one."""
+    """``begins``: key of an alert that has fired -> when its episode began. A breaker that flaps has one.
+
+    ``following``: keys of alerts that follow from another one. Their sentences come last.
+    """
     stores = [*_stores(facts, fleet)]
     active = [
         *stores,
         *_breakers(breakers, begins, heard=fleet.heard),
-        *_alerts(alerts, begins),
+        *_alerts(alerts, begins, following),
         *_figures(alerts, fleet),
     ]
-    active.sort(key=lambda condition: condition.weight)
+    active.sort(key=lambda condition: (condition.follows, condition.weight))
     # Two levels of an alert, or two rules about one figure, have the same words.
     found = dict[tuple[str, str], Sentence]()
     for one in active:
@@ -167,7 +172,9 @@ def _breakers(
             yield _condition(state, sentence, _begin(breaker.since, f"open:{breaker.name}", begins))
 
 
-def _alerts(alerts: tuple[Alert, ...], begins: Mapping[str, float]) -> Iterator[Condition]:
+def _alerts(
+    alerts: tuple[Alert, ...], begins: Mapping[str, float], following: Collection[str]
+) -> Iterator[Condition]:
     for alert in alerts:
         said = alert.headline
         if said is None:
@@ -180,6 +187,7 @@ def _alerts(alerts: tuple[Alert, ...], begins: Mapping[str, float]) -> Iterator[
             sentence=sentence,
             since=_begin(alert.since, alert.key, begins),
             dates_incident=alert.dates_incident,
+            follows=alert.key in following,
         )
 
 

@@ -24,6 +24,7 @@ from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words
 from dashboard import plots
 from dashboard.links import limit_editor
+from dashboard.live.alert_cards import AlertLine
 from dashboard.live.alerts import Alert, link_of
 from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker
@@ -197,16 +198,19 @@ def refused_link(rate: float, unit: str = "", **which: str) -> SafeString:
 
 
 @register.simple_tag
-def mute_url(alert: StoredAlert) -> str:
+def mute_url(alert: AlertLine, minutes: int) -> str:
     """The form of a mute, with what matches this alert."""
     asked = {"rule": rule_of(alert.key)}
     if alert.subject.kind == "breaker":
         asked["dependency"] = alert.subject.name
+    if len(alert.pods) == 1:
+        asked["pod"] = alert.pods[0]
+    asked["minutes"] = str(minutes)
     return f"{reverse('mutes')}?{urlencode(asked)}"
 
 
 @register.simple_tag
-def plan_url(alert: StoredAlert) -> str:
+def plan_url(alert: AlertLine) -> str:
     """The preview of the receivers that get this alert now."""
     asked = {"rule": rule_of(alert.key), "severity": alert.severity}
     if alert.subject.kind == "breaker":
@@ -215,7 +219,7 @@ def plan_url(alert: StoredAlert) -> str:
 
 
 @register.simple_tag
-def runbook_url(alert: StoredAlert | Alert, incident: int | None = None) -> str:
+def runbook_url(alert: StoredAlert | Alert | AlertLine, incident: int | None = None) -> str:
     """The runbook of an alert, with the incident that keeps its ticks and the dependency of its values."""
     asked = {"incident": incident or alert.incident, "of": alert.dependency}
     query = urlencode({name: value for name, value in asked.items() if value})

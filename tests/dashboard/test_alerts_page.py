@@ -1,5 +1,6 @@
 """The page of alerts: what fires, who works on it, and what fired in the past."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.utils import timezone
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 from controlplane.audit.models import Entry
+from tests.dashboard.shown import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,21 +53,23 @@ def test_it_lists_what_fires_and_what_is_pending(log_in: Any) -> None:
     assert "payments-api is open" in page
     assert 'href="/breakers/payments-api"' in page
     assert "3 pods have old configuration" in page
-    assert "Warning, pending, since" in page
-    assert page.count('name="acknowledge"') == 1, "a pending alert cannot be acknowledged"
+    shown = text_of(page)
+    assert "1 firing, 3 pending" in shown, "two are true of the pods of the test, and not stored yet"
+    assert re.search(r"Pending, warning, since [\d:]+ UTC: fires in [\d:]+ if it lasts\.", shown)
+    assert page.count('name="note-') == 1, "a pending alert cannot be acknowledged"
 
 
 def test_an_operator_acknowledges_and_withdraws(log_in: Any) -> None:
     row, ada = alert(), log_in("olga")
-    answer = ada.post("/alerts", {"acknowledge": row.pk, "note": "Called the vendor"}, follow=True)
+    answer = ada.post("/alerts", {"acknowledge": row.pk, f"note-{row.pk}": "Called the vendor"}, follow=True)
     page = answer.content.decode()
     assert "Acknowledged: payments-api is open." in page
-    assert "<b>olga</b> works on it" in page
+    assert "Acknowledged by olga, " in text_of(page)
     assert "Called the vendor" in page
     assert Entry.objects.get(action="alert.acknowledged").actor == "olga"
     page = ada.post("/alerts", {"release": row.pk}, follow=True).content.decode()
     assert "Acknowledgement withdrawn" in page
-    assert "works on it" not in page
+    assert "Acknowledged by" not in text_of(page).partition("Resolved")[0]
 
 
 def test_a_viewer_reads_and_changes_nothing(log_in: Any) -> None:
@@ -122,9 +126,10 @@ def test_an_explained_alert_says_whether_it_is_sent(log_in: Any) -> None:
     cause = alert("pressure", text="web-1 is under pressure")
     alert("unhealthy", cause=cause)
     olga = log_in("olga")
-    assert "Explained by: web-1 is under pressure. It is not sent." in text(olga)
+    assert "Follows from web-1 is under pressure, so no separate message." in text_of(text(olga))
     Alert.objects.filter(pk=cause.pk).update(state=AlertState.RESOLVED, resolved_at=timezone.now())
-    assert "Explained by: web-1 is under pressure, which is resolved. It is sent soon" in text(olga)
+    resolved = "Follows from web-1 is under pressure, which is resolved. A message is sent soon"
+    assert resolved in text_of(text(olga))
 
 
 def test_missing_figures_are_named(log_in: Any) -> None:

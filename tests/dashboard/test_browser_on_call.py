@@ -1,11 +1,12 @@
 """A person on call, in a browser: from an alert to the breaker, and what is done about alerts on the way."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from browsing import Clicks, becomes, is_live
-from fleet_rows import breaker, put_server
+from fleet_rows import breaker, notify, put_server
 
 from controlplane.alerts.models import Alert, IncidentLine, Mute
 from controlplane.breakers.models import Override
@@ -46,16 +47,53 @@ def test_an_alert_is_acknowledged_and_muted_where_it_is(sign_in: Any, firing: in
     page = sign_in("olga")
     page.goto("/alerts")
     is_live(page)
-    page.click("#rows button[name=acknowledge]")
-    becomes(page, "document.querySelector('#rows').innerText.includes('olga works on it')")
+    page.click("#rows button[name=acknowledge] >> nth=0")
+    becomes(page, "document.querySelector('#rows').innerText.includes('Acknowledged by olga')")
     assert Alert.objects.get().acknowledged_by == "olga"
-    page.click("#rows a:has-text('Mute')")
+    page.click("#rows .take summary")
+    page.click("#rows .take a:has-text('30 min')")
     page.wait_for_url(re.compile(r"/alerts/mutes\?"))
     assert "payments-api is near its threshold" in page.inner_text("main"), "what it would mute"
     page.fill("main [name=reason]", WHY)
     page.click("button[value=add]")
     becomes(page, "document.querySelector('main').innerText.includes('Muted: ')")
     assert Mute.objects.get().reason == WHY
+
+
+def test_a_card_of_the_overview_is_acknowledged_with_a_note_and_muted(sign_in: Any, firing: int) -> None:
+    page = sign_in("olga")
+    is_live(page)
+    clicks = Clicks(page)
+    clicks.on("#conditions .take summary")
+    page.fill("#conditions .take input", "Called the vendor")
+    # A drawing that arrives meanwhile closes nothing, and keeps what is typed.
+    put_server("web-2", state="offline")
+    notify()
+    becomes(page, "document.querySelector('#conditions').innerText.includes('No heartbeat from web-2')")
+    assert page.input_value("#conditions .take input") == "Called the vendor"
+    clicks.on("#conditions .take button[name=acknowledge]")
+    becomes(page, "document.querySelector('#conditions').innerText.includes('Acknowledged by olga')")
+    assert page.url.endswith("/"), "the operator stays on the overview"
+    assert "Called the vendor" in page.inner_text("#conditions")
+    row = Alert.objects.get()
+    assert (row.acknowledged_by, row.note) == ("olga", "Called the vendor")
+    assert clicks.count == 2
+    is_live(page)
+    clicks.on("#conditions .take summary")
+    clicks.on("#conditions .take a:has-text('1 h')")
+    page.wait_for_url(re.compile(r"/alerts/mutes\?"))
+    assert page.input_value("[name=minutes]") == "60"
+    page.fill("main [name=reason]", WHY)
+    clicks.on("button[value=add]")
+    becomes(page, "document.querySelector('main').innerText.includes('Muted: ')")
+    mute = Mute.objects.get()
+    assert (mute.rule, mute.dependency, mute.ends_at - mute.starts_at) == (
+        "near",
+        "payments-api",
+        timedelta(hours=1),
+    )
+    page.goto("/")
+    assert "Muted until" in page.inner_text("#conditions")
 
 
 def test_a_step_of_the_runbook_is_ticked_and_is_in_the_incident(sign_in: Any, firing: int) -> None:

@@ -92,6 +92,7 @@ def test_the_buttons_of_a_muted_alert_fit_on_a_phone(sign_in: Any, log_in: Any) 
     page = sign_in("olga")
     page.set_viewport_size({"width": 320, "height": 800})
     page.goto("/alerts")
+    page.click("#rows .take summary")
     assert page.locator("button[name=end_period]").is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
 

@@ -5,8 +5,11 @@ Where both are about pods, the cause is about every pod of what it explains.
 A cause hides only alerts of the same or a lower level and severity: others may be routed elsewhere.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from math import inf
 from types import MappingProxyType
+from typing import Protocol, TypeVar
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
@@ -35,10 +38,63 @@ LATEST_S = 30.0
 REMAINS_S = 120.0
 
 
-def cause_of(alert: Alert, others: Iterable[Alert]) -> Alert | None:
-    """The alert that explains this one, or ``None``. Of several, the oldest."""
-    found = [other for other in others if _explains(other, alert)]
+class Explainable(Protocol):
+    """The facts of an alert that decide what explains it."""
+
+    @property
+    def environment(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def severity(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def subject_name(self) -> str: ...
+    @property
+    def pods(self) -> Sequence[str]: ...
+    @property
+    def true_since(self) -> datetime: ...
+
+
+A = TypeVar("A", bound=Explainable)
+
+
+def cause_of(alert: A, others: Iterable[A], *, latest_s: float = LATEST_S) -> A | None:
+    """The alert that explains this one, or ``None``. Of several, the oldest.
+
+    ``latest_s``: how much later than the alert it may have begun.
+    """
+    found = [other for other in others if _explains(other, alert, latest_s)]
     return min(found, key=lambda other: other.true_since, default=None)
+
+
+def by_cause(alerts: Sequence[A]) -> list[tuple[A, tuple[A, ...]]]:
+    """Every alert that no other one explains, in the given order, and those that follow from it.
+
+    Messages have gone out already, so a cause that began later explains too: pages show what is true now. An
+    alert that fires is not hidden behind one that recovers.
+    """
+    causes = {one.key: cause_of(one, _not_over(one, alerts), latest_s=inf) for one in alerts}
+    found: dict[str, list[A]] = {}
+    for one in alerts:
+        root, passed = one, {one.key}
+        while (above := causes[root.key]) is not None and above.key not in passed:
+            root = above
+            passed.add(root.key)
+        if root is one:
+            found.setdefault(one.key, [])
+        else:
+            found.setdefault(root.key, []).append(one)
+    return [(one, tuple(found[one.key])) for one in alerts if one.key in found]
+
+
+def _not_over(alert: A, others: Sequence[A]) -> list[A]:
+    if alert.state != AlertState.FIRING:
+        return list(others)
+    return [other for other in others if other.state != AlertState.RECOVERING]
 
 
 def waits(alert: Alert, now: float) -> bool:
@@ -52,7 +108,7 @@ def waits(alert: Alert, now: float) -> bool:
     return ended is not None and now - ended.timestamp() < REMAINS_S
 
 
-def _explains(cause: Alert, alert: Alert) -> bool:
+def _explains(cause: Explainable, alert: Explainable, latest_s: float) -> bool:
     explained = {*EXPLAINS.get(rule_of(cause.key), ()), *EXPLAINS.get(cause.key, ())}
     if not {rule_of(alert.key), alert.key} & explained:
         return False
@@ -64,10 +120,10 @@ def _explains(cause: Alert, alert: Alert) -> bool:
         return False
     if cause.level < alert.level or (cause.severity, alert.severity) == ("warning", "critical"):
         return False
-    return (cause.true_since - alert.true_since).total_seconds() <= LATEST_S
+    return (cause.true_since - alert.true_since).total_seconds() <= latest_s
 
 
-def _of_its_pods(cause: Alert, alert: Alert) -> bool:
+def _of_its_pods(cause: Explainable, alert: Explainable) -> bool:
     """Whether the cause names every pod of the alert, if both are about pods."""
     if not cause.pods or rule_of(alert.key) not in OF_PODS:
         return True

@@ -13,7 +13,7 @@ from controlplane.alerts.state.mutes import mute_of, not_ended
 from controlplane.same_fields import made_from
 
 _MOMENTS = (
-    *("true_since", "level_since", "fired_at", "resolved_at", "blind_since", "idle_since"),
+    *("true_since", "level_since", "fired_at", "clear_since", "resolved_at", "blind_since", "idle_since"),
     *("acknowledged_at", "flapping_since"),
 )
 
@@ -35,6 +35,8 @@ class StoredAlert:
     #: Since when its condition is true at this severity or a worse one.
     level_since: float
     fired_at: float | None = None
+    #: Since when its condition is not true any more.
+    clear_since: float | None = None
     resolved_at: float | None = None
     blind_since: float | None = None
     #: Since when there is too little traffic to say whether it is true.
@@ -52,6 +54,8 @@ class StoredAlert:
     #: That one was resolved.
     because_ended: bool = False
     flapping_since: float | None = None
+    #: The pods that it is about.
+    pods: tuple[str, ...] = ()
     #: The number of its incident.
     incident: int | None = None
 
@@ -109,6 +113,7 @@ def stored(row: Alert) -> StoredAlert:
         StoredAlert,
         row,
         state=AlertState(row.state),
+        pods=tuple(row.pods),
         subject=Subject(
             kind=cast(SubjectKind, row.subject_kind), name=row.subject_name, quota=row.subject_quota
         ),

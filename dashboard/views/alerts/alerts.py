@@ -1,5 +1,6 @@
 """The page of alerts: what fires, who works on it, and what fired in the past."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.paginator import Paginator
@@ -25,25 +26,39 @@ _SEVERITIES = ("critical", "warning")
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 
 
+_NOTE = TextField(500)
+
+
+def _note_of(data: Mapping[str, Any], number: object) -> str:
+    note: str = _NOTE.clean(data.get(f"note-{number}") or data.get("note", ""))
+    return note
+
+
+def _back(request: HttpRequest) -> str:
+    """The page whose card was used, if it is not this one."""
+    return "overview" if request.POST.get("from") == "overview" else ""
+
+
 class AcknowledgeForm(EditForm):
     acknowledge = TextField()
-    note = TextField(500)
     reason = None
 
     def save(self) -> str:
         number, _, seen = self.cleaned_data["acknowledge"].partition(" ")
-        note = self.cleaned_data["note"]
+        # Every card has a field, in one form: no markup of the socket contains a token.
+        note = _note_of(self.data, number)
+        self.then = _back(self.request)
         row = acknowledge_alert(number=whole(number, "alert"), seen=seen, note=note, **self.common)
         return f"Acknowledged: {row.text}."
 
 
 class ReleaseForm(EditForm):
     release = WholeField()
-    note = TextField(500)
     reason = None
 
     def save(self) -> str:
-        number, note = self.cleaned_data["release"], self.cleaned_data["note"]
+        number, self.then = self.cleaned_data["release"], _back(self.request)
+        note = _note_of(self.data, number)
         return f"Acknowledgement withdrawn: {release_alert(number=number, note=note, **self.common).text}."
 
 
@@ -63,6 +78,7 @@ class EndMuteForm(EditForm):
             reason="Ended on the Alerts page",
             **self.common,
         )
+        self.then = _back(self.request)
         return ended_text(row)
 
 
@@ -87,7 +103,9 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         rows = rows.filter(severity=filters["severity"])
     pages = Paginator(rows, rows_drawn(request, _ROWS))
     shown = pages.get_page(text_parameter(request, "page"))
+    typed: Mapping[str, Any] = extra.get("typed", {})
     context |= {
+        "unsaved_note": next((text for name, text in typed.items() if name.startswith("note") and text), ""),
         "warnings": warnings(environment_in(request)),
         "past": [stored(row) for row in shown.object_list],
         "count": pages.count,

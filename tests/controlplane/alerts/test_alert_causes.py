@@ -16,7 +16,7 @@ from controlplane.alerts.people.route_edits import RouteValues, put_route
 from controlplane.alerts.people.routing import DEFAULT
 from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import rule_of
-from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, cause_of
+from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, by_cause, cause_of
 from controlplane.alerts.state.flapping import MAX_CHANGES, QUIET_S
 from controlplane.alerts.state.stored_alerts import stored_alerts
 from tests.controlplane.alerts.delivery.test_alert_deliveries import alert, receiver
@@ -73,6 +73,53 @@ def about(key: str, *, after_s: float = 0, **fields: Any) -> Alert:
 )
 def test_an_alert_is_explained_by_its_cause_only(cause: Alert, child: Alert, explained: bool) -> None:
     assert (cause_of(child, [child, cause]) is cause) is explained
+
+
+REDIS_DOWN = (
+    about("redis-down", severity="critical", after_s=12),
+    about("all-local", severity="critical", after_s=9, pods=["web-1", "web-2"]),
+    about("local", severity="critical", pods=["web-1", "web-2"]),
+    about("blind:redis", severity="critical"),
+    about("blind:budgets", severity="critical"),
+    about("check-failures", severity="critical"),
+    about("check-errors", severity="critical"),
+    # It was slow for an hour before.
+    about("p99", severity="critical", after_s=-3_600),
+)
+
+
+def keys_by_cause(*alerts: Alert) -> dict[str, set[str]]:
+    return {one.key: {other.key for other in follow} for one, follow in by_cause(alerts)}
+
+
+def test_a_redis_that_is_down_is_one_cause_with_all_that_follows_from_it() -> None:
+    """S2-8: four critical alerts had the same three lines."""
+    others = (about("429"), about("open:stripe", severity="critical", subject_name="stripe"))
+    near = (about("near:stripe", subject_name="stripe"), about("near:openai", subject_name="openai"))
+    found = keys_by_cause(*REDIS_DOWN, *others, *near)
+    assert found == {
+        "redis-down": {one.key for one in REDIS_DOWN} - {"redis-down"},
+        "429": set(),
+        "open:stripe": {"near:stripe"},
+        "near:openai": set(),
+    }
+    assert len(by_cause(REDIS_DOWN)) == 1
+
+
+def test_many_alerts_of_one_cause_are_one_card_and_none_is_lost() -> None:
+    names = [f"vendor-{number}" for number in range(200)]
+    opened = [about(f"open:{name}", severity="critical", subject_name=name) for name in names]
+    rest = [about(f"{rule}:{name}", subject_name=name) for name in names for rule in ("near", "bulkhead")]
+    found = by_cause([*REDIS_DOWN, *opened, *rest])
+    assert len(found) == 1 + len(opened)
+    assert sum(1 + len(follow) for _, follow in found) == len(REDIS_DOWN) + len(opened) + len(rest)
+
+
+def test_an_alert_that_fires_is_not_hidden_behind_one_that_recovers() -> None:
+    late = about("redis-down", severity="critical", state=AlertState.RECOVERING)
+    assert keys_by_cause(late, about("local", severity="critical")) == {"redis-down": set(), "local": set()}
+    both = (late, about("local", severity="critical", state=AlertState.RECOVERING))
+    assert keys_by_cause(*both) == {"redis-down": {"local"}}
 
 
 def test_the_causes_are_rules_and_documented() -> None:

@@ -1,0 +1,90 @@
+"""Cards of alerts by cause: what fires, what does not yet or not any more, and one name for each."""
+
+from dataclasses import replace
+from typing import Any
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.rules.rule import Subject
+from controlplane.alerts.state.evaluate import FirstSeen
+from controlplane.alerts.state.stored_alerts import StoredAlert
+from controlplane.fleet.live import StoreFigures
+from controlplane.status.facts import Facts
+from dashboard.live.history import History
+from dashboard.live.overview import Live, build
+from tests.dashboard.test_headline import NOW, PLANNED, fleet, others, pod, stored_alert, with_figures
+
+DOWN = StoreFigures(asked_per_s=100.0, timeouts_per_s=100.0, primaries=1, primaries_down=1)
+
+
+def drawn(facts: Facts, *stored: StoredAlert) -> Live:
+    return build(facts, History(), FirstSeen(), stored={one.key: one for one in stored})
+
+
+def names(live: Live) -> list[str]:
+    return [card.alert.name for card in live.alert_cards.cards]
+
+
+def test_redis_down_is_one_card_with_three_more_that_follow() -> None:
+    servers = [pod(number, mode="local", mode_since=NOW - 60) for number in (1, 2, 3)]
+    live = drawn(fleet(*servers, figures=with_figures(store=DOWN)))
+    [card] = live.alert_cards.cards
+    assert card.alert.name == "Redis is down"
+    assert {one.key for one in card.follow} == {"all-local", "local", "check-failures", "check-errors"}
+    assert live.alert_cards.following == {one.key for one in card.follow}
+    assert live.verdict.sentences[0].subject == "Redis"
+
+
+def test_only_what_fires_counts_as_firing() -> None:
+    """S2-11: 8 were "firing", 2 of which were pending, and those that recover were left out."""
+    refused = fleet(figures=with_figures(refused_per_s=37.0), evaluated_at=NOW - 3)
+    pending = drawn(refused)
+    [line] = pending.alert_cards.lines
+    assert (line.state, line.changes_at, pending.frame.alerts) == ("pending", NOW + 120, 0)
+    assert pending.alert_cards.counts == "1 pending"
+    fires = stored_alert("429", subject=Subject(kind="tenants"))
+    recovers = stored_alert(
+        "p99", state=AlertState.RECOVERING, clear_since=NOW - 90, text="Redis p99 is 7 ms"
+    )
+    live = drawn(refused, fires, recovers)
+    assert live.alert_cards.counts == "1 firing, 1 recovering"
+    assert (live.frame.alerts, live.frame.alerts_css) == (1, "st-open")
+    late = {one.key: one for one in live.alert_cards.lines}["p99"]
+    assert (late.state, late.changes_at, late.below) == ("recovering", NOW + 30, True)
+
+
+def test_a_planned_change_is_listed_and_does_not_count() -> None:
+    live = drawn(fleet(scheduled=(PLANNED,)))
+    assert (live.alert_cards.counts, live.frame.alerts) == ("1 planned", 0)
+
+
+def test_without_a_worker_an_alert_fires_by_its_time() -> None:
+    silent = fleet(*others(state="offline", last_seen=NOW - 31))
+    assert drawn(silent).frame.alerts == 1
+    assert drawn(replace(silent, evaluated_at=NOW - 3)).frame.alerts == 0
+
+
+def test_two_alerts_never_have_one_name() -> None:
+    """S2-7: "11 % of checks fail" stood there twice."""
+    store = StoreFigures(asked_per_s=100.0, timeouts_per_s=11.0)
+    live = drawn(fleet(figures=with_figures(store=store)))
+    assert {one.name for one in live.alert_cards.lines} == {
+        "11 % of requests to Redis fail",
+        "More requests to Redis fail than usual: 11 %",
+    }
+    assert names(live) == ["11 % of requests to Redis fail"]
+
+    def same(key: str, **fields: Any) -> StoredAlert:
+        return stored_alert(key, text="The same words", **fields)
+
+    pods = (same("x", pods=("web-1",)), same("y", pods=("web-2",)), same("lag"), same("near:stripe"))
+    found = {one.name for one in drawn(fleet(), *pods).alert_cards.lines}
+    assert found == {
+        *("The same words (web-1)", "The same words (web-2)"),
+        *("The same words (rule lag, level 2)", "The same words (stripe)"),
+    }
+
+
+def test_an_alert_of_level_3_offers_no_mute_that_would_not_apply() -> None:
+    live = drawn(fleet(), stored_alert("redis-down", level=3), stored_alert("open:stripe"))
+    found = {one.key: [minutes for minutes, _ in one.mutes] for one in live.alert_cards.lines}
+    assert found == {"redis-down": [30, 60], "open:stripe": [30, 60, 240]}
