@@ -38,6 +38,13 @@ _LONGEST_RATE_S = 3_600
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "min"), (1, "s"))
 
 
+def reason_sentence(reason: str) -> str:
+    """``The quota was spent``, also of a reason that only a newer release knows."""
+    known = next((one for one in Reason if one == reason), None)
+    words = REASONS.get(known) if known is not None else None
+    return words[0].upper() + words[1:] if words else reason.replace("_", " ")
+
+
 def reason_words(reason: Reason | None) -> str:
     return REASONS.get(reason, "for a reason that this release does not know") if reason else "unknown"
 

@@ -5,7 +5,7 @@ combination; an estimate is a share of the samples, with their number.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from django.db.models import Count, Q, QuerySet, Sum
@@ -13,11 +13,15 @@ from django.db.models import Count, Q, QuerySet, Sum
 from controlplane.policies.models import Environment, Tenant
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.names import NO_TENANT
-from controlplane.series.kinds import FLEET, POD, RULE, TENANT, Kind
+from controlplane.refusals.top_lists import Of
+from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, TENANT, Kind
 from controlplane.series.reading import read
 
 #: Fields by which samples can be grouped.
 DIMENSIONS = ("tenant", "rule", "endpoint", "server", "reason", "dependency")
+#: Fields of a dependency's series: calls that were made, and those that were refused.
+ENDED_CALLS = ("ok", "failures", "slow", "neutral")
+REFUSED_CALLS = ("blocked", "over_limit", "refused_else")
 #: Lines of one dimension, and those of them that are counted.
 MAX_LINES, MAX_COUNTED = 50, 12
 
@@ -34,10 +38,14 @@ class Filter:
     dependency: str = ""
     #: The tier that the tenants have now. The default tier includes callers that are not registered.
     tier: str = ""
+    #: Only requests, or only calls to dependencies; ``None`` for both.
+    of: Of | None = None
 
     @property
     def set(self) -> dict[str, str]:
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name))}
+        """What the refusals must match, without ``of``."""
+        names = [one.name for one in fields(self) if one.name != "of"]
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,8 @@ def samples_of(environment: str, wanted: Filter, start: datetime, end: datetime)
     columns = wanted.set
     tier = columns.pop("tier", "")
     rows = RefusalSample.objects.filter(environment=environment, at__gte=start, at__lt=end, **columns)
+    if wanted.of is not None:
+        rows = rows.filter(dependency="") if wanted.of is Of.REQUESTS else rows.exclude(dependency="")
     if tier:
         rows = rows.filter(_of_tier(environment, tier))
     return rows.order_by("-at", "-id")
@@ -93,7 +103,14 @@ def _of_tier(environment: str, tier: str) -> Q:
     return found
 
 
-def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) -> Breakdown:
+def breakdown(
+    environment: str,
+    wanted: Filter,
+    start: datetime,
+    end: datetime,
+    *,
+    dimensions: Sequence[str] = DIMENSIONS,
+) -> Breakdown:
     rows = samples_of(environment, wanted, start, end).order_by()
     whole = rows.aggregate(number=Count("id"), weight=Sum("weight"))
 
@@ -101,14 +118,14 @@ def breakdown(environment: str, wanted: Filter, start: datetime, end: datetime) 
         return counted_refusals(environment, filtered, start, end)
 
     lines = {}
-    for dimension in DIMENSIONS:
+    for dimension in dimensions:
         groups = rows.values(dimension).annotate(number=Count("id"), part=Sum("weight")).order_by("-part")
         lines[dimension] = [
             Line(
                 value=group[dimension],
                 samples=group["number"],
                 percent=100 * group["part"] / whole["weight"],
-                counted=counted(Filter(**{**wanted.set, dimension: group[dimension]}))
+                counted=counted(replace(wanted, **{dimension: group[dimension]}))
                 # An empty value would mean any.
                 if group[dimension] and at < MAX_COUNTED
                 else None,
@@ -125,23 +142,34 @@ def counted_refusals(
     series = _series(wanted)
     if series is None:
         return None
-    kind, name, sub, columns = series
-    found = read(environment, kind, name, sub, fields=columns, start=start, end=end)
+    kind, name, sub, asked, refused = series
+    found = read(environment, kind, name, sub, fields=(*asked, *refused), start=start, end=end)
     known_s = sum(found.known_s)
-    refused = found.total("refused")
-    if refused is None or not known_s:
+    if not known_s or found.total(refused[0]) is None:
         return None
-    return CountedRefusals(refused, found.total(columns[0]), known_s)
+    sums = [sum(found.total(column) or 0 for column in columns) for columns in (refused, asked)]
+    if kind is DEPENDENCY:
+        # Refused calls are not among those that ended.
+        return CountedRefusals(sums[0], sums[0] + sums[1], known_s)
+    return CountedRefusals(sums[0], None if found.total(asked[0]) is None else sums[1], known_s)
 
 
-def _series(wanted: Filter) -> tuple[Kind, str, str, Sequence[str]] | None:
-    which = wanted.set
+#: Kind, name and second name of a series; what was asked, and what was refused.
+_Series = tuple[Kind, str, str, Sequence[str], Sequence[str]]
+
+
+def _series(wanted: Filter) -> _Series | None:
+    which, refused = wanted.set, ("refused",)
+    if wanted.of is not Of.REQUESTS and set(which) == {"dependency"}:
+        return DEPENDENCY, wanted.dependency, "", ENDED_CALLS, REFUSED_CALLS
+    if wanted.of is Of.CALLS:
+        return None
     if not which:
-        return FLEET, "", "", ("requests", "refused")
+        return FLEET, "", "", ("requests",), refused
     if set(which) == {"tenant"}:
-        return TENANT, wanted.tenant, "", ("asked", "refused")
+        return TENANT, wanted.tenant, "", ("asked",), refused
     if "rule" in which and set(which) <= {"tenant", "rule"}:
-        return RULE, wanted.tenant, wanted.rule, ("asked", "refused")
+        return RULE, wanted.tenant, wanted.rule, ("asked",), refused
     if set(which) == {"server"}:
-        return POD, wanted.server, "", ("requests", "refused")
+        return POD, wanted.server, "", ("requests",), refused
     return None

@@ -9,8 +9,19 @@ from django.utils import timezone
 from fleet_rows import breaker, put_figures, put_server
 from refused_samples import put_samples
 
+from controlplane.refusals.models import TopList
+from controlplane.refusals.samples import token_of
+from controlplane.refusals.top_lists import (
+    CALLS_BY_DEPENDENCY,
+    CALLS_BY_REASON,
+    CALLS_BY_TENANT,
+    REQUESTS_BY_ENDPOINT,
+    REQUESTS_BY_REASON,
+    REQUESTS_BY_TENANT,
+)
 from controlplane.usage.models import RuleDemand
-from dashboard.views.refusals.refusal_log import FILTERS
+from dashboard.views.refusals.refusal_log import measured_words
+from dashboard.views.refusals.refusal_tables import FILTERS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,10 +111,113 @@ def page(client, address):
 
 def test_an_estimate_is_a_share_and_never_a_count(log_in, samples):
     shown = page(log_in("vera"), "/refusals")
-    assert "Pods do not count this combination, or nothing is stored of it." in shown
+    assert "Nothing is counted of this time. Below are shares of samples." in shown
+    assert "No samples of this time." in shown  # of calls
     assert "shares are estimates from 2 samples" in shown
     assert "90 %" in shown
     assert ">100<" not in shown  # the sum of the weights
+
+
+def put_lists(**short_by: float) -> None:
+    """What gateways wrote a moment ago: 27 requests and 12 calls were refused."""
+    minute = timezone.now().replace(second=0, microsecond=0)
+    lists = {
+        REQUESTS_BY_TENANT: {"acme-retail": 18, "globex": 6},
+        REQUESTS_BY_REASON: {"quota": 21, "suspended": 6},
+        REQUESTS_BY_ENDPOINT: {"POST /v1/orders": 15, "": 5},
+        CALLS_BY_DEPENDENCY: {"payments-api": 12},
+        CALLS_BY_REASON: {"breaker_open": 12},
+        CALLS_BY_TENANT: {"acme-retail": 3, "": 1},
+    }
+    for kind, counts in lists.items():
+        total = {REQUESTS_BY_TENANT: 27, REQUESTS_BY_REASON: 27}.get(kind, sum(counts.values()))
+        TopList.objects.create(
+            environment="production",
+            kind=kind.number,
+            grain_s=60,
+            at=minute,
+            writer=1,
+            names=list(counts),
+            counts=list(counts.values()),
+            total=total,
+            short_by=short_by.get(kind.by.value, 0.0),
+        )
+
+
+def rows_of(shown, group):
+    """The cells of a list, row by row."""
+    part = shown.split(f'id="h-g-{group}"')[1].split("</table>")[0].split("<tbody>")[1]
+    return [
+        [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)]
+        for row in part.split("</tr>")[:-1]
+    ]
+
+
+def test_requests_and_calls_are_apart_and_agree_with_the_headline(log_in, samples):
+    put_lists()
+    shown = page(log_in("vera"), "/refusals?range=15m")
+    assert "<h1>27 requests were refused</h1>" in shown
+    assert "Most refused: acme-retail, 18 requests (67 %). The quota was spent (limit requests)." in shown
+    assert "12 calls to dependencies were not made, all of them to payments-api." in shown
+    assert rows_of(shown, "requests-tenant") == [
+        ["acme-retail", "18", "67 %"],
+        ["globex", "6", "22 %"],
+        ["not counted per tenant", "3", "11 %"],
+    ]
+    assert rows_of(shown, "requests-reason") == [
+        ["The quota was spent", "21", "78 %"],
+        ["The tenant was suspended", "6", "22 %"],
+    ]
+    # Samples estimate shares of the same 27 requests.
+    assert rows_of(shown, "requests-endpoint") == [
+        ["POST /v1/orders", "about 20", "75 %"],
+        ["not reported by the service", "about 7", "25 %"],
+    ]
+    assert rows_of(shown, "calls-dependency") == [["payments-api", "12", "100 %"]]
+    assert rows_of(shown, "calls-reason") == [["The circuit breaker was open", "12", "100 %"]]
+    assert rows_of(shown, "calls-tenant") == [
+        ["acme-retail", "about 9", "75 %"],
+        ["no tenant", "about 3", "25 %"],
+    ]
+    assert 'href="/refusals?range=15m&amp;reason=quota"' in shown
+    # The filter of a name continues with samples, of requests and calls apart.
+    shown = page(log_in("vera"), "/refusals?range=15m&tenant=acme-retail")
+    assert rows_of(shown, "requests-reason") == [["The quota was spent", "100 %"]]
+
+
+def test_a_number_that_can_be_too_low_is_at_least_that(log_in, production):
+    put_lists(tenant=2.0)
+    shown = page(log_in("vera"), "/refusals?range=15m")
+    assert rows_of(shown, "requests-tenant")[0] == ["acme-retail", "at least 18", "67 %"]
+    assert rows_of(shown, "requests-reason")[0][1] == "21"
+
+
+def test_long_ranges_say_since_when_lists_are_stored(log_in, samples):
+    put_lists()
+    shown = page(log_in("vera"), "/refusals?range=28d")
+    assert "Top lists are stored since" in shown
+    assert "<h1>27 requests were refused</h1>" in shown
+    shown = page(log_in("vera"), "/refusals?range=7d&tenant=acme-retail")
+    assert "Samples are kept for 24 hours." in shown
+
+
+@pytest.mark.parametrize(
+    ("known_s", "length_s", "words"), [(3480, 3600, "58 of 60 minutes"), (72_000, 86_400, "20 of 24 hours")]
+)
+def test_the_measured_part_is_in_the_unit_of_the_range(known_s, length_s, words):
+    assert measured_words(known_s, length_s) == words
+
+
+@pytest.mark.browser
+def test_a_token_is_explained_from_the_page_of_refusals(sign_in, samples):
+    """Two clicks and the token, as from the side bar before."""
+    put_lists()
+    page = sign_in("vera")
+    page.goto("/refusals")
+    page.fill("input[name=token]", token_of(samples[0]))
+    page.click("form[action$=explain] button")
+    page.wait_for_selector("#explained")
+    assert "fr1." not in page.url
 
 
 def test_filters_and_the_range_are_in_the_address(log_in, samples):

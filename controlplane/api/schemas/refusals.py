@@ -10,6 +10,7 @@ from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import Strict, Subject
 from controlplane.refusals.explain import Explanation
 from controlplane.refusals.models import RefusalSample
+from controlplane.refusals.top_lists import By, Of, Top, TopLists
 
 
 class ExplainIn(Strict):
@@ -168,3 +169,47 @@ class RefusalCountsOut(Schema):
     pod: list[RefusalLineOut]
     reason: list[RefusalLineOut]
     dependency: list[RefusalLineOut]
+
+
+class TopLineOut(FromObject):
+    #: Empty for refusals without one, such as those of a caller without a tenant.
+    name: str
+    count: float
+
+
+class TopListOut(FromObject):
+    """One list: the names with the most refusals first, at most 20."""
+
+    #: requests: answered 429 or 503. calls: to dependencies, and not made.
+    of: Of
+    by: By
+    #: Estimated from samples; pods count the others.
+    sampled: bool
+    #: All refusals of this list, also of names that are not in ``lines``.
+    total: float
+    #: The most that any name can have been counted beyond its line.
+    short_by: float
+    lines: list[TopLineOut]
+
+    @staticmethod
+    def resolve_of(top: Top) -> Of:
+        return top.kind.of
+
+    @staticmethod
+    def resolve_by(top: Top) -> By:
+        return top.kind.by
+
+    @staticmethod
+    def resolve_sampled(top: Top) -> bool:
+        return top.kind.sampled
+
+
+class TopRefusalsOut(FromObject):
+    start: datetime
+    #: Null if nothing is stored.
+    stored_since: datetime | None
+    lists: list[TopListOut]
+
+    @staticmethod
+    def resolve_lists(found: TopLists) -> list[Top]:
+        return list(found.lists.values())

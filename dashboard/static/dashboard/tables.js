@@ -154,7 +154,7 @@
     link.append("CSV");
     const what = document.createElement("span");
     what.className = "vh";
-    what.textContent = ` of ${$("h2", section)?.textContent.trim() || "the table"}`;
+    what.textContent = ` of ${$("h2, h3", section)?.textContent.trim() || "the table"}`;
     link.append(what);
     write();
     for (const moment of ["pointerdown", "focus", "click"]) link.addEventListener(moment, write);

@@ -1,9 +1,12 @@
-"""The log of refusals by caller, rule, place and reason: counts, shares of samples, and the samples."""
+"""The page of refusals: who is refused most, and why, over a range; and the samples."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
+from django.conf import settings
+from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -12,104 +15,164 @@ from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.refusals.samples import IN_FILE, samples_as_csv
-from controlplane.refusals.words import REASONS
-from controlplane.status.refusals import CountedRefusals, Filter, Line, breakdown, samples_of
+from controlplane.refusals.top_lists import (
+    CALLS_BY_DEPENDENCY,
+    REQUESTS_BY_REASON,
+    REQUESTS_BY_TENANT,
+    Of,
+    TopLists,
+    read_top,
+)
+from controlplane.refusals.words import reason_sentence
+from controlplane.status.refusals import CountedRefusals, Filter, counted_refusals, samples_of
 from dashboard.tables.table_files import rows_listed
 from dashboard.views.page import context_of, text_parameter
-from fuseboard.contract.words import Reason
+from dashboard.views.refusals.refusal_tables import (
+    FILTERS,
+    refused_words,
+    sample_words,
+    sections_of,
+    share_words,
+    words_of,
+)
 
-RANGES = (("15m", "Last 15 minutes"), ("1h", "Last hour"), ("6h", "Last 6 hours"), ("24h", "Last 24 hours"))
-_MINUTES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1440}
+RANGES = {
+    "15m": ("15 minutes", timedelta(minutes=15)),
+    "1h": ("1 hour", timedelta(hours=1)),
+    "6h": ("6 hours", timedelta(hours=6)),
+    "24h": ("24 hours", timedelta(hours=24)),
+    "7d": ("7 days", timedelta(days=7)),
+    "28d": ("28 days", timedelta(days=28)),
+}
+_USUAL = "1h"
 #: Samples on the page.
 _SHOWN = 25
-#: Parameter -> its dimension, and the heading of its table.
-FILTERS = {
-    "tenant": ("tenant", "Tenant"),
-    "rule": ("rule", "Rule"),
-    "endpoint": ("endpoint", "Endpoint"),
-    "pod": ("server", "Pod"),
-    "reason": ("reason", "Reason"),
-    "dependency": ("dependency", "Dependency"),
-    "tier": ("tier", "Tier"),
-}
-
-
-@dataclass(frozen=True)
-class _Group:
-    name: str
-    heading: str
-    lines: list[tuple[Line, str, str]]
-    counts: bool
 
 
 @require_GET
 @require("view")
 def refusals(request: HttpRequest) -> HttpResponse:
     """The filters are in the address: links, saved views and files have them."""
-    given = _given(request)
-    chosen = given.get("range", "1h")
+    environment, given = environment_in(request), _given(request)
+    chosen = given.get("range", _USUAL)
     end = timezone.now()
-    start = end - timedelta(minutes=_MINUTES[chosen])
-    wanted = _filter(given)
+    start = end - RANGES[chosen][1]
+    values: dict[str, Any] = {dimension: given.get(name, "") for name, (dimension, _) in FILTERS.items()}
+    wanted = Filter(**values)
     if request.GET.get("format") == "csv":
-        return _file(environment_in(request), wanted, start, end)
-    found = breakdown(environment_in(request), wanted, start, end)
-    rows = list(samples_of(environment_in(request), wanted, start, end)[: rows_listed(request, _SHOWN)])
+        return _file(environment, wanted, start, end)
+    tops = None if wanted.set else read_top(environment, start, end)
+    if tops is not None and tops.known:
+        start = tops.start
+    counted = counted_refusals(environment, wanted, start, end)
+
+    def link(name: str, value: str) -> str:
+        return _here({**given, name: value}) if value else ""
+
+    samples = samples_of(environment, wanted, start, end)
     context = context_of(
         request,
         "refusals",
-        ranges=RANGES,
-        chosen=chosen,
+        ranges=[
+            (words, _here({**given, "range": name}), name == chosen) for name, (words, _) in RANGES.items()
+        ],
+        given=[(name, value) for name, value in given.items() if name == "range"],
         filters=[(name, heading, given.get(name, "")) for name, (_, heading) in FILTERS.items()],
         more=bool(given.keys() - {"range", *list(FILTERS)[:2]}),
-        found=found,
-        percent=_percent(found.counted),
-        partial=found.counted is not None and found.counted.known_s < (end - start).total_seconds() - 60,
-        groups=[
-            _Group(
-                name,
-                heading,
-                [
-                    (line, _words(name, line.value), _here({**given, name: line.value}) if line.value else "")
-                    for line in found.lines[dimension]
-                ],
-                any(line.counted is not None for line in found.lines[dimension]),
-            )
-            for name, (dimension, heading) in FILTERS.items()
-            if name not in given and any(line.value for line in found.lines.get(dimension, ()))
-        ],
-        rows=rows,
+        headline=_headline(counted, wanted, tops),
+        sentences=list(_sentences(environment, wanted, counted, tops, start, end)),
+        sections=sections_of(environment, wanted, start, end, tops, link),
+        rows=[(row, sample_words(row)) for row in samples[: rows_listed(request, _SHOWN)]],
+        found=samples.count(),
         file=_here({**given, "format": "csv"}),
-        may_erase=may(request.user, "erase", environment_in(request)),
+        may_erase=may(request.user, "erase", environment),
     )
     return render(request, "dashboard/refusals.html", context)
+
+
+def _headline(counted: CountedRefusals | None, wanted: Filter, tops: TopLists | None) -> str:
+    if tops is not None and tops.known:
+        refused = round(tops.refused(Of.REQUESTS))
+        if not refused:
+            return "No request was refused"
+        # The number of the lists, so that all figures of the page have one sum.
+        asked = counted.asked if counted is not None else None
+        counted = CountedRefusals(refused, asked, 0)
+    if counted is None:
+        return "Refusals"
+    return refused_words(counted, Of.CALLS if wanted.dependency else Of.REQUESTS)
+
+
+def _sentences(
+    environment: str,
+    wanted: Filter,
+    counted: CountedRefusals | None,
+    tops: TopLists | None,
+    start: datetime,
+    end: datetime,
+) -> Iterator[str]:
+    if tops is not None and tops.known:
+        yield from _most_refused(environment, tops, start, end)
+        yield from _calls(tops)
+        if tops.stored_since is not None and tops.stored_since > start + timedelta(minutes=1):
+            yield f"Top lists are stored since {tops.stored_since:%-d %B %H:%M} UTC."
+    elif wanted.set and counted is None:
+        yield "Pods do not count this combination, or nothing is stored of it. Below are shares of samples."
+    elif counted is None:
+        yield "Nothing is counted of this time. Below are shares of samples."
+    length_s = (end - start).total_seconds()
+    if counted is not None and counted.known_s < length_s - 60:
+        yield f"Measured for {measured_words(counted.known_s, length_s)}."
+    if wanted.set and end - start > timedelta(hours=settings.REFUSAL_LOG_H):
+        yield f"Samples are kept for {settings.REFUSAL_LOG_H} hours."
+
+
+def measured_words(known_s: float, length_s: float) -> str:
+    """``58 of 60 minutes``, ``20 of 24 hours``."""
+    unit_s, unit = (60, "minutes") if length_s <= 7_200 else (3_600, "hours")
+    return f"{known_s // unit_s:.0f} of {round(length_s / unit_s)} {unit}"
+
+
+def _most_refused(environment: str, tops: TopLists, start: datetime, end: datetime) -> Iterator[str]:
+    top = tops.lists.get(REQUESTS_BY_TENANT)
+    if top is None or not top.total:
+        return
+    if not top.lines:
+        reason = tops.lists[REQUESTS_BY_REASON].lines[0].name
+        yield f"Most frequent reason: {reason_sentence(reason)}."
+        return
+    most = top.lines[0]
+    yield (
+        f"Most refused: {words_of('tenant', most.name)}, {round(most.count):,} requests"
+        f" ({share_words(100 * most.count / top.total)})."
+    )
+    wanted = Filter(tenant=most.name, of=Of.REQUESTS)
+    rows = samples_of(environment, wanted, start, end).order_by()
+    found = rows.values("rule", "reason").annotate(part=Sum("weight")).order_by("-part").first()
+    if found is not None:
+        of = f" (limit {found['rule']})" if found["rule"] else ""
+        yield f"{reason_sentence(found['reason'])}{of}."
+
+
+def _calls(tops: TopLists) -> Iterator[str]:
+    top = tops.lists.get(CALLS_BY_DEPENDENCY)
+    if top is None or not top.lines:
+        return
+    most = top.lines[0]
+    of = "all" if len(top.lines) == 1 else "most"
+    yield f"{round(top.total):,} calls to dependencies were not made, {of} of them to {most.name}."
 
 
 def _given(request: HttpRequest) -> dict[str, str]:
     given = {name: text_parameter(request, name, most=300).strip() for name in FILTERS}
     chosen = text_parameter(request, "range")
-    given["range"] = chosen if chosen in _MINUTES else ""
+    given["range"] = chosen if chosen in RANGES else ""
     return {name: value for name, value in given.items() if value}
-
-
-def _filter(given: dict[str, str]) -> Filter:
-    return Filter(**{dimension: given.get(name, "") for name, (dimension, _) in FILTERS.items()})
 
 
 def _here(given: dict[str, str]) -> str:
     kept = {name: value for name, value in given.items() if value}
     return f"{reverse('refusals')}?{urlencode(kept)}" if kept else reverse("refusals")
-
-
-def _percent(counted: CountedRefusals | None) -> float | None:
-    return 100 * counted.refused / counted.asked if counted is not None and counted.asked else None
-
-
-def _words(name: str, value: str) -> str:
-    if name == "reason":
-        known = next((reason for reason in Reason if reason == value), None)
-        return f"{value}: {REASONS[known]}" if known in REASONS else value
-    return value or "none"
 
 
 def _file(environment: str, wanted: Filter, start: datetime, end: datetime) -> HttpResponse:

@@ -180,6 +180,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("DELETE", f"{API}/api-tokens/{NO_TOKEN}?reason=for+a+test", None, "admin"),
     ("GET", f"{API}/refusals", None, "viewer"),
     ("GET", f"{API}/refusals/counts", None, "viewer"),
+    ("GET", f"{API}/refusals/top", None, "viewer"),
     ("GET", f"{API}/refusals/samples/999999", None, "viewer"),
     ("POST", f"{API}/counters/clear", {"tenant": "acme", "limit": "requests", **WHY}, "operator"),
     ("POST", f"{API}/erasures", {"kind": "ip", "value": "203.0.113.7", **WHY}, "admin"),

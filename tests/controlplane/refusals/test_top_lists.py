@@ -29,6 +29,7 @@ from controlplane.refusals.top_lists import (
 from fuseboard.contract.refusal_samples import RefusalSample
 from fuseboard.contract.sync import Counters, DependencyCounters, TenantCounters
 from fuseboard.contract.words import Reason
+from tests.controlplane.calling import API, send, token_of
 from tests.controlplane.gateway.manual_gateway import NOON, beat
 from tests.controlplane.series.test_series_gateway import Setting, setting  # noqa: F401
 from tests.controlplane.series.test_tenant_hours import obey
@@ -114,6 +115,33 @@ def test_a_range_has_the_minutes_of_all_gateways_and_the_hours_before() -> None:
     # Minutes of an hour that the worker has not added up yet count all the same.
     TopList.objects.filter(grain_s=3600, at__gte=now - timedelta(hours=1)).delete()
     assert counted(hours=24) == [("acme", 9), ("globex", 8)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_api_answers_the_lists(production: str) -> None:
+    at = datetime.now(UTC).replace(second=0, microsecond=0)
+    store(at, {"acme": 7, "globex": 1})
+    store(at, {"payments-api": 3}, kind=CALLS_BY_DEPENDENCY)
+    found = send(token_of("viewer"), "GET", f"{API}/refusals/top").json()
+    assert found["lists"] == [
+        {
+            "of": "requests",
+            "by": "tenant",
+            "sampled": False,
+            "total": 8,
+            "short_by": 0,
+            "lines": [{"name": "acme", "count": 7}, {"name": "globex", "count": 1}],
+        },
+        {
+            "of": "calls",
+            "by": "dependency",
+            "sampled": False,
+            "total": 3,
+            "short_by": 0,
+            "lines": [{"name": "payments-api", "count": 3}],
+        },
+    ]
+    assert found["stored_since"] is not None
 
 
 @pytest.mark.django_db

@@ -18,6 +18,7 @@ from controlplane.api.schemas.refusals import (
     ExplainIn,
     RefusalCountsOut,
     RefusalPage,
+    TopRefusalsOut,
 )
 from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import find
@@ -25,6 +26,7 @@ from controlplane.policies.document import environment_of
 from controlplane.refusals.explain import Explanation, explain
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.samples import IN_FILE, samples_as_csv, token_of
+from controlplane.refusals.top_lists import TopLists, read_top
 from controlplane.refusals.tries import take_try
 from controlplane.status.refusals import Filter, breakdown, samples_of
 
@@ -98,6 +100,19 @@ def count_refusals(
     found = asdict(breakdown(environment_of(environment).slug, wanted.filter, start, end))
     lines = found.pop("lines")
     return found | lines | {"pod": lines["server"]}
+
+
+@router.get("/top", response=TopRefusalsOut)
+def list_most_refused(
+    request: HttpRequest, environment: Environment, since: Since = None, until: Until = None
+) -> TopLists:
+    """The stored top lists: tenants, endpoints, reasons and dependencies that are refused most, for 28 days.
+
+    A `count` is never too high, and too low by at most `short_by` of its list. Lists with `sampled` are
+    estimates. `start` is `since`, rounded down to a minute, or to an hour if it is hours ago.
+    """
+    start, end = range_of(since, until)
+    return read_top(environment_of(environment).slug, start, end)
 
 
 @router.get("/samples/{number}", response=ExplainedOut)

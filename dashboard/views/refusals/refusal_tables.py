@@ -1,0 +1,226 @@
+"""The two parts of the page of refusals, requests and calls: lists of who is refused most, and why."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from controlplane.refusals.models import RefusalSample
+from controlplane.refusals.names import INVALID_TENANT
+from controlplane.refusals.top_lists import KINDS, By, Kind, Of, Top, TopLists
+from controlplane.refusals.words import reason_sentence
+from controlplane.status.refusals import CountedRefusals, Filter, Line, breakdown, counted_refusals
+
+HEADINGS = {Of.REQUESTS: "Requests (429 and 503)", Of.CALLS: "Calls to dependencies"}
+#: Parameter of the page -> its dimension, and the heading of its table.
+FILTERS = {
+    "tenant": ("tenant", "Tenant"),
+    "endpoint": ("endpoint", "Endpoint"),
+    "reason": ("reason", "Reason"),
+    "dependency": ("dependency", "Dependency"),
+    "rule": ("rule", "Limit"),
+    "pod": ("server", "Pod"),
+    "tier": ("tier", "Tier"),
+}
+#: What a refusal without a value is called.
+_NOTHING = {
+    "tenant": "no tenant",
+    "endpoint": "not reported by the service",
+    "rule": "no limit",
+    "reason": "unknown",
+}
+#: What is counted, and in no line of the list.
+_REST = {
+    By.TENANT: "not counted per tenant",
+    By.ENDPOINT: "other endpoints",
+    By.DEPENDENCY: "other dependencies",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    words: str
+    #: The page with this filter; empty where there is none.
+    link: str
+    #: ``1,204``, ``at least 1,200`` or ``about 1,200``; empty if pods do not count it.
+    figure: str
+    percent: float
+
+    @property
+    def share(self) -> str:
+        return share_words(self.percent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    name: str
+    column: str
+    #: Where the figures are from.
+    source: str
+    #: Shares are estimates.
+    estimated: bool
+    rows: list[Row]
+
+    @property
+    def heading(self) -> str:
+        return f"By {self.column.lower()}"
+
+    @property
+    def figures(self) -> bool:
+        return any(row.figure for row in self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    of: Of
+    heading: str
+    #: How many were refused, in words.
+    words: str
+    groups: list[Group]
+
+
+#: The address of the page with one more filter.
+Link = Callable[[str, str], str]
+
+
+def sections_of(
+    environment: str, wanted: Filter, start: datetime, end: datetime, tops: TopLists | None, link: Link
+) -> list[Section]:
+    """Stored lists if there are some and nothing is filtered; otherwise shares of samples."""
+    found = []
+    for of in Of:
+        if of is Of.REQUESTS and wanted.dependency:
+            continue
+        one = replace(wanted, of=of)
+        section = (
+            _of_lists(environment, one, start, end, tops, link)
+            if tops is not None and tops.known
+            else _of_samples(environment, one, start, end, link)
+        )
+        found.append(section)
+    return found
+
+
+def refused_words(counted: CountedRefusals, of: Of) -> str:
+    """``22 of 8,100 requests were refused (0.3 %)``."""
+    what = "requests" if of is Of.REQUESTS else "calls"
+    if not counted.asked:
+        return f"{counted.refused:,} {what} were refused"
+    share = 100 * counted.refused / counted.asked
+    return f"{counted.refused:,} of {counted.asked:,} {what} were refused ({share_words(share)})"
+
+
+def share_words(percent: float) -> str:
+    if 0 < percent < 0.1:
+        return "under 0.1 %"
+    return f"{percent:.1f} %" if percent < 10 else f"{percent:.0f} %"
+
+
+def words_of(name: str, value: str) -> str:
+    """A value of a dimension, as people read it."""
+    if name == "reason" and value:
+        return reason_sentence(value)
+    if value == INVALID_TENANT:
+        return "an invalid tenant id"
+    return value or _NOTHING.get(name, "none")
+
+
+def sample_words(row: RefusalSample) -> dict[str, str]:
+    """The cells of a sample."""
+    names = [name for name in (row.dependency, row.rule) if name]
+    return {
+        "tenant": words_of("tenant", row.tenant),
+        "rule": words_of("rule", ", ".join(dict.fromkeys(names))),
+        "endpoint": words_of("endpoint", row.endpoint),
+        "reason": words_of("reason", row.reason),
+    }
+
+
+def _of_lists(
+    environment: str, wanted: Filter, start: datetime, end: datetime, tops: TopLists, link: Link
+) -> Section:
+    of = wanted.of or Of.REQUESTS
+    refused = tops.refused(of)
+    lists = [tops.lists[kind] for kind in KINDS if kind.of is of and kind in tops.lists]
+    groups = [_stored(top, refused, link) for top in lists if top.total]
+    groups += _sampled(environment, wanted, start, end, ("rule", "pod"), link)
+    if not refused:
+        words = "None was refused." if of is Of.REQUESTS else "No call was refused."
+    else:
+        words = f"{round(refused):,} {'answered 429 or 503' if of is Of.REQUESTS else 'were not made'}."
+    return Section(of=of, heading=HEADINGS[of], words=words, groups=groups if refused else [])
+
+
+def _stored(top: Top, refused: float, link: Link) -> Group:
+    kind, name = top.kind, top.kind.by.value
+    rows = [
+        Row(
+            words=words_of(name, line.name),
+            link=link(name, line.name),
+            figure=_figure(kind, line.count, top, refused),
+            percent=100 * line.count / top.total,
+        )
+        for line in top.lines
+    ]
+    if round(top.rest) and kind.by in _REST:
+        figure = _figure(replace(kind, sampled=True), top.rest, top, refused)
+        figure = figure if kind.sampled or top.short_by else figure.removeprefix("about ")
+        rows.append(Row(words=_REST[kind.by], link="", figure=figure, percent=100 * top.rest / top.total))
+    return Group(
+        name=f"{kind.of}-{name}",
+        column=FILTERS[name][1],
+        source="estimated from samples" if kind.sampled else "counted by pods",
+        estimated=kind.sampled,
+        rows=rows,
+    )
+
+
+def _figure(kind: Kind, count: float, top: Top, refused: float) -> str:
+    if kind.sampled:
+        # An estimate is a share of what was counted, so that its list has the same sum.
+        return f"about {round(count / top.total * (refused or top.total)):,}"
+    return f"{'at least ' if top.short_by else ''}{round(count):,}"
+
+
+def _of_samples(environment: str, wanted: Filter, start: datetime, end: datetime, link: Link) -> Section:
+    of = wanted.of or Of.REQUESTS
+    counted = counted_refusals(environment, wanted, start, end)
+    words = f"{refused_words(counted, of)}." if counted is not None else ""
+    names = [name for name in FILTERS if name != "tier"]
+    if of is Of.REQUESTS:
+        names.remove("dependency")
+    groups = _sampled(environment, wanted, start, end, names, link)
+    if not groups and not words:
+        words = "No samples of this time."
+    elif not words:
+        words = "Pods do not count these together."
+    return Section(of=of, heading=HEADINGS[of], words=words, groups=groups)
+
+
+def _sampled(
+    environment: str, wanted: Filter, start: datetime, end: datetime, names: Sequence[str], link: Link
+) -> list[Group]:
+    """Shares of samples. Counts stand beside them where pods count."""
+    chosen = [name for name in names if FILTERS[name][0] not in wanted.set]
+    found = breakdown(environment, wanted, start, end, dimensions=[FILTERS[name][0] for name in chosen])
+    if not found.samples:
+        return []
+    many = "" if found.samples == 1 else "s"
+    return [
+        Group(
+            name=f"{wanted.of}-{name}",
+            column=FILTERS[name][1],
+            source=f"shares are estimates from {found.samples:,} sample{many}",
+            estimated=True,
+            rows=[_row(name, line, link) for line in found.lines[FILTERS[name][0]]],
+        )
+        for name in chosen
+    ]
+
+
+def _row(name: str, line: Line, link: Link) -> Row:
+    return Row(
+        words=words_of(name, line.value),
+        link=link(name, line.value),
+        figure=line.counted.refused_words if line.counted else "",
+        percent=line.percent,
+    )
