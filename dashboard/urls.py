@@ -10,7 +10,13 @@ from dashboard.views.alerts import (
     mutes,
     receivers,
 )
-from dashboard.views.breakers import breaker_selection, breakers, dependency_settings, new_dependency
+from dashboard.views.breakers import (
+    breaker_history,
+    breaker_selection,
+    breakers,
+    dependency_settings,
+    new_dependency,
+)
 from dashboard.views.editor import edit, edit_preview
 from dashboard.views.fleet import backlogs, drills, overview, pod_protection, reconciliation, servers, weekly
 from dashboard.views.history import (
@@ -39,6 +45,7 @@ urlpatterns = [
     path("overrides/open", breaker_selection.open_selected, name="open_selected"),
     path("breakers/<str:name>", breakers.breaker, name="breaker"),
     path("breakers/<str:name>/preview", breakers.breaker_preview, name="breaker_preview"),
+    path("breakers/<str:name>/history", breaker_history.breaker_history, name="breaker_history"),
     path("breakers/<str:name>/runbook", breakers.breaker_runbook, name="breaker_runbook"),
     path("breakers/<str:name>/settings", dependency_settings.dependency, name="dependency"),
     path(

@@ -32,6 +32,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "overview": "/",
     "breakers": "/breakers",
     "breaker": "/breakers/payments-api",
+    "breaker_history": "/breakers/payments-api/history",
     "dependency": "/breakers/payments-api/settings",
     "pod_protection": "/protection",
     "servers": "/servers",

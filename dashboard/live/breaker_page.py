@@ -7,14 +7,18 @@ from django.utils.safestring import SafeString
 
 from controlplane.fleet.failed_calls import FailuresSeen, recent_failures
 from controlplane.status.facts import Transition
+from dashboard.live.breaker_looks import FACES
 from dashboard.live.breakers import Breaker, PodView
 from dashboard.live.overview import Live
-from dashboard.live.pod_lines import own_transitions
+from dashboard.live.pod_lines import PodLine, own_lines
 from dashboard.live.timeline import RANGES, lanes, segments_of
 
 #: Pods that are listed, however many there are: those that differ first.
 MAX_DIFFERING = 40
 MAX_AGREEING = 24
+#: Transitions of the fleet's breaker that are listed, and lines about those of pods.
+MAX_TRANSITIONS = 30
+MAX_OWN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,10 @@ def failures_of(live: Live, name: str) -> FailuresSeen | None:
 @dataclass(frozen=True, kw_only=True)
 class BreakerHistory:
     picture: SafeString
+    #: Of the breaker that all pods share, newest first. ``before`` and ``after`` are keys of ``FACES``.
     transitions: tuple[Transition, ...]
+    #: What the breakers did that pods have of their own.
+    own: tuple[PodLine, ...]
 
 
 def past(live: Live, name: str, span: str) -> BreakerHistory | None:
@@ -70,18 +77,57 @@ def past(live: Live, name: str, span: str) -> BreakerHistory | None:
     start = end - RANGES[span]
     overrides = [override for override in live.facts.overrides(name) if override.expires_at > start]
     found = segments_of(breaker, live.facts, start, end)
-    moves = sorted([*own, *own_transitions(live.facts.pod_events, name)], key=lambda one: -one.at)
     changes = [c for c in live.facts.changes if c.at > start and c.revision is not None and c.target == name]
     return BreakerHistory(
         picture=lanes(found, overrides, changes[:6], start, end),
-        transitions=tuple(_with_reasons(live, moves[:8])),
+        transitions=tuple(_with_reasons(live, _explained(live, own[:MAX_TRANSITIONS]))),
+        own=tuple(own_lines(live.facts.pod_events, name)[:MAX_OWN]),
     )
+
+
+def _explained(live: Live, moves: list[Transition]) -> list[Transition]:
+    """Transitions in the words of overrides: "forced open", not "open", and the end by its cause."""
+    found = []
+    for place, move in enumerate(moves):
+        older = moves[place + 1] if place + 1 < len(moves) else None
+        forced = older is not None and older.cause in FACES and older.after == move.before
+        shown = replace(
+            move,
+            before=older.cause if older is not None and forced else move.before,
+            after=move.cause if move.cause in FACES else move.after,
+        )
+        if older is not None and forced and not move.actor:
+            shown = _end_of_override(live, shown, since=older.at)
+        elif forced and shown.before == shown.after:
+            shown = replace(shown, cause="extended")
+        found.append(shown)
+    return found
+
+
+def _end_of_override(live: Live, move: Transition, *, since: float) -> Transition:
+    """The first transition after an override: with the operator who ended it, or because it expired."""
+    ended = next(
+        (
+            change
+            for change in live.facts.changes
+            if change.action == "breaker.released"
+            and change.target == move.dependency
+            and since <= change.at <= move.at + 2
+        ),
+        None,
+    )
+    if ended is None:
+        return replace(move, cause="expired")
+    return replace(move, cause="override_ended", actor=ended.actor, reason=ended.reason)
 
 
 def _with_reasons(live: Live, transitions: list[Transition]) -> list[Transition]:
     """Add to a person's transition the reason of their change just before it."""
     reasoned = []
     for transition in transitions:
+        if transition.reason:
+            reasoned.append(transition)
+            continue
         reason = next(
             (
                 change.reason

@@ -29,7 +29,7 @@ class Page:
 def _section(topic: Topic) -> str:
     """The page that the navigation marks: an editor belongs to the list of what it edits."""
     if topic.page != "edit":
-        return topic.page
+        return {"breaker_history": "breaker"}.get(topic.page, topic.page)
     kinds = {"tenant": "tenants", "dependency": "breakers", "environment": "edit"}
     return kinds.get(topic.key.partition(" ")[0], "tiers")
 
@@ -66,11 +66,14 @@ def page_of(topic: Topic, live: Live, history: History) -> Page:
             context["protection"] = pods_protection(live.facts, live.fleet)
         case "breaker":
             context["breaker"] = live.breaker(topic.key)
-            context["range"] = topic.range
             context["backlog"] = live.backlog(topic.key)
             context["protection"] = protection_of(live.breaker(topic.key), live.facts)
             context["timeline"] = past(live, topic.key, topic.range)
             context["agreement"] = agreement_of(live.breaker(topic.key))
+        case "breaker_history":
+            context["breaker"] = live.breaker(topic.key)
+            context["range"] = topic.range
+            context["timeline"] = past(live, topic.key, topic.range)
             context["failures"] = failures_of(live, topic.key)
         case "tenant":
             context |= tenant_context(live.facts, topic.key)

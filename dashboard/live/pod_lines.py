@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from controlplane.fleet.models import Event
-from controlplane.status.facts import PodEvent, Transition
+from controlplane.status.facts import PodEvent
 from dashboard.words.labels import state_verb
 from dashboard.words.store_errors import store_error_words
 
@@ -176,25 +176,6 @@ def event_rows(events: Sequence[Event]) -> list[EventRow]:
 
 def _row(event: Event) -> EventRow:
     return EventRow(at=event.at, kind=event.kind, detail=event.detail, boot=event.boot)
-
-
-def own_transitions(events: Iterable[PodEvent], dependency: str) -> list[Transition]:
-    """The transitions of pods' own breakers, beside those of the fleet's; newest first."""
-    found = []
-    for group in _groups(event for event in events if event.kind == "breaker"):
-        match = _BREAKER.fullmatch(group.common.detail)
-        if match and match[1] == dependency:
-            found.append(
-                Transition(
-                    dependency=dependency,
-                    at=group.at,
-                    before=match[2],
-                    after=match[3],
-                    cause="own_breaker",
-                    server=group.who,
-                )
-            )
-    return found
 
 
 def _groups(events: Iterable[PodEvent]) -> list[_Group]:

@@ -131,10 +131,8 @@ _PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "alerts": ("", ("rows",)),
     "audit": ("", ("news",)),
     "backlog": ("breaker", ("hero", "facts")),
-    "breaker": (
-        "breaker",
-        ("hero", "facts", "timeline", "transitions", "agree", "failures", "protection", "backlog"),
-    ),
+    "breaker": ("breaker", ("hero", "facts", "timeline", "agree", "protection", "backlog")),
+    "breaker_history": ("breaker", ("hero", "timeline", "transitions", "own", "failures")),
     "locks": ("", ("without", "held", "rows", "once")),
     "server": ("pod", ("verdict", "load", "sees", "identity")),
     "tenant": ("tenant", ("hero", "quota_now", "use_now", "refused_now", "rollout", "history")),

@@ -143,7 +143,9 @@ def context_of(
         environment=environment,
         services=reader.services,
     )
-    address = {"page": page} | ({"key": key} if key else {}) | ({"range": span} if page == "breaker" else {})
+    address = {"page": page} | ({"key": key} if key else {})
+    if page == "breaker_history":
+        address["range"] = span
     if environment != DEFAULT_ENVIRONMENT:
         address["environment"] = environment
     if page in FLEET_PAGES:

@@ -31,13 +31,13 @@ def put_failures(gateway: str = "g1", **document: Any) -> None:
     )
 
 
-def page(log_in: Any) -> str:
-    return str(log_in("vera").get("/breakers/payments-api").content.decode())
+def page(log_in: Any, tab: str = "") -> str:
+    return str(log_in("vera").get(f"/breakers/payments-api{tab}").content.decode())
 
 
 def test_the_page_lists_the_last_failures_and_their_kinds(production: str, log_in: Any) -> None:
     put_failures()
-    html = page(log_in)
+    html = page(log_in, "/history")
     text = text_of(html)
     assert f"HTTP 503 web-1 {TRACE}" in text
     assert "slow web-2 none" in text
@@ -48,8 +48,8 @@ def test_the_page_lists_the_last_failures_and_their_kinds(production: str, log_i
 
 
 def test_it_says_why_there_are_none(production: str, log_in: Any) -> None:
+    assert "No failed or slow call is recorded" in text_of(page(log_in, "/history"))
     text = text_of(page(log_in))
-    assert "No failed or slow call is recorded" in text
     assert "Duration of calls not measured no call lately" in text
 
 
@@ -60,7 +60,7 @@ def test_without_postgres_the_rest_of_the_page_stays(
         raise OperationalError("no connection")
 
     monkeypatch.setattr(breaker_page, "recent_failures", down)
-    assert "Not known while Postgres is unavailable" in text_of(page(log_in))
+    assert "Not known while Postgres is unavailable" in text_of(page(log_in, "/history"))
 
 
 def test_a_thousand_pods_make_no_long_page_and_those_that_differ_come_first(

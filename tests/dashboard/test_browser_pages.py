@@ -21,6 +21,7 @@ PAGES = {
     "overview": "/",
     "breakers": "/breakers",
     "breaker": "/breakers/payments-api",
+    "breaker_history": "/breakers/payments-api/history",
     "dependency": "/breakers/payments-api/settings",
     "pod_protection": "/protection",
     "servers": "/servers",

@@ -86,7 +86,7 @@ def test_a_printed_page_has_its_tables_and_no_controls(sign_in: Any) -> None:
     page = sign_in("olga")
     page.goto("/breakers/payments-api")
     page.emulate_media(media="print")
-    assert page.is_visible("#h-tr")
+    assert page.is_visible("#h-ag")
     for hidden in ("#nav", ".bar", "#override", ".chart-tools button", "a.csv"):
         assert page.locator(f"{hidden} >> visible=true").count() == 0, hidden
     colours = "getComputedStyle(document.body)"

@@ -14,6 +14,7 @@ PAGES = (
     "/",
     "/breakers",
     "/breakers/payments-api",
+    "/breakers/payments-api/history",
     "/servers",
     "/tenants",
     "/tenant?key=acme-retail",

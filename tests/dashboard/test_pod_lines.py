@@ -16,7 +16,7 @@ from controlplane.status.facts import PodEvent
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
-from dashboard.live.pod_lines import event_rows, own_lines, own_transitions, pod_lines
+from dashboard.live.pod_lines import event_rows, own_lines, pod_lines
 from dashboard.live.topics import Topic, fragments
 from dashboard.words.store_errors import store_error_words
 
@@ -121,7 +121,8 @@ def test_what_a_pod_does_again_and_again_is_not_one_event():
     flapping = [event(25 * turn, "web-1", "shared -> local: connection refused") for turn in range(40)]
     assert [line.at for line in pod_lines(flapping)] == [NOW - 25 * turn for turn in range(40)]
     own = [event(25 * turn, "web-1", "search: closed -> open", kind="breaker") for turn in range(4)]
-    assert len(own_transitions(own, "search")) == 4
+    [line] = own_lines(own, "search")
+    assert "4 times" in line.did
     chain = [event(25 * turn, f"web-{turn}", "shared -> local") for turn in range(5)]
     assert [line.pods for line in pod_lines(chain)] == ["2 pods", "2 pods", "web-4"]
 
@@ -199,13 +200,14 @@ def test_recent_changes_and_transitions_contain_them():
         one.target: one.html(context) for one in fragments(Topic(page="overview", role="viewer"), context)
     }
     assert "2 pods lost Redis and use local limits: connection refused" in text_of(drawn["events"])
-    page = page_of(Topic(page="breaker", role="viewer", key="payments-api"), live, History()).context
-    own = [one for one in page["timeline"].transitions if one.cause == "own_breaker"]
-    assert [(one.before, one.after, one.server) for one in own] == [
-        ("open", "half_open", "web-2"),
-        ("closed", "open", "web-2"),
+    topic = Topic(page="breaker_history", role="viewer", key="payments-api")
+    history = page_of(topic, live, History()).context["timeline"]
+    assert [(line.pods, line.did) for line in history.own] == [
+        ("web-2", "probes with its own breaker of payments-api"),
+        ("web-2", "opened its own breaker of payments-api"),
     ]
-    assert own_transitions(OUTAGE, "search") == []
+    assert "own_breaker" not in {one.cause for one in history.transitions}, "S2-9: they are of one pod"
+    assert own_lines(OUTAGE, "search") == []
 
 
 @pytest.mark.django_db(transaction=True)

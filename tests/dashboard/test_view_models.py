@@ -278,7 +278,7 @@ def test_names_from_outside_are_escaped_everywhere():
     figures = FleetFigures(requests_per_s=5, tenants=[TenantFigures(bad, 3.0, 1.0)])
     one = Server(name="a", zone=bad, mode="local", mode_cause=bad, last_seen=NOW, epoch=1, revision=7)
     live = picture(facts(one, changes=(change,), figures=figures))
-    for page in sorted(PAGES - {"breaker", "tenant"}):
+    for page in sorted(PAGES - {"breaker_history", "tenant"}):
         drawn = draw(Topic(page=page, role="admin"), live, History(), SentFragments(), rev=1, announce="")
         assert '<b>&"' not in whole(drawn)
 
@@ -300,8 +300,9 @@ def test_every_fragment_of_every_page_carries_the_id_it_is_sent_to():
     import re
 
     live = picture(facts(server("a", OPEN), server("b", CLOSED, mode="local")))
-    for page in ("overview", "breakers", "breaker", "servers", "audit"):
-        topic = Topic(page=page, role="admin", key="payments-api" if page == "breaker" else "")
+    for page in ("overview", "breakers", "breaker", "breaker_history", "servers", "audit"):
+        key = "payments-api" if page in ("breaker", "breaker_history") else ""
+        topic = Topic(page=page, role="admin", key=key)
         drawn = whole(draw(topic, live, History(), SentFragments(), rev=1, announce=""))
         for target, body in re.findall(
             r"hx-target=\"\[id='([^']+)'\]\"[^>]*>(.*?)</hx-partial>", drawn, re.DOTALL

@@ -34,7 +34,8 @@
   const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const SHORT = new Intl.DateTimeFormat("en", { timeZone: ZONE, timeZoneName: "shortOffset" });
   const offset = SHORT.formatToParts(new Date()).find(part => part.type === "timeZoneName").value;
-  const OWN_ZONE = offset === "GMT" ? "It is your zone too." : `Your zone, ${ZONE}, is ${offset.replace("GMT", "UTC")}.`;
+  const OWN_ZONE = offset === "GMT" ? "It is your zone too."
+    : `Your zone, ${ZONE}, is ${offset.replace("GMT", "UTC")}.`;
   const localTimes = () => {
     for (const control of $$("input[type=datetime-local]")) {
       let note = $("[data-local-time]", control.parentElement);

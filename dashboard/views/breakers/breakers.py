@@ -8,6 +8,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, may, require_role
@@ -19,7 +20,6 @@ from controlplane.status.breakers import PHRASES
 from dashboard.hub import hub
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
-from dashboard.live.timeline import RANGE_NAMES, RANGES
 from dashboard.reader import actor_of, check_owner
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views.breakers import without_postgres
@@ -55,6 +55,9 @@ def breaker(request: HtmxHttpRequest, name: str) -> HttpResponseBase:
     """The page, and its override form."""
     if request.method == "POST":
         return _override(request, name)
+    if request.GET.get("range", "1h") != "1h":
+        # The states of a longer time are on the page of the history: links from before lead there.
+        return redirect(f"{reverse('breaker_history', args=[name])}?{request.GET.urlencode()}")
     # A link or a command of the palette names the action: the form is filled in, and nothing is done yet.
     return _page(request, name, wanted=request.GET.get("act", ""), lasts=request.GET.get("lasts", ""))
 
@@ -104,7 +107,7 @@ def _override(request: HtmxHttpRequest, name: str) -> HttpResponse:
     found = current_live(environment_in(request)).breaker(name)
     check_owner(request, "override_breaker", _owner(found))
     if found is None:
-        return _unknown(request, name)
+        return unknown_breaker(request, name)
     form = _form(found, request.POST)
     if not form.is_valid():
         return _page(request, name, form=form, status=422)
@@ -204,12 +207,10 @@ def _page(
     status: int = 200,
     done: str = "",
 ) -> HttpResponse:
-    span = request.GET.get("range", "1h")
-    span = span if span in RANGES else "1h"
-    context = context_of(request, "breaker", key=name, span=span)
+    context = context_of(request, "breaker", key=name)
     found: Breaker | None = context["breaker"]
     if found is None:
-        return _unknown(request, name)
+        return unknown_breaker(request, name)
     form = form or _form(found, wanted=wanted, lasts=lasts)
     context |= {
         "form": form,
@@ -218,8 +219,6 @@ def _page(
             act for act in OverrideForm.ACTS if found.override is not None or act[0] not in _NEEDS_OVERRIDE
         ],
         "preview": preview(found, form.data if form.is_bound else form.initial),
-        "ranges": list(RANGE_NAMES.items()),
-        "range_name": RANGE_NAMES[span],
         "ticket_hint": "An address, or a key such as OPS-4821."
         if settings.TICKET_URL
         else "An address, with https://",
@@ -230,7 +229,7 @@ def _page(
     return render(request, "dashboard/breaker.html", context, status=status)
 
 
-def _unknown(request: HtmxHttpRequest, name: str) -> HttpResponse:
+def unknown_breaker(request: HtmxHttpRequest, name: str) -> HttpResponse:
     shown = name if is_slug(name) else "of that name"
     return not_found(request, "No such breaker", f"There is no dependency {shown}. It may have been removed.")
 
