@@ -108,10 +108,15 @@ class Report:
         return self.complete_until is not None and self.complete_until >= self.until
 
 
-def reconciled(environment: str, since: datetime, until: datetime) -> Report:
-    """Requests that pods allowed by themselves in a time: for pages, the API, and reports of incidents."""
+def reconciled(environment: str, since: datetime, until: datetime, tenant: str = "") -> Report:
+    """Requests that pods allowed by themselves in a time: for pages, the API, and reports of incidents.
+
+    With a tenant, only of its limits. Counts that are missing are of the environment: no one knows whose.
+    """
     since = max(since, until - LONGEST)
     rows = _in_time(environment, since, until)
+    if tenant:
+        rows = rows.filter(tenant=tenant)
     chosen, number = _chosen(rows)
     spans = list(_of_limits(rows, chosen).order_by("start")[:MAX_SPANS])
     lines = _lines(environment, spans)

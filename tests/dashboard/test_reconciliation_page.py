@@ -10,6 +10,7 @@ from django.utils import timezone
 from shown import text_of
 
 from controlplane.fleet.models import Event
+from controlplane.policies.models import Tenant
 from controlplane.reconciliation.copying import copy, note_problem
 from controlplane.reconciliation.models import LostCounts
 from fuseboard.contract import keys
@@ -57,7 +58,8 @@ def test_the_table_is_a_file(log_in: Any, outage: datetime) -> None:
     answer = log_in("vera").get("/reconciliation?csv=h-r")
     rows = b"".join(answer.streaming_content).decode().splitlines()
     assert rows[0] == (
-        "Tenant,Dependency,Limit,Counts,Without Redis,With Redis,Limit allows,Over the limit,At most"
+        "Tenant,Dependency,Limit,Counts,Without Redis,With Redis,Limit allows,"
+        '"Over the limit, surely","Over the limit, possibly"'
     )
     name, _, limit, counts, without, _, allows, over, most = rows[1].split(",")
     assert (name, limit, counts, without) == ("acme-retail", "requests", "calls", "1000000")
@@ -111,3 +113,38 @@ def test_a_wrong_time_is_an_error_that_says_what_to_enter(log_in: Any, outage: d
 def test_the_page_of_pods_leads_to_it(log_in: Any, production: str) -> None:
     assert 'href="/reconciliation"' in log_in("vera").get("/servers").content.decode()
     assert "No outage in the last 30 days" in log_in("vera").get("/reconciliation").content.decode()
+
+
+def test_one_tenant_is_answered_in_a_sentence(log_in: Any, outage: datetime) -> None:
+    vera = log_in("vera")
+    page = vera.get("/reconciliation?tenant=acme-retail").content.decode()
+    answer = text_of(page.partition('id="answer">')[2].partition("</p>")[0])
+    assert answer.startswith(
+        "Pods decided 1,000,000 calls of acme-retail locally, over 1 limit. Over a limit: requests,"
+    )
+    assert "requests, surely 998," in answer
+    assert "possibly up to 1,000,000 calls" in answer
+    assert "tenant=acme-retail" in page.partition('id="h-o"')[2], (
+        "another outage is shown for the same tenant"
+    )
+    assert "of acme-retail locally" in text_of(vera.get("/reconciliation?tenant=acme").content.decode())
+    since = (outage - timedelta(hours=3)).isoformat()
+    query = urlencode({"tenant": "acme-retail", "since": since, "until": outage.isoformat()})
+    page = vera.get(f"/reconciliation?{query}").content.decode()
+    assert "Pods decided no call of acme-retail locally." in page
+    assert f'name="until" value="{outage.isoformat()}"' in page, "the next tenant is of the same time"
+
+
+def test_an_unknown_tenant_is_named_with_those_like_it(log_in: Any, outage: datetime) -> None:
+    vera = log_in("vera")
+    assert "There is no tenant nobody." in vera.get("/reconciliation?tenant=nobody").content.decode()
+    like = Tenant.objects.get(key="acme-retail")
+    like.pk, like.key = None, "acme-books"
+    like.save()
+    page = vera.get("/reconciliation?tenant=acme").content.decode()
+    assert "Several have this in their name: acme-books, acme-retail." in page
+
+
+def test_the_page_of_a_tenant_leads_to_its_answer(log_in: Any, outage: datetime) -> None:
+    page = log_in("vera").get("/tenant?key=acme-retail").content.decode()
+    assert 'href="/reconciliation?tenant=acme-retail"' in page

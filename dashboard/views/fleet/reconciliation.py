@@ -11,14 +11,21 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.phrases import count, listed
+from controlplane.policies.models import Tenant
 from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, Outage, outages
-from controlplane.reconciliation.report import LONGEST, Certainty, Line, reconciled
+from controlplane.reconciliation.report import LONGEST, Certainty, Line, Report, reconciled
 from dashboard.views.page import show, text_parameter
 from dashboard.words.rate_words import amount_words
 
 #: Without an outage, the page is about this time.
 _LAST = timedelta(hours=24)
 _UNKNOWN = "unknown"
+#: Tenants that an error names, and limits that the answer about one tenant names.
+_MAX_NEAR, _MAX_NAMED = 5, 3
+#: Why it is not known how many were over a limit.
+_WHY_UNKNOWN = "what Redis allowed beside them is not known"
+_WHY_SHORT = "the window of the limit is shorter than a minute"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +71,22 @@ class LineRow:
 def reconciliation(request: HttpRequest) -> HttpResponse:
     now, environment = timezone.now(), environment_in(request)
     found = outages(environment, now)
-    since, until, problem = _asked(request, found, now)
-    report = reconciled(environment, since, until)
+    asked = text_parameter(request, "tenant").strip()
+    tenant, unknown = _tenant(environment, asked)
+    # The page of a tenant leads here from its last day.
+    since, until, problem = _asked(request, [] if tenant else found, now)
+    report = reconciled(environment, since, until, tenant)
     during = any(outage.overlaps(since, until) for outage in found)
     return show(
         request,
         "reconciliation",
         "reconciliation.html",
-        outages=[_outage_row(outage, since, now) for outage in found],
+        outages=[_outage_row(outage, since, now, tenant) for outage in found],
+        asked=asked,
+        tenant=tenant,
+        unknown=unknown,
+        answer=_answer(tenant, report) if tenant else "",
+        given={name: request.GET[name] for name in ("since", "until") if request.GET.get(name)},
         # Without an outage in this time, pods decided alone only where one answer of Redis was missing.
         single=SINGLE_DECISIONS if report.without_redis and not during and since >= now - KEPT else "",
         report=report,
@@ -108,9 +123,53 @@ def _moment(text: str) -> datetime | None:
     return moment
 
 
-def _outage_row(outage: Outage, since: datetime, now: datetime) -> OutageRow:
-    query = urlencode({"since": outage.begin.isoformat(), "until": outage.until(now).isoformat()})
-    href = f"{reverse('reconciliation')}?{query}"
+def _tenant(environment: str, asked: str) -> tuple[str, str]:
+    """The tenant that a person typed, in full or as the only one with these letters; or what is wrong."""
+    if not asked:
+        return "", ""
+    keys = Tenant.objects.filter(environment=environment).order_by("key").values_list("key", flat=True)
+    if keys.filter(key=asked).exists():
+        return asked, ""
+    near = list(keys.filter(key__icontains=asked, deleted=False)[: _MAX_NEAR + 1])
+    if len(near) == 1:
+        return near[0], ""
+    rest = f" Several have this in their name: {listed(near, _MAX_NEAR)}." if near else ""
+    return "", f"There is no tenant {asked}.{rest}"
+
+
+def _answer(tenant: str, report: Report) -> str:
+    """One sentence or two: what pods decided alone for a tenant, and how much of it was over its limits."""
+    lines = [line for line in report.lines if not line.shadow]
+    if not lines:
+        late = "" if report.complete else " Pods may not have reported all of them yet."
+        return f"Pods decided no call of {tenant} locally.{late}"
+    amount = amount_words(report.without_redis, "calls") if report.without_redis else "costs of calls"
+    said = f"Pods decided {amount} of {tenant} locally, over {count(len(lines), 'limit')}."
+    over = [line for line in lines if line.over_at_most]
+    if not over:
+        return f"{said} None was over a limit."
+    return f"{said} Over a limit: {'; '.join(map(_over_words, over[:_MAX_NAMED]))}{_more_words(over)}."
+
+
+def _over_words(line: Line) -> str:
+    of = f" of {line.dependency}" if line.dependency else ""
+    measure = line.measure or "calls"
+    possibly = amount_words(line.over_at_most, measure)
+    if line.certainty is Certainty.EXACT:
+        return f"{line.rule}{of}, exactly {possibly}"
+    surely = "an unknown number" if line.certainty is Certainty.UNKNOWN else f"{line.over or 0:,}"
+    why = _WHY_UNKNOWN if line.with_redis is None else _WHY_SHORT
+    return f"{line.rule}{of}, surely {surely} and possibly up to {possibly} ({why})"
+
+
+def _more_words(over: list[Line]) -> str:
+    more = len(over) - _MAX_NAMED
+    return f"; and {count(more, 'more limit')}" if more > 0 else ""
+
+
+def _outage_row(outage: Outage, since: datetime, now: datetime, tenant: str) -> OutageRow:
+    query = {"since": outage.begin.isoformat(), "until": outage.until(now).isoformat()}
+    href = f"{reverse('reconciliation')}?{urlencode(query | ({'tenant': tenant} if tenant else {}))}"
     return OutageRow(outage=outage, href=href, chosen=outage.begin == since)
 
 

@@ -104,7 +104,7 @@ def list_outages(request: HttpRequest, environment: Environment) -> Any:
 def get_reconciliation(
     request: HttpRequest, environment: Environment, since: Since = None, until: Until = None
 ) -> Report:
-    """What pods allowed without Redis, from `since` to `until`. Nothing is charged for it."""
+    """What pods allowed without Redis, from `since` to `until`. No quota counts it."""
     start, end = range_of(since, until)
     if end - start > LONGEST:
         raise InvalidEdit({"since": [f"Ask for at most {LONGEST.days} days."]})
