@@ -5,6 +5,17 @@ from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reser
 from fuseboard.contract.words import FailurePolicy
 
 
+def refuses_nearly_all(limit: Limit, *, pods: int, tuning: Tuning) -> bool:
+    """Whether a pod allows less than one call per window while Redis is down."""
+    if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
+        return False
+    if limit.failure_policy is FailurePolicy.FAIL_CLOSED or limit.limit == 0:
+        return True
+    if limit.failure_policy is FailurePolicy.RESERVED and not divides_what_is_left(limit):
+        return reserved_calls(settled_limit(limit, tuning)) < pods
+    return limit.limit < pods
+
+
 def without_redis(limit: Limit, *, pods: int, tuning: Tuning) -> str:
     """One or two sentences. ``pods`` is the number of live pods."""
     if limit.shadow:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from controlplane.audit.action_words import action_verb, action_words, named_target
 from controlplane.status.facts import Change
-from dashboard.words.labels import difference
+from dashboard.words.labels import difference, left_off
 
 #: Subjects of actions that change the configuration, so that a revert can undo them.
 _CONFIGURATION = frozenset(
@@ -47,6 +47,8 @@ class ChangeLine:
     #: The values that the change replaced, and the new ones.
     before: str
     after: str
+    #: The changed fields that these leave out, each with its values.
+    more: tuple[str, ...]
     revision: int | None
     #: Whether the revision changed the configuration.
     revertible: bool
@@ -72,6 +74,7 @@ def line_of(change: Change) -> ChangeLine:
         ticket=str((change.after or {}).get("override.ticket", "")),
         before=before,
         after=after,
+        more=tuple(left_off(change.before, change.after)),
         revision=change.revision,
         revertible=change.revision is not None and change.action.partition(".")[0] in _CONFIGURATION,
         by_token=_token_words(change.token, change.owner),

@@ -158,9 +158,9 @@ def _limits(server: Server, facts: Facts, fleet: FleetSummary) -> str:
     if server.mode in ("local", "drill"):
         return "without Redis"
     if server.mode == "ramping":
-        return "rising"
+        return "ramping up"
     if decides_some_locally(server, facts):
-        return "partly local"
+        return "some local"
     # The pods that made the local decisions are not known.
     return "exact" if fleet.measured and not fleet.decided_locally_per_s else "shared"
 

@@ -27,7 +27,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bulkheads": ("Bulkheads", ()),
     "changes": ("Changes", ("kind", "thing", "actor", "period", "to")),
     "hot_keys": ("Hot keys", ()),
-    "limits": ("Rate limits", ()),
+    "limits": ("Use now", ()),
     "locks": ("Locks", ()),
     "refusals": (
         "Refusals",

@@ -66,23 +66,56 @@ _QUIET_FIELDS = {
 def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[str, str]:
     """The old and the new values of a change, as short texts; empty when there are none."""
     old, new = _flat(before), _flat(after)
-    fields = [
+    shown = _shown(old, new)
+    was = ", ".join(_value_text(field, old[field]) for field in shown if old.get(field) not in (None, ""))
+    now = ", ".join(_value_text(field, new[field]) for field in shown if new.get(field) not in (None, ""))
+    # Values that differ by less than the texts show, such as seconds, are not a change to a reader.
+    return ("" if was == now else was, now)
+
+
+def left_off(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
+    """The changed fields that ``difference`` leaves out, each with its values.
+
+    A limit that is new, or gone, is one change: its name and size say it.
+    """
+    old, new = _flat(before), _flat(after)
+    shown = _shown(old, new)
+    if not before or not after or any(_COUNT.fullmatch(field) for field in shown):
+        return []
+    whole = {field.rpartition(" ")[0] for field in old.keys() ^ new.keys() if field.endswith(" limit")}
+    rest = [field for field in _changed(old, new) if field not in shown]
+    return [
+        f"{field.replace('_', ' ')}: {_plain(old.get(field))} to {_plain(new.get(field))}"
+        for field in sorted(rest, key=_weight)
+        if field.rpartition(" ")[0] not in whole
+    ]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value in (None, "", {}) else str(value)
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    return [
         field
         for field in (new.keys() | old.keys()) - _QUIET_FIELDS
-        if old.get(field) != new.get(field)
-        and (old.get(field) or new.get(field))
-        and not isinstance(new.get(field) or old.get(field), dict | list)
+        if old.get(field) != new.get(field) and (old.get(field) or new.get(field))
+    ]
+
+
+def _shown(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The fields that the text of a difference has."""
+    fields = [
+        field for field in _changed(old, new) if not isinstance(new.get(field) or old.get(field), dict | list)
     ]
     shown = sorted(fields, key=_weight)
     limits = [field for field in shown if field.endswith(" limit")]
     # The size, burst and window of a limit, and whether it refuses. The page of the quota has the rest.
     besides = [field for field in shown if field.endswith((" burst", " window_s", " shadow"))]
     counts = [field for field in shown if _COUNT.fullmatch(field)]
-    shown = counts or ([*limits[:2], *besides[:3]] if limits else shown[:2])
-    was = ", ".join(_value_text(field, old[field]) for field in shown if old.get(field) not in (None, ""))
-    now = ", ".join(_value_text(field, new[field]) for field in shown if new.get(field) not in (None, ""))
-    # Values that differ by less than the texts show, such as seconds, are not a change to a reader.
-    return ("" if was == now else was, now)
+    return counts or ([*limits[:2], *besides[:3]] if limits else shown[:2])
 
 
 def planned_words(fields: dict[str, Any]) -> list[str]:

@@ -115,7 +115,7 @@ def test_a_slow_redis_is_in_the_headline_and_limits_are_not_exact(screen: Screen
         screen.page.goto("/servers")
         is_live(screen.page)
         screen.until(
-            "/partly local|without Redis|rising/.test(document.querySelector('#rows').innerText)"
+            "/some local|without Redis|ramping up/.test(document.querySelector('#rows').innerText)"
             " && !document.querySelector('#verdict').innerText.includes('exact')"
         )
         rows = screen.read("#rows")

@@ -361,7 +361,7 @@ def test_a_pods_row_says_exact_only_while_its_limits_are():
     figures = with_figures(decided_locally_per_s=5.0)
     slow = (pod(1), pod(2, redis_p99_us=47_000), pod(3, mode="ramping"))
     assert [row.limits for row in picture(fleet(*slow, figures=figures)).fleet.rows] == [
-        *("rising", "shared", "partly local"),
+        *("ramping up", "shared", "some local"),
     ]
     assert {row.limits for row in picture(fleet()).fleet.rows} == {"exact"}
     assert picture(fleet(*others(state="offline"))).fleet.rows[0].limits == "unknown"

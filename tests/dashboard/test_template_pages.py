@@ -45,7 +45,9 @@ def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     assert "quotas.requests.limit" in reach
     version = str(Template.objects.get(name="standard").version)
     saved = form(act="save", limit="1000", version=version)
-    assert client.post(where, saved).status_code == 302
+    answer = client.post(where, saved)
+    assert answer["Location"].startswith(f"{where}?saved=")
+    assert "Undo" in page(client.get(answer["Location"]))
     assert TierQuota.objects.get(tier__name="pro").limit == 1000
     assert "ada saved standard while you were editing" in page(
         client.post(where, saved | {"limit": "1"}), 409

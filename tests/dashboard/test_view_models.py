@@ -326,6 +326,31 @@ def test_moments_and_dotted_names_are_readable():
     assert breakable("a.<b>") == "a.<wbr>&lt;b&gt;"
 
 
+def test_fields_that_the_text_of_a_change_leaves_out_are_named():
+    from dashboard.words.labels import left_off
+
+    before = {"quotas.requests.limit": 30, "quotas.requests.burst": 30, "quotas.requests.endpoints": []}
+    after = {
+        "quotas.requests.limit": 45,
+        "quotas.requests.burst": 45,
+        "quotas.requests.endpoints": ["GET /a"],
+    }
+    assert left_off(before, after) == ["requests endpoints: none to GET /a"]
+    settings = {"breaker.open_ms": 1, "breaker.consecutive_failures": 2, "breaker.half_open_calls": 3}
+    raised = {field: value + 1 for field, value in settings.items()}
+    assert len(left_off(settings, raised)) == 1
+    assert left_off({}, after) == [], "a new thing is one change"
+    added = before | {
+        "quotas.exports.limit": 5,
+        "quotas.exports.window_s": 60,
+        "quotas.exports.per": ["user"],
+    }
+    assert left_off(before, added) == [], "so is a new limit"
+    assert left_off({"revision": 6, "a": 1}, {"tenant.created": 1200, "a": 2}) == [], (
+        "and a plan has its counts"
+    )
+
+
 def quota_end(tenant, quota, at):
     return ScheduledChange(
         key=f"quota {tenant}/{quota}",

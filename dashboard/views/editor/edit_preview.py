@@ -109,15 +109,15 @@ def _temporary(edit: EntityEdit, found: Preview) -> list[str]:
     ]
 
 
-def _outages(edit: EntityEdit, found: Preview) -> list[tuple[str, str]]:
-    """The use that each changed quota allows while Redis is down."""
+def _outages(edit: EntityEdit, found: Preview) -> list[tuple[str, str, bool]]:
+    """The use that each changed quota allows while Redis is down, and whether it is nearly none."""
     changed = edit.typed.get("quotas")
     if edit.kind not in ("tier", "tenant") or not changed:
         return []
     before, after = (limits_in("quotas", fields or {}) for fields in (found.before, found.after))
     names = [name for name in sorted(changed) if name in after and after[name] != before.get(name)]
     pods = divisor(edit.environment)
-    return [(name, outage_words(edit.environment, after[name], pods=pods)) for name in names[:_MAX_LINES]]
+    return [(name, *outage_words(edit.environment, after[name], pods=pods)) for name in names[:_MAX_LINES]]
 
 
 def _reach(edit: EntityEdit, found: Preview) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from controlplane.policies.document import environment_of, limit_of, policy_of
 from controlplane.policies.limits import set_columns
 from controlplane.policies.models import Dependency, Kind, SubjectLimit, TenantQuota, TierQuota
 from controlplane.policies.older_defaults import differing_rows
-from controlplane.policies.without_redis import without_redis
+from controlplane.policies.without_redis import refuses_nearly_all, without_redis
 from dashboard.views.limits.template_form import TemplateForm
 from fuseboard.contract.policy import BreakerPolicy, Limit, Tuning
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -151,6 +151,37 @@ def test_a_form_says_what_the_limit_allows_without_redis(columns: dict[str, Any]
     set_columns(row, {"limit": 1000, "window_s": 60} | columns)
     found: Limit = limit_of(row)
     assert without_redis(found, pods=20, tuning=Tuning()).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("columns", "nearly_all"),
+    [
+        ({}, False),
+        ({"failure_policy": "fail_closed"}, True),
+        ({"failure_policy": "fail_closed", "shadow": True}, False),
+        ({"failure_policy": "local_share"}, False),
+        ({"failure_policy": "local_share", "limit": 19}, True),
+        ({"failure_policy": "local_share", "limit": 0}, True),
+        ({"failure_policy": "reserved"}, False),
+        ({"failure_policy": "reserved", "limit": 100}, True),
+        ({"failure_policy": "reserved", "window_s": 3600}, True),
+        (
+            {
+                "failure_policy": "reserved",
+                "algorithm": "fixed_window",
+                "period": "day",
+                "window_s": 86_400,
+            },
+            False,
+        ),
+    ],
+)
+def test_a_form_warns_of_a_limit_that_refuses_nearly_all_without_redis(
+    columns: dict[str, Any], nearly_all: bool
+) -> None:
+    row = TenantQuota(name="requests")
+    set_columns(row, {"limit": 1000, "window_s": 60} | columns)
+    assert refuses_nearly_all(limit_of(row), pods=20, tuning=Tuning()) is nearly_all
 
 
 def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada: Any) -> None:
