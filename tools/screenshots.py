@@ -236,7 +236,7 @@ def _log_in(context: BrowserContext, given: argparse.Namespace) -> Page:
     page.fill("#id_username", given.name)
     page.fill("#id_password", given.password)
     page.click("button[type=submit]")
-    page.wait_for_selector("#nav")
+    page.wait_for_selector("header.bar")
     return page
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import struct
 from collections.abc import Iterator
+from time import monotonic
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from tests.agents.servers import (
     POLICY,
     REQUESTS,
     SHORT_DEADLINE,
+    TUNING,
     Server,
     configured,
     running,
@@ -158,6 +160,39 @@ class TestFrozen:
             asked = server.counters.store_timeouts
             await asyncio.gather(*(server.admission.admit_request("acme") for _ in range(1000)))
             assert server.counters.store_timeouts == asked
+
+    async def test_a_pod_with_few_calls_gives_up_a_redis_that_answers_nothing(self, frozen: Valkey):
+        """It asked for each call again, so that the first page said that it uses shared limits."""
+        tuning = msgspec.structs.replace(
+            TUNING, store_deadline_us=5_000, store_timeouts=10_000, failure_window_ms=1_000
+        )
+        policy = msgspec.structs.replace(POLICY, tuning=tuning)
+        async with running(frozen.url, configuration=configured(policy)) as server:
+            await server.admission.admit_request("acme")
+            frozen.process.send_signal(signal.SIGSTOP)
+            # One question of many calls is one miss of Redis, however long it had nothing to answer.
+            await asyncio.gather(*(server.admission.admit_request("acme") for _ in range(50)))
+            assert server.admission.mode is Mode.SHARED
+            begun = monotonic()
+            while server.admission.mode is not Mode.LOCAL:
+                await server.admission.admit_request("acme")
+                await asyncio.sleep(0.1)
+            assert monotonic() - begun > 0.9
+            assert "no answer for" in server.admission.mode_cause
+
+    async def test_a_redis_that_answers_late_is_not_silent(self, frozen: Valkey):
+        tuning = msgspec.structs.replace(
+            TUNING, store_deadline_us=5_000, store_timeouts=10_000, failure_window_ms=1_000
+        )
+        policy = msgspec.structs.replace(POLICY, tuning=tuning)
+        async with running(frozen.url, configuration=configured(policy)) as server:
+            for _ in range(12):
+                frozen.process.send_signal(signal.SIGSTOP)
+                await server.admission.admit_request("acme")
+                frozen.process.send_signal(signal.SIGCONT)
+                await asyncio.sleep(0.1)
+            assert server.counters.store_timeouts >= 10
+            assert server.admission.mode is Mode.SHARED
 
     async def test_an_answer_after_the_deadline_charges_nothing(self, frozen: Valkey):
         async with running(frozen.url, configuration=configured(SHORT_DEADLINE)) as server:

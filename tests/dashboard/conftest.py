@@ -209,7 +209,7 @@ def sign_in(page: Any, web: str) -> Callable[[str], Any]:
         value = client.cookies[settings.SESSION_COOKIE_NAME].value
         page.context.add_cookies([{"name": "fuseboard", "value": value, "url": web}])
         page.goto("/")
-        page.wait_for_selector("#nav")
+        page.wait_for_selector("header.bar")
         return page
 
     return as_user

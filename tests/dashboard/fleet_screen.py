@@ -98,7 +98,7 @@ def fleet_context(fleet_browser: Any, fleet: Field) -> Iterator[Any]:
     page.fill("#id_username", "admin")
     page.fill("#id_password", fleet.password)
     page.click("button[type=submit]")
-    page.wait_for_selector("#nav")
+    page.wait_for_selector("header.bar")
     page.close()
     yield opened
     opened.close()

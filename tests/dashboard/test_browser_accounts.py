@@ -84,7 +84,7 @@ def test_a_second_factor_is_set_up_and_required(page: Any, sign_in: Any) -> None
     picture(page, "code")
     page.fill("#id_code", code_of(secret))
     page.click("button[type=submit]")
-    page.wait_for_selector("#nav")
+    page.wait_for_selector("header.bar")
     assert User.objects.get(username="olga").logins.filter(ended_at__isnull=True).count() == 1
 
 

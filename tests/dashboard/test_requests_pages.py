@@ -106,7 +106,7 @@ def test_one_person_proposes_another_approves_and_the_revision_names_both(
         olga.fill("#id_username", "olga")
         olga.fill("#id_password", PASSWORD)
         olga.click("button[type=submit]")
-        olga.wait_for_selector("#nav")
+        olga.wait_for_selector("header.bar")
         ada = sign_in("ada")
         ada.goto("/edit/tenant?key=acme-retail")
         ada.fill("#f-limit-requests-limit", "4321")

@@ -122,7 +122,7 @@ def main():
         page.fill("#id_username", "admin")
         page.fill("#id_password", world.password)
         page.click("button[type=submit]")
-        page.wait_for_selector("#nav")
+        page.wait_for_selector("header.bar")
         for name, measure in (
             ("trip_to_pixels", to_pixels),
             ("override_click_to_all_pods_refuse", to_refusals),

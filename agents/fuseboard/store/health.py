@@ -2,7 +2,7 @@
 
 ::
 
-    shared --(3 failures in 5 s, or 100 missed deadlines in 10 s, or refused)--> local
+    shared --(3 failures in 5 s, or 100 missed deadlines in 10 s, or 3 and no answer for 5 s)--> local
     local --(a background probe is answered)--> ramping --(30 s)--> shared
     ramping --(any of the above)--> local
 
@@ -64,6 +64,8 @@ class StoreHealth:
         #: Set once Redis has answered for the first time, or has not.
         self.tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        #: The first missed deadline since Redis last answered, by the monotonic clock.
+        self._silent_since: float | None = None
         self._connected_at = 0.0
         self._broke_soon = 0
         self._ramp_ends = 0.0
@@ -130,6 +132,7 @@ class StoreHealth:
 
     def answered(self, now_us: int) -> None:
         """Redis answered, and ``now_us`` is its time."""
+        self._silent_since = None
         self._clock.learn(now_us)
 
     def store_time_us(self) -> int:
@@ -153,10 +156,20 @@ class StoreHealth:
             )
 
     def missed(self, calls: int) -> None:
-        """This many calls got no answer before their deadline."""
+        """This many calls got no answer before their deadline.
+
+        A late answer is an answer. Redis that answers nothing is down for a pod with few calls, too.
+        """
         tuning = self._tuning()
-        if self._count(self._timeouts, tuning.timeout_window_ms, calls) >= tuning.store_timeouts:
+        timeouts = self._count(self._timeouts, tuning.timeout_window_ms, calls)
+        if timeouts >= tuning.store_timeouts:
             self._trip(f"{tuning.store_timeouts} timeouts in {tuning.timeout_window_ms / 1000:g} s")
+        elif self._silent_since is None:
+            self._silent_since = monotonic()
+        elif timeouts >= tuning.store_failures:
+            silent_s = monotonic() - self._silent_since
+            if silent_s > tuning.failure_window_ms / 1000:
+                self._trip(f"no answer for {silent_s:.0f} s, {timeouts} timeouts")
 
     @staticmethod
     def _count(moments: deque[float], window_ms: int, times: int) -> int:
@@ -193,6 +206,7 @@ class StoreHealth:
         level = logging.INFO if self._cause == _NOT_CONNECTED and mode is Mode.SHARED else logging.WARNING
         log.log(level, "store.mode %s, was %s: %s", mode, self.mode, cause)
         self.mode, self._cause, self.since = mode, cause, monotonic()
+        self._silent_since = None
         self._failures.clear()
         self._timeouts.clear()
         self.on_change()
