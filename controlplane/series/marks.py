@@ -6,14 +6,18 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
 from controlplane.fleet.models import Event, EventKind
 from controlplane.series.kinds import DEPENDENCY, POD, TENANT, TENANT_HOUR, Kind
+from fuseboard.contract.words import BreakerState, OverrideMode
 
 #: Marks of one answer. The newest are kept, and the number of the others is answered.
 MAX_MARKS = 40
+#: Transitions that are read for the open periods of one answer, the newest.
+MAX_MOVES = 1_000
 
 _POD_EVENTS = (
     EventKind.JOINED,
@@ -34,6 +38,49 @@ class Mark:
     text: str
     #: The revision that made it, if one did.
     revision: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenPeriod:
+    """From the moment a breaker left "closed" until it was closed again; failed probes are part of it."""
+
+    #: Unix seconds, within the range that was asked for.
+    start: float
+    end: float
+    #: An operator forced it open.
+    forced: bool
+
+
+def open_periods(
+    environment: str, kind: Kind, name: str, *, start: datetime, end: datetime
+) -> list[OpenPeriod]:
+    """When the breaker of a dependency was not closed, oldest first; empty for other things."""
+    if kind is not DEPENDENCY:
+        return []
+    rows = Transition.objects.filter(
+        dependency__environment=environment, dependency__name=name, at__lt=end
+    ).order_by("-at", "-id")
+    moves = list(rows.filter(at__gte=start)[:MAX_MOVES])
+    # The state at the start, unless older transitions of the range were left out.
+    moves += rows.filter(at__lt=start)[:1] if len(moves) < MAX_MOVES else ()
+    found: list[OpenPeriod] = []
+    since: Transition | None = None
+    for move in reversed(moves):
+        is_open = move.to_state != BreakerState.CLOSED
+        forced = bool(since and since.cause == OverrideMode.FORCED_OPEN)
+        if since is not None and (not is_open or forced != (move.cause == OverrideMode.FORCED_OPEN)):
+            found.append(_period(since, move.at, forced=forced, start=start))
+            since = None
+        if is_open and since is None:
+            since = move
+    if since is not None:
+        ends = min(end, timezone.now())
+        found.append(_period(since, ends, forced=since.cause == OverrideMode.FORCED_OPEN, start=start))
+    return [one for one in found if one.end > one.start]
+
+
+def _period(since: Transition, until: datetime, *, forced: bool, start: datetime) -> OpenPeriod:
+    return OpenPeriod(start=max(since.at, start).timestamp(), end=until.timestamp(), forced=forced)
 
 
 def marks_of(

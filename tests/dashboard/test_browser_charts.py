@@ -7,6 +7,8 @@ import pytest
 from browsing import becomes
 from django.utils import timezone
 
+from controlplane.breakers.models import Transition
+from controlplane.policies.models import Dependency
 from controlplane.series.kinds import DEPENDENCY, FLEET, SPAN_S
 from tests.controlplane.series.test_series_sealing import measure, row, thing, writer
 
@@ -53,6 +55,22 @@ def test_a_chart_says_in_words_what_it_draws(production: Any, sign_in: Any) -> N
     page.goto("/")
     drawn(page, "#chart-requests")
     assert "requests: highest 10.6/s" in page.inner_text("#chart-requests .chart-say")
+
+
+def test_a_breaker_that_flaps_is_a_band_for_each_open_period(production: Any, sign_in: Any) -> None:
+    start = seed()
+    vendor = Dependency.objects.get(environment=production, name="payments-api")
+    for number, (minute, after) in enumerate(((10, "open"), (12, "closed"), (20, "open"), (21, "closed"))):
+        at, before = start + timedelta(minutes=minute), "closed" if after == "open" else "open"
+        Transition.objects.create(
+            dependency=vendor, generation=number + 1, at=at, from_state=before, to_state=after, cause="ratio"
+        )
+    page = sign_in("vera")
+    page.goto("/breakers/payments-api")
+    drawn(page, "#chart-failed")
+    said = "document.querySelector('#chart-failed .chart-say').textContent"
+    becomes(page, f"{said}.includes('not closed 2 times, for 3 min')")
+    assert "not closed" not in page.evaluate(SAID), "one chart is enough"
 
 
 def test_keys_move_through_points_and_unknown_is_said(production: Any, sign_in: Any) -> None:

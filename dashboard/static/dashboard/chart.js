@@ -146,9 +146,16 @@
           y > top + 16 * ratio ? y - 4 * ratio : y + 13 * ratio);
       }
     }
+    for (const period of chart.periods) { // one thin band each, above what is drawn
+      const a = Math.max(left, u.valToPos(period.start, "x", true));
+      const b = Math.min(left + width, u.valToPos(period.end, "x", true));
+      if (b < left || a > left + width) continue;
+      ctx.fillStyle = colour(period.forced ? "--violet" : "--red");
+      ctx.fillRect(a, top - 8 * ratio, Math.max(ratio, b - a), 4 * ratio);
+    }
     for (const mark of chart.marks) {
       const x = u.valToPos(mark.at, "x", true);
-      if (x < left || x > left + width) continue;
+      if (x < left || x > left + width || mark.kind === "transition") continue; // a band is enough
       ctx.strokeStyle = ctx.fillStyle = colour(mark.kind === "override" ? "--violet"
         : mark.kind === "change" ? "--blue" : mark.kind === "refusal" ? "--red" : "--muted");
       ctx.setLineDash(mark.kind === "pod" ? [2 * ratio, 3 * ratio] : []);
@@ -168,7 +175,7 @@
       width: Math.max(200, plot.clientWidth), height: 170,
       tzDate: s => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
       legend: { show: false },
-      padding: [8, 8, 0, 0],
+      padding: [12, 8, 0, 0],
       scales: { x: { time: true, range: () => bounds(about.least_s) },
         y: { range: (_, low, high) => [0,
         Math.max(about.limit ? about.limit * 1.15 : 0, high * 1.1, about.unit === "%" ? 5 : 1) || 1] } },
@@ -278,7 +285,10 @@
       parts.push(`what is before ${clock(answer.made_up_until, answer.step_s)} is made up by the demo`);
     }
     for (const mark of about.marks) parts.push(`${mark.text} at ${clock(mark.at, 10)}`);
-    if (chart.earlier) parts.push(`${chart.earlier} earlier mark${chart.earlier > 1 ? "s" : ""} not shown`);
+    const opened = chart.periods.length;
+    if (opened && about.limit != null) parts.push(`not closed ${opened === 1 ? "once" : `${opened} times`}, for ${length(
+      chart.periods.reduce((sum, one) => sum + one.end - one.start, 0))}`);
+    if (chart.earlier) parts.push(`zoom in to see ${chart.earlier} more event${chart.earlier > 1 ? "s" : ""}`);
     return `${parts.join("; ")}. Points of ${length(answer.step_s)}.`;
   };
 
@@ -344,7 +354,8 @@
       if (stop.signal.aborted || !chart.figure.isConnected) return;
       const all = [...marks.marks, ...chart.about.marks].sort((a, b) => a.at - b.at);
       Object.assign(chart, {
-        answer, marks: all, earlier: marks.earlier, data: points(chart, answer), loaded: Date.now() });
+        answer, marks: all, earlier: marks.earlier, periods: marks.open_periods, data: points(chart, answer),
+        loaded: Date.now() });
       draw(chart);
     } catch (error) {
       if (stop.signal.aborted) return;
@@ -377,7 +388,8 @@
   const begin = figure => {
     const chart = { figure, panel: figure.closest("[data-charts]"), plot: $(".chart-plot", figure),
       say: $(".chart-say", figure),
-      about: JSON.parse(figure.dataset.chart), marks: [], earlier: 0, place: null, query: figure.dataset.query };
+      about: JSON.parse(figure.dataset.chart), marks: [], periods: [], earlier: 0, place: null,
+      query: figure.dataset.query };
     charts.set(figure, chart);
     const keys = $(".chart-keys", figure);
     keys.replaceChildren(...chart.about.lines.map(line => {

@@ -155,7 +155,11 @@ def test_marks_are_the_newest_and_count_the_others(
     kinds = [mark["kind"] for mark in found["marks"]]
     assert (len(kinds), found["earlier"] >= 1) == (2, True)
     assert "override" in kinds or "change" in kinds
+    [period] = found["open_periods"]
+    assert abs(period["start"] - (now - timedelta(minutes=10)).timestamp()) < 1
+    assert (period["end"] - period["start"] >= 600, period["forced"]) == (True, False)
     pod = call("viewer", "GET", f"{API}/series/marks?kind=pod&name=pod-1").json()
+    assert pod["open_periods"] == []
     assert [(mark["kind"], mark["text"]) for mark in pod["marks"]] == [("pod", "pod-1: joined")]
 
 
@@ -173,4 +177,54 @@ def test_a_series_is_a_file_with_empty_cells_where_it_is_unknown(
         "at,known_s,ok,failures",
         f"{begin[0]},10,7,2",
         f"{begin[1]},0,,",
+    ]
+
+
+def test_open_periods_are_from_the_trip_to_the_closing_and_apart_from_forced_ones(
+    production: str, call: Any
+) -> None:
+    """V2: each transition was a line over the data, and a breaker that flapped painted black pillars."""
+    from controlplane.breakers.models import Transition
+    from controlplane.policies.models import Dependency
+
+    values = {"name": "vendor", "kind": "external", "reason": "for a test"}
+    call("admin", "POST", f"{API}/dependencies", values)
+    vendor = Dependency.objects.get(environment=production, name="vendor")
+    now = timezone.now().replace(microsecond=0)
+    moves = (
+        (90, "closed", "open", "ratio"),  # before the range: open when it begins
+        (50, "open", "closed", "probes_passed"),
+        (40, "closed", "open", "consecutive"),
+        (38, "open", "half_open", "open_time_over"),
+        (37, "half_open", "open", "probe_failed"),
+        (30, "open", "half_open", "open_time_over"),
+        (29, "half_open", "closed", "probes_passed"),
+        (20, "closed", "open", "forced_open"),
+        (15, "open", "open", "forced_open"),
+        (10, "open", "half_open", "open_time_over"),
+        (9, "half_open", "closed", "probes_passed"),
+        (2, "closed", "open", "ratio"),
+    )
+    for generation, (ago, before, after, cause) in enumerate(moves, 1):
+        Transition.objects.create(
+            dependency=vendor,
+            generation=generation,
+            at=now - timedelta(minutes=ago),
+            from_state=before,
+            to_state=after,
+            cause=cause,
+        )
+    since, until = (quote((now - timedelta(minutes=ago)).isoformat()) for ago in (60, 0))
+    path = f"{API}/series/marks?kind=dependency&name=vendor&since={since}&until={until}"
+    found = call("viewer", "GET", path).json()["open_periods"]
+    ago = [
+        (round((now.timestamp() - one["start"]) / 60), round((now.timestamp() - one["end"]) / 60))
+        for one in found
+    ]
+    assert list(zip(ago, [one["forced"] for one in found], strict=True)) == [
+        ((60, 50), False),
+        ((40, 29), False),
+        ((20, 10), True),
+        ((10, 9), False),
+        ((2, 0), False),
     ]

@@ -16,7 +16,7 @@ from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.series.kinds import BY_NAME, TENANT_HOUR
-from controlplane.series.marks import MAX_MARKS, Mark, marks_of
+from controlplane.series.marks import MAX_MARKS, Mark, marks_of, open_periods
 from controlplane.series.reading import Answer, read
 from controlplane.series.tenant_hours import read_hours
 
@@ -80,11 +80,21 @@ class MarkOut(Schema):
     revision: int | None
 
 
+class OpenPeriodOut(Schema):
+    start: float
+    end: float
+    forced: bool
+
+
 class MarksOut(Schema):
-    """The newest events of a range, oldest first; `earlier` is how many are left out."""
+    """The newest events of a range, oldest first; `earlier` is how many are left out.
+
+    `open_periods` are the times in which the breaker of a dependency was not closed.
+    """
 
     marks: list[MarkOut]
     earlier: int
+    open_periods: list[OpenPeriodOut]
 
 
 @router.get(
@@ -155,7 +165,11 @@ def get_marks(
     deployed, older = markers_between(slug, start=start, end=end, most=MAX_MARKS)
     marks += [Mark(at=row.at.timestamp(), kind="marker", text=_deployed(row)) for row in deployed]
     newest = sorted(marks, key=lambda mark: mark.at)[-MAX_MARKS:]
-    return {"marks": newest, "earlier": earlier + older + len(marks) - len(newest)}
+    return {
+        "marks": newest,
+        "earlier": earlier + older + len(marks) - len(newest),
+        "open_periods": open_periods(slug, BY_NAME[kind], name, start=start, end=end),
+    }
 
 
 def _deployed(row: Marker) -> str:
