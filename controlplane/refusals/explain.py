@@ -7,6 +7,7 @@ from datetime import datetime
 from controlplane.breakers.models import Transition
 from controlplane.policies.fields import Fields, different, limits_in
 from controlplane.policies.history import Changed
+from controlplane.policies.limits import full_columns
 from controlplane.policies.models import Change, Revision
 from controlplane.policies.state import EntityKey, State
 from controlplane.refusals.names import Named, Rule, find_pod, find_rule, find_tenant
@@ -22,12 +23,14 @@ from controlplane.refusals.words import (
     window_words,
 )
 from fuseboard.contract.policy import is_service_rule
-from fuseboard.contract.words import Mode, Reason
+from fuseboard.contract.words import FailurePolicy, Mode, Reason
 
 #: Changes since then that are listed, newest first, and those that are looked at for each thing.
 _SHOWN = 5
 _READ = 200
 
+#: Reasons that a limit was spent. Without Redis, the part of a pod was.
+_SPENT = (Reason.QUOTA, Reason.VENDOR_LIMIT, Reason.CONCURRENCY)
 #: Settings of a dependency that a reason depends on.
 _SETTINGS = {
     Reason.BULKHEAD_FULL: ("protection.bulkhead",),
@@ -50,6 +53,16 @@ class ThenOrNow:
     suspended: bool = False
     #: Requests per second that a limit of requests allows in the long run; ``None`` for other rules.
     per_s: float | None = None
+    #: The number of the limit, and what pods do with it without Redis; 0 for what is not a limit.
+    most: int = 0
+    #: A limit of calendar days or months, of which pods divide what is left.
+    calendar: bool = False
+    policy: str = ""
+
+    @property
+    def divided(self) -> bool:
+        """Whether each pod gets the same part of it without Redis."""
+        return bool(self.most) and self.policy != FailurePolicy.RESERVED and not self.calendar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +115,47 @@ class Explanation:
     changes: list[ChangeSince]
     #: The transition of the breaker before the refusal.
     transition: Transition | None = None
+    #: Pods that were heard then; ``None`` if nothing is stored of that time.
+    pods: int | None = None
 
     @property
     def headline(self) -> str:
         """One sentence, without the time."""
+        if self.alone:
+            return f"Refused by {self._rule_words()}: {self._share_words()}, was spent."
         return f"Refused by {self._rule_words()}: {reason_words(self.reason)}{self._cause()}."
 
     @property
     def sentences(self) -> list[str]:
         """Everything that is known, for a ticket."""
         return list(self._sentences())
+
+    @property
+    def alone(self) -> bool:
+        """Whether the pod decided without Redis: its own part of the limit was spent, not the limit."""
+        return self.mode in (Mode.LOCAL, Mode.DRILL) and self.reason in _SPENT and self.then.most > 0
+
+    @property
+    def share(self) -> float | None:
+        """What the pod could spend of the limit, where that is known."""
+        if not self.alone or not self.pods or not self.then.divided:
+            return None
+        return self.then.most / self.pods
+
+    @property
+    def line_per_s(self) -> float | None:
+        """The rate that refused: of the pod's local share, or of the limit."""
+        if self.then.per_s is None or self.share is None:
+            return self.then.per_s
+        return self.then.per_s / (self.pods or 1)
+
+    def _share_words(self) -> str:
+        kind = "reserved" if self.then.policy == FailurePolicy.RESERVED else "local"
+        limit = self.then.limit.split(", burst ")[0].removesuffix(", only counted")
+        if self.share is None:
+            return f"this pod's {kind} share of {limit}"
+        part = f"{int(self.share):,}" if self.share >= 1 else "less than 1"
+        return f"this pod's {kind} share, {part} of {limit}"
 
     def _rule_words(self) -> str:
         rule = self.rule
@@ -217,8 +261,12 @@ def _at(state: State, revision: int, rule: Rule | None, found: GenuineToken, who
     if rule is None or place is None or place not in state:
         return ThenOrNow(revision=revision, tier=tier, suspended=suspended)
     columns = _columns(state, rule, place)
+    full = full_columns(columns) if columns else {}
     return ThenOrNow(
         revision=revision,
+        most=full.get("limit", 0),
+        calendar=bool(full.get("period")),
+        policy=full.get("failure_policy", ""),
         limit=_rule_setting(state, rule, place, found.token.reason)
         if columns is None
         else limit_words(columns),

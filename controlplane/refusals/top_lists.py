@@ -18,7 +18,7 @@ from controlplane.postgres import delete_rows
 from controlplane.refusals.models import TopList
 
 #: Names in one row, and of one list that is read.
-MOST_STORED, MOST_READ = 50, 20
+MAX_STORED, MAX_READ = 50, 20
 MINUTE_S, HOUR_S = 60, 3_600
 #: How long rows are kept, and the hours that are added up again from minutes: a gateway keeps minutes that it
 #: cannot write for half an hour.
@@ -74,9 +74,9 @@ _ROLL_UP = f"""
         GROUP BY environment, kind, hour, name
     ), listed AS (
         SELECT environment, kind, hour,
-               array_agg(name ORDER BY place) FILTER (WHERE place <= {MOST_STORED}) AS names,
-               array_agg(count ORDER BY place) FILTER (WHERE place <= {MOST_STORED}) AS counts,
-               coalesce(max(count) FILTER (WHERE place = {MOST_STORED} + 1), 0) AS left_out
+               array_agg(name ORDER BY place) FILTER (WHERE place <= {MAX_STORED}) AS names,
+               array_agg(count ORDER BY place) FILTER (WHERE place <= {MAX_STORED}) AS counts,
+               coalesce(max(count) FILTER (WHERE place = {MAX_STORED} + 1), 0) AS left_out
         FROM placed GROUP BY environment, kind, hour
     ), whole AS (
         SELECT environment, kind, hour, sum(total) AS total, sum(short_by) AS short_by
@@ -164,7 +164,7 @@ class TopLists:
 
 
 def read_top(
-    environment: str, start: datetime, end: datetime, *, most: int = MOST_READ, now: datetime | None = None
+    environment: str, start: datetime, end: datetime, *, most: int = MAX_READ, now: datetime | None = None
 ) -> TopLists:
     """The top lists of a range. Its start is rounded down to a minute, or to an hour if it is hours ago."""
     now = now or timezone.now()

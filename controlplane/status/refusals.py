@@ -4,21 +4,25 @@ A count and an estimate are never mixed: a count is what pods counted, and ``Non
 combination; an estimate is a share of the samples, with their number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import Count, Q, QuerySet, Sum
 
 from controlplane.policies.models import Environment, Tenant
+from controlplane.refusals.explain import Explanation, explain
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.names import NO_TENANT
 from controlplane.refusals.top_lists import Of
+from controlplane.series.frames import spans_between
 from controlplane.series.kinds import DEPENDENCY, FLEET, POD, RULE, TENANT, Kind
 from controlplane.series.reading import read
 
 #: Fields by which samples can be grouped.
 DIMENSIONS = ("tenant", "rule", "endpoint", "server", "reason", "dependency")
+#: Around a refusal, pods are counted for this time: a pod that is down for a moment has its share still.
+_BEFORE = timedelta(minutes=1)
 #: Fields of a dependency's series: calls that were made, and those that were refused.
 ENDED_CALLS = ("ok", "failures", "slow", "neutral")
 REFUSED_CALLS = ("blocked", "over_limit", "refused_else")
@@ -133,6 +137,13 @@ def breakdown(
             for at, group in enumerate(groups[:MAX_LINES])
         ]
     return Breakdown(counted=counted(wanted), samples=whole["number"], lines=lines)
+
+
+def explained(text: str, environments: Collection[str], now: datetime, *, tenant: str = "") -> Explanation:
+    """The meaning of a token, with the number of pods then. Raises ``NotOurToken`` or ``ExpiredToken``."""
+    found = explain(text, environments, now, tenant=tenant)
+    spans = spans_between(found.environment, found.at - _BEFORE, found.at + _BEFORE)
+    return replace(found, pods=max((span.heard for span in spans.values()), default=0) or None)
 
 
 def counted_refusals(

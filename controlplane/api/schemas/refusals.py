@@ -10,7 +10,7 @@ from controlplane.api.schemas import FromObject
 from controlplane.api.schemas.edits_in import Strict, Subject
 from controlplane.refusals.explain import Explanation
 from controlplane.refusals.models import RefusalSample
-from controlplane.refusals.top_lists import By, Of, Top, TopLists
+from controlplane.refusals.top_lists import Top, TopLists
 
 
 class ExplainIn(Strict):
@@ -181,8 +181,8 @@ class TopListOut(FromObject):
     """One list: the names with the most refusals first, at most 20."""
 
     #: requests: answered 429 or 503. calls: to dependencies, and not made.
-    of: Of
-    by: By
+    of: Literal["requests", "calls"]
+    by: Literal["tenant", "endpoint", "reason", "dependency"]
     #: Estimated from samples; pods count the others.
     sampled: bool
     #: All refusals of this list, also of names that are not in ``lines``.
@@ -192,12 +192,12 @@ class TopListOut(FromObject):
     lines: list[TopLineOut]
 
     @staticmethod
-    def resolve_of(top: Top) -> Of:
-        return top.kind.of
+    def resolve_of(top: Top) -> str:
+        return top.kind.of.value
 
     @staticmethod
-    def resolve_by(top: Top) -> By:
-        return top.kind.by
+    def resolve_by(top: Top) -> str:
+        return top.kind.by.value
 
     @staticmethod
     def resolve_sampled(top: Top) -> bool:

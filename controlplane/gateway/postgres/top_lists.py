@@ -9,7 +9,7 @@ from psycopg import AsyncConnection
 
 from controlplane.gateway.postgres.refused_rows import write_accepted
 from controlplane.gateway.servers.top_refusals import TopRefusals
-from controlplane.refusals.top_lists import MINUTE_S, MOST_STORED
+from controlplane.refusals.top_lists import MAX_STORED, MINUTE_S
 
 _Row = dict[str, Any]
 
@@ -56,7 +56,7 @@ async def write_top_lists(
 
 
 def _row(at: int, kind: int, counted: Any) -> _Row:
-    lines, short_by = counted.top(MOST_STORED)
+    lines, short_by = counted.top(MAX_STORED)
     return {
         "kind": kind,
         "at": datetime.fromtimestamp(at, UTC),

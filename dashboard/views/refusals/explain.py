@@ -13,11 +13,12 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.page_addresses import links_into
-from controlplane.refusals.explain import ChangeSince, Explanation, ThenOrNow, explain
+from controlplane.refusals.explain import ChangeSince, Explanation, ThenOrNow
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.samples import token_of
 from controlplane.refusals.tokens import ExpiredToken, NotOurToken
 from controlplane.refusals.tries import TooManyTries, take_try
+from controlplane.status.refusals import explained
 from dashboard.environments import environments_of
 from dashboard.links import limit_editor
 from dashboard.live.charts import SPANS
@@ -56,7 +57,7 @@ def explain_sample(request: HttpRequest, number: int) -> HttpResponse:
 def _explained(request: HttpRequest, token: str, tenant: str) -> HttpResponse:
     try:
         take_try(f"user:{request.user.get_username()}")
-        found = explain(token, set(environments_of(request.user)), timezone.now(), tenant=tenant)
+        found = explained(token, set(environments_of(request.user)), timezone.now(), tenant=tenant)
     except (NotOurToken, ExpiredToken, TooManyTries) as error:
         return _page(request, status=_STATUS[type(error)], errors=[str(error)], token=token, tenant=tenant)
     if found.environment != environment_in(request):

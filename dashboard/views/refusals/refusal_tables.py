@@ -21,14 +21,14 @@ FILTERS = {
     "pod": ("server", "Pod"),
     "tier": ("tier", "Tier"),
 }
-#: What a refusal without a value is called.
+#: Words for a refusal without a value.
 _NOTHING = {
     "tenant": "no tenant",
     "endpoint": "not reported by the service",
     "rule": "no limit",
     "reason": "unknown",
 }
-#: What is counted, and in no line of the list.
+#: Words for refusals that are in no line of the list.
 _REST = {
     By.TENANT: "not counted per tenant",
     By.ENDPOINT: "other endpoints",

@@ -1,5 +1,7 @@
 """A token explained: the rule then and now, who changed it since, and everything that is not known."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from django.utils import timezone
@@ -75,6 +77,26 @@ def test_a_quota_of_the_tier_is_named_with_its_limit_then_and_the_same_now(now):
     assert "Now: the same." in text
     assert "Asking again was possible after 12.4 s." in text
     assert "decided by Redis" in text
+
+
+def test_without_redis_the_share_of_the_pod_was_spent_and_not_the_limit(now):
+    found = explained(token(now, mode=Mode.LOCAL), now)
+    limit = found.then.limit.split(", burst")[0]
+    rule = 'Refused by quota "requests" of tier pro'
+    assert found.headline == f"{rule}: this pod's local share of {limit}, was spent."
+    of_four = replace(found, pods=4)
+    assert (
+        of_four.headline == f"{rule}: this pod's local share, {found.then.most // 4} of {limit}, was spent."
+    )
+    assert of_four.line_per_s == found.then.per_s / 4
+    assert (
+        replace(found, pods=10**9).headline
+        == f"{rule}: this pod's local share, less than 1 of {limit}, was spent."
+    )
+    # What Redis decided is exact, however many pods there are.
+    with_redis = replace(explained(token(now), now), pods=4)
+    assert with_redis.headline == f"{rule}: the quota was spent."
+    assert with_redis.line_per_s == with_redis.then.per_s
 
 
 def test_a_raised_limit_stands_beside_the_old_one_with_who_raised_it_and_why(now, ada):

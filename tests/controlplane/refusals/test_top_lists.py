@@ -17,7 +17,7 @@ from controlplane.refusals.top_lists import (
     CALLS_BY_DEPENDENCY,
     CALLS_BY_REASON,
     CALLS_BY_TENANT,
-    MOST_STORED,
+    MAX_STORED,
     REQUESTS_BY_ENDPOINT,
     REQUESTS_BY_REASON,
     REQUESTS_BY_TENANT,
@@ -71,7 +71,7 @@ def test_added_up_hours_state_their_bound_too(minutes: list[dict[str, int]]) -> 
         store(START + timedelta(minutes=number), counts)
     roll_up(START + timedelta(minutes=59))
     hour = TopList.objects.get(grain_s=3600)
-    assert len(hour.names) <= MOST_STORED
+    assert len(hour.names) <= MAX_STORED
     assert hour.total == exact.total()
     listed = dict(zip(hour.names, hour.counts, strict=True))
     for name, true in exact.items():
@@ -82,7 +82,7 @@ def store(at: datetime, counts: dict[str, int], *, kind: Any = REQUESTS_BY_TENAN
     found = HeavyHitters(SIZE)
     for name, count in counts.items():
         found.add(name, count)
-    lines, short_by = found.top(MOST_STORED)
+    lines, short_by = found.top(MAX_STORED)
     TopList.objects.create(
         environment="production",
         kind=kind.number,

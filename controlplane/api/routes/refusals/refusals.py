@@ -23,12 +23,12 @@ from controlplane.api.schemas.refusals import (
 from controlplane.api.time_range import Since, Until, range_of
 from controlplane.errors import find
 from controlplane.policies.document import environment_of
-from controlplane.refusals.explain import Explanation, explain
+from controlplane.refusals.explain import Explanation
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.samples import IN_FILE, samples_as_csv, token_of
 from controlplane.refusals.top_lists import TopLists, read_top
 from controlplane.refusals.tries import take_try
-from controlplane.status.refusals import Filter, breakdown, samples_of
+from controlplane.status.refusals import Filter, breakdown, explained, samples_of
 
 router = Router()
 
@@ -121,7 +121,7 @@ def explain_sample(request: HttpRequest, environment: Environment, number: RowId
     slug = environment_of(environment).slug
     sample = find(RefusalSample.objects.filter(environment=slug), "sample", pk=number)
     take_try(caller_of(request))
-    return explain(token_of(sample), {slug}, timezone.now(), tenant=sample.tenant)
+    return explained(token_of(sample), {slug}, timezone.now(), tenant=sample.tenant)
 
 
 @router.post("/explain", response=ExplainedOut)
@@ -133,4 +133,4 @@ def explain_refusal(request: HttpRequest, environment: Environment, values: Expl
     """
     slug = environment_of(environment).slug
     take_try(caller_of(request))
-    return ExplainedOut.model_validate(explain(values.token, {slug}, timezone.now(), tenant=values.tenant))
+    return ExplainedOut.model_validate(explained(values.token, {slug}, timezone.now(), tenant=values.tenant))
