@@ -59,6 +59,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "hot_keys": "/hot-keys",
     "reconciliation": "/reconciliation",
     "budgets": "/budgets",
+    "add_budget": "/budgets/new",
     "changes": "/changes",
     "revisions": "/revisions",
     "revision": ("/revisions?only=changes", "tbody .strong a"),

@@ -228,7 +228,7 @@ def test_a_page_without_a_gateway_says_since_when_it_has_no_data(screen: Screen)
         for row in screen.page.locator("#rows tr").all():
             assert re.search(r"last known at \d\d:\d\d:\d\d UTC", row.inner_text())
             assert "unknown" in row.inner_text()
-        for path, part in (("/breakers/open-road", "#facts"), ("/tenant?key=acme", "#hero")):
+        for path, part in (("/breakers/open-road", "#facts"), ("/tenant?key=acme", "#use_now")):
             screen.open(path)
             screen.says(f"document.querySelector({part!r}).innerText", "no data since")
     finally:

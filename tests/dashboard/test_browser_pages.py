@@ -49,6 +49,7 @@ PAGES = {
     "weekly": "/weekly-summary",
     "alert_rules": "/alerts/rules?edit=429",
     "budgets": "/budgets",
+    "add_budget": "/budgets/new",
     "edit": "/edit/tier?key=pro",
     "changes": "/changes",
     "revisions": "/revisions",

@@ -282,6 +282,13 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/weekly-summary", {"receiver": "gone"}, "admin"),
     ("GET", "/weekly-summary.md", None, "viewer"),
     ("GET", "/budgets", None, "viewer"),
+    ("GET", "/budgets/new", None, "admin"),
+    (
+        "POST",
+        "/budgets/new",
+        {"whose": "tenant", "tenant": "acme", "limit": "9", "period": "day", **WHY},
+        "admin",
+    ),
     ("GET", "/changes", None, "viewer"),
     ("GET", "/tiers", None, "viewer"),
     ("GET", "/edit/tier?key=pro", None, "admin"),
