@@ -92,7 +92,7 @@ ASKED_AND_REFUSED = (Line(label="asked", fields=("asked",)), _REFUSED)
 _REQUESTS = (
     Line(label="requests", fields=("requests",)),
     _REFUSED,
-    Line(label="decided without Redis", fields=("decided_locally",), look="cut"),
+    Line(label="decided locally", fields=("decided_locally",), look="cut"),
 )
 
 

@@ -106,6 +106,8 @@ def test_pause_freezes_the_page_and_resume_updates_it(sign_in):
 
 def test_a_silent_socket_is_marked_stale_and_reconnected(sign_in):
     page = sign_in("vera")
+    open_everywhere()
+    page.wait_for_selector("article#br-payments-api [data-since]")
     is_live(page)
     # The socket stays open but sends nothing, as after a pulled cable.
     page.evaluate(
@@ -115,6 +117,14 @@ def test_a_silent_socket_is_marked_stale_and_reconnected(sign_in):
     page.wait_for_selector("#stale:not([hidden])", timeout=40_000)
     assert "is-stale" in page.get_attribute(".app", "class")
     becomes(page, "document.querySelector('#stale').textContent.includes('You can still submit forms')")
+    # S3-7: durations count to the last update, not on. The clock of the page does.
+    counted = "[document.querySelector('#br-payments-api [data-since]').textContent,"
+    counted += " document.querySelector('[data-clock]').textContent]"
+    page.wait_for_timeout(1_200)
+    lasted, clock = page.evaluate(counted)
+    becomes(page, f"document.querySelector('[data-clock]').textContent > '{clock}'")
+    page.wait_for_timeout(1_200)
+    assert page.evaluate(counted)[0] == lasted
     page.evaluate("window.mute = false")
     page.wait_for_selector("#stale", state="hidden", timeout=40_000)
     is_live(page)

@@ -124,9 +124,9 @@ def test_an_open_breaker_says_why_with_the_figures_of_its_trip(trip, why, ratio,
 
 def test_the_card_of_a_breaker_without_a_known_probe_has_no_countdown():
     """It read "until the next probe" below an empty line."""
-    assert "next probe" in drawn("overview", picture())["cards"]
+    assert "Next probe" in drawn("overview", picture())["cards"]
     card = drawn("overview", picture(view=replace(OPEN, until=None)))["cards"]
-    assert "next probe" not in card
+    assert "Next probe" not in card
     assert "<b></b>" not in card
 
 

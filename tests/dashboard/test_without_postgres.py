@@ -246,7 +246,7 @@ def test_an_emergency_trip_reads_as_an_override_and_never_as_a_probe(
     monkeypatch.setattr(hub.of("production"), "facts", replace(hub.of("production").facts, servers=reporting))
     page = text_of(operator.get(PAGE).content.decode())
     assert "until the override ends" in page
-    assert "next probe" not in page
+    assert "Next probe" not in page
     assert "Forced open by olga" in page
     assert "1 active" in text_of(operator.get("/").content.decode())
 

@@ -286,8 +286,9 @@
     }
     for (const mark of about.marks) parts.push(`${mark.text} at ${clock(mark.at, 10)}`);
     const opened = chart.periods.length;
-    if (opened && about.limit != null) parts.push(`not closed ${opened === 1 ? "once" : `${opened} times`}, for ${length(
-      chart.periods.reduce((sum, one) => sum + one.end - one.start, 0))}`);
+    const openFor = chart.periods.reduce((sum, one) => sum + one.end - one.start, 0);
+    const often = opened === 1 ? "once" : `${opened} times`;
+    if (opened && about.limit != null) parts.push(`not closed ${often}, for ${length(openFor)}`);
     if (chart.earlier) parts.push(`zoom in to see ${chart.earlier} more event${chart.earlier > 1 ? "s" : ""}`);
     return `${parts.join("; ")}. Points of ${length(answer.step_s)}.`;
   };
