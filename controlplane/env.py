@@ -110,13 +110,17 @@ def origins(name: str) -> list[str]:
     """A list of ``scheme://host[:port]``, exactly as browsers send them."""
     found = words(name, [])
     for origin in found:
-        match = _ORIGIN.fullmatch(origin)
-        if match is None or int(match["port"] or 0) > 65_535:
+        if not is_origin(origin):
             raise ImproperlyConfigured(
                 f"{name} must list origins such as https://fuseboard.example.com or http://127.0.0.1:8000,"
                 " separated by commas, without a path."
             )
     return found
+
+
+def is_origin(text: str) -> bool:
+    match = _ORIGIN.fullmatch(text)
+    return match is not None and int(match["port"] or 0) <= 65_535
 
 
 def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:

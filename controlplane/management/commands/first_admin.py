@@ -4,7 +4,6 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandError
 from django.db import transaction
 
@@ -12,6 +11,7 @@ from controlplane.accounts.models import Role, User
 from controlplane.accounts.people import invite_person, send_new_link
 from controlplane.audit.actor import COMMAND_LINE
 from controlplane.management.edit_command import EditCommand
+from controlplane.management.web_address import add_address, people_open
 
 _REASON = "The first admin of this installation."
 
@@ -22,14 +22,14 @@ class Command(EditCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--name", default="admin", help="username of the admin (default: admin)")
         parser.add_argument("--minutes", type=int, default=60, help="valid for this long (default: 60)")
+        add_address(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         valid = timedelta(minutes=options["minutes"])
         with transaction.atomic():
             path = _link(options["name"], valid)
-        origin = settings.ORIGINS[0] if settings.ORIGINS else "http://127.0.0.1:8000"
-        self.stderr.write(f"Valid once, for {options['minutes']} minutes:")
-        self.stdout.write(f"{origin}{path}")
+        self.stderr.write(f"Valid once, for {options['minutes']} minutes, while `manage.py web` runs:")
+        self.stdout.write(f"{options['address'] or people_open()}{path}")
 
 
 def _link(name: str, valid: timedelta) -> str:

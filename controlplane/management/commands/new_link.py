@@ -4,11 +4,10 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
-
 from controlplane.accounts.people import remove_second_factor, send_new_link
 from controlplane.audit.actor import COMMAND_LINE
 from controlplane.management.edit_command import EditCommand
+from controlplane.management.web_address import add_address, people_open
 
 
 class Command(EditCommand):
@@ -20,11 +19,11 @@ class Command(EditCommand):
             "--without-second-factor", action="store_true", help="also remove a lost second factor"
         )
         parser.add_argument("--reason", default="Requested on the command line.")
+        add_address(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         who, reason = options["username"], options["reason"]
         if options["without_second_factor"]:
             remove_second_factor(username=who, reason=reason, actor=COMMAND_LINE)
         path = send_new_link(username=who, valid=timedelta(hours=1), reason=reason, actor=COMMAND_LINE)
-        origin = settings.ORIGINS[0] if settings.ORIGINS else "http://127.0.0.1:8000"
-        self.stdout.write(f"{origin}{path}")
+        self.stdout.write(f"{options['address'] or people_open()}{path}")

@@ -14,6 +14,7 @@ from controlplane.checks import CONFIGURATION
 from controlplane.http_limits.limits import Limits
 from controlplane.http_limits.serving import Application, limited
 from controlplane.listening import listen
+from controlplane.management.web_address import people_open, served_at
 from controlplane.metrics import count_refusal
 from controlplane.shutdown import EndingServer
 from controlplane.tls import uvicorn_options
@@ -40,10 +41,24 @@ class Command(BaseCommand):
             # Only pages of a listed origin may open a socket; on a local machine that is this address.
             here = f"{scheme}://127.0.0.1:{port},{scheme}://localhost:{port}"
             os.environ.setdefault("FUSEBOARD_ORIGINS", here)
-            self.stdout.write(f"Serving {scheme}://{host}:{port}/")
+            self._print_address(served_at(scheme, host, port), tls=bool(tls))
             # Imported now, because it reads the origins.
             application = import_string(settings.ASGI_APPLICATION)
             EndingServer(server_config(application, **tls), process="web").run(sockets=[listener])
+
+    def _print_address(self, here: str, *, tls: bool) -> None:
+        """The address that works, and how the first person logs in."""
+        self.stdout.write(f"Serving {here}/")
+        if settings.ORIGINS:
+            self.stdout.write(f"People open {people_open()}/")
+        else:
+            self.stdout.write(f"First login: python manage.py first_admin --address {here}")
+        if not (settings.PLAIN_HTTP or settings.BEHIND_PROXY or tls):
+            self.stderr.write(
+                "Every page redirects to https, which this process does not serve. Set"
+                " FUSEBOARD_BEHIND_PROXY=1 behind a proxy with TLS, FUSEBOARD_TLS_CERT_FILE and"
+                " FUSEBOARD_TLS_KEY_FILE without one, or FUSEBOARD_PLAIN_HTTP=1 for this machine alone."
+            )
 
 
 def server_config(app: Application, *, limits: Limits = LIMITS, **tls: Any) -> uvicorn.Config:
