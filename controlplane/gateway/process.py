@@ -124,7 +124,9 @@ class Gateway:
         """Start the background work. Does nothing the second time."""
         if self._tasks:
             return
-        self._flusher = Flusher(self.fleets, self.settings, self.counts, self.clock)
+        self._flusher = Flusher(
+            self.fleets, self.settings, self.counts, self.clock, configured=lambda: self.configurations
+        )
         self._series = SeriesWriter(self.fleets, self.settings, self.counts, self.clock)
         self._hours = HoursWriter(self.fleets, self._series.numbers, self.settings, self.counts, self.clock)
         self._refresher = Refresher(

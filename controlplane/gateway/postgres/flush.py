@@ -6,7 +6,7 @@ row is written as the pod is then, not as it was.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
@@ -78,9 +78,16 @@ class Flusher:
     """Writes what is dirty once per second, and urgent changes at once."""
 
     def __init__(
-        self, fleets: dict[str, Fleet], settings: GatewaySettings, counts: Counts, clock: Clock
+        self,
+        fleets: dict[str, Fleet],
+        settings: GatewaySettings,
+        counts: Counts,
+        clock: Clock,
+        configured: Callable[[], Iterable[str]] = tuple,
     ) -> None:
+        """``configured`` are the environments that the gateway serves, also those without pods."""
         self._fleets = fleets
+        self._configured = configured
         self._clock = clock
         self._settings = settings
         self._counts = counts
@@ -213,18 +220,22 @@ class Flusher:
         for fleet in self._fleets.values():
             document = figures_of(fleet)
             try:
-                await self._write_document(connection, fleet, document)
+                await self._write_document(connection, fleet.environment, document)
             except RefusedValue as error:
                 self._refused("figures", error, environment=fleet.environment)
                 # A name in it is refused. Its numbers, and that something was refused, are still known.
                 plain = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
-                await self._write_document(connection, fleet, plain)
+                await self._write_document(connection, fleet.environment, plain)
             await self._write_failed_calls(connection, fleet)
+        # Pages say that a gateway runs before the first pod reports.
+        for environment in list(self._configured()):
+            if environment not in self._fleets:
+                await self._write_document(connection, environment, {})
 
     async def _write_document(
-        self, connection: AsyncConnection, fleet: Fleet, document: dict[str, Any]
+        self, connection: AsyncConnection, environment: str, document: dict[str, Any]
     ) -> None:
-        gateway, environment = self._settings.gateway, fleet.environment
+        gateway = self._settings.gateway
         # Beside the time of Postgres, it says by how much the clocks differ: see `fleet.live.stale`.
         document = document | {"wall": self._clock.wall()}
         if refused := self._counts.refused_writes.lately(environment, self._clock.monotonic()):

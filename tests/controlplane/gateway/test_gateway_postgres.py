@@ -93,6 +93,17 @@ async def test_figures_are_written_every_second(gateway, listener):
     assert (figures.gateways, figures.live_servers, figures.frozen) == (1, 1, False)
 
 
+async def test_a_gateway_is_known_before_the_first_pod_reports(gateway):
+    """An empty control plane displayed that no gateway ever ran."""
+    figures = await eventually(
+        lambda: sync_to_async(live.figures)("production"),
+        "figures of a gateway without pods",
+        within_s=20.0,
+        accept=lambda found: found.gateways == 1,
+    )
+    assert (figures.live_servers, figures.requests_per_s) == (0, 0)
+
+
 async def test_an_edit_is_served_as_soon_as_it_is_committed(gateway, database, ada):
     from controlplane.editing import edits
 
