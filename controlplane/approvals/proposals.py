@@ -50,7 +50,7 @@ class Proposed(EditError):
 
     def __init__(self, request: ChangeRequest) -> None:
         self.request = request
-        super().__init__(f"Submitted as change request {request.pk}; awaiting approval.")
+        super().__init__(f"Waiting for approval: change request {request.pk}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,7 @@ _ACTIONS = {
     "schedule.applied": ("Scheduled change applied", "applied a scheduled change to"),
     "schedule.cancelled": ("Scheduled change cancelled", "cancelled scheduled change"),
     "schedule.due_soon": ("Scheduled change is due soon", "announced scheduled change"),
+    "schedule.proposed": ("Scheduled change waits for approval", "proposed scheduled change"),
     "schedule.failed": ("Scheduled change failed", "could not apply scheduled change"),
     "server.forgotten": ("Pod removed", "removed pod"),
     "sql.deleted": ("Removed with SQL", "removed with SQL"),

@@ -5,6 +5,7 @@ Everything here may run in several processes at once, and more than once.
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -100,7 +101,7 @@ def _apply(pk: int) -> bool:
         # It waits, and is applied when the freeze ends.
         return False
     except proposals.Proposed as proposed:
-        _fail(pk, f"{proposals.why_fewer(approved) if approved is not None else ''} {proposed}".lstrip())
+        _wait(pk, proposed.request, proposals.why_fewer(approved) if approved is not None else "")
     except (EditError, DataError, IntegrityError) as error:
         _fail(pk, str(error))
     else:
@@ -144,28 +145,47 @@ def _check_limits(row: Schedule, change: Changed) -> None:
         raise InvalidEdit({"document": [text]})
 
 
+def _wait(pk: int, request: ChangeRequest, why: str) -> None:
+    """Mark the change as proposed: a person has to approve it, and has nothing to repair."""
+    after = {"state": ScheduleState.PROPOSED, "change_request": request.pk}
+    row = _end(pk, ScheduleState.PROPOSED, "schedule.proposed", after, request=request.pk, error=why[:1000])
+    if row is not None:
+        log.warning("schedule.proposed", environment=row.environment, schedule=pk, request=request.pk)
+
+
 def _fail(pk: int, error: str) -> None:
     """Mark the change as failed, because it is no longer valid. An operator has to look."""
+    after = {"state": ScheduleState.FAILED, "error": error[:500]}
+    row = _end(pk, ScheduleState.FAILED, "schedule.failed", after, error=error[:1000])
+    if row is not None:
+        failed.inc()
+        log.error("schedule.failed", environment=row.environment, schedule=pk, error=error)
+
+
+def _end(
+    pk: int, state: ScheduleState, action: str, after: dict[str, Any], **columns: Any
+) -> Schedule | None:
+    """End a change that was not applied; ``None`` if another process ended it first."""
     with transaction.atomic():
         acting(FUSEBOARD)
         row = Schedule.objects.select_for_update().get(pk=pk)
         if row.state != ScheduleState.WAITING:
-            return
-        row.state, row.error, row.ended_at = ScheduleState.FAILED, error[:1000], timezone.now()
-        row.ended_by = FUSEBOARD.name
-        row.save(update_fields=["state", "error", "ended_at", "ended_by"])
+            return None
+        ended = {"state": state, "ended_at": timezone.now(), "ended_by": FUSEBOARD.name, **columns}
+        for name, value in ended.items():
+            setattr(row, name, value)
+        row.save(update_fields=list(ended))
         record(
             actor=FUSEBOARD,
-            action="schedule.failed",
+            action=action,
             target_kind="schedule",
             target_name=f"{pk} {row.title}"[:200],
             before={"state": ScheduleState.WAITING},
-            after={"state": ScheduleState.FAILED, "error": error[:500]},
+            after=after,
             reason=row.reason,
             environment=row.environment,
         )
-    failed.inc()
-    log.error("schedule.failed", environment=row.environment, schedule=pk, error=error)
+    return row
 
 
 def announce() -> None:

@@ -8,11 +8,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.approvals import proposals
+from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import AuditLine, acting, record
 from controlplane.editing.plans import difference, plan_from_document
 from controlplane.editing.plans.difference import summary
 from controlplane.errors import InvalidEdit, find
+from controlplane.postgres import transaction_lock
 from controlplane.schedules.models import Needs, Schedule, ScheduleState
 from controlplane.validation import Problems, check_reason
 
@@ -48,8 +50,10 @@ def schedule_change(
     found = difference(environment, plan_from_document(document), at=due_at)
     if not found:
         raise InvalidEdit({"document": ["It would change nothing."]})
+    _check_is_new(environment, due_at, document)
     title = title or _title(found.changes, summary(found.counts))
     if proposals.needed_in(environment):
+        _check_is_not_proposed(environment, due_at, document)
         waiting = proposals.Proposal(
             environment=environment,
             base=found.revision,
@@ -93,6 +97,9 @@ def keep_schedule(
     """Store a change that was checked at revision ``base``, and approved if that is required."""
     with transaction.atomic():
         acting(actor)
+        # A form that is sent twice reaches two processes at once: the second one waits for the first.
+        transaction_lock(f"schedules {environment}")
+        _check_is_new(environment, due_at, document)
         row = Schedule.objects.create(
             environment=environment,
             due_at=due_at,
@@ -106,6 +113,23 @@ def keep_schedule(
         )
         _record(row, "change.scheduled", actor, reason, before=None)
     return row
+
+
+def _check_is_new(environment: str, due_at: datetime, document: Mapping[str, Any]) -> None:
+    """Raise ``InvalidEdit`` if the same change is already scheduled for the same time."""
+    same = {"environment": environment, "due_at": due_at, "document": dict(document)}
+    row = Schedule.objects.filter(state=ScheduleState.WAITING, **same).first()
+    if row is not None:
+        text = f"The same change is already scheduled for this time: {row.title}, by {row.actor}."
+        raise InvalidEdit({"due_at": [text]})
+
+
+def _check_is_not_proposed(environment: str, due_at: datetime, document: Mapping[str, Any]) -> None:
+    same = {"environment": environment, "due_at": due_at, "document": dict(document)}
+    row = ChangeRequest.objects.filter(state__in=PENDING, **same).first()
+    if row is not None:
+        text = f"The same change for this time already waits for approval: change request {row.pk}."
+        raise InvalidEdit({"due_at": [text]})
 
 
 def cancel_schedule(*, environment: str, schedule: int, reason: str, actor: Actor) -> Schedule:

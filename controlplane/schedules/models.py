@@ -9,6 +9,8 @@ class ScheduleState(models.TextChoices):
     #: It could not be applied when it was due. ``error`` says why.
     FAILED = "failed", "Failed"
     CANCELLED = "cancelled", "Cancelled"
+    #: Edits need approval now, so it became a change request when it was due.
+    PROPOSED = "proposed", "Waiting for approval"
 
 
 class Needs(models.TextChoices):
@@ -47,6 +49,8 @@ class Schedule(models.Model):
     seen = models.BooleanField(default=False)
     #: The revision that was made from it.
     revision = models.BigIntegerField(null=True, blank=True)
+    #: The change request that it became.
+    request = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         constraints = (

@@ -208,6 +208,8 @@ class ScheduleOut(Schema):
     seen: bool
     #: The revision it became.
     revision: int | None
+    #: The change request it became, because edits need approval now.
+    request: int | None = None
 
 
 class SchedulePage(Schema):

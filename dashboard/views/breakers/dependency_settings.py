@@ -64,7 +64,8 @@ class DependencyForm(EditForm):
                 "settings": settings,
                 "expected_version": version,
             }
-            return schedule_form(self.request, starts, lambda due_at: scheduled_settings(**given), what=name)
+            what = f"dependency {name}"
+            return schedule_form(self.request, starts, lambda due_at: scheduled_settings(**given), what=what)
         return set_dependency(settings=settings, expected_version=version, **self.common)
 
 

@@ -85,6 +85,11 @@ def _save(request: HttpRequest, asked: EditRequest) -> HttpResponse:
     return redirect(saved_at(_address(asked.kind, asked.name), revision))
 
 
+def _words_of(asked: EditRequest) -> str:
+    """Its name in the message about a scheduled change."""
+    return asked.name if asked.kind == "environment" else f"{asked.kind} {asked.name}"
+
+
 def _schedule(request: HttpRequest, asked: EditRequest, starts: str) -> HttpResponse:
     if asked.typed.removed:
         raise InvalidEdit({"starts": ["A removal cannot be scheduled. Save it now, or keep the limit."]})
@@ -92,7 +97,7 @@ def _schedule(request: HttpRequest, asked: EditRequest, starts: str) -> HttpResp
         request,
         starts,
         lambda due_at: edits.check_scheduled(asked.edit, replace=asked.replace, seen=asked.seen),
-        what=asked.name,
+        what=_words_of(asked),
         needs=Needs.NEW if asked.new else Needs.PRESENT,
     )
 

@@ -47,7 +47,7 @@ class PodProtectionForm(EditForm):
                 lambda due_at: scheduled_pod_protection(
                     environment=environment, expected_revision=base, due_at=due_at, **settings
                 ),
-                what="The protection of pods",
+                what="the protection of pods",
             )
         return set_pod_protection(expected_revision=base, **settings, **self.common)
 

@@ -45,5 +45,5 @@ def schedule_form(
         found = {"starts" if field == "due_at" else field: texts for field, texts in error.errors.items()}
         raise InvalidEdit(found) from error
     hub.nudge()
-    messages.success(request, f"{what} will be changed at {due_at:%-d %B %H:%M} UTC.")
+    messages.success(request, f"Change of {what} is scheduled for {due_at:%-d %B %H:%M} UTC.")
     return redirect("schedules")

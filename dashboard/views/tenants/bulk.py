@@ -111,7 +111,7 @@ def _save(request: HttpRequest, who: TenantFilter, what: TenantChange) -> HttpRe
     }
     if starts := typed.get("starts", "").strip():
         return schedule_form(
-            request, starts, lambda due_at: edits.scheduled_bulk_edit(**given), what="The tenants"
+            request, starts, lambda due_at: edits.scheduled_bulk_edit(**given), what="the tenants"
         )
     revision = edits.bulk_edit(reason=typed.get("reason", ""), actor=actor_of(request), **given)
     hub.nudge()

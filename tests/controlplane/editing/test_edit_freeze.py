@@ -102,8 +102,9 @@ def test_changes_of_a_frozen_environment_do_not_hold_up_others(production: str, 
     edits.create_environment(environment="staging", reason="for a test", actor=ada)
     soon = timezone.now() + timedelta(hours=1)
     frozen = {"tenants": {"acme": {"suspended": True}}}
-    for _ in range(101):
-        schedule_change(document=frozen, due_at=soon, actor=ada, **WHY)
+    for number in range(101):
+        due_at = soon + timedelta(milliseconds=number)
+        schedule_change(document=frozen, due_at=due_at, actor=ada, **WHY)
     free = schedule_change(
         environment="staging",
         document={"tuning": {"ramp_ms": 9_000}},

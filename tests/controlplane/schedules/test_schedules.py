@@ -295,7 +295,10 @@ def test_scheduled_changes_are_not_recorded_as_sql(
 def test_a_change_that_another_edit_has_already_made_is_not_recorded_as_sql(
     production: str, ada: Any, hour: datetime
 ) -> None:
-    made = [schedule_change(due_at=hour, document=MORE, actor=ada, **WHY) for _ in range(2)]
+    made = [
+        schedule_change(due_at=hour + timedelta(seconds=second), document=MORE, actor=ada, **WHY)
+        for second in range(2)
+    ]
     pass_time()
     by_this_test = Entry.objects.filter(origin="sql").count()
     run_due()

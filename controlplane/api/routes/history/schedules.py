@@ -22,7 +22,7 @@ router = Router()
 def list_schedules(
     request: HttpRequest,
     environment: Environment,
-    state: Literal["waiting", "applied", "failed", "cancelled"] | None = None,
+    state: Literal["waiting", "applied", "failed", "cancelled", "proposed"] | None = None,
     before: RowId | None = None,
     limit: PageSize = 100,
 ) -> dict[str, Any]:
