@@ -23,6 +23,7 @@ from controlplane.status.facts import Facts
 from controlplane.status.read_facts import read_facts
 from controlplane.status.without_postgres import WithoutPostgres
 from dashboard.live.drawing import Drawing, SentFragments, announcement, draw
+from dashboard.live.first_steps import FirstSteps, read_first_steps
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
 from dashboard.live.pages import page_of
@@ -53,6 +54,8 @@ class Known:
     def __init__(self) -> None:
         self.history = History()
         self.first_seen = FirstSeen()
+        #: The steps to the first pod; ``None`` once it has reported.
+        self.first_steps: FirstSteps | None = None
         self.facts: Facts | None = None
         #: The alerts in Postgres, by key.
         self.alerts: dict[str, StoredAlert] = {}
@@ -197,7 +200,9 @@ class Hub:
         if facts is None:
             return {}
         before, known.facts = known.live, facts
-        known.live = live = build(facts, known.history, known.first_seen, stored=known.alerts)
+        known.live = live = build(
+            facts, known.history, known.first_seen, stored=known.alerts, first_steps=known.first_steps
+        )
         known.rev += 1
         announce = announcement(before, live)
         drawn = {}
@@ -218,6 +223,7 @@ class Hub:
             close_old_connections()
             found = read_facts(environment)
             known.alerts = stored_alerts(environment)
+            known.first_steps = read_first_steps(found)
             return self.without_postgres.until_recorded(found)
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_unavailable", error=str(error).splitlines()[0])

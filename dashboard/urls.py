@@ -18,7 +18,16 @@ from dashboard.views.breakers import (
     new_dependency,
 )
 from dashboard.views.editor import edit, edit_preview
-from dashboard.views.fleet import backlogs, drills, overview, pod_protection, reconciliation, servers, weekly
+from dashboard.views.fleet import (
+    backlogs,
+    drills,
+    first_token,
+    overview,
+    pod_protection,
+    reconciliation,
+    servers,
+    weekly,
+)
 from dashboard.views.history import (
     audit,
     change_requests,
@@ -118,6 +127,7 @@ urlpatterns = [
     path("revisions/<int:number>/rollout", undo.rollout, name="rollout"),
     path("requests", change_requests.list_requests, name="requests"),
     path("requests/<int:number>", change_requests.change_request, name="request"),
+    path("requests/<int:number>/replay", change_requests.request_replay, name="request_replay"),
     path("schedules", schedules.schedules, name="schedules"),
     path("import", imports.start, name="import"),
     path("export/<str:form>", imports.export, name="export"),
@@ -136,6 +146,7 @@ urlpatterns = [
     path("people", people.people, name="people"),
     path("people/<str:name>", people.person, name="person"),
     path("tokens", tokens.tokens, name="tokens"),
+    path("tokens/first", first_token.first_token, name="first_token"),
     path("welcome/<str:link>", people.welcome, name="welcome"),
     path("", include("dashboard.account_urls")),
 ]

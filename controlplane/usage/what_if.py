@@ -1,9 +1,10 @@
 """The effect of an edit on the last days: 429s before and after, the fleet's peak, other tenants."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.utils import timezone
 
@@ -88,11 +89,29 @@ class WhatIf:
 
 def what_if(environment: str, plan: Plan, *, days: int = DAYS) -> WhatIf:
     """Replay the last days without and with a plan. Raises ``PlanErrors``; writes nothing."""
+    return _effect(
+        environment, plan.things, days, lambda state: resolve(environment, plan, state, prune=False)
+    )
+
+
+def what_if_changed(
+    environment: str, changes: Mapping[tuple[str, str], Fields | None], *, days: int = DAYS
+) -> WhatIf:
+    """``what_if`` for things as they would be: ``None`` for what would be removed."""
+    return _effect(environment, changes, days, lambda _: changes)
+
+
+def _effect(
+    environment: str,
+    things: Mapping[tuple[str, str], Any],
+    days: int,
+    wanted_of: Callable[[State], Mapping[tuple[str, str], Fields | None]],
+) -> WhatIf:
     since = timezone.now() - timedelta(days=days)
-    known = measured(environment, since=since) | names_of(plan.things, "tenant")
-    known |= tenants_following(environment, names_of(plan.things, "template"))
+    known = measured(environment, since=since) | names_of(things, "tenant")
+    known |= tenants_following(environment, names_of(things, "template"))
     state = read_state(environment, tenants=known)
-    wanted = resolve(environment, plan, state, prune=False)
+    wanted = wanted_of(state)
     after: State = {thing: fields for thing, fields in {**state, **wanted}.items() if fields is not None}
     edited = {
         tenant

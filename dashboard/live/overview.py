@@ -20,6 +20,7 @@ from dashboard.live.breaker_looks import FACES, BreakerLook
 from dashboard.live.breakers import Breaker, breaker_of
 from dashboard.live.capacity import BulkheadRow, RetryRow, bulkhead_rows, retry_rows
 from dashboard.live.change_lines import ChangeLine, line_of
+from dashboard.live.first_steps import FirstSteps
 from dashboard.live.frame import Frame, fields_of
 from dashboard.live.history import History
 from dashboard.live.known import no_data_words
@@ -83,6 +84,8 @@ class Live:
     calls: str
     counts: tuple[tuple[BreakerLook, int], ...]
     events: tuple[Event, ...]
+    #: The steps to the first pod; ``None`` once it has reported.
+    first_steps: FirstSteps | None = None
 
     @property
     def cards(self) -> tuple[Breaker, ...]:
@@ -180,6 +183,7 @@ def build(
     *,
     stored: Mapping[str, StoredAlert] | None = None,
     observe: bool = True,
+    first_steps: FirstSteps | None = None,
 ) -> Live:
     """The picture of this moment. With ``observe``, ``history`` and ``first_seen`` remember it.
 
@@ -217,6 +221,7 @@ def build(
         calls=calls_in_words(facts),
         counts=_counts(every),
         events=_events(facts),
+        first_steps=first_steps,
     )
 
 

@@ -204,7 +204,11 @@ class _TileBuilder:
             "Config lag, worst",
             f"{worst_s:.0f}",
             "s",
-            f"{server}, limit {LAG_WARN_S:.0f} s" if server else "all up to date",
+            f"{server}, limit {LAG_WARN_S:.0f} s"
+            if server
+            else "all up to date"
+            if self.fleet.total
+            else "no pods",
             over=worst_s > LAG_WARN_S,
             link=reverse("servers"),
             limit=LAG_WARN_S,

@@ -25,6 +25,7 @@ from dashboard.environments import other_environments
 from dashboard.hub import FRESH_S, hub
 from dashboard.live.charts import charts_of
 from dashboard.live.edited import theirs_of
+from dashboard.live.first_steps import read_first_steps
 from dashboard.live.frame import Frame, at, undrawn
 from dashboard.live.overview import Live, build
 from dashboard.live.pages import edits_here, frame_context, page_of
@@ -70,10 +71,10 @@ def current_facts(environment: str) -> Facts:
 def current_live(environment: str) -> Live:
     facts, known = current_facts(environment), hub.of(environment)
     try:
-        stored = stored_alerts(facts.environment)
+        stored, steps = stored_alerts(facts.environment), read_first_steps(facts)
     except (OperationalError, InterfaceError):
-        stored = known.alerts
-    return build(facts, known.history, known.first_seen, stored=stored, observe=False)
+        stored, steps = known.alerts, known.first_steps
+    return build(facts, known.history, known.first_seen, stored=stored, observe=False, first_steps=steps)
 
 
 def recent_live(environment: str) -> Live:

@@ -94,6 +94,8 @@ NO_PAGES = {
         "dependency_preview",
         "edit_preview",
         "edit_replay",
+        "request_replay",
+        "first_token",
         "rollout",
         "undo",
         "pod_protection_preview",

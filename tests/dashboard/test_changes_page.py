@@ -237,3 +237,78 @@ def test_a_breaker_that_flaps_is_one_line(log_in: Any, production: str) -> None:
         put_transition("closed" if number % 2 else "open", seconds=400 - number * 10, generation=number)
     (line,) = lines(page(log_in, "?kind=breaker"))
     assert "opened 10 times" in line
+
+
+TABS = {
+    "/changes": "All",
+    "/revisions": "Edits",
+    "/requests": "Waiting for approval",
+    "/schedules": "Scheduled",
+    "/audit": "Audit",
+}
+
+
+@pytest.mark.parametrize("path", TABS)
+def test_five_lists_are_tabs_under_one_heading_with_what_waits(
+    log_in: Any, production: str, path: str
+) -> None:
+    """They were five entries of the side bar with five designs."""
+    now = datetime.now(UTC)
+    for hours in (1, 2):
+        schedule_change(
+            environment=production,
+            due_at=now + timedelta(hours=hours),
+            document={"tenants": {"acme-retail": {"tier": "free"}}},
+            reason=WHY,
+            actor=ADA,
+        )
+    html = str(log_in("ada").get(path).content.decode())
+    assert re.findall(r"<h1>(.*?)</h1>", html) == ["Changes"]
+    tabs = html.partition('aria-label="Lists of changes">')[2].partition("</nav>")[0]
+    assert re.findall(r'href="([^"]*)"', tabs) == list(TABS)
+    here = re.search(r'href="([^"]*)" aria-current="page">\s*([\w ]+?)(?:\s|<)*(?:<|$)', tabs)
+    assert here
+    assert here[1] == path
+    assert re.sub(r"\s+", " ", text_of(tabs)).strip() == "All Edits Waiting for approval Scheduled 2 Audit"
+    assert 'href="/import"' in html.partition("</nav>")[2]
+    assert 'href="/edit-freeze"' in html
+    viewer = str(log_in("vera").get(path).content.decode())
+    assert 'href="/import">Import a file' not in viewer
+    assert 'href="/edit-freeze">Freeze edits' not in viewer
+
+
+def own_event(server: str, change: str, *, seconds: float) -> None:
+    Event.objects.create(
+        environment="production",
+        server=server,
+        boot="b",
+        kind="breaker",
+        detail=f"search: {change}",
+        at=datetime.now(UTC) - timedelta(seconds=seconds),
+    )
+
+
+def test_own_breakers_that_flap_are_one_line_beside_the_edits_of_people(log_in: Any, moved: int) -> None:
+    """Of the first 30 lines, 28 were about own breakers."""
+    Event.objects.all().delete()
+    for flap in range(5):
+        began = 600.0 - 100 * flap
+        own_event("shop-1", "closed -> open", seconds=began)
+        own_event("shop-1", "open -> half_open", seconds=began - 20)
+        own_event("shop-1", "half_open -> closed", seconds=began - 25)
+    (line,) = (one for one in lines(page(log_in, "?period=1h")) if "Own breaker" in one)
+    said = r"Own breaker shop-1 opened its own breaker of search 5 times, \d\d:\d\d to \d\d:\d\d"
+    assert re.search(said, line), line
+    assert any(WHY in one for one in lines(page(log_in, "?period=1h")))
+    for thing, number in {"shop-1": 1, "search": 1, "shop-2": 0}.items():
+        assert len([one for one in lines(page(log_in, f"?thing={thing}")) if "5 times" in one]) == number
+
+
+def test_what_flapped_is_listed_once_over_all_pages(log_in: Any, production: str) -> None:
+    """The next page began in the middle of it, and listed the rest again."""
+    Event.objects.all().delete()
+    for flap in range(5):
+        own_event("shop-1", "closed -> open", seconds=600.0 - 100 * flap)
+    before = (datetime.now(UTC) - timedelta(seconds=350)).isoformat()
+    assert any("5 times" in line for line in lines(page(log_in)))
+    assert not any("5 times" in line for line in lines(page(log_in, f"?before={before.replace('+', '%2B')}")))

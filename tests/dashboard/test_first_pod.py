@@ -1,26 +1,108 @@
-"""The guide on the overview until the first pod reports."""
+"""The guide on the overview until the first pod reports: each step as it is, and no panel before."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from fleet_rows import put_server
+from browsing import becomes, is_live
+from django.utils import timezone
+from fleet_rows import put_figures, put_server
 
-from controlplane.fleet.models import Event, Server
+from controlplane.accounts.models import AgentToken
+from controlplane.alerts.models import Evaluation
+from controlplane.audit.models import Entry
+from controlplane.fleet.models import Event, Figures, Server
 from controlplane.policies.models import Dependency
+from dashboard.live.first_steps import gateway_address
 from tests.dashboard.shown import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_it_leads_to_each_step_and_disappears_with_the_first_heartbeat(log_in: Any, production: str) -> None:
+@pytest.fixture
+def empty(production: str) -> str:
+    """A control plane of which only web ever ran."""
+    for model in (Server, Event, Figures, Dependency, Evaluation):
+        model._default_manager.all().delete()
+    return production
+
+
+def guide(client: Any) -> str:
+    return text_of(client.get("/").content.decode().partition('id="guide"')[2].partition('id="kpis"')[0])
+
+
+def run_processes() -> None:
+    put_figures(live_servers=0)
+    Figures.objects.update(gateway="gw-1:8001")
+    Evaluation.objects.create(environment="production", at=timezone.now())
+
+
+def test_an_empty_control_plane_explains_itself_and_ticks_nothing(log_in: Any, empty: str) -> None:
+    page = log_in("ada").get("/").content.decode()
+    text = text_of(page)
+    assert "No pod has reported yet." in text
+    assert "Nothing is measured until the first pod reports." in text
+    steps = guide(log_in("ada"))
+    assert "Fuseboard shares rate limits and circuit breakers among all pods" in steps
+    assert "0 of 3 done" in steps
+    assert "No gateway has ever run" in steps
+    assert "python manage.py gateway" in steps
+    assert "No worker has ever run" in steps
+    assert "celery -A controlplane worker -B" in steps
+    assert "Done:" not in steps
+    assert "export FUSEBOARD_URL=" in steps
+
+
+def test_each_step_is_ticked_when_it_is_true(log_in: Any, empty: str) -> None:
+    client = log_in("ada")
+    run_processes()
+    steps = guide(client)
+    assert "1 of 3 done" in steps
+    assert "Done: a gateway and a worker run." in steps
+    assert "the gateway itself reported it" in steps
+    Evaluation.objects.update(at=timezone.now() - timedelta(hours=1))
+    Figures.objects.update(at=timezone.now() - timedelta(hours=1))
+    steps = guide(client)
+    assert "No gateway reports any more" in steps
+    assert "No worker evaluates alerts any more" in steps
+
+
+def test_the_token_is_made_here_and_displayed_once(log_in: Any, empty: str) -> None:
+    client = log_in("ada")
+    answer = client.post("/tokens/first")
+    assert answer.status_code == 200
+    token = AgentToken.objects.get()
+    shown = answer.content.decode()
+    found = re.search(r"export FUSEBOARD_TOKEN=(fb_[0-9a-f]{16}_[0-9a-f]{64})", shown)
+    assert found
+    assert found[1].startswith(f"fb_{token.selector}_")
+    assert Entry.objects.filter(action="agent_token.created", actor="ada").exists()
+    assert "1 agent token is valid" in guide(client)
+    assert found[1] not in client.get("/").content.decode()
+    assert client.get("/tokens/first").status_code == 302
+    again = client.post("/tokens/first")
+    assert again.status_code == 422
+    assert "fb_" not in again.content.decode().replace("fb_...", "")
+    assert AgentToken.objects.count() == 1
+
+
+@pytest.mark.parametrize("name", ["vera", "olga"])
+def test_only_an_admin_makes_the_token(log_in: Any, empty: str, name: str) -> None:
+    client = log_in(name)
+    assert "An admin makes it" in guide(client)
+    assert "first-token-form" not in client.get("/").content.decode()
+    assert client.post("/tokens/first").status_code == 403
+    assert not AgentToken.objects.exists()
+
+
+def test_the_guide_names_a_dependency_and_disappears_with_the_first_heartbeat(
+    log_in: Any, production: str
+) -> None:
     Server.objects.all().delete()
     Event.objects.all().delete()
     client = log_in("ada")
     page = client.get("/").content.decode()
-    assert "Connect the first pod" in page
-    assert 'href="/tokens"' in page.partition('id="guide"')[2]
     name = Dependency.objects.order_by("name").values_list("name", flat=True)[0]
     assert f'agent.guard("{name}")' in text_of(page).replace("&quot;", '"')
     put_server()
@@ -29,12 +111,44 @@ def test_it_leads_to_each_step_and_disappears_with_the_first_heartbeat(log_in: A
     )
     page = client.get("/").content.decode()
     assert re.search(r'<div id="guide">\s*</div>', page)
+    assert "first-token-form" not in page
 
 
-def test_a_viewer_reads_who_does_what(log_in: Any, production: str) -> None:
-    Server.objects.all().delete()
-    Event.objects.all().delete()
-    Dependency.objects.all().delete()
-    guide = text_of(log_in("vera").get("/").content.decode().partition('id="guide"')[2])
-    assert "An admin adds a dependency" in guide
-    assert "An admin creates an agent token" in guide
+def test_a_viewer_reads_who_does_what(log_in: Any, empty: str) -> None:
+    steps = guide(log_in("vera"))
+    assert "An admin adds a dependency" in steps
+    assert "An admin makes it, and gives it to you." in steps
+
+
+def test_the_address_of_the_gateway_says_where_it_comes_from(settings: Any) -> None:
+    settings.PLAIN_HTTP, settings.ORIGINS, settings.GATEWAY_URLS = True, [], []
+    address, because = gateway_address("")
+    assert address == "http://127.0.0.1:8001"
+    assert because.startswith("it is assumed")
+    settings.ORIGINS, settings.PLAIN_HTTP = ["https://board.example.com"], False
+    assert gateway_address("")[0] == "https://board.example.com:8001"
+    assert gateway_address("gw-1:8443") == ("https://gw-1:8443", "the gateway itself reported it")
+    settings.GATEWAY_URLS = ["https://gateway.example.com"]
+    assert gateway_address("gw-1:8443")[0] == "https://gateway.example.com"
+
+
+@pytest.mark.browser
+def test_the_three_states_in_a_browser(sign_in: Any, empty: str) -> None:
+    page = sign_in("ada")
+    page.goto("/")
+    is_live(page)
+    assert not page.is_visible("#kpis"), "no panel before anything is measured"
+    assert not page.is_visible("#conditions")
+    run_processes()
+    becomes(page, "document.querySelector('#guide').textContent.includes('a gateway and a worker run')")
+    page.click("button:text('Make a token')")
+    page.wait_for_selector("text=It will not be shown again")
+    is_live(page)
+    page.wait_for_selector("#guide >> text=2 of 3 done")
+    assert "fb_" in page.text_content(".once"), "an update leaves the token where it is"
+    put_server()
+    Event.objects.create(
+        environment="production", server="web-1", kind="joined", detail="", at=datetime.now(UTC)
+    )
+    page.wait_for_selector("#kpis", state="visible")
+    assert page.locator(".first-pod").count() == 0

@@ -60,6 +60,7 @@ FORMS: dict[str, tuple[tuple[str, ...], str]] = {
         ("agent", "api", "rotate", "revoke"),
         "name environment days service name_prefix role selector overlap reason",
     ),
+    "/tokens/first": (("make",), "reason"),
     "/views": (("save", "change", "delete", "unshare"), "name address shared view reason"),
     "/weekly-summary": (("send",), "receiver"),
 }

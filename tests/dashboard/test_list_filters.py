@@ -25,7 +25,7 @@ def test_revisions_are_found_by_words_and_time_and_ordered(log_in, production):
     shown = page(client, "/revisions?sort=revision")
     assert shown.index(f'/revisions/{oldest.number}"') < shown.index(f'/revisions/{newest.number}"')
     assert 'aria-sort="ascending"' in shown
-    assert "No revisions match." in page(client, "/revisions?q=nobody-wrote-this")
+    assert "No edits match." in page(client, "/revisions?q=nobody-wrote-this")
     early = Revision.objects.get(pk=newest.pk)
     early.pk, early.number, early.changed = None, newest.number + 1, 1
     early.at = timezone.now() - timedelta(days=40)

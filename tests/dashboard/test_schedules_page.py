@@ -7,11 +7,14 @@ import pytest
 from django.utils import timezone
 from shown import text_of
 
+from controlplane.approvals.models import ChangeRequest
+from controlplane.approvals.rules import set_approvals
+from controlplane.change_requests import decide
 from controlplane.editing import edits
 from controlplane.policies.models import Tenant, TierQuota
 from controlplane.schedules.due import run_due
 from controlplane.schedules.models import Schedule
-from tests.people import ADA
+from tests.people import ADA, BOB, OLGA
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -120,6 +123,45 @@ def test_a_failed_scheduled_change_is_an_alert_until_it_is_acknowledged(log_in: 
     number = str(Schedule.objects.get().pk)
     assert client.post("/schedules", {"act": "seen", "schedule": number, "reason": WHY}).status_code == 302
     assert "scheduled change failed" not in page(client.get("/"))
+
+
+def test_a_change_that_needs_approval_when_it_is_due_waits_and_is_no_failure(log_in: Any) -> None:
+    """It was red, with a critical alert that asked for the change by hand."""
+    client = log_in("ada")
+    page(client.post("/schedules", form()), 302)
+    set_approvals(environment="production", needed=1, reason=WHY, actor=ADA)
+    Schedule.objects.update(due_at=timezone.now())
+    run_due()
+    row = Schedule.objects.get()
+    request = ChangeRequest.objects.get()
+    assert (row.state, row.request) == ("proposed", request.pk)
+    shown = page(client.get("/schedules"))
+    assert f'<a href="/requests/{request.pk}">change request {request.pk}</a>' in shown
+    assert "Waiting for approval" in text_of(shown)
+    assert "Failed" not in text_of(shown)
+    assert "scheduled change failed" not in page(client.get("/"))
+    assert f"Request {request.pk}" in text_of(page(client.get("/requests")))
+    decide.approve(environment="production", request=request.pk, expected_version=1, actor=OLGA)
+    decide.apply(environment="production", request=request.pk, actor=BOB)
+    assert Tenant.objects.select_related("tier").get(key="acme-retail").tier.name == "free"
+    assert 'id="h-q"' not in page(client.get("/schedules")), "only Past changes names it"
+
+
+def test_the_same_change_is_scheduled_once_for_one_time(log_in: Any) -> None:
+    client, typed = log_in("ada"), form()
+    page(client.post("/schedules", typed), 302)
+    shown = page(client.post("/schedules", typed), 422)
+    assert (
+        "The same change is already scheduled for this time: tenant acme-retail, tier pro, by ada." in shown
+    ), text_of(shown)
+    later = (datetime.now(UTC) + timedelta(minutes=50)).strftime("%Y-%m-%dT%H:%M")
+    page(client.post("/schedules", form(due_at=later)), 302)
+    assert Schedule.objects.count() == 2
+    set_approvals(environment="production", needed=1, reason=WHY, actor=ADA)
+    last = (datetime.now(UTC) + timedelta(minutes=55)).strftime("%Y-%m-%dT%H:%M")
+    page(client.post("/schedules", form(due_at=last)), 302)
+    shown = page(client.post("/schedules", form(due_at=last)), 422)
+    assert "already waits for approval: change request" in shown
 
 
 def test_a_temporary_quota_is_listed_and_announced(log_in: Any) -> None:

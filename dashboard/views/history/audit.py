@@ -1,5 +1,4 @@
 from datetime import UTC, datetime
-from itertools import groupby
 from urllib.parse import urlencode
 
 from django.core.handlers.asgi import ASGIRequest
@@ -15,8 +14,10 @@ from controlplane.audit.export import CONTENT_TYPES, Format, aexport, export
 from controlplane.audit.models import Entry
 from controlplane.status.read_facts import change_of
 from dashboard.forms import sent_number
-from dashboard.live.change_lines import ChangeLine, line_of
+from dashboard.live.change_lines import line_of
 from dashboard.tables.list_filters import PERIODS, given_filters, in_period
+from dashboard.views.history.logged import logged_entries
+from dashboard.views.history.tabs import change_tabs
 from dashboard.views.page import context_of, owned_by
 
 _PER_PAGE = 60
@@ -40,7 +41,8 @@ def audit(request: HttpRequest) -> HttpResponse:
     context = context_of(request, "audit", key=str(newest))
     context["own_dependencies"] = owned_by(environment_in(request), context["administered"])
     context |= {
-        "days": _days(entries),
+        "tabs": change_tabs(request, "audit"),
+        "lines": logged_entries(environment_in(request), entries),
         "query": filters.get("q", ""),
         "period": filters.get("period", ""),
         "periods": PERIODS,
@@ -119,13 +121,3 @@ def _filtered(environments: list[str], filters: dict[str, str]) -> QuerySet[Entr
         "sql": rows.filter(sql),
     }
     return chosen.get(filters.get("by", ""), rows)
-
-
-def _days(entries: list[ChangeLine]) -> list[tuple[str, list[ChangeLine]]]:
-    today = datetime.now(UTC).date()
-
-    def name(change: ChangeLine) -> str:
-        day = datetime.fromtimestamp(change.at, UTC).date()
-        return {0: "Today", 1: "Yesterday"}.get((today - day).days, f"{day:%-d %B %Y}")
-
-    return [(day, list(changes)) for day, changes in groupby(entries, key=name)]

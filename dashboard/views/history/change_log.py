@@ -4,34 +4,32 @@ This is no second audit: each line leads to the page that has the whole of it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Case, Count, F, Func, Max, Min, Prefetch, Q, QuerySet, TextField, Value, When
+from django.db.models import Case, Count, F, Func, Max, Min, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import TruncMinute
 from django.urls import reverse
 
-from controlplane.accounts.models import Role
 from controlplane.alerts.incidents.markers import markers
 from controlplane.alerts.models import Alert
 from controlplane.alerts.rules.rule import Subject
-from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition as TransitionRow
 from controlplane.fleet.models import Event, EventKind
 from controlplane.phrases import span
-from controlplane.policies.history import Changed
 from controlplane.policies.models import Change, Revision
-from controlplane.policies.undone import Undone, undone
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
+from controlplane.status.facts import PodEvent
 from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
 from dashboard.live.alerts import link_of
-from dashboard.live.change_lines import ChangeLine, line_of
+from dashboard.live.change_lines import line_of
+from dashboard.live.pod_lines import own_lines
 from dashboard.tables.list_filters import Row
-from dashboard.words.change_words import ChangeWords, change_words
+from dashboard.views.history.logged import LoggedChange, logged_entry, logged_revisions
 from dashboard.words.labels import (
     cause_words,
     event_detail_words,
@@ -49,17 +47,14 @@ KINDS = {
     "pod": "Pods",
     "marker": "Deployments",
 }
-#: Things of one edit that are described, and lines of each.
-_THINGS, _LINES = 3, 4
 #: Transitions that are read, before those of a breaker that opens again and again become one line.
 _TRANSITIONS = 500
+#: Events of pods' own breakers that are read, for the same reason.
+_OWN_EVENTS = 2_000
 #: Events of pods are counted over ranges up to this one.
 PODS_WITHIN = timedelta(days=1)
-#: A revision and its audit entry are written by one transaction.
-_ABOUT = timedelta(minutes=1)
 _POD_KINDS = (
     EventKind.MODE,
-    EventKind.BREAKER,
     EventKind.SILENT,
     EventKind.JOINED,
     EventKind.CONFIG_REJECTED,
@@ -74,6 +69,9 @@ class Wanted:
     environment: str
     start: datetime
     end: datetime
+    #: The end of the range, of which an earlier page may have displayed the newest part. What happened
+    #: several times is one line at the last time, so all of it is read.
+    until: datetime
     #: Lines, counted from the newest.
     most: int
     kind: str = ""
@@ -92,48 +90,18 @@ class Wanted:
         return rows.filter(**asked, **{column: value for column, value in named.items() if value})
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangedEntity:
-    kind: str
-    name: str
-    #: created, changed or removed.
-    what: str
-    lines: tuple[ChangeWords, ...]
-    more: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggedChange:
-    at: datetime
-    kind: str
-    who: str
-    human: bool = False
-    what: str
-    #: The name of what changed, and its page.
-    thing: str = ""
-    link: str = ""
-    detail: str = ""
-    things: tuple[ChangedEntity, ...] = ()
-    more: int = 0
-    reason: str = ""
-    revision: int | None = None
-    reverts: int | None = None
-    undone: Undone | None = None
-    revertible: bool = False
-    css: str = ""
-
-
 def changes_of(wanted: Wanted) -> list[LoggedChange]:
     """The newest first, one more than ``most`` if there are more. Lines of one moment keep their order."""
     sources: dict[str, Callable[[Wanted], Iterable[LoggedChange]]] = {
         "revision": _revisions,
         "entry": _entries,
         "breaker": _breakers,
+        "own": _own_breakers,
         "alert": _alerts,
         "pod": _pods,
         "marker": _markers,
     }
-    of_kind = {"edit": ("revision",), "override": ("revision",), "other": ("entry",)}
+    of_kind = {"edit": ("revision",), "override": ("revision",), "other": ("entry",), "pod": ("pod", "own")}
     chosen = of_kind.get(wanted.kind, (wanted.kind,)) if wanted.kind else tuple(sources)
     found = [line for source in chosen for line in sources[source](wanted)]
     return sorted(found, key=lambda line: line.at, reverse=True)[: wanted.most + 1]
@@ -148,66 +116,7 @@ def _revisions(wanted: Wanted) -> Iterable[LoggedChange]:
     if wanted.thing:
         named = Change.objects.filter(name=wanted.thing, revision__environment=wanted.environment)
         rows = rows.filter(Q(target=wanted.thing) | Q(pk__in=named.values("revision")))
-    # A bulk edit has up to 100,000 things: a few are read of each edit.
-    few = Change.objects.order_by("kind", "name")[:_THINGS]
-    rows = rows.prefetch_related(Prefetch("changes", queryset=few, to_attr="few"))
-    shown = list(rows.order_by("-number")[: wanted.most + 1])
-    reverted = undone(wanted.environment, [row.number for row in shown])
-    entries = _entries_of(wanted.environment, [row for row in shown if not row.changed])
-    for row in shown:
-        yield _revision(row, row.few, entries.get(row.number), reverted.get(row.number))
-
-
-def _revision(
-    row: Revision, changes: list[Change], entry: Entry | None, reverted: Undone | None
-) -> LoggedChange:
-    is_override = row.action.startswith("breaker.")
-    line = line_of(change_of(entry)) if entry is not None else None
-    return LoggedChange(
-        at=row.at,
-        kind="override" if is_override else "edit",
-        who=row.actor,
-        human=row.role in Role.values,
-        what=action_words(row.action),
-        thing="" if changes else row.target,
-        link=reverse("breaker", args=[row.target]) if is_override and row.target else "",
-        detail=_values(line) if line is not None else "",
-        things=tuple(_entity(one) for one in changes),
-        more=max(0, row.changed - len(changes)),
-        reason=row.reason,
-        revision=row.number,
-        reverts=row.reverts,
-        undone=reverted,
-        revertible=bool(row.changed) and not (reverted and reverted.whole),
-        css="st-forced" if is_override else "",
-    )
-
-
-def _values(line: ChangeLine) -> str:
-    return f"{line.before} \u2192 {line.after}" if line.before and line.after else line.after
-
-
-def _entity(one: Change) -> ChangedEntity:
-    lines = change_words(Changed(one.kind, one.name, one.before, one.after))
-    return ChangedEntity(
-        kind=one.kind,
-        name=one.name,
-        what="created" if one.before is None else "removed" if one.after is None else "changed",
-        lines=tuple(lines[:_LINES]),
-        more=max(0, len(lines) - _LINES),
-    )
-
-
-def _entries_of(environment: str, rows: list[Revision]) -> dict[int, Entry]:
-    """Revision -> its first audit entry. The time, which is indexed, is that of the edit, more or less."""
-    if not rows:
-        return {}
-    found = Entry.objects.filter(
-        environment=environment,
-        at__range=(rows[-1].at - _ABOUT, rows[0].at + _ABOUT),
-        revision__in=[row.number for row in rows],
-    )
-    return {entry.revision: entry for entry in found.order_by("-id") if entry.revision is not None}
+    yield from logged_revisions(wanted.environment, rows.order_by("-number")[: wanted.most + 1])
 
 
 def _entries(wanted: Wanted) -> Iterable[LoggedChange]:
@@ -215,18 +124,8 @@ def _entries(wanted: Wanted) -> Iterable[LoggedChange]:
     every = Entry.objects.filter(revision__isnull=True).exclude(action="marker.added")
     rows = wanted.of(every, actor="actor", thing="target_name")
     for row in rows.order_by("-at", "-id")[: wanted.most + 1]:
-        line = line_of(change_of(row))
-        yield LoggedChange(
-            at=row.at,
-            kind="other",
-            who=line.actor,
-            human=line.human,
-            what=line.action,
-            thing=line.target,
-            detail=_values(line),
-            reason=line.reason,
-            link=f"{reverse('audit')}?{urlencode({'q': row.request_id or row.target_name})}",
-        )
+        line = logged_entry(line_of(change_of(row)))
+        yield replace(line, link=f"{reverse('audit')}?{urlencode({'q': row.request_id or row.target_name})}")
 
 
 def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
@@ -234,10 +133,13 @@ def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
     if wanted.actor:
         return
     every = TransitionRow.objects.select_related("dependency").filter(actor="")
-    rows = wanted.of(every, environment="dependency__environment", thing="dependency__name")
+    range_ = replace(wanted, end=wanted.until)
+    rows = range_.of(every, environment="dependency__environment", thing="dependency__name")
     for row in breaker_lines(
         transition_of(one) for one in rows.order_by("-at", "-generation")[:_TRANSITIONS]
     ):
+        if row.at >= wanted.end.timestamp():
+            continue
         name = row.flapping if isinstance(row, BreakerLine) else row.dependency
         common: dict[str, Any] = {
             "at": datetime.fromtimestamp(row.at, wanted.end.tzinfo),
@@ -283,6 +185,30 @@ def _alert(row: Alert, at: datetime, *, resolved: bool) -> LoggedChange:
         reason=f"Acknowledged by {row.acknowledged_by}." if row.acknowledged_by else "",
         css="" if resolved else "st-open" if critical else "st-warn",
     )
+
+
+def _own_breakers(wanted: Wanted) -> Iterable[LoggedChange]:
+    """One line for each time in which breakers of pods opened and closed, however often."""
+    if wanted.actor or wanted.end - wanted.start > PODS_WITHIN:
+        return
+    rows = replace(wanted, end=wanted.until, thing="").of(Event.objects.filter(kind=EventKind.BREAKER))
+    found = [
+        PodEvent(at=at.timestamp(), server=server, kind="breaker", detail=detail)
+        for at, server, detail in rows.order_by("-at").values_list("at", "server", "detail")[:_OWN_EVENTS]
+    ]
+    of_thing = [
+        event for event in found if wanted.thing in ("", event.server, event.detail.partition(":")[0])
+    ]
+    for line in own_lines(of_thing):
+        if line.at >= wanted.end.timestamp():
+            continue
+        yield LoggedChange(
+            at=datetime.fromtimestamp(line.at, UTC),
+            kind="pod",
+            who="",
+            what="Own breaker",
+            detail=f"{line.pods} {line.did}",
+        )
 
 
 def _pods(wanted: Wanted) -> Iterable[LoggedChange]:

@@ -6,9 +6,9 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods
 
-from controlplane.accounts.permissions import environment_in, require_role
+from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.approvals import proposals, rules
 from controlplane.approvals.authors import why_not_theirs
 from controlplane.approvals.models import MAX_NEEDED, PENDING, Approval, ChangeRequest
@@ -16,9 +16,14 @@ from controlplane.audit.action_words import proposal_words
 from controlplane.change_requests import conflicts, decide
 from controlplane.change_requests.rebase import rebase
 from controlplane.errors import EditError, InvalidEdit
+from controlplane.one_at_a_time import StillRunning, alone
+from controlplane.phrases import count
+from controlplane.usage.what_if import what_if_changed
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import SentNumberField
+from dashboard.reader import one_at_a_time_as
 from dashboard.tables.table_files import rows_drawn, rows_listed
+from dashboard.views.history.tabs import change_tabs
 from dashboard.views.page import context_of, not_found
 from dashboard.words.change_words import ChangeWords
 from dashboard.words.changed_items import ChangedItem, TiersAsOf, TiersWith, changed_items
@@ -26,6 +31,9 @@ from dashboard.words.changed_items import ChangedItem, TiersAsOf, TiersWith, cha
 _PAST = 50
 _MAX_PENDING = 100
 _THINGS_PER_PAGE = 100
+
+#: Things that decide which requests are refused, so that a replay can show a difference.
+_REPLAYED = ("tenant", "tier", "template")
 
 #: Button of a request -> the permission that it needs.
 _ACTS = {
@@ -56,8 +64,8 @@ class DecisionForm(EditForm):
         match self.act:
             case "approve":
                 version, note = self.cleaned_data["version"], self.cleaned_data["reason"]
-                decide.approve(expected_version=version, note=note, **about)
-                return "You approved the request."
+                row = decide.approve(expected_version=version, note=note, **about)
+                return _approved_words(row)
             case "reject":
                 decide.reject(**self.common)
                 return "The request is rejected."
@@ -74,7 +82,7 @@ class DecisionForm(EditForm):
         if row.revision is not None:
             self.then = reverse("revision", args=[row.revision])
             return f"Request {row.pk} was applied as revision {row.revision}."
-        became = "is scheduled; see Schedules" if row.schedule is not None else "is in effect"
+        became = "is scheduled" if row.schedule is not None else "is in effect"
         return f"Request {row.pk} {became}."
 
     def refuse(self, error: EditError) -> int:
@@ -82,6 +90,13 @@ class DecisionForm(EditForm):
             super().refuse(InvalidEdit({"": [str(error)]}))
             return 403
         return super().refuse(error)
+
+
+def _approved_words(row: ChangeRequest) -> str:
+    missing = proposals.needed_of(row) - proposals.agreed(row)
+    if missing > 0:
+        return f"You approved the request. It needs {count(missing, 'more approval')}."
+    return "You approved the request. Nothing has changed yet: its author, or another admin, applies it."
 
 
 @require_http_methods(["GET", "POST"])
@@ -100,6 +115,28 @@ def change_request(request: HttpRequest, number: int) -> HttpResponse:
     return run_edit(form, page=page, then=reverse("request", args=[number]), needs=_ACTS[form.act])
 
 
+@require_GET
+@require("approve_change")
+def request_replay(request: HttpRequest, number: int) -> HttpResponse:
+    """Replay the last days with what a request would change. One replay runs at a time for each person."""
+    environment = environment_in(request)
+    row = ChangeRequest.objects.filter(environment=environment, pk=number).first()
+    if row is None:
+        return _no_such_request(request)
+    context: dict[str, Any] = {"row": row}
+    try:
+        with alone(one_at_a_time_as(request)):
+            changes = {(each.kind, each.name): each.after for each in row.changes.all()}
+            context["whatif"] = what_if_changed(environment, changes)
+    except StillRunning:
+        context["still_runs"] = True
+    return render(request, "dashboard/request_replay.html", context)
+
+
+def _no_such_request(request: HttpRequest) -> HttpResponse:
+    return not_found(request, "No such request", "There is no change request with this number.")
+
+
 def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     rows = ChangeRequest.objects.filter(environment=environment_in(request))
     pending = rows.filter(state__in=PENDING).order_by("-pk")[: rows_listed(request, _MAX_PENDING)]
@@ -108,6 +145,7 @@ def _list(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     context = context_of(
         request,
         "requests",
+        tabs=change_tabs(request, "requests"),
         pending=[_line(row) for row in pending],
         past=[{"row": row, "words": proposal_words(row.action)} for row in past],
         needed=needed,
@@ -132,7 +170,7 @@ def _line(row: ChangeRequest) -> dict[str, Any]:
 def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any) -> HttpResponse:
     row = ChangeRequest.objects.filter(environment=environment_in(request), pk=number).first()
     if row is None:
-        return not_found(request, "No such request", "There is no change request with this number.")
+        return _no_such_request(request)
     asked = request.GET.get("page", "1")
     page = max(1, int(asked)) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 1
     most = rows_drawn(request, _THINGS_PER_PAGE)
@@ -159,6 +197,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         mine=mine,
         not_independent=_why_not(request, row, approved) if row.pending and not mine else "",
         may_withdraw=mine or not row.persons,
+        replays=row.pending and row.changes.filter(kind__in=_REPLAYED).exists(),
         lost=why_not_theirs(row) if row.pending else "",
         changed_since=list(conflicts.changed_since(row)[:5]) if row.pending else [],
         **extra,

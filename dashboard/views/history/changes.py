@@ -11,7 +11,9 @@ from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
 from dashboard.tables.list_filters import given_filters
-from dashboard.views.history.change_log import KINDS, PODS_WITHIN, LoggedChange, Wanted, changes_of
+from dashboard.views.history.change_log import KINDS, PODS_WITHIN, Wanted, changes_of
+from dashboard.views.history.logged import LoggedChange
+from dashboard.views.history.tabs import change_tabs
 from dashboard.views.page import context_of, owned_by, text_parameter
 from dashboard.words.moments import moment_of
 
@@ -41,6 +43,7 @@ def changes(request: HttpRequest) -> HttpResponse:
         environment=environment_in(request),
         start=start,
         end=min(before + _RESOLUTION, end) if before else end,
+        until=end,
         most=_PER_PAGE + displayed,
         kind=filters.get("kind", ""),
         actor=filters.get("actor", ""),
@@ -52,6 +55,7 @@ def changes(request: HttpRequest) -> HttpResponse:
     context = context_of(request, "changes")
     context["own_dependencies"] = owned_by(environment_in(request), context["administered"])
     context |= {
+        "tabs": change_tabs(request, "changes"),
         "lines": shown,
         "start": start,
         "end": end,

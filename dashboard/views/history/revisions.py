@@ -22,7 +22,9 @@ from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import SentNumberField, sent_number
 from dashboard.tables.list_filters import PERIODS, as_query, given_filters, having, in_period
 from dashboard.tables.table_files import rows_drawn
-from dashboard.views.page import context_of, not_found
+from dashboard.views.history.logged import logged_revisions
+from dashboard.views.history.tabs import change_tabs
+from dashboard.views.page import context_of, not_found, owned_by
 from dashboard.words.changed_items import ChangedItem, TiersAsOf, changed_items
 
 _PER_PAGE = 50
@@ -45,17 +47,15 @@ def revisions(request: HttpRequest) -> HttpResponse:
     if only:
         rows = rows.filter(changed__gt=0)
     most = rows_drawn(request, _PER_PAGE)
-    found = list(rows.order_by("number" if oldest_first else "-number")[: most + 1])
+    ordered = rows.order_by("number" if oldest_first else "-number")[: most + 1]
+    found = list(logged_revisions(environment_in(request), ordered))
     shown = found[:most]
-    reverted = undone(environment_in(request), [row.number for row in shown])
     context = context_of(
         request,
         "revisions",
-        rows=[
-            {"row": row, "words": action_words(row.action), "undone": reverted.get(row.number)}
-            for row in shown
-        ],
-        older=as_query(filters, before=str(shown[-1].number)) if len(found) > most else "",
+        tabs=change_tabs(request, "revisions"),
+        lines=shown,
+        older=as_query(filters, before=str(shown[-1].revision)) if len(found) > most else "",
         only=only,
         filters=filters,
         periods=PERIODS,
@@ -65,6 +65,7 @@ def revisions(request: HttpRequest) -> HttpResponse:
         changes_link=as_query(filters, only="changes"),
         order_link=as_query(filters, sort="" if oldest_first else "revision"),
     )
+    context["own_dependencies"] = owned_by(environment_in(request), context["administered"])
     return render(request, "dashboard/revisions.html", context)
 
 

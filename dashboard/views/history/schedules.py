@@ -5,12 +5,13 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require_role
-from controlplane.approvals.models import ChangeRequest
+from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.editing.plans import PlanErrors, plan_from_document, read_plan
 from controlplane.editing.plans.schema import SECTIONS
 from controlplane.errors import InvalidEdit
@@ -23,6 +24,7 @@ from controlplane.validation import Problems
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import MomentField, SentNumberField, TextField
 from dashboard.tables.table_files import rows_listed
+from dashboard.views.history.tabs import change_tabs
 from dashboard.views.page import context_of
 from dashboard.words.labels import planned_words
 
@@ -155,6 +157,11 @@ def _nested(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _pending(environment: str) -> QuerySet[ChangeRequest, int]:
+    pending = ChangeRequest.objects.filter(environment=environment, state__in=PENDING)
+    return pending.values_list("pk", flat=True)
+
+
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     rows, most = Schedule.objects.filter(environment=environment_in(request)), rows_listed(request, _MAX_ROWS)
     ending = TenantQuota.objects.filter(tenant__environment=environment_in(request), expires_at__isnull=False)
@@ -162,8 +169,12 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     context = context_of(
         request,
         "schedules",
+        tabs=change_tabs(request, "schedules"),
         example=_EXAMPLE.format(tenant.key if tenant is not None else "a-tenant"),
         waiting=_rows(list(rows.filter(state="waiting").order_by("due_at")[:most])),
+        proposed=rows.filter(state="proposed", request__in=_pending(environment_in(request))).order_by(
+            "due_at"
+        ),
         failures=rows.filter(state="failed", seen=False).order_by("-due_at")[:_MAX_ROWS],
         ending=ending.select_related("tenant__tier").order_by("expires_at")[:most],
         past=rows.exclude(state="waiting").order_by("-ended_at")[: rows_listed(request, 20)],

@@ -95,7 +95,7 @@ def test_item_12_the_page_shows_and_finds_the_request(admins: None, settings: An
     link = re.search(r'href="(/audit\?q=edge[^"]*)"', page)
     assert link is not None
     for where in (link[1], f"/audit?q={TRACE}"):
-        assert browser.get(where).content.decode().count('<tr class="st-forced">') == 1, where
+        assert browser.get(where).content.decode().count("<tr data-row") == 1, where
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""The steps to the first pod of a control plane. A step is done when a process did it."""
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.utils import timezone
+
+from controlplane.accounts.models import AgentToken
+from controlplane.alerts.models import Evaluation
+from controlplane.fleet.models import Figures
+from controlplane.status.facts import Facts
+
+#: A worker evaluates alerts each 5 s.
+_WORKER_RUNS_S = 60.0
+#: The port of `manage.py gateway` without options.
+_GATEWAY_PORT = 8001
+
+Process = Literal["runs", "stopped", "never"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstSteps:
+    gateway: Process
+    worker: Process
+    #: Agent tokens that a pod could use now.
+    tokens: int
+    dependencies: int
+    #: The address of the gateway for pods, and how this server knows it.
+    address: str
+    because: str
+
+    @property
+    def processes(self) -> bool:
+        return self.gateway == self.worker == "runs"
+
+    @property
+    def done(self) -> int:
+        """Steps of three. The third is a heartbeat, with which the guide disappears."""
+        return self.processes + bool(self.tokens)
+
+
+def read_first_steps(facts: Facts) -> FirstSteps | None:
+    """``None`` once a pod has reported: then nothing more is read."""
+    if facts.reported or facts.servers:
+        return None
+    here = {"environment": facts.environment}
+    gateway = Figures.objects.filter(**here).order_by("-at").values_list("gateway", flat=True).first()
+    evaluated = Evaluation.objects.filter(**here).values_list("at", flat=True).first()
+    valid = AgentToken.objects.filter(**here, revoked_at__isnull=True, expires_at__gt=timezone.now())
+    address, because = gateway_address(gateway or "")
+    return FirstSteps(
+        gateway="runs" if facts.current else "stopped" if gateway else "never",
+        worker="never"
+        if evaluated is None
+        else "runs"
+        if time.time() - evaluated.timestamp() < _WORKER_RUNS_S
+        else "stopped",
+        tokens=valid.count(),
+        dependencies=len(facts.dependencies),
+        address=address,
+        because=because,
+    )
+
+
+def gateway_address(gateway: str) -> tuple[str, str]:
+    """The address that pods need, and how it is known. ``gateway``: ``host:port`` of the last, or empty."""
+    if settings.GATEWAY_URLS:
+        return settings.GATEWAY_URLS[0], "FUSEBOARD_GATEWAY_URL of web names it"
+    scheme = "http" if settings.PLAIN_HTTP else "https"
+    host, _, port = gateway.rpartition(":")
+    if host:
+        # It listens on the loopback address unless it is told otherwise.
+        alone = host == socket.gethostname() and not settings.ORIGINS
+        return f"{scheme}://{'127.0.0.1' if alone else host}:{port}", "the gateway itself reported it"
+    here = urlsplit(settings.ORIGINS[0]).hostname if settings.ORIGINS else "127.0.0.1"
+    return f"{scheme}://{here}:{_GATEWAY_PORT}", (
+        "it is assumed from the host of these pages and the port of a gateway without options"
+    )
