@@ -1,7 +1,9 @@
 """The chart of a replay: recorded demand, and the limit before and after an edit."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane.usage.demand_spans import SPAN_S
@@ -48,7 +50,15 @@ def replay_plot(found: WhatIf) -> SafeString:
         for css, limit in (("before", found.limit_before), ("after", found.limit_after)):
             if limit is not None:
                 body += f'<path class="{css}" d="M0 {y(limit)}H{_WIDTH}"/>'
-    return svg("replay", f"0 0 {_WIDTH} {_HEIGHT}", _words(found), body)
+    newest_end = newest + SPAN_S
+    return format_html(
+        '<span class="replay-axis"><span>{} requests per min</span></span>{}'
+        '<span class="replay-axis"><span>{}</span><span>{} UTC</span></span>',
+        f"{top:,.0f}",
+        svg("replay", f"0 0 {_WIDTH} {_HEIGHT}", _words(found), body),
+        f"{datetime.fromtimestamp(newest_end - found.days * 86_400, UTC):%-d %b}",
+        f"{datetime.fromtimestamp(newest_end, UTC):%-d %b}",
+    )
 
 
 def _words(found: WhatIf) -> str:

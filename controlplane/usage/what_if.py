@@ -26,6 +26,8 @@ from controlplane.usage.rollups import (
 )
 
 DAYS = 7
+#: Below this, too little is known to compare two limits.
+MIN_COVERAGE_PERCENT = 10
 
 #: The limits in force for a tenant, by name; and whether it is suspended.
 _Limits = tuple[list[tuple[str, Fields]], bool]
@@ -77,6 +79,17 @@ class WhatIf:
     #: Requests that the limits of a single edited tenant let through in a minute; ``None`` for no limit.
     limit_before: float | None = None
     limit_after: float | None = None
+    #: The first minute that is known, in unix seconds.
+    known_since: int | None = None
+
+    @property
+    def too_little(self) -> bool:
+        """Whether so little is known that the figures decide nothing."""
+        return self.coverage_percent < MIN_COVERAGE_PERCENT
+
+    @property
+    def known_from(self) -> datetime | None:
+        return datetime.fromtimestamp(self.known_since, UTC) if self.known_since is not None else None
 
     @property
     def coverage_percent(self) -> float:
@@ -172,6 +185,7 @@ def _compare(environment: str, before: State, after: State, edited: Collection[s
     return WhatIf(
         days=days,
         minutes_known=len(others),
+        known_since=min(others, default=None),
         asked=sum(one.asked for one in outcomes),
         refused_before=sum(one.refused_before for one in outcomes),
         refused_after=sum(one.refused_after for one in outcomes),

@@ -47,6 +47,9 @@ def test_the_replay_has_a_chart_of_demand_and_of_the_limit_before_and_after(ada:
     # The tier lets 600 per minute through, with a burst of 100; the edit 900.
     assert "429s: 8,900 before, 5,900 after, of 15,000 requests." in text_of(shown)
     assert "other tenants:" in text_of(shown)
+    # Ten minutes are no week.
+    assert "Too little is known to decide by it: demand of 0.1 % of these 7 days, since " in text_of(shown)
+    assert "1,620 requests per min" in text_of(shown)
 
 
 def test_the_chart_of_a_tier_shows_what_all_its_tenants_get(ada: Any) -> None:
@@ -56,6 +59,15 @@ def test_the_chart_of_a_tier_shows_what_all_its_tenants_get(ada: Any) -> None:
     shown = page(ada.post("/edit/tier/replay?key=pro", {"base": head(), "limit.requests.limit": "900"}))
     assert "at most 1,800 requests in a minute. Refused before:" in shown
     assert "let through before" in text_of(shown)
+
+
+def test_a_week_that_is_mostly_known_decides(ada: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.usage.what_if.MIN_COVERAGE_PERCENT", 0.01)
+    put_demand()
+    typed = {"base": head(), "limit.requests.limit": "900", "reason": WHY}
+    shown = text_of(page(ada.post("/edit/tenant/replay?key=acme-retail", typed)))
+    assert "Too little is known" not in shown
+    assert "Based on demand per minute, known for 0 % of that time." in shown
 
 
 def test_the_chart_leaves_unknown_time_blank() -> None:
