@@ -8,6 +8,7 @@ from dashboard.views.alerts import (
     incident_reports,
     incidents,
     mutes,
+    one_alert,
     receivers,
 )
 from dashboard.views.breakers import (
@@ -97,6 +98,7 @@ urlpatterns = [
     path("defaults", defaults.defaults, name="defaults"),
     path("defaults/idle-slots", defaults.share_idle_slots, name="share_idle_slots"),
     path("alerts", alerts.alerts, name="alerts"),
+    path("alerts/<int:number>", one_alert.alert, name="alert"),
     path("alerts/rules", alert_rules.alert_rules, name="alert_rules"),
     path("alerts/mutes", mutes.mutes, name="mutes"),
     path("alerts/routes", alert_routes.routes, name="routes"),

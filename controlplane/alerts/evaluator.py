@@ -18,6 +18,7 @@ from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state import lag_repair
 from controlplane.alerts.state.evaluate import evaluate, firing_severities, idle_keys, is_blind
 from controlplane.alerts.state.flapping import timing_while, with_change
+from controlplane.alerts.state.measured_points import drawn_first, figures_of, with_point, with_turn
 from controlplane.alerts.state.progress import fields_after, progress_of
 from controlplane.metric_catalogue import alerts as catalogue
 from controlplane.policies.models import Environment
@@ -168,6 +169,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         ):
             changes.append(Change(alert=row, news=news))
         seen.append(row)
+    _measure(status, seen, now)
     paused = {"paused_at": last.at, "resumed_at": Now()} if last and passed_s > LONGEST_PAUSE_S else {}
     # Before news: after a pause, those of level 3 wait for what gateways sent meanwhile.
     Evaluation.objects.update_or_create(
@@ -177,6 +179,18 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
     escalate(environment, seen, now)
     follow(environment, seen, now, passed_s)
     return changes
+
+
+def _measure(status: Status, rows: list[Alert], now: float) -> None:
+    """Keep the figure of each open alert."""
+    open_ones = drawn_first(row for row in rows if row.blind_since is None)
+    figures = figures_of(status, {row.key for row in open_ones})
+    for row in open_ones:
+        value = figures.get(row.key)
+        points = None if value is None else with_point(row.points, now, value)
+        if points is not None:
+            row.points = points
+            row.save(update_fields=["points"])
 
 
 def _findings(status: Status, rows: Mapping[str, Alert], refreshed: str) -> dict[str, Finding]:
@@ -212,6 +226,8 @@ def _write(
         fields["notified"] = "warning"
     if row.flapping_since is not None and (after.state.value, after.severity) != (row.state, row.severity):
         fields["changes"] = with_change(row, now)
+    if after.state.value != row.state:
+        fields["turns"] = with_turn(row.turns, now if row.pk else after.true_since, after.state.value)
     changed = [
         name
         for name, value in fields.items()

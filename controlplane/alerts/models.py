@@ -73,6 +73,10 @@ class Alert(models.Model):
     changes = models.JSONField(default=list, db_default=[], blank=True)
     #: It changes so often that receivers got one message about that, and get the next when it is stable.
     flapping_since = models.DateTimeField(null=True, blank=True)
+    #: The figure of its rule over its episode, and the turns of its state: see
+    #: ``controlplane.alerts.state.measured_points``.
+    points = models.JSONField(default=list, db_default=[], blank=True)
+    turns = models.JSONField(default=list, db_default=[], blank=True)
     #: Not stored: ``with_mutes`` sets it.
     muted: Muted | None = None
 

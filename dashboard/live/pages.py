@@ -29,7 +29,7 @@ class Page:
 def _section(topic: Topic) -> str:
     """The page that the navigation marks: an editor belongs to the list of what it edits."""
     if topic.page != "edit":
-        return {"breaker_history": "breaker"}.get(topic.page, topic.page)
+        return {"breaker_history": "breaker", "alert": "alerts"}.get(topic.page, topic.page)
     kinds = {"tenant": "tenants", "dependency": "breakers", "environment": "edit"}
     return kinds.get(topic.key.partition(" ")[0], "tiers")
 

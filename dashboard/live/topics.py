@@ -151,6 +151,7 @@ _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
 #: Pages of which only the frame is live.
 _FRAME_ONLY = (
     "account",
+    "alert",
     "alert_rules",
     "budgets",
     "bulk",

@@ -9,6 +9,7 @@ from fleet_rows import breaker, put_server
 from refused_samples import FIRST, put_samples
 
 from tests.agents.backlog_scripts import BacklogStore
+from tests.dashboard.test_alerts_page import alert
 from tests.dashboard.test_incident_pages import incident
 from tests.dashboard.test_weekly_page import LINE, PLAIN, SECTION
 from tests.people import ADA, BOB, OLGA, PASSWORD
@@ -60,6 +61,7 @@ PAGES = {
     "request": "/requests/4711",
     "schedules": "/schedules",
     "alerts": "/alerts",
+    "alert": "/alerts/4713",
     "routes": "/alerts/routes?rule=open",
     "mutes": "/alerts/mutes",
     "incidents": "/incidents",
@@ -245,6 +247,8 @@ def something_everywhere(production: Any, limits: Any) -> None:
     text = {"title": slow.title, "body": slow.body + "\nCall Priya.\n", "reason": "for a test"}
     edits.save_runbook(runbook="redis-slow", actor=BOB, **text)
     set_approvals(needed=1, actor=BOB, **common)
+    at = datetime.now(UTC).timestamp()
+    alert("429", pk=4713, points=[[at - 60, 0.001], [at, 0.03]], turns=[[at - 60, "pending"], [at, "firing"]])
     incident(number=4712, acknowledged_by="olga", acknowledged_at=datetime.now(UTC))
     add_note(environment="production", number=4712, text="The vendor confirms an outage", actor=OLGA)
     with connection.cursor() as cursor:

@@ -18,6 +18,7 @@ from controlplane.status.read_facts import read_facts
 from dashboard.hub import hub
 from dashboard.live.overview import Live, build
 from dashboard.live.topics import FLEET_PAGES, PAGES
+from tests.dashboard.test_alerts_page import alert
 from tests.people import SEED
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -104,6 +105,7 @@ def test_only_pages_of_the_fleet_build_it(
     monkeypatch.setattr("django.template.backends.django.Template.render", note)
     monkeypatch.setattr("dashboard.views.page.build", build_nothing)
     monkeypatch.setattr("dashboard.views.page.read_facts", lambda environment: drawn.facts)
+    alert(pk=int(_EXAMPLES["number"]))
     client, shown = log_in("ada"), set()
     for address in (*addresses(), "/account", "/no-such-page"):
         built.clear()

@@ -243,6 +243,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         # is critical.
         threshold=Threshold(warning=0, critical=3, unit="pods", scale=1.0, most=100_000, whole=True),
         value=texts.local_pods,
+        drawn=lambda status: len(status.fleet.local),
         timing=Timing(level=2, fires_after_s=10, resolves_after_s=30),
         scope=FLEET,
         pods=lambda status: status.fleet.local,

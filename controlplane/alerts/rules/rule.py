@@ -268,6 +268,8 @@ class Rule(Generic[S]):
     #: A figure, and the threshold beyond which the rule is true. An environment can have another threshold.
     value: Callable[[S], float] | None = None
     threshold: Threshold = field(default_factory=Threshold)
+    #: The figure that charts draw, if ``value`` may be endless.
+    drawn: Callable[[S], float] | None = None
     #: A rule with a threshold has the severities of that.
     severity: Severity = "warning"
     #: A rule without a threshold has both severities with this.

@@ -1,0 +1,38 @@
+"""One alert: the figure that was evaluated, its thresholds, and the turns of its state."""
+
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.permissions import environment_in, require
+from controlplane.alerts.models import Alert
+from controlplane.alerts.rules.every import RULE_OF_KEY
+from controlplane.alerts.rules.rule import rule_of
+from controlplane.alerts.rules.settings import settings_of
+from controlplane.alerts.state.stored_alerts import stored
+from controlplane.policies.models import Environment
+from dashboard.alert_plot import plot_of
+from dashboard.views.page import not_found, show
+
+
+@require_GET
+@require("view")
+def alert(request: HttpRequest, number: int) -> HttpResponse:
+    slug = environment_in(request)
+    row = Alert.objects.filter(environment=slug, pk=number).select_related("cause").first()
+    if row is None:
+        return not_found(request, "Alert not found", "Resolved alerts are kept for 90 days.")
+    rule = RULE_OF_KEY.get(rule_of(row.key))
+    changes = Environment.objects.filter(pk=slug).values_list("alert_rules", flat=True).first() or {}
+    settings = settings_of(changes, row.key)
+    end = row.resolved_at or timezone.now()
+    return show(
+        request,
+        "alert",
+        "alert.html",
+        alert=stored(row),
+        describes=rule.describes if rule is not None else "",
+        measured=rule is not None and rule.value is not None,
+        timing=settings.timing,
+        plot=plot_of(settings.threshold, row.points, row.turns, end.timestamp()),
+    )

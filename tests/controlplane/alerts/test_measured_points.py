@@ -1,0 +1,86 @@
+"""The figure and the turns of an alert: kept over its whole episode, and bounded."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.models import Alert
+from controlplane.alerts.state.measured_points import (
+    MAX_ALERTS,
+    MAX_POINTS,
+    MAX_TURNS,
+    STEP_S,
+    Point,
+    Turn,
+    drawn_first,
+    figures_of,
+    with_point,
+    with_turn,
+)
+from controlplane.alerts.state.stored_alerts import open_alerts
+from controlplane.status.status import status_of
+from tests.controlplane.alerts.alert_facts import facts, figures, pod
+from tests.controlplane.alerts.test_alert_evaluator import evaluate, let_pass, measure
+
+
+@given(st.lists(st.floats(1.0, 4_000.0), max_size=400))
+def test_points_are_bounded_and_cover_the_whole_episode(pauses: list[float]) -> None:
+    points: list[Point] = []
+    at = 1_000_000.0
+    for number, pause in enumerate([0.0, *pauses]):
+        at += pause
+        points = with_point(points, at, number) or points
+        assert len(points) <= MAX_POINTS
+        assert points[0][0] == 1_000_000.0
+        assert [one for one, _ in points] == sorted({one for one, _ in points})
+    # The newest is never older than the step of so long an episode.
+    assert at - points[-1][0] <= max(STEP_S, 2.1 * (at - 1_000_000.0) / MAX_POINTS)
+
+
+def test_turns_keep_the_beginning_and_the_newest() -> None:
+    turns: list[Turn] = []
+    for at in range(1_000):
+        turns = with_turn(turns, at, "firing" if at % 2 else "recovering")
+    assert len(turns) == MAX_TURNS
+    assert (turns[0][0], turns[-1][0]) == (0, 999)
+
+
+def test_only_so_many_alerts_get_points_the_critical_ones_first() -> None:
+    mild = [Alert(key=f"quota:{number}", severity="warning") for number in range(100)]
+    found = drawn_first([*mild, Alert(key="429", severity="critical")])
+    assert (found[0].key, len(found)) == ("429", MAX_ALERTS)
+
+
+def test_a_figure_is_measured_also_below_its_threshold() -> None:
+    calm = status_of(figures(requests_per_s=100, refused_per_s=0.1))
+    assert figures_of(calm, {"429"}) == {"429": pytest.approx(0.001)}
+    assert figures_of(calm, {"open:stripe", "no-such-rule"}) == {}
+    alone = status_of(facts(pod(mode="local")))
+    assert figures_of(alone, {"local"}) == {"local": 1.0}, "its value is endless, which cannot be drawn"
+
+
+@pytest.mark.django_db
+def test_an_alert_keeps_its_figure_and_its_turns_until_it_is_resolved(production: str) -> None:
+    measure(5.0)
+    evaluate()
+    let_pass(120)
+    evaluate()
+    measure(0.1)
+    evaluate()
+    let_pass(300)
+    evaluate()
+    row = Alert.objects.get()
+    assert row.state == AlertState.RESOLVED
+    assert [state for _, state in row.turns] == ["pending", "firing", "recovering", "resolved"]
+    assert [at for at, _ in row.turns] == sorted(at for at, _ in row.turns)
+    # The test turns the clocks of rows, not those of points: the others came less than 10 s later.
+    assert [value for _, value in row.points] == [pytest.approx(0.05)]
+
+
+@pytest.mark.django_db
+def test_pages_do_not_read_the_points_each_second(production: str) -> None:
+    measure(5.0)
+    evaluate()
+    [row] = open_alerts(production)
+    assert {"points", "turns"} <= row.get_deferred_fields()

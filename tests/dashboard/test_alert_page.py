@@ -1,0 +1,66 @@
+"""The page of one alert: the figure that was evaluated, its thresholds, and the turns of its state."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from controlplane.alerts.lifecycle import AlertState
+from controlplane.alerts.rules.rule import Threshold
+from dashboard.alert_plot import plot_of
+from tests.dashboard.shown import text_of
+from tests.dashboard.test_alerts_page import alert
+
+AT = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
+START = AT.timestamp()
+POINTS = [[START, 0.01], [START + 10, 0.16], [START + 20, 0.05], [START + 200, 0.004]]
+TURNS = [
+    [START, "pending"],
+    [START + 10, "firing"],
+    [START + 200, "recovering"],
+    [START + 500, "resolved"],
+]
+
+
+def shown(client: Any, number: int) -> str:
+    return text_of(client.get(f"/alerts/{number}").content.decode())
+
+
+@pytest.mark.django_db
+def test_it_displays_the_figure_its_thresholds_and_its_turns(log_in: Any, production: str) -> None:
+    resolved = {"state": AlertState.RESOLVED, "resolved_at": datetime.fromtimestamp(START + 500, UTC)}
+    row = alert("429", text="16 % of requests are refused", points=POINTS, turns=TURNS, **resolved)
+    vera = log_in("vera")
+    page = shown(vera, row.pk)
+    assert "0.4 % at 03:03:20 UTC, at most 16 % at 03:00:10 UTC." in page
+    assert "More than 0.5 % is a warning, more than 2 % is critical." in page
+    assert "It fires after 120 s, and clears after 300 s without it." in page
+    assert "03:00:10 16 % firing 03:00:10 becomes firing" in page
+    assert "03:08:20 becomes resolved" in page
+    assert f'href="/alerts/{row.pk}"' in vera.get("/alerts").content.decode()
+
+
+@pytest.mark.django_db
+def test_a_rule_without_a_figure_has_its_turns_only(log_in: Any, production: str) -> None:
+    row = alert(turns=TURNS[1:2])
+    page = shown(log_in("vera"), row.pk)
+    assert "This rule has no figure: it is true or not." in page
+    assert "03:00:10 becomes firing" in page
+    assert "Alert not found" in shown(log_in("vera"), 999_999)
+    other = alert("429", environment="staging")
+    assert "Alert not found" in shown(log_in("vera"), other.pk)
+
+
+def test_the_chart_has_a_line_for_each_threshold_and_a_gap_where_nothing_was_measured() -> None:
+    plot = plot_of(Threshold(warning=0.005, critical=0.02), POINTS, TURNS, START + 500)
+    drawing = str(plot.drawing)
+    assert drawing.count('class="lim-') == 2
+    assert [state for _, state in TURNS] == [
+        part.partition('"')[0] for part in drawing.split('class="turn-')[1:]
+    ]
+    [line] = (part.partition('"')[0] for part in drawing.split('class="figure" d="')[1:])
+    assert (line.count("M"), line.count("L")) == (1, 3)
+    dense = [[START + 10 * step, 0.01] for step in range(20)]
+    gap = plot_of(Threshold(), [*dense, [START + 900, 0.02]], [], START + 900)
+    assert str(gap.drawing).count("M") == 2
+    assert plot_of(Threshold(), [], [], START).sentence == "No figure of this alert is stored."
