@@ -55,6 +55,7 @@ CASES = [
     ("/alerts/receivers", RECEIVER, {"url": "ftp://example.com"}, "f-url", ""),
     ("/alerts/rules", RULE, {"reason": ""}, "f-reason", "Say why"),
     ("/alerts/rules", RULE, {"warning": "1,5"}, "f-warning", "Enter a number, such as"),
+    ("/alerts/rules", RULE, {"warning": f"0.5{'0' * 20}7"}, "f-warning", "Enter a number, such as"),
     ("/alerts/rules", RULE, {"for_s": "1,5"}, "f-for", "Enter a whole number"),
     ("/alerts/rules", RULE, {"note": LONG[:600]}, "f-note", "500"),
     ("/runbooks/new", RUNBOOK, {"reason": ""}, "f-reason", "Say why"),

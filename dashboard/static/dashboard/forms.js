@@ -108,6 +108,7 @@
     }
   }, true);
   // ---- copy: a button names the element whose text it copies. Without scripts, such a button stays hidden
+  const labels = new WeakMap(); // of buttons that say "Copied" for 3 s
   const offerCopy = () => { for (const button of $$("[data-copies][hidden]")) button.hidden = false; };
   document.addEventListener("htmx:after:swap", offerCopy);
   offerCopy();
@@ -115,7 +116,7 @@
     const button = e.target.closest("[data-copies]");
     if (!button) return;
     const source = document.getElementById(button.dataset.copies);
-    button.dataset.label ??= button.innerHTML;
+    if (!labels.has(button)) labels.set(button, [...button.childNodes]);
     let said = "Copied";
     try {
       await navigator.clipboard.writeText(source.textContent.trim());
@@ -125,7 +126,7 @@
     }
     write(button, said);
     if ($("#announce")) $("#announce").textContent = said;
-    setTimeout(() => { button.innerHTML = button.dataset.label; }, 3000);
+    setTimeout(() => button.replaceChildren(...labels.get(button)), 3000);
   });
   // ---- a chosen file is read at once: its form shows what it would change, and writes nothing
   document.addEventListener("change", e => {

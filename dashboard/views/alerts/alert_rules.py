@@ -30,6 +30,8 @@ from dashboard.views.page import context_of
 _LEVELS = (("1", "1: handled automatically"), ("2", "2: people on call"))
 _CONFLICT = "{by} changed this rule meanwhile. The list has the new values. Save again to replace them."
 _NO_NUMBER = "Enter a number, such as 2 or 0.5, or leave it empty for the default."
+#: The characters of a typed number.
+_LONGEST_NUMBER = 20
 _FIELDS = ("warning", "critical", "clear_percent", "for_s", "keep_s", "level")
 
 
@@ -37,10 +39,10 @@ class NumberField(forms.Field):
     """A finite number, or ``None`` for the default."""
 
     def to_python(self, value: str | None) -> float | None:
-        if not (text := (value or "")[:20].strip()):
+        if not (text := (value or "").strip()):
             return None
         try:
-            number = float(text)
+            number = float(text) if len(text) <= _LONGEST_NUMBER else float("nan")
         except ValueError:
             number = float("nan")
         if not isfinite(number):
