@@ -60,9 +60,10 @@ def failures_of(live: Live, name: str) -> FailuresSeen | None:
 @dataclass(frozen=True, kw_only=True)
 class BreakerHistory:
     picture: SafeString
-    #: Of the breaker that all pods share, newest first. ``before`` and ``after`` are keys of ``FACES``.
+    #: The breaker that all pods share changed its state, newest first. ``before`` and ``after`` are keys
+    #: of ``FACES``.
     transitions: tuple[Transition, ...]
-    #: What the breakers did that pods have of their own.
+    #: Lines about the own breakers of pods.
     own: tuple[PodLine, ...]
 
 

@@ -87,7 +87,7 @@ def pod_lines(events: Iterable[PodEvent]) -> list[PodLine]:
 
 
 def own_lines(events: Iterable[PodEvent], dependency: str = "") -> list[PodLine]:
-    """What pods' own breakers did, of one dependency or of all; newest first."""
+    """Lines about pods' own breakers, of one dependency or of all; newest first."""
     episodes: list[list[_Group]] = []
     newest: dict[str, list[_Group]] = {}
     for group in _groups(event for event in events if event.kind == "breaker"):

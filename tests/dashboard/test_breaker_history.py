@@ -32,7 +32,7 @@ def rows(*transitions: Any, changes: tuple[Change, ...] = ()) -> str:
 
 @pytest.mark.django_db
 def test_a_forced_opening_and_its_end_are_in_the_words_of_the_override():
-    """S2-9: it read "still Open", and "open time over on shop-3" after an operator ended the override."""
+    """It read "still Open", and "open time over on shop-3" after an operator ended the override."""
     text = rows(PROBING, EXTENDED, FORCED, changes=(ended(NOW - 12),))
     assert "Forced open \u2192 Half-open an operator ended the override, olga: It is well" in text
     assert "Forced open an operator extended the override, omar" in text

@@ -117,7 +117,7 @@ def test_a_silent_socket_is_marked_stale_and_reconnected(sign_in):
     page.wait_for_selector("#stale:not([hidden])", timeout=40_000)
     assert "is-stale" in page.get_attribute(".app", "class")
     becomes(page, "document.querySelector('#stale').textContent.includes('You can still submit forms')")
-    # S3-7: durations count to the last update, not on. The clock of the page does.
+    # Durations count to the last update, not on. The clock of the page does.
     counted = "[document.querySelector('#br-payments-api [data-since]').textContent,"
     counted += " document.querySelector('[data-clock]').textContent]"
     page.wait_for_timeout(1_200)

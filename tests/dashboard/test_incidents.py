@@ -175,7 +175,7 @@ def test_before_the_transitions_are_collected_the_pods_say_since_when():
 )
 @pytest.mark.django_db
 def test_in_the_first_seconds_the_cause_is_what_pods_count_or_not_known_yet(counted, why):
-    """S2-2: the card read "Failures 4/29, opens at 50 %" after 5 failures in a row, and the alert too."""
+    """The card read "Failures 4/29, opens at 50 %" after 5 failures in a row, and the alert too."""
     live = picture(view=replace(OPEN, **counted), transitions=())
     assert live.breakers[0].why == why
     card = " ".join(drawn("overview", live)["cards"].split())
@@ -186,7 +186,7 @@ def test_in_the_first_seconds_the_cause_is_what_pods_count_or_not_known_yet(coun
 
 
 def test_an_extended_override_began_when_the_first_one_did():
-    """S2-10: "Forced open for 30 s" after Extend, of an override that began a minute before."""
+    """It read "Forced open for 30 s" after Extend, of an override that began a minute before."""
 
     def override(ago, until, mode="forced_open"):
         made, expires = NOW - ago, NOW + until
@@ -202,7 +202,7 @@ def test_an_extended_override_began_when_the_first_one_did():
 
 
 def test_a_card_claims_no_fallback_that_was_not_measured():
-    """S2-19: it read "Order queue, 10.9/s" beside "Fallbacks: 0/s used"."""
+    """It read "Order queue, 10.9/s" beside "Fallbacks: 0/s used"."""
     blocked = {"payments-api": DependencyFigures(refused_per_s=10.9)}
     figures = FleetFigures(requests_per_s=100.0, gateways=1, dependencies=blocked)
     card = text_of(drawn("overview", picture(figures=figures))["cards"])

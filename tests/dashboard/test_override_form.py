@@ -158,7 +158,7 @@ def test_a_wrong_number_of_minutes_is_refused_with_its_bounds(log_in, act, minut
     ],
 )
 def test_the_preview_shows_what_is_wrong_with_the_typed_end(log_in, until, problem):
-    """S3-4: it read "Force open until 2020-01-01 00:00", and "Force open until" without a date."""
+    """It read "Force open until 2020-01-01 00:00", and "Force open until" without a date."""
     answer = log_in("olga").post(f"{PATH}/preview", TRIP | {"lasts": "until", "until": until})
     assert problem in answer.content.decode()
     assert "Force open\n" in answer.content.decode()

@@ -128,7 +128,7 @@ def test_what_a_pod_does_again_and_again_is_not_one_event():
 
 
 def test_an_own_breaker_that_opens_again_and_again_is_one_line():
-    """S3-1: 28 of the first 30 changes were about the own breakers of two pods."""
+    """28 of the first 30 changes were about the own breakers of two pods."""
     turns = [
         event(100 * turn + ago, "web-1", f"search: {change}", kind="breaker")
         for turn in range(4)
@@ -148,7 +148,7 @@ def test_an_own_breaker_that_opens_again_and_again_is_one_line():
 
 
 def test_several_pods_probe_and_one_pod_probes():
-    """S3-2: it read "2 pods probes with their own breaker"."""
+    """It read "2 pods probes with their own breaker"."""
     one, other = (event(1, f"web-{n}", "search: open -> half_open", kind="breaker") for n in (1, 2))
     assert said(one, other) == ["2 pods probe with their own breaker of search"]
     assert said(one) == ["web-1 probes with its own breaker of search"]
@@ -206,7 +206,7 @@ def test_recent_changes_and_transitions_contain_them():
         ("web-2", "probes with its own breaker of payments-api"),
         ("web-2", "opened its own breaker of payments-api"),
     ]
-    assert "own_breaker" not in {one.cause for one in history.transitions}, "S2-9: they are of one pod"
+    assert "own_breaker" not in {one.cause for one in history.transitions}, "they are of one pod"
     assert own_lines(OUTAGE, "search") == []
 
 

@@ -249,7 +249,7 @@ class Preview:
     button: str
     css: str = "human"
     warning: str = ""
-    #: What is wrong with the end that was typed; empty for nothing.
+    #: The error of the end that was typed; empty for none.
     problem: str = ""
 
 

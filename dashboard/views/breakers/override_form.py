@@ -41,7 +41,7 @@ class OverrideForm(forms.Form):
     CLOSED_LASTS = tuple(
         key for key, _ in LASTS if key == "minutes" or (key.isdigit() and int(key) <= CLOSED_MINUTES)
     )
-    #: What the form begins with.
+    #: The choice with which the form begins.
     USUAL_LASTS = "15"
 
     act = forms.ChoiceField(choices=ACTS, error_messages={"required": "Choose an action."})

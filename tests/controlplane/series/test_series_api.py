@@ -183,7 +183,7 @@ def test_a_series_is_a_file_with_empty_cells_where_it_is_unknown(
 def test_open_periods_are_from_the_trip_to_the_closing_and_apart_from_forced_ones(
     production: str, call: Any
 ) -> None:
-    """V2: each transition was a line over the data, and a breaker that flapped painted black pillars."""
+    """Each transition was a line over the data, and a breaker that flapped painted black pillars."""
     from controlplane.breakers.models import Transition
     from controlplane.policies.models import Dependency
 
