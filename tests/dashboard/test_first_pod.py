@@ -74,7 +74,7 @@ def test_the_token_is_made_here_and_displayed_once(log_in: Any, empty: str) -> N
     assert answer.status_code == 200
     token = AgentToken.objects.get()
     shown = answer.content.decode()
-    found = re.search(r"export FUSEBOARD_TOKEN=(fb_[0-9a-f]{16}_[0-9a-f]{64})", shown)
+    found = re.search(r"(fb_[0-9a-f]{16}_[0-9a-f]{64})", shown)
     assert found
     assert found[1].startswith(f"fb_{token.selector}_")
     assert Entry.objects.filter(action="agent_token.created", actor="ada").exists()
@@ -146,6 +146,8 @@ def test_the_three_states_in_a_browser(sign_in: Any, empty: str) -> None:
     is_live(page)
     page.wait_for_selector("#guide >> text=2 of 3 done")
     assert "fb_" in page.text_content(".once"), "an update leaves the token where it is"
+    assert page.is_visible(".once button[data-copies]")
+    assert page.is_visible("#guide button[data-copies]")
     put_server()
     Event.objects.create(
         environment="production", server="web-1", kind="joined", detail="", at=datetime.now(UTC)
