@@ -94,6 +94,33 @@ def test_a_request_in_conflict_is_rebased_and_approved_again(guarded: str, log_i
     assert Tenant.objects.get().quotas.get().limit == 9
 
 
+def test_an_approver_sees_the_effect_and_who_still_applies_it(guarded: str, log_in: Any) -> None:
+    """They saw the new values alone, and that they had approved the request."""
+    from controlplane.approvals.models import ChangeRequest
+
+    client = log_in("ada")
+    before = head()
+    numbers = {"limit.requests.limit": "9", "limit.requests.burst": "9", "base": before}
+    client.post(ACME, {**numbers, "reason": WHY})
+    row = ChangeRequest.objects.get()
+    address = f"/requests/{row.pk}"
+    shown = log_in("olga").get(address).content.decode()
+    assert f'hx-get="{address}/replay"' in shown
+    assert "An approval alone changes nothing. ada, or another admin, applies" in text_of(shown)
+    replay = client.get(f"{address}/replay")
+    assert replay.status_code == 200
+    assert "Replay of the last 7 days" in text_of(replay.content.decode())
+    assert log_in("vera").get(f"{address}/replay").status_code == 403
+    assert f'hx-get="{address}/replay"' not in log_in("vera").get(address).content.decode()
+    olga = log_in("olga")
+    olga.post(address, {"act": "approve", "version": "1"})
+    shown = text_of(olga.get(address).content.decode())
+    assert (
+        "It is approved, and nothing has changed yet. ada, or another admin, still has to apply it." in shown
+    )
+    assert head() == before
+
+
 @pytest.mark.browser
 def test_one_person_proposes_another_approves_and_the_revision_names_both(
     guarded: str, page: Any, sign_in: Any, chromium: Any, web: str
