@@ -41,7 +41,7 @@ from dashboard.views.history import (
 )
 from dashboard.views.limits import budget_form, budgets, counters, defaults, hot_keys, limit_templates
 from dashboard.views.people import people, saved_views, tokens
-from dashboard.views.refusals import erasures, explain, refusal_log
+from dashboard.views.refusals import erasures, error_budgets, explain, refusal_log
 from dashboard.views.runbooks import runbook_edits, runbooks
 from dashboard.views.tenants import bulk, imports, tenant, tenants, tiers
 
@@ -140,6 +140,7 @@ urlpatterns = [
     path("explain/<int:number>", explain.explain_sample, name="explain_sample"),
     path("refusals", refusal_log.refusals, name="refusals"),
     path("limits/clear", counters.clear, name="clear_counter"),
+    path("error-budgets", error_budgets.error_budgets, name="error_budgets"),
     path("refusals/erase", erasures.erase_caller, name="erase"),
     path("drills", drills.drills, name="drills"),
     path("views", saved_views.saved_views, name="saved_views"),

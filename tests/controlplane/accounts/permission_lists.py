@@ -310,6 +310,7 @@ FORMS: list[tuple[str, str, dict[str, str] | None, str]] = [
     ("POST", "/explain", {"token": "fr1."}, "viewer"),
     ("GET", "/explain/999999", None, "viewer"),
     ("GET", "/refusals", None, "viewer"),
+    ("GET", "/error-budgets", None, "viewer"),
     ("GET", "/limits/clear", None, "operator"),
     ("POST", "/limits/clear", {"tenant": "acme", "limit": "requests", **WHY}, "operator"),
     ("GET", "/refusals/erase", None, "admin"),

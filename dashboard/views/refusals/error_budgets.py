@@ -1,0 +1,23 @@
+"""The error budgets of dependencies and of quotas of tenants."""
+
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from controlplane.accounts.permissions import environment_in, require
+from controlplane.status.error_budgets import DAYS, TARGET_PERCENT, dependency_budgets, tenant_budgets
+from dashboard.views.page import show
+
+
+@require_GET
+@require("view")
+def error_budgets(request: HttpRequest) -> HttpResponse:
+    environment, now = environment_in(request), timezone.now()
+    lists = [
+        ("dependencies", "Dependencies", dependency_budgets(environment, now)),
+        ("quotas", "Quotas of tenants", tenant_budgets(environment, now)),
+    ]
+    spent = sum(budget.spent for _, _, budgets in lists for budget in budgets)
+    return show(
+        request, "refusals", "error_budgets.html", lists=lists, spent=spent, days=DAYS, target=TARGET_PERCENT
+    )
