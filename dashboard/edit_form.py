@@ -10,12 +10,16 @@ from django.shortcuts import redirect, resolve_url
 
 from controlplane.accounts.permissions import check, environment_in
 from controlplane.errors import EditConflict, EditError, InvalidEdit, NameTaken, NotFound
-from controlplane.validation import Problems
+from controlplane.policies.fields import Fields, different
+from controlplane.validation import Problems, check_reason
 from dashboard.forms import TextField
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.undo import Saved, keep_saved, saved_at
 
+NOTHING_CHANGED = "Nothing has changed."
+#: In the preview beside a form with errors, which its fields show.
+SEE_FIELDS = "Nothing was saved. Correct the marked fields."
 #: Field -> what is wrong with it.
 Errors = Mapping[str, Iterable[Any]]
 
@@ -95,6 +99,18 @@ class EditForm(forms.Form):
     def _report(self, errors: Mapping[str, list[str]]) -> None:
         """Unlike ``add_error``, also for what no field is named after."""
         self.errors.update({field: self.error_class(texts) for field, texts in errors.items()})
+
+
+def unchanged(form: EditForm, before: Fields, after: Fields) -> bool:
+    """Whether the edit changes nothing. Then no revision is made, and the next page says so.
+
+    Raises ``InvalidEdit`` if the reason is too short.
+    """
+    check_reason(form.cleaned_data["reason"])
+    if different(before, after):
+        return False
+    messages.info(form.request, NOTHING_CHANGED)
+    return True
 
 
 class UnknownAct(EditForm):

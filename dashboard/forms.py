@@ -38,6 +38,11 @@ def _whole(text: str) -> int | None:
     return -size if text[0] == "-" else size
 
 
+def missing_words(label: str) -> str:
+    """The error for an empty field, as ``forms.js`` has it."""
+    return f"Fill in \u201c{label}\u201d."
+
+
 def whole_words(least: int, most: int, unit: str = "") -> str:
     return f"Enter a whole number{unit} from {least:,} to {most:,}."
 

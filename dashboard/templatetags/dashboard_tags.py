@@ -23,6 +23,7 @@ from controlplane.phrases import size as byte_size
 from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words
 from dashboard import plots
+from dashboard.forms import missing_words
 from dashboard.links import limit_editor
 from dashboard.live.alert_cards import AlertLine
 from dashboard.live.alerts import Alert, link_of
@@ -367,6 +368,18 @@ def moment_filter(at: datetime | None, form: str) -> SafeString | str:
 def sentence_case(text: str) -> str:
     """ "Current Password", a label of allauth's, to "Current password"."""
     return text[:1] + text[1:].lower()
+
+
+@register.filter
+def named_errors(bound: BoundField) -> list[str]:
+    """The errors of a field. That of an empty one names it."""
+    found = bound.form.errors.get(bound.name)
+    missing = missing_words(sentence_case(str(bound.label)))
+    return [
+        text
+        for error in (found.as_data() if found else ())
+        for text in ([missing] if error.code == "required" else error.messages)
+    ]
 
 
 @register.filter

@@ -143,7 +143,7 @@ def test_two_admins_on_one_rate_choose_in_the_browser(sign_in: Any, production: 
     assert page.input_value("#f-limit-requests-limit") == "900"
     assert page.input_value("#f-reason") == WHY
     pictures(page, "edit-conflict")
-    page.check("[name=replace]")
+    page.check("[name^='choice.'][value=replace]")
     page.click("text=Save changes")
     becomes(page, "document.querySelector('.saved') !== null")
     assert limit() == 900

@@ -328,3 +328,22 @@ def right_of(page, selector):
     box = page.locator(selector).bounding_box()
     assert box, f"{selector} is not displayed"
     return box["x"] + box["width"]
+
+
+def test_a_form_that_is_being_sent_takes_no_text(sign_in):
+    """The answer of a slow submit replaced what was typed meanwhile."""
+    page = sign_in("ada")
+    page.goto("/breakers/payments-api/settings")
+    page.fill("#f-breaker-open_ms", "many")
+    page.fill("#f-reason", "the vendor became slower")
+    sent = """
+        new Promise(resolve => {
+          const form = document.querySelector('#dependency-form');
+          form.requestSubmit();
+          setTimeout(() => resolve([form.inert, form.contains(document.activeElement)]));
+        })
+    """
+    assert page.evaluate(sent) == [True, False]
+    page.wait_for_selector("#f-breaker-open_ms_error")
+    assert not page.evaluate("document.querySelector('#dependency-form').inert")
+    assert page.input_value("#f-breaker-open_ms") == "many"

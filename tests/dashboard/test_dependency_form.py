@@ -43,9 +43,12 @@ def test_the_form_shows_every_setting_and_saving_it_unchanged_changes_nothing(ad
     page = ada.get(PAGE).content.decode()
     for setting in CALL_SETTINGS:
         assert f'name="protection.{setting.path}' in page, setting.path
-    before = policy_of(environment_of("production"))
-    assert ada.post(PAGE, typed()).status_code == 302
+    before, revision = policy_of(environment_of("production")), environment_of("production").revision
+    answer = ada.post(PAGE, typed())
+    assert (answer.status_code, answer["Location"]) == (302, "/breakers/payments-api")
+    assert "Nothing has changed." in ada.get("/breakers/payments-api").content.decode()
     assert policy_of(environment_of("production")) == before
+    assert environment_of("production").revision == revision
 
 
 def test_it_saves_all_of_it_in_one_revision(ada: Any) -> None:

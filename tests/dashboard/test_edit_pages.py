@@ -146,11 +146,12 @@ def test_two_admins_who_change_one_rate_choose_whose_to_keep(ada: Any) -> None:
     assert 'value="900"' in conflict
     assert WHY in conflict
     assert requests_of_pro().limit == 700
-    ada.post(PRO, {**typed, "drop": "quotas.requests:rate"})
+    assert 'type="radio" name="choice.quotas.requests:rate" value="drop"' in conflict
+    ada.post(PRO, {**typed, "choice.quotas.requests:rate": "drop"})
     assert (requests_of_pro().limit, Tier.objects.get(name="pro").title) == (700, "Professional")
     seen = re.search(r'name="seen" value="(\d+)"', conflict)
     assert seen
-    ada.post(PRO, {**typed, "replace": "quotas.requests:rate", "seen": seen[1]})
+    ada.post(PRO, {**typed, "choice.quotas.requests:rate": "replace", "seen": seen[1]})
     assert requests_of_pro().limit == 900
 
 

@@ -56,8 +56,15 @@ def test_the_form_shows_every_setting_and_saving_it_unchanged_changes_nothing(ad
         if setting.part == "observe":
             name = f"observe_for_s.{setting.name.removesuffix('_until_us')}"
         assert f'name="{name}"' in page, name
-    assert ada.post(PAGE, typed()).status_code == 302
+    revision = environment_of("production").revision
+    answer = ada.post(PAGE, typed())
+    assert (answer.status_code, answer["Location"]) == (302, "/servers")
+    assert "Nothing has changed." in ada.get("/servers").content.decode()
+    assert environment_of("production").revision == revision
     assert published() is None
+    saved = ada.post(PAGE, typed(protection__retries_per_s="4"))
+    assert saved["Location"] == f"/servers?saved={revision + 1}"
+    assert "Undo" in ada.get(saved["Location"]).content.decode()
     change({"shedding": {"shed_at": 60}, "routes": [{"pattern": "GET /a=b", "sla_ms": 50}]}, retry=3600)
     before = published()
     assert ada.post(PAGE, typed()).status_code == 302

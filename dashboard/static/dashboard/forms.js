@@ -29,6 +29,33 @@
     unsent(e.target, text);
   });
 
+  // ---- a form that is being sent takes no text: its answer would replace it
+  const LONGEST_MS = 30_000; // after this, or when the reader stops the browser, it can be sent again
+  const rest = form => {
+    const had = document.activeElement;
+    form.inert = true;
+    if (form.contains(had)) had.blur(); // the browser does that only before it draws again
+    form.setAttribute("aria-busy", "true");
+    const ready = () => {
+      form.inert = false;
+      form.removeAttribute("aria-busy");
+      if (document.activeElement === document.body && form.contains(had)) had.focus();
+    };
+    setTimeout(ready, LONGEST_MS);
+    return ready;
+  };
+  const sending = new WeakMap();
+  document.addEventListener("submit", e => {
+    setTimeout(() => { // after the other listeners, which may send it themselves
+      if (!e.defaultPrevented && e.target.method === "post") sending.set(e.target, rest(e.target));
+    });
+  });
+  document.addEventListener("htmx:before:request", e => {
+    if (e.target.matches("form[method=post]")) sending.set(e.target, rest(e.target));
+  });
+  document.addEventListener("htmx:finally:request", e => sending.get(e.target)?.());
+  addEventListener("pageshow", () => { for (const form of document.forms) sending.get(form)?.(); });
+
   // ---- a time is typed in UTC: beside it is what that is where the reader sits
   const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -54,9 +81,13 @@
   localTimes();
 
   // ---- fields: one way to say what is wrong with one, here as on the server, until it is changed
+  const labelOf = control => (control.labels?.[0]?.textContent || control.name).trim();
   const complaint = control => {
     if (control.validity.valueMissing || control.validity.tooShort) {
-      return control.dataset.missing || "Fill in this field.";
+      return control.dataset.missing || `Fill in \u201c${labelOf(control)}\u201d.`;
+    }
+    if (control.type === "number" && control.min && control.max) {
+      return `Enter a whole number from ${control.min} to ${control.max}.`;
     }
     return control.validationMessage;
   };

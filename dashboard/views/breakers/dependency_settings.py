@@ -24,7 +24,7 @@ from controlplane.policies.models import Dependency
 from controlplane.policies.newer_settings import newly_used
 from controlplane.policies.protection_advice import queue_max_after
 from controlplane.policies.protection_presets import SIZE, size_words
-from dashboard.edit_form import EditForm, run_edit
+from dashboard.edit_form import SEE_FIELDS, EditForm, run_edit, unchanged
 from dashboard.forms import TextField, WholeField
 from dashboard.reader import check_owner
 from dashboard.setting_controls import unplaced
@@ -51,7 +51,7 @@ class DependencyForm(EditForm):
         super().__init__(request, dependency=row.name)
         self.row = row
 
-    def save(self) -> int | HttpResponse:
+    def save(self) -> int | str | HttpResponse:
         name, version = self.row.name, self.cleaned_data["version"]
         settings = typed_settings(self.data, self.row)
         if starts := self.cleaned_data["starts"]:
@@ -66,6 +66,12 @@ class DependencyForm(EditForm):
             }
             what = f"dependency {name}"
             return schedule_form(self.request, starts, lambda due_at: scheduled_settings(**given), what=what)
+        fields = preview_dependency(
+            environment=environment_in(self.request), dependency=name, settings=settings
+        )
+        # A suggestion that is declined is saved, so that it is not made again.
+        if not suggests(self.row) and unchanged(self, *fields):
+            return ""
         return set_dependency(settings=settings, expected_version=version, **self.common)
 
 
@@ -147,6 +153,6 @@ def _page(
         reason=typed.get("reason", ""),
         starts=typed.get("starts", ""),
         schedulable=decides(request, "dependency"),
-        **_preview(row, typed),
+        **({"wrong": [SEE_FIELDS]} if errors else _preview(row, typed)),
     )
     return render(request, "dashboard/dependency.html", context, status=status)

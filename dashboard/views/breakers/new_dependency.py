@@ -23,7 +23,7 @@ from controlplane.policies.newer_settings import newly_used
 from controlplane.policies.protection_advice import queue_max_after
 from controlplane.policies.runbook_texts import runbook_choices
 from controlplane.schedules.models import Needs
-from dashboard.edit_form import EditForm, Errors, run_edit
+from dashboard.edit_form import SEE_FIELDS, EditForm, Errors, run_edit
 from dashboard.forms import TextField
 from dashboard.setting_controls import Control, unplaced
 from dashboard.views.breakers.dependency_form import groups, new_row, of_kind, row_of_kind, typed_settings
@@ -184,6 +184,6 @@ def _page(
         reason=typed.get("reason", ""),
         starts=typed.get("starts", ""),
         schedulable=True,
-        **_preview(environment_in(request), typed),
+        **({"wrong": [SEE_FIELDS]} if shown else _preview(environment_in(request), typed)),
     )
     return render(request, "dashboard/dependency.html", context, status=status)

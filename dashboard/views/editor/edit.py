@@ -21,6 +21,7 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Dependency, Template, Tenant, Tier
 from controlplane.policies.runbook_texts import runbook_choices
 from controlplane.schedules.models import Needs
+from dashboard.edit_form import SEE_FIELDS
 from dashboard.hub import hub
 from dashboard.live.edited import edited_key
 from dashboard.reader import actor_of
@@ -170,7 +171,7 @@ def _page(
         rows = Tenant.objects.filter(environment=asked.environment, deleted=False, tier__name=name)
         context["tenants"] = rows.count()
     if asked.typed or status != 200:
-        context |= preview_of(asked)
+        context |= {"wrong": [SEE_FIELDS]} if errors else preview_of(asked)
     return render(request, "dashboard/edit.html", context, status=status)
 
 

@@ -18,6 +18,9 @@ from dashboard.reader import check_owner
 from dashboard.views.editor.form_input import Typed, typed_in
 from dashboard.views.page import bounded_text, text_parameter
 
+#: Prefix of an input before the name of a unit.
+_CHOICE = "choice."
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -123,7 +126,7 @@ def read_request(request: HttpRequest, kind: str) -> EditRequest:
     of_tier = _of_tier(environment, kind, shown, base)
     inputs = request.POST if sent else request.GET
     typed = typed_in(kind, inputs, shown, of_tier)
-    taken = request.POST.getlist("drop")
+    taken = _units(request, "drop")
     typed.drop(taken)
     if sent and new and not name:
         typed.errors["name"] = ["Enter a name."]
@@ -139,10 +142,19 @@ def read_request(request: HttpRequest, kind: str) -> EditRequest:
         of_tier=of_tier,
         inputs=inputs,
         typed=typed,
-        replace=tuple(request.POST.getlist("replace")),
+        replace=tuple(_units(request, "replace")),
         seen=sent_number(request.POST.get("seen", ""), 0),
         took_theirs=bool(taken),
     )
+
+
+def _units(request: HttpRequest, choice: str) -> list[str]:
+    """The units whose values another person changed too, for which this was chosen."""
+    chosen = [name.removeprefix(_CHOICE) for name in request.POST if name.startswith(_CHOICE)]
+    return [
+        *request.POST.getlist(choice),
+        *(unit for unit in chosen if request.POST[f"{_CHOICE}{unit}"] == choice),
+    ]
 
 
 def _name_in(request: HttpRequest, kind: str, environment: str) -> str:

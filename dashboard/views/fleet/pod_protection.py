@@ -18,7 +18,7 @@ from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.history import Changed
 from controlplane.policies.protection_advice import queue_max_after
-from dashboard.edit_form import EditForm, run_edit
+from dashboard.edit_form import SEE_FIELDS, EditForm, run_edit, unchanged
 from dashboard.forms import TextField, WholeField
 from dashboard.setting_controls import unplaced
 from dashboard.views.fleet.pod_protection_form import groups, typed_settings, values_of
@@ -37,7 +37,7 @@ class PodProtectionForm(EditForm):
     base = WholeField()
     starts = TextField(200)
 
-    def save(self) -> int | HttpResponse:
+    def save(self) -> int | str | HttpResponse:
         environment = environment_in(self.request)
         settings, base = typed_settings(self.data, environment_of(environment)), self.cleaned_data["base"]
         if starts := self.cleaned_data["starts"]:
@@ -49,6 +49,8 @@ class PodProtectionForm(EditForm):
                 ),
                 what="the protection of pods",
             )
+        if unchanged(self, *preview_pod_protection(environment=environment, **settings)):
+            return ""
         return set_pod_protection(expected_revision=base, **settings, **self.common)
 
 
@@ -106,6 +108,6 @@ def _page(
         base=typed.get("base", "") if errors else row.revision,
         reason=typed.get("reason", ""),
         starts=typed.get("starts", ""),
-        **_preview(environment_in(request), typed),
+        **({"wrong": [SEE_FIELDS]} if errors else _preview(environment_in(request), typed)),
     )
     return render(request, "dashboard/pod_protection.html", context, status=status)

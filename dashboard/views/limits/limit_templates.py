@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -19,6 +20,8 @@ from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
+from controlplane.validation import check_reason
+from dashboard.edit_form import NOTHING_CHANGED
 from dashboard.forms import sent_number
 from dashboard.hub import hub
 from dashboard.reader import actor_of
@@ -100,6 +103,10 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
             return _follow(request, row)
         if not form.is_valid():
             return _page(request, row, form=form, status=422)
+        if not edits.preview_template(environment=row.environment_id, template=row.name, **form.values()):
+            check_reason(form.cleaned_data["reason"])
+            messages.info(request, NOTHING_CHANGED)
+            return redirect("template", name=row.name)
         revision = _save(request, row.name, form, version=sent_number(typed.get("version", ""), -1))
     except InvalidEdit as error:
         if shown is None:

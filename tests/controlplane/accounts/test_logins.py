@@ -177,6 +177,13 @@ def test_sign_up_is_closed(client: Client) -> None:
     assert client.get("/signup").status_code == 404
 
 
+def test_an_empty_field_of_an_account_is_named(olga: User) -> None:
+    browser, _ = log_in()
+    page = browser.post("/account/password", {"oldpassword": PASSWORD}).content.decode()
+    assert "Fill in \u201cNew password\u201d." in page
+    assert "This field is required." not in page
+
+
 @pytest.mark.parametrize("path", ["/login", "/account", "/account/password", "/account/second-factor"])
 def test_account_pages_need_no_inline_code(olga: User, path: str) -> None:
     browser = Client()
