@@ -137,7 +137,7 @@ class Explanation:
 
     @property
     def share(self) -> float | None:
-        """What the pod could spend of the limit, where that is known."""
+        """The part of the limit that the pod could spend, where that is known."""
         if not self.alone or not self.pods or not self.then.divided:
             return None
         return self.then.most / self.pods

@@ -108,7 +108,7 @@ _LINES = f"""
 """  # noqa: S608
 _TOTALS = f"WITH {_ROWS} SELECT kind, sum(total), sum(short_by) FROM rows GROUP BY kind"  # noqa: S608
 
-#: As ``controlplane.series.kinds.tenant_number``.
+#: The number that ``controlplane.series.kinds.tenant_number`` gives a name.
 _NUMBER = "('x' || encode(substr(sha256(convert_to(name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint"
 #: Removes a tenant by its number. Its refusals stay in the totals, without its name.
 ERASE = f"""

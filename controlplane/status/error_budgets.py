@@ -85,14 +85,14 @@ class ErrorBudget:
 
 
 def dependency_budgets(environment: str, now: datetime, *, name: str = "") -> list[ErrorBudget]:
-    """Of all dependencies that were called, or of one: the most spent first."""
+    """Return those of all dependencies that were called, or of one: the most spent first."""
     return _budgets(
         environment, DEPENDENCY, (*ENDED_CALLS, *REFUSED_CALLS), ("failures", *REFUSED_CALLS), name, now
     )
 
 
 def tenant_budgets(environment: str, now: datetime, *, name: str = "") -> list[ErrorBudget]:
-    """Of the quotas of all tenants that were among the busiest, or of one tenant: the most spent first."""
+    """Return those of the quotas of all tenants that were among the busiest, or of one tenant."""
     return _budgets(environment, RULE, ("asked",), ("refused",), name, now)
 
 

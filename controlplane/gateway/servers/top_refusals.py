@@ -1,4 +1,4 @@
-"""What is refused most in each minute: tenants, endpoints, reasons and dependencies, until Postgres has them.
+"""The most refused tenants, endpoints, reasons and dependencies of each minute, until Postgres has them.
 
 Counts are differences between heartbeats; endpoints, and the tenants of calls, are estimated from samples.
 Memory is bounded, whatever pods send: names of a minute and list, and minutes that wait for Postgres.
