@@ -99,5 +99,5 @@ def the_page_says_who_decides_by_it(browser: Browser, revision: int) -> None:
         rollout = re.search(r'id="rollout".*?</p>', browser.read(PAGE), re.DOTALL)
         return re.sub(r"<[^>]*>", "", rollout.group(0)) if rollout else "nothing about a rollout"
 
-    decides = re.compile(rf"Revision {revision}:\s*1 of 1\s*pod\s*has applied")
+    decides = re.compile(rf"revision {revision}:\s*1 of 1\s*pod\s*has applied")
     wait_until(said, "the rollout", accept=decides.search, every_s=0.05)

@@ -59,7 +59,7 @@ def groups_of(
     found.append(
         Group(
             title=f"Add a {word}",
-            help=_NEW_HELP.get(kind, "Optional"),
+            help="Optional" if shown is None else _NEW_HELP.get(kind, "Optional"),
             controls=[name, *controls[:first]],
             more=controls[first:],
         )
