@@ -11,7 +11,8 @@ from django.views.decorators.http import require_GET
 from controlplane.accounts.permissions import environment_in, require_role
 from dashboard.live.timeline import RANGE_NAMES, RANGES
 from dashboard.views.breakers.breakers import unknown_breaker
-from dashboard.views.history.change_log import LoggedChange, Wanted, changes_of
+from dashboard.views.history.change_log import Wanted, changes_of
+from dashboard.views.history.logged import LoggedChange
 from dashboard.views.page import HtmxHttpRequest, context_of
 
 #: Changes that are listed, and how far back they reach.
@@ -38,7 +39,8 @@ def breaker_history(request: HtmxHttpRequest, name: str) -> HttpResponse:
 def _changed(environment: str, name: str) -> list[LoggedChange] | None:
     """The newest edits and overrides; ``None`` while Postgres, which has them, is unavailable."""
     now = datetime.now(UTC)
-    wanted = Wanted(environment=environment, start=now - _CHANGES_OF, end=now, most=_MAX_CHANGES, thing=name)
+    start = now - _CHANGES_OF
+    wanted = Wanted(environment=environment, start=start, end=now, until=now, most=_MAX_CHANGES, thing=name)
     try:
         found = [change for kind in ("edit", "override") for change in changes_of(replace(wanted, kind=kind))]
     except (OperationalError, InterfaceError):
