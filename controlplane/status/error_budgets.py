@@ -13,7 +13,7 @@ from controlplane.series.kinds import DEPENDENCY, RULE, SPAN_S, Kind
 from controlplane.series.partitions import SPANS_1H
 from controlplane.status.refusals import ENDED_CALLS, REFUSED_CALLS
 
-#: Of 100 calls, how many must be made and succeed. The same for everything in every environment.
+#: The calls of 100 that must be made and succeed. It is the same for everything in every environment.
 TARGET_PERCENT = 99.9
 DAYS = 28
 #: Rows of one list: those that have used most of their budget.
