@@ -98,7 +98,7 @@ class AlertLine:
             return ()
         return tuple(one for one in _MUTES if self.level < 3 or one[0] <= _LONGEST_OF_LEVEL_3)
 
-    # For ``controlplane.alerts.state.causes``.
+    # ``controlplane.alerts.state.causes`` reads these.
 
     @property
     def subject_name(self) -> str:
