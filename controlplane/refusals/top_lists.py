@@ -158,7 +158,7 @@ class TopLists:
         return bool(self.lists)
 
     def refused(self, of: Of) -> float:
-        """What pods counted."""
+        """Return the number that pods counted."""
         kind = REQUESTS_BY_REASON if of is Of.REQUESTS else CALLS_BY_REASON
         return self.lists[kind].total if kind in self.lists else 0.0
 

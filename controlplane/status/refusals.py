@@ -47,7 +47,7 @@ class Filter:
 
     @property
     def set(self) -> dict[str, str]:
-        """What the refusals must match, without ``of``."""
+        """The values that refusals must match, without ``of``."""
         names = [one.name for one in fields(self) if one.name != "of"]
         return {name: value for name in names if (value := getattr(self, name))}
 
