@@ -151,7 +151,7 @@ async def test_an_opening_breaker_is_sent_on_the_notice_and_announced_once(hub, 
         await sync_to_async(open_everywhere)()
         message = await until(socket, 'id="br-payments-api"')
         assert 'data-say="payments-api is open"' in message
-        assert "31/40" in message
+        assert "31 of 40 calls failed" in message
         await sync_to_async(notify)()
         assert "data-say" not in await until(socket, 'id="tick"')
 
