@@ -3,14 +3,13 @@
 A section links to its first page. Its pages are displayed while one of them is open.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.urls import reverse
 
 from controlplane.accounts.permissions import may
-from dashboard.live.frame import Frame
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ SECTIONS: dict[str, tuple[PageLink, ...]] = {
         PageLink("limits", "Use now", "rate limits quota near shadow"),
         PageLink("hot_keys", "Hot keys", "busiest tenants fleet lease rate callers digest"),
         PageLink("refusals", "Refusals", "429 503 log samples who is refused most"),
+        PageLink("error_budgets", "Error budgets", "slo target burn availability"),
         PageLink("explain", "Explain a refusal", "429 token why refused"),
     ),
     "Fleet": (
@@ -113,18 +113,6 @@ class Count:
     words: str
 
 
-def counts_of(frame: Frame, *, approves: bool) -> dict[str, Count]:
-    """The numbers that are not zero, by page."""
-    counts = {
-        "alerts": Count(frame.alerts, frame.alerts_css, "firing"),
-        "breakers": Count(frame.breakers, frame.breakers_css, "not closed"),
-        "servers": Count(frame.pods_attention, "st-warn", "need attention"),
-        "requests": Count(frame.requests_open if approves else 0, "st-warn", "waiting for approval"),
-        "schedules": Count(frame.schedules_failed, "st-open", "failed"),
-    }
-    return {view: count for view, count in counts.items() if count.number}
-
-
 def entries_for(reader: Any, environment: str = "") -> Iterator[tuple[str, list[PageLink]]]:
     """The sections, each with the pages that the reader may open. A section without pages is left out."""
     for name, entries in SECTIONS.items():
@@ -133,9 +121,8 @@ def entries_for(reader: Any, environment: str = "") -> Iterator[tuple[str, list[
             yield name, own
 
 
-def navigation_of(page: str, reader: Any, frame: Frame, *, approves: bool) -> list[dict[str, Any]]:
-    """The side bar of one page, for ``frame.html``."""
-    counts = counts_of(frame, approves=approves)
+def navigation_of(page: str, reader: Any, counts: Mapping[str, Count]) -> list[dict[str, Any]]:
+    """The side bar of one page, for ``frame.html``. ``counts``: page -> what waits there, if anything does."""
     sections = []
     for name, entries in entries_for(reader):
         shown = [

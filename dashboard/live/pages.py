@@ -15,7 +15,7 @@ from dashboard.live.pod_protection import pods_protection
 from dashboard.live.protection import protection_of
 from dashboard.live.tenant import tenant_context
 from dashboard.live.topics import LIVE_PAGES, Context, Topic
-from dashboard.navigation import navigation_of
+from dashboard.navigation import Count, navigation_of
 from dashboard.reader import Reader
 
 
@@ -34,6 +34,19 @@ def _section(topic: Topic) -> str:
     return kinds.get(topic.key.partition(" ")[0], "tiers")
 
 
+def counts_of(frame: Frame, reader: Reader) -> dict[str, Count]:
+    """The numbers in the side bar that are not zero, by page."""
+    requests = frame.requests_open if reader.approves else 0
+    counts = {
+        "alerts": Count(frame.alerts, frame.alerts_css, "firing"),
+        "breakers": Count(frame.breakers, frame.breakers_css, "not closed"),
+        "servers": Count(frame.pods_attention, "st-warn", "need attention"),
+        "requests": Count(requests, "st-warn", "waiting for approval"),
+        "schedules": Count(frame.schedules_failed, "st-open", "failed"),
+    }
+    return {view: count for view, count in counts.items() if count.number}
+
+
 def frame_context(topic: Topic, frame: Frame) -> Context:
     """The values that the template of every page needs, whatever its content is."""
     reader = Reader(name="", role=topic.role)
@@ -41,7 +54,7 @@ def frame_context(topic: Topic, frame: Frame) -> Context:
         "frame": frame,
         "no_data": frame.no_data,
         "page": topic.page,
-        "navigation": navigation_of(_section(topic), reader, frame, approves=reader.approves),
+        "navigation": navigation_of(_section(topic), reader, counts_of(frame, reader)),
         "is_live": topic.page in LIVE_PAGES,
         "operates": reader.operates,
         "administers": reader.administers,

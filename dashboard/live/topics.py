@@ -159,6 +159,7 @@ _FRAME_ONLY = (
     "dependency",
     "drills",
     "edit_freeze",
+    "error_budgets",
     "explain",
     "help",
     "import",

@@ -8,6 +8,7 @@ import pytest
 from browsing import Clicks, becomes
 
 from dashboard.live.frame import Frame
+from dashboard.live.pages import counts_of
 from dashboard.navigation import SECTIONS, navigation_of
 from dashboard.reader import Reader
 
@@ -34,7 +35,7 @@ def test_every_page_is_marked_in_the_side_bar_and_no_other(log_in: Any, producti
     ],
 )
 def test_readers_see_only_the_pages_that_they_may_open(role: str, missing: set[str]) -> None:
-    sections = navigation_of("overview", Reader(name="", role=role), Frame(now=0.0), approves=False)
+    sections = navigation_of("overview", Reader(name="", role=role), {})
     assert [section["name"] for section in sections] == [
         name for name in SECTIONS if name != "Admin" or role == "admin"
     ]
@@ -44,17 +45,16 @@ def test_readers_see_only_the_pages_that_they_may_open(role: str, missing: set[s
 
 def test_what_waits_is_counted_beside_its_page() -> None:
     frame = replace(Frame(now=0.0), alerts=2, alerts_css="st-open", requests_open=1, schedules_failed=3)
-    reader = Reader(name="", role="operator")
-    sections = navigation_of("overview", reader, frame, approves=True)
-    counts = {
-        one["entry"].view: one["count"].number
-        for section in sections
-        for one in section["entries"]
-        if one["count"]
+    counts = counts_of(frame, Reader(name="", role="operator"))
+    assert {view: count.number for view, count in counts.items()} == {
+        "alerts": 2,
+        "requests": 1,
+        "schedules": 3,
     }
-    assert counts == {"alerts": 2, "requests": 1, "schedules": 3}
-    sections = navigation_of("overview", reader, frame, approves=False)
-    assert not any(one["entry"].view == "requests" and one["count"] for s in sections for one in s["entries"])
+    assert "requests" not in counts_of(frame, Reader(name="", role="viewer")), "viewers approve nothing"
+    sections = navigation_of("overview", Reader(name="", role="operator"), counts)
+    shown = {one["entry"].view for section in sections for one in section["entries"] if one["count"]}
+    assert shown == set(counts)
 
 
 @pytest.mark.browser

@@ -26,7 +26,7 @@ STAY: dict[str, str] = {
     "controlplane/weekly/summarize.py": "asks only whether hours show what a window of the limit needs",
     "controlplane/reconciliation/naming.py": "only a token bucket has a burst, which it allows once more",
     "controlplane/usage/budgets.py": "a budget has a calendar period, which only fixed windows have",
-    "controlplane/policies/older_defaults.py": "a budget has a calendar period, which only fixed windows have",
+    "controlplane/policies/older_defaults.py": "asks only for budgets, which are fixed windows",
     "dashboard/views/limits/budget_form.py": "a budget has a calendar period, which only fixed windows have",
     "dashboard/views/limits/template_form.py": "only a token bucket has a burst, which begins as its limit",
     "dashboard/live/capacity.py": "sliding windows are not leased; any other limit is, above the usual rate",

@@ -127,7 +127,7 @@ def _given(data: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _placed(errors: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """What is wrong with the dependency as a whole is wrong with its name."""
+    """An error of the dependency as a whole stands at its name."""
     return {"name" if field == "dependency" else field: [*texts] for field, texts in errors.items()}
 
 

@@ -19,5 +19,11 @@ def error_budgets(request: HttpRequest) -> HttpResponse:
     ]
     spent = sum(budget.spent for _, _, budgets in lists for budget in budgets)
     return show(
-        request, "refusals", "error_budgets.html", lists=lists, spent=spent, days=DAYS, target=TARGET_PERCENT
+        request,
+        "error_budgets",
+        "error_budgets.html",
+        lists=lists,
+        spent=spent,
+        days=DAYS,
+        target=TARGET_PERCENT,
     )
