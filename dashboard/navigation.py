@@ -122,7 +122,7 @@ def entries_for(reader: Any, environment: str = "") -> Iterator[tuple[str, list[
 
 
 def navigation_of(page: str, reader: Any, counts: Mapping[str, Count]) -> list[dict[str, Any]]:
-    """The side bar of one page, for ``frame.html``. ``counts``: page -> what waits there, if anything does."""
+    """The side bar of one page, for ``frame.html``. ``counts``: page -> what waits there."""
     sections = []
     for name, entries in entries_for(reader):
         shown = [

@@ -18,7 +18,7 @@ Choice = tuple[str, str]
 
 
 def sentence_of(key: str) -> str:
-    """The sentence of a rule, such as ``A breaker is open``. The key, for a rule that this version does not know."""
+    """The sentence of a rule, such as ``A breaker is open``. The key, for an unknown rule."""
     rule = RULE_OF_KEY.get(key)
     return f"{rule.describes[:1].upper()}{rule.describes[1:]}" if rule is not None else key
 
