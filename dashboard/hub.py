@@ -15,7 +15,7 @@ import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.alerts.state.evaluate import FirstSeen
-from controlplane.alerts.state.stored_alerts import StoredAlert, stored_alerts
+from controlplane.alerts.state.stored_alerts import StoredAlert, stored_alerts, with_last_evaluation
 from controlplane.page_addresses import links_into
 from controlplane.policies.models import Environment
 from controlplane.shutdown import stop_tasks
@@ -221,7 +221,7 @@ class Hub:
     def _read(self, environment: str, known: Known) -> Facts | None:
         try:
             close_old_connections()
-            found = read_facts(environment)
+            found = with_last_evaluation(read_facts(environment))
             known.alerts = stored_alerts(environment)
             known.first_steps = read_first_steps(found)
             return self.without_postgres.until_recorded(found)

@@ -224,6 +224,8 @@ def runbook_url(alert: StoredAlert | Alert | AlertLine, incident: int | None = N
     """The runbook of an alert, with the incident that keeps its ticks and the dependency of its values."""
     asked = {"incident": incident or alert.incident, "of": alert.dependency}
     query = urlencode({name: value for name, value in asked.items() if value})
+    if not alert.runbook:  # of a rule that this version does not know
+        return reverse("runbooks")
     return f"{reverse('runbook', args=[alert.runbook])}{f'?{query}' if query else ''}"
 
 

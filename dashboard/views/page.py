@@ -16,7 +16,7 @@ from django_htmx.middleware import HtmxDetails
 from controlplane.accounts.people import names_of_admins
 from controlplane.accounts.permissions import environment_in, reads_of_people
 from controlplane.alerts.models import Receiver
-from controlplane.alerts.state.stored_alerts import stored_alerts
+from controlplane.alerts.state.stored_alerts import stored_alerts, with_last_evaluation
 from controlplane.phrases import listed
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.status.facts import EnvironmentFacts, Facts
@@ -60,7 +60,7 @@ def bounded_text(values: QueryDict, name: str, *, most: int = 200) -> str:
 def current_facts(environment: str) -> Facts:
     """From Postgres, so that a page displays the edit just made; otherwise what the hub and gateways know."""
     try:
-        return hub.without_postgres.until_recorded(read_facts(environment))
+        return hub.without_postgres.until_recorded(with_last_evaluation(read_facts(environment)))
     except (OperationalError, InterfaceError):
         known = hub.of(environment).facts
         if known is None:

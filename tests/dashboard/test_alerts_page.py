@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
-from controlplane.alerts.models import Alert
+from controlplane.alerts.models import Alert, Evaluation
 from controlplane.audit.models import Entry
 from tests.dashboard.shown import text_of
 
@@ -157,3 +157,22 @@ def test_names_are_escaped(log_in: Any) -> None:
     page = text(log_in("olga"))
     for raw in ("<img src=x>", "<i>", "<u>"):
         assert raw not in page
+
+
+def test_a_worker_that_stopped_is_in_the_headline(log_in: Any, production: str) -> None:
+    """Pages never knew when rules were evaluated last, so that only receivers heard of it."""
+    client = log_in("vera")
+    Evaluation.objects.create(environment=production, at=timezone.now())
+    assert "No worker evaluates alerts" not in client.get("/").content.decode()
+    Evaluation.objects.update(at=timezone.now() - timedelta(minutes=5))
+    assert "No worker evaluates alerts" in client.get("/").content.decode()
+
+
+def test_an_alert_of_an_unknown_rule_without_a_runbook_leads_to_the_list(log_in: Any) -> None:
+    """The overview and the page of alerts answered 500."""
+    alert("of-a-later-version", text="Something new", runbook="")
+    client = log_in("vera")
+    for path in ("/", "/alerts"):
+        page = client.get(path)
+        assert page.status_code == 200
+        assert "Something new" in page.content.decode()

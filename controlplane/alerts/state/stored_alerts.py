@@ -1,16 +1,17 @@
 """Stored alerts, for pages and the API."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
-from controlplane.alerts.models import Alert, Muted
+from controlplane.alerts.models import Alert, Evaluation, Muted
 from controlplane.alerts.rules.rule import Subject, SubjectKind
 from controlplane.alerts.state.mutes import mute_of, not_ended
 from controlplane.same_fields import made_from
+from controlplane.status.facts import Facts
 
 _MOMENTS = (
     *("true_since", "level_since", "fired_at", "clear_since", "resolved_at", "blind_since", "idle_since"),
@@ -126,3 +127,9 @@ def stored(row: Alert) -> StoredAlert:
         because_ended=row.cause is not None and row.cause.state == AlertState.RESOLVED,
         incident=row.incident_id,
     )
+
+
+def with_last_evaluation(facts: Facts) -> Facts:
+    """The facts, with when a worker evaluated the rules last. An evaluation itself does without it."""
+    at = Evaluation.objects.filter(environment=facts.environment).values_list("at", flat=True).first()
+    return replace(facts, evaluated_at=at.timestamp()) if at is not None else facts
