@@ -193,6 +193,7 @@ class StoreHealth:
         if self.mode is not Mode.LOCAL and self._store.isolate(self._tuning().store_deadline_us / 1_000_000):
             self._failures.clear()
             self._timeouts.clear()
+            self._silent_since = None
         else:
             self._go_local(cause)
 
