@@ -103,7 +103,8 @@ def test_values_and_buttons_are_of_the_dependency_of_the_alert(log_in: Any) -> N
     put_server("web-1", breakers=[breaker("payments-api", "open", generation=3), breaker("search")])
     row, olga = opened(), log_in("olga")
     alerts = text(olga, "/alerts")
-    assert f'href="{BOOK}?incident={row.pk}&amp;of=payments-api"' in alerts
+    # A card has the runbook of what is true now.
+    assert re.search(rf'href="/runbooks/[\w-]+\?incident={row.pk}&amp;of=payments-api"', alerts)
     page = text(olga, f"{BOOK}?incident={row.pk}")
     assert 'href="/breakers/payments-api?act=forced_open#override"' in page
     assert 'href="/breakers/payments-api?act=reset#override"' in page
@@ -180,3 +181,8 @@ def test_every_shipped_runbook_opens(log_in: Any, slug: str) -> None:
 def test_every_value_and_every_action_of_the_closed_lists_has_its_code() -> None:
     assert set(_VALUES) == set(VALUES)
     assert set(_FORMS) == set(ACTIONS)
+
+
+def test_the_list_of_runbooks_has_no_value_without_its_figure(log_in: Any, production: str) -> None:
+    """It displayed {{ value "redis_usual" }}."""
+    assert "{{" not in log_in("vera").get("/runbooks").content.decode()

@@ -142,8 +142,13 @@
         ctx.font = `${11 * ratio}px ${getComputedStyle(root).getPropertyValue("--font")}`;
         ctx.textAlign = "right";
         ctx.textBaseline = "alphabetic";
-        ctx.fillText(chart.about.limit_label, left + width - 4 * ratio,
-          y > top + 16 * ratio ? y - 4 * ratio : y + 13 * ratio);
+        const base = y > top + 16 * ratio ? y - 4 * ratio : y + 13 * ratio;
+        const wide = ctx.measureText(chart.about.limit_label).width;
+        const end = left + width - 4 * ratio, words = ctx.fillStyle;
+        ctx.fillStyle = colour("--surface"); // the line of the data does not cross the words
+        ctx.fillRect(end - wide - 3 * ratio, base - 10 * ratio, wide + 6 * ratio, 13 * ratio);
+        ctx.fillStyle = words;
+        ctx.fillText(chart.about.limit_label, end, base);
       }
     }
     for (const period of chart.periods) { // one thin band each, above what is drawn
