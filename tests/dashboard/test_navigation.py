@@ -72,6 +72,19 @@ class TestInTheBrowser:
         assert clicks.count == 1
         assert page.is_visible("#nav .is-open a:has-text('Pods')"), "an open section displays its pages"
 
+    def test_what_flies_out_lies_above_the_page(self, sign_in: Any, production: str) -> None:
+        """A click on Tenants opened the page of the tile below it."""
+        page = sign_in("ada")
+        page.set_viewport_size({"width": 1440, "height": 900})
+        for section in list(SECTIONS)[1:]:
+            page.hover(f"#nav > ul > li > a:has-text('{section}')")
+            for link in page.locator("#nav li:hover ul a:visible").all():
+                box = link.bounding_box()
+                assert link.evaluate(
+                    "(a, [x, y]) => a.contains(document.elementFromPoint(x, y))",
+                    [box["x"] + box["width"] * 0.7, box["y"] + box["height"] / 2],
+                ), link.inner_text()
+
     def test_the_side_bar_of_an_admin_fits_768_pixels(self, sign_in: Any, production: str) -> None:
         page = sign_in("ada")
         page.set_viewport_size({"width": 1280, "height": 768})
