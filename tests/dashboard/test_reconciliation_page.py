@@ -120,19 +120,34 @@ def test_one_tenant_is_answered_in_a_sentence(log_in: Any, outage: datetime) -> 
     page = vera.get("/reconciliation?tenant=acme-retail").content.decode()
     answer = text_of(page.partition('id="answer">')[2].partition("</p>")[0])
     assert answer.startswith(
-        "Pods decided 1,000,000 calls of acme-retail locally, over 1 limit. Over a limit: requests,"
+        "Pods allowed 1,000,000 calls of acme-retail without Redis, under 1 limit. Over a limit: requests,"
     )
     assert "requests, surely 998," in answer
     assert "possibly up to 1,000,000 calls" in answer
     assert "tenant=acme-retail" in page.partition('id="h-o"')[2], (
         "another outage is shown for the same tenant"
     )
-    assert "of acme-retail locally" in text_of(vera.get("/reconciliation?tenant=acme").content.decode())
+    assert "of acme-retail without Redis" in text_of(vera.get("/reconciliation?tenant=acme").content.decode())
     since = (outage - timedelta(hours=3)).isoformat()
     query = urlencode({"tenant": "acme-retail", "since": since, "until": outage.isoformat()})
     page = vera.get(f"/reconciliation?{query}").content.decode()
-    assert "Pods decided no call of acme-retail locally." in page
+    assert "Pods allowed no call of acme-retail without Redis." in page
     assert f'name="until" value="{outage.isoformat()}"' in page, "the next tenant is of the same time"
+
+
+def test_a_call_under_two_limits_is_said_to_count_twice(
+    log_in: Any, outage: datetime, limits: redis.Redis
+) -> None:
+    """It read "Pods decided 200 calls locally, over 2 limits" of 100 calls that broke no limit."""
+    at = int(outage.timestamp())
+    name = keys.offline_totals(keys.tenant_quota("production", "acme-retail", "exports"))
+    limits.hset(name, mapping={"quota:exports": 5, f"quota:exports@{at}+60": 5})
+    copy()
+    page = log_in("vera").get("/reconciliation?tenant=acme-retail").content.decode()
+    answer = text_of(page.partition('id="answer">')[2].partition("</p>")[0])
+    assert answer.startswith(
+        "Pods allowed 1,000,005 calls (counted once per limit) of acme-retail without Redis, under 2 limits."
+    )
 
 
 def test_an_unknown_tenant_is_named_with_those_like_it(log_in: Any, outage: datetime) -> None:

@@ -138,13 +138,17 @@ def _tenant(environment: str, asked: str) -> tuple[str, str]:
 
 
 def _answer(tenant: str, report: Report) -> str:
-    """One sentence or two: what pods decided alone for a tenant, and how much of it was over its limits."""
+    """One sentence or two: what pods allowed a tenant without Redis, and how much of it was over its limits.
+
+    A call that several limits count is in the report of each of them.
+    """
     lines = [line for line in report.lines if not line.shadow]
     if not lines:
         late = "" if report.complete else " Pods may not have reported all of them yet."
-        return f"Pods decided no call of {tenant} locally.{late}"
+        return f"Pods allowed no call of {tenant} without Redis.{late}"
     amount = amount_words(report.without_redis, "calls") if report.without_redis else "costs of calls"
-    said = f"Pods decided {amount} of {tenant} locally, over {count(len(lines), 'limit')}."
+    once = " (counted once per limit)" if len(lines) > 1 else ""
+    said = f"Pods allowed {amount}{once} of {tenant} without Redis, under {count(len(lines), 'limit')}."
     over = [line for line in lines if line.over_at_most]
     if not over:
         return f"{said} None was over a limit."
