@@ -127,6 +127,8 @@ class Override:
     made_at: float
     revision: int
     ticket: str = ""
+    #: Who ended it, ``fuseboard`` where it expired; empty while it is in force.
+    ended_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

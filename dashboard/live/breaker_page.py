@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from django.db import InterfaceError, OperationalError
 from django.utils.safestring import SafeString
 
+from controlplane.audit.actor import FUSEBOARD
 from controlplane.fleet.failed_calls import FailuresSeen, recent_failures
 from controlplane.status.facts import Transition
 from dashboard.live.breaker_looks import FACES
@@ -106,7 +107,11 @@ def _explained(live: Live, moves: list[Transition]) -> list[Transition]:
 
 
 def _end_of_override(live: Live, move: Transition, *, since: float) -> Transition:
-    """The first transition after an override: with the operator who ended it, or because it expired."""
+    """The first transition after an override: with the operator who ended it, or because it expired.
+
+    Only the newest changes are known, with the reason of the operator. Of an older one, the override still
+    has who ended it.
+    """
     ended = next(
         (
             change
@@ -117,9 +122,18 @@ def _end_of_override(live: Live, move: Transition, *, since: float) -> Transitio
         ),
         None,
     )
-    if ended is None:
+    if ended is not None:
+        return replace(move, cause="override_ended", actor=ended.actor, reason=ended.reason)
+    overrides = live.facts.overrides(move.dependency)
+    over = next((one for one in overrides if one.made_at <= move.at), None)
+    if over is not None and over.ended_by == FUSEBOARD.name:
         return replace(move, cause="expired")
-    return replace(move, cause="override_ended", actor=ended.actor, reason=ended.reason)
+    # Until a worker notes its end, an override that has expired is as if in force.
+    if over is None or over.expires_at > move.at + 2:
+        return replace(move, cause="override_over")
+    if not over.ended_by:
+        return replace(move, cause="expired")
+    return replace(move, cause="override_ended", actor=over.ended_by)
 
 
 def _with_reasons(live: Live, transitions: list[Transition]) -> list[Transition]:

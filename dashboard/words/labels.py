@@ -34,6 +34,7 @@ _CAUSES = CAUSES | {
     "reset": "reset by an operator",
     "own_breaker": "own breaker",
     "expired": "the override expired",
+    "override_over": "the override is over",
     "override_ended": "an operator ended the override",
 }
 _DRILLS = {"gone": "Redis unreachable", "slow": "Redis slow"}

@@ -6,7 +6,7 @@ import pytest
 from shown import text_of
 from test_incidents import CLOSED, NOW, moved, picture
 
-from controlplane.status.facts import Change
+from controlplane.status.facts import Change, Override
 from dashboard.live.history import History
 from dashboard.live.pages import page_of
 from dashboard.live.topics import Topic, fragments
@@ -22,8 +22,22 @@ def ended(at: float) -> Change:
     )
 
 
-def rows(*transitions: Any, changes: tuple[Change, ...] = ()) -> str:
-    live = picture(view=CLOSED, transitions=transitions, changes=changes)
+def over(at: float, by: str) -> dict[str, tuple[Override, ...]]:
+    """The override of ``FORCED``, which ended."""
+    past = Override(
+        mode="forced_open",
+        reason="why",
+        actor="olga",
+        expires_at=at,
+        made_at=NOW - 101,
+        revision=3,
+        ended_by=by,
+    )
+    return {"payments-api": (past,)}
+
+
+def rows(*transitions: Any, changes: tuple[Change, ...] = (), **more: Any) -> str:
+    live = picture(view=CLOSED, transitions=transitions, changes=changes, **more)
     topic = Topic(page="breaker_history", role="viewer", key="payments-api")
     context = page_of(topic, live, History()).context
     drawn = {one.target: one.html(context) for one in fragments(topic, context)}
@@ -43,8 +57,18 @@ def test_a_forced_opening_and_its_end_are_in_the_words_of_the_override():
 
 @pytest.mark.django_db
 def test_an_override_that_expires_is_not_ended_by_an_operator():
-    text = rows(PROBING, FORCED, changes=(ended(NOW - 500),))
+    past = over(NOW - 8, "fuseboard")
+    text = rows(PROBING, FORCED, changes=(ended(NOW - 500),), past_overrides=past)
     assert "Forced open \u2192 Half-open the override expired on web-3" in text
+
+
+@pytest.mark.django_db
+def test_an_override_whose_end_is_no_longer_among_the_newest_changes_is_not_said_to_expire():
+    """It read "the override expired" after 60 other changes, although an operator ended it."""
+    text = rows(PROBING, FORCED, past_overrides=over(NOW - 12, "omar"))
+    assert "Forced open \u2192 Half-open an operator ended the override, omar" in text
+    for unknown in ({}, over(NOW + 30, "omar")):
+        assert "Half-open the override is over on web-3" in rows(PROBING, FORCED, past_overrides=unknown)
 
 
 @pytest.mark.django_db
