@@ -57,7 +57,7 @@ def test_an_admin_adds_changes_and_removes_a_route(log_in: Any) -> None:
         ("days", ["12"], "Choose days from"),
         ("begins", "9", "two different times"),
         ("receivers", [], "Choose one receiver or more"),
-        ("place", "first", "Enter a whole number"),
+        ("place", "first", "Enter a whole number from 1 to 50."),
         ("place", "7", "from 1 to 1"),
         ("reason", "", "Say why"),
     ],
@@ -76,7 +76,9 @@ def test_from_an_alert_to_its_receivers(log_in: Any) -> None:
     alert()
     olga = log_in("olga")
     page = text(olga)
-    assert 'No person is notified: <a class="link" href="/alerts/receivers">add a receiver</a>.' in page
+    assert "No person is notified: an admin can add a receiver." in page, "she may not open receivers"
+    linked = 'No person is notified: <a class="link" href="/alerts/receivers">add a receiver</a>.'
+    assert linked in text(log_in("ada"))
     link = "/alerts/routes?rule=open&amp;severity=critical&amp;dependency=payments-api"
     assert link in page
     link = link.replace("&amp;", "&")
@@ -126,6 +128,24 @@ def test_an_edit_of_a_route_is_undone(log_in: Any) -> None:
     page = ada.post(PATH, {"act": "remove", "name": "payments", "reason": NEW["reason"]}, follow=True)
     ada.post(PATH, undo_of(page.content.decode()))
     assert Route.objects.get().steps == row.steps
+
+
+def test_an_undo_replaces_no_later_edit(log_in: Any) -> None:
+    """It brought back the values of before, over what another person had saved meanwhile."""
+    receiver("chat")
+    ada, bob = log_in("ada"), log_in("ada")
+    added = undo_of(ada.post(PATH, NEW, follow=True).content.decode())
+    changed = undo_of(ada.post(PATH, NEW | {"owner": "search"}, follow=True).content.decode())
+    bob.post(PATH, NEW | {"owner": "billing"})
+    for undo in (added, changed):
+        answer = ada.post(PATH, undo)
+        assert answer.status_code == 409
+        assert "ada changed this route meanwhile. Nothing was saved." in answer.content.decode()
+        assert Route.objects.get().owner == "billing"
+    removed = ada.post(PATH, {"act": "remove", "name": "payments", "reason": NEW["reason"]}, follow=True)
+    bob.post(PATH, NEW | {"owner": "search"})
+    assert ada.post(PATH, undo_of(removed.content.decode())).status_code == 409
+    assert Route.objects.get().owner == "search"
 
 
 @pytest.mark.parametrize("wrong", [{"owner": "x" * 201}, {"zone": "x" * 65}, {"begins": "09:000"}])

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from controlplane.alerts.models import Alert, Muted, Receiver, Route
 from controlplane.alerts.people.audit_entries import record_named
+from controlplane.alerts.people.content_version import content_version
 from controlplane.alerts.people.routing import (
     DEFAULT,
     SEVERITIES,
@@ -24,7 +25,8 @@ from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.state.mutes import mute_of, not_ended
 from controlplane.audit.actor import Actor
-from controlplane.errors import find
+from controlplane.audit.models import Entry
+from controlplane.errors import EditConflict, find
 from controlplane.policies.document import environment_of
 from controlplane.policies.models import Environment
 from controlplane.validation import Problems
@@ -34,6 +36,8 @@ MAX_RECEIVERS = 20
 #: Escalations: the steps of a route after the first message.
 MAX_ESCALATIONS = 3
 LONGEST_ESCALATION_MIN = 24 * 60
+#: Columns of a route that are stored as they are typed.
+_COLUMNS = ("owner", "least_level", "least_severity", "begins", "ends", "zone")
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 
@@ -87,14 +91,29 @@ class RoutePreview:
         return any(not one.refusal for step in self.steps for one in step.receivers)
 
 
+def version_of(route: Route | None) -> int:
+    """An edit names the version that it was based on. It differs after each change; 0 without a route."""
+    if route is None:
+        return 0
+    return content_version({field: getattr(route, field) for field in (*_COLUMNS, "place", "days", "steps")})
+
+
 def put_route(
-    *, environment: str, name: str, values: RouteValues, place: int | None, reason: str, actor: Actor
+    *,
+    environment: str,
+    name: str,
+    values: RouteValues,
+    place: int | None,
+    reason: str,
+    actor: Actor,
+    expected_version: int | None = None,
 ) -> Route:
     """Add a route, or change one. ``place`` 1 is tried first.
 
     ``None`` keeps the place; a new route goes last before the default.
 
-    Raises ``InvalidEdit``.
+    Raises ``InvalidEdit``, and ``EditConflict`` if another person changed it since ``expected_version``.
+    Without a version, it replaces what another person saved.
     """
     problems = Problems()
     problems.reason(reason)
@@ -107,6 +126,7 @@ def put_route(
         _check_receivers(slug, values, problems)
         others = [row for row in routes_of(slug)[:-1] if row.name != name]  # without the default
         row = Route.objects.filter(environment=slug, name=name).first()
+        _check_version(slug, name, row, expected_version)
         if row is None and name != DEFAULT and len(others) >= MAX_ROUTES:
             problems.add("name", f"An environment has at most {MAX_ROUTES} routes. Remove one first.")
         if place is not None:
@@ -114,7 +134,7 @@ def put_route(
         problems.settle()
         before = _audit_values(row) if row is not None else None
         row = row or Route(environment=slug, name=name, place=len(others) + 1)
-        for field in ("owner", "least_level", "least_severity", "begins", "ends", "zone"):
+        for field in _COLUMNS:
             setattr(row, field, getattr(values, field))
         row.days = sorted(set(values.days))
         row.steps = [
@@ -129,8 +149,10 @@ def put_route(
     return row
 
 
-def remove_route(*, environment: str, name: str, reason: str, actor: Actor) -> None:
-    """Remove a route. Raises ``NotFound``, or ``InvalidEdit`` for the default."""
+def remove_route(
+    *, environment: str, name: str, reason: str, actor: Actor, expected_version: int | None = None
+) -> None:
+    """Remove a route. Raises ``NotFound``, ``InvalidEdit`` for the default, or as ``put_route`` does."""
     problems = Problems()
     problems.reason(reason)
     if name == DEFAULT:
@@ -140,6 +162,7 @@ def remove_route(*, environment: str, name: str, reason: str, actor: Actor) -> N
     with transaction.atomic():
         Environment.objects.select_for_update().get(pk=slug)
         row = find(Route.objects.filter(environment=slug), "route", name=name)
+        _check_version(slug, name, row, expected_version)
         record_named(row, "route.removed", reason, actor, before=_audit_values(row))
         row.delete()
         _number(routes_of(slug)[:-1])  # without the default
@@ -236,6 +259,20 @@ def _check(name: str, values: RouteValues, problems: Problems) -> None:
         problems.add("receivers", "Choose one receiver or more.")
     if len(values.receivers) > MAX_RECEIVERS:
         problems.add("receivers", f"Choose at most {MAX_RECEIVERS} receivers.")
+
+
+def _check_version(environment: str, name: str, row: Route | None, expected: int | None) -> None:
+    if expected is None or expected == version_of(row):
+        return
+    entries = Entry.objects.filter(environment=environment, target_kind="route", target_name=name)
+    latest = entries.order_by("-pk").first()
+    raise EditConflict(
+        expected_version=expected,
+        current_version=version_of(row),
+        changed={},
+        by=latest.actor if latest else "",
+        at=latest.at if latest else None,
+    )
 
 
 def _check_receivers(environment: str, values: RouteValues, problems: Problems) -> None:

@@ -1,10 +1,8 @@
 """Edits of alert rules in one environment, and what a change would mean: now, and in the recorded past."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any
 
 from django.db import transaction
@@ -12,6 +10,7 @@ from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
+from controlplane.alerts.people.content_version import content_version
 from controlplane.alerts.people.rule_words import RULES_TO_MUTE
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import Finding, Severity, rule_of
@@ -119,7 +118,7 @@ def set_rule(
     with transaction.atomic():
         row = Environment.objects.select_for_update().get(pk=slug)
         before = dict(row.alert_rules.get(rule, {}))
-        if expected_version is not None and expected_version != _version(before):
+        if expected_version is not None and expected_version != content_version(before):
             raise _conflict(slug, rule, expected_version, before)
         kept = {key: value for key, value in row.alert_rules.items() if key != rule}
         row.alert_rules = kept | ({rule: changed} if changed else {})
@@ -137,23 +136,18 @@ def set_rule(
     return _in_force(rule, row.alert_rules)
 
 
-def _version(changed: Mapping[str, Any]) -> int:
-    """A number from 1 to 999,999,999 of the content: Postgres stores none for a rule with its defaults."""
-    return int(sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:16], 16) % 999_999_999 + 1
-
-
 def _conflict(environment: str, rule: str, expected: int, stored: Mapping[str, Any]) -> EditConflict:
     """Name what differs from the values that the edit was based on, if the audit has them."""
     entries = Entry.objects.filter(environment=environment, action=_ACTION, target_name=rule)
     newest = list(entries.order_by("-pk")[:_MAX_ENTRIES])
     known = [before for entry in newest for before in (entry.after, entry.before) if before is not None]
-    read = next((one for one in known if _version(one) == expected), None)
+    read = next((one for one in known if content_version(one) == expected), None)
     threshold = default_of(rule).threshold
     now = {name: value * threshold.scale if name in _SEVERITIES else value for name, value in stored.items()}
     fields = stored if read is None else {*stored, *read}
     return EditConflict(
         expected_version=expected,
-        current_version=_version(stored),
+        current_version=content_version(stored),
         # ``None``: the default again.
         changed={
             name: now.get(name)
@@ -197,7 +191,7 @@ def _in_force(key: str, changes: Mapping[str, Any]) -> RuleInForce:
         severities=tuple(sorted(rule.severities, key=_SEVERITIES.index)),
         settings=settings_of(changes, key),
         default=default_of(key),
-        version=_version(changes.get(key, {})),
+        version=content_version(changes.get(key, {})),
     )
 
 

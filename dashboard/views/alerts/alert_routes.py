@@ -13,7 +13,9 @@ from controlplane.accounts.permissions import environment_in, require
 from controlplane.alerts.models import Receiver, Route
 from controlplane.alerts.people.route_edits import (
     DAYS,
+    LONGEST_ESCALATION_MIN,
     MAX_ESCALATIONS,
+    MAX_ROUTES,
     RoutePreview,
     RouteValues,
     escalations_of,
@@ -21,10 +23,11 @@ from controlplane.alerts.people.route_edits import (
     preview_route,
     put_route,
     remove_route,
+    version_of,
 )
 from controlplane.alerts.people.routing import DEFAULT, routes_of, warnings
 from controlplane.alerts.people.rule_words import RULE_CHOICES
-from controlplane.errors import InvalidEdit
+from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.models import Dependency
 from dashboard.edit_form import EditForm, Errors, chosen_form, run_edit
 from dashboard.forms import SentNumberField, TextField, TextsField, WholeField, moment
@@ -40,6 +43,7 @@ _SEVERITIES = (("warning", "Warning or critical"), ("critical", "Critical"))
 
 #: Fields of a route that are sent as one text.
 _TEXTS = ("name", "place", "owner", "least_level", "least_severity", "begins", "ends", "zone")
+_CONFLICT = "{by} changed this route meanwhile. Nothing was saved. The list has the new values."
 _NO_STEP: tuple[str, list[str]] = ("", [])
 
 
@@ -54,12 +58,15 @@ class StepsField(forms.Field):
     widget = StepsInput
 
     def to_python(self, value: Any) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        return tuple((WholeField().clean(after), tuple(to)) for after, to in value if after or to)
+        minutes = WholeField(bounds=(1, LONGEST_ESCALATION_MIN))
+        return tuple((minutes.clean(after), tuple(to)) for after, to in value if after or to)
 
 
 class RouteForm(EditForm):
     name = TextField(64)
-    place = WholeField(required=False)
+    place = WholeField(required=False, bounds=(1, MAX_ROUTES))
+    #: Only Undo sends one: it replaces what was saved before it, and nothing later.
+    version = WholeField(required=False)
     owner = TextField(200)
     least_level = SentNumberField(0, initial="1")
     least_severity = TextField(initial="warning")
@@ -77,18 +84,27 @@ class RouteForm(EditForm):
         typed["zone"] = typed["zone"] or "UTC"
         name, place = self.cleaned_data["name"], self.cleaned_data["place"]
         before = next((row for row in routes_of(environment_in(self.request)) if row.name == name), None)
-        row = put_route(name=name, place=place, values=RouteValues(**typed), **self.common)
-        return Saved(f"Route {row.name} was saved.", at=reverse("routes"), undo=_undo(before, row.name))
+        row = put_route(
+            name=name,
+            place=place,
+            values=RouteValues(**typed),
+            expected_version=self.cleaned_data["version"],
+            **self.common,
+        )
+        undo = _undo(before, row.name, version_of(row))
+        return Saved(f"Route {row.name} was saved.", at=reverse("routes"), undo=undo)
 
 
 class RemoveForm(EditForm):
     name = TextField(64)
+    version = WholeField(required=False)
 
     def save(self) -> Saved:
         name = self.cleaned_data["name"]
         before = next((row for row in routes_of(environment_in(self.request)) if row.name == name), None)
-        remove_route(**self.given)
-        return Saved(f"Route {name} was removed.", at=reverse("routes"), undo=_undo(before, name))
+        remove_route(name=name, expected_version=self.cleaned_data["version"], **self.common)
+        undo = _undo(before, name, version_of(None))
+        return Saved(f"Route {name} was removed.", at=reverse("routes"), undo=undo)
 
 
 _ACTS = {"put": RouteForm, "remove": RemoveForm}
@@ -107,16 +123,16 @@ def _typed_steps(typed: QueryDict) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _undo(before: Route | None, name: str) -> dict[str, str | list[str]]:
-    """The form that brings a route back as it was, or removes a new one."""
-    reason = f"Undo of an edit of route {name}"
+def _undo(before: Route | None, name: str, version: int) -> dict[str, str | list[str]]:
+    """The form that brings a route back as it was, or removes a new one. ``version`` is what it replaces."""
+    common = {"version": str(version), "reason": f"Undo of an edit of route {name}"}
     if before is None:
-        return {"act": "remove", "name": name, "reason": reason}
+        return {"act": "remove", "name": name, **common}
     shown = _shown(before)
     sent = {field: shown[field] for field in (*_TEXTS, "receivers")}
     for number, (after, to) in enumerate(shown["steps"]):
         sent |= {f"after_{number}": after, f"to_{number}": sorted(to)}
-    return {"act": "put", **sent, "days": [str(day) for day in before.days], "reason": reason}
+    return {"act": "put", **sent, "days": [str(day) for day in before.days], **common}
 
 
 def _page(
@@ -124,10 +140,13 @@ def _page(
     *,
     typed: QueryDict | None = None,
     errors: Errors | None = None,
+    conflict: EditConflict | None = None,
     status: int = 200,
 ) -> HttpResponse:
     environment = environment_in(request)
     rows = routes_of(environment)
+    if conflict is not None:
+        errors = {"version": [_CONFLICT.format(by=conflict.by or "Another person")]}
     plan = None
     if request.GET.get("rule") and errors is None:
         try:
