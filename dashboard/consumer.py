@@ -10,7 +10,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import InterfaceError, OperationalError
 
 from controlplane.accounts import sockets
-from controlplane.accounts.permissions import Services, role_of, services_of
+from controlplane.accounts.permissions import Services, administers_everywhere, role_of, services_of
 from dashboard.environments import is_environment
 from dashboard.hub import hub
 from dashboard.live.drawing import Drawing
@@ -35,6 +35,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     #: Ends the tasks also when they do not hear their cancellation.
     _left = False
     _services: Services = ()
+    _everywhere = False
 
     async def connect(self) -> None:
         # Accept first in any case: a refused handshake shows the browser no code.
@@ -45,7 +46,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await self.close(code=LOGIN_AGAIN)
             return
         self._services = services_of(self.scope["user"], environment_of(query))
-        topic = topic_of(query, role, self._services)
+        self._everywhere = administers_everywhere(self.scope["user"])
+        topic = topic_of(query, role, self._services, self._everywhere)
         try:
             exists = topic is not None and await _exists(topic.environment)
         except (OperationalError, InterfaceError):
@@ -112,6 +114,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._doubt.clear()
             user = await sockets.user_of(self.scope)
             same = services_of(user, environment) == self._services
+            same = same and administers_everywhere(user) == self._everywhere
             if not same or role_of(user, environment) != role:
                 with contextlib.suppress(RuntimeError):  # it has closed meanwhile
                     await self.close(code=LOGIN_AGAIN)
@@ -124,7 +127,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 await self.close(code=CONNECT_AGAIN)
 
 
-def topic_of(query: str, role: str, services: Services = ()) -> Topic | None:
+def topic_of(query: str, role: str, services: Services = (), everywhere: bool = False) -> Topic | None:
     fields = {name: values[0] for name, values in parse_qs(query).items()}
     page, span = fields.get("page", ""), fields.get("range", "1h")
     # The longest is a form of a tenant: its kind, a revision, and an id.
@@ -133,7 +136,15 @@ def topic_of(query: str, role: str, services: Services = ()) -> Topic | None:
     if page not in PAGES or span not in RANGES or "\0" in key:
         return None
     where = environment_of(query)
-    return Topic(page=page, role=role, key=key, range=span, environment=where, services=services)
+    return Topic(
+        page=page,
+        role=role,
+        key=key,
+        range=span,
+        environment=where,
+        services=services,
+        administers_everywhere=everywhere,
+    )
 
 
 def environment_of(query: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.urls import reverse
 
-from controlplane.accounts.permissions import may
+from dashboard.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,15 @@ class Count:
     words: str
 
 
-def entries_for(reader: Any, environment: str = "") -> Iterator[tuple[str, list[PageLink]]]:
+def entries_for(reader: Reader) -> Iterator[tuple[str, list[PageLink]]]:
     """The sections, each with the pages that the reader may open. A section without pages is left out."""
     for name, entries in SECTIONS.items():
-        own = [entry for entry in entries if may(reader, entry.needs, environment)]
+        own = [entry for entry in entries if reader.may(entry.needs)]
         if own:
             yield name, own
 
 
-def navigation_of(page: str, reader: Any, counts: Mapping[str, Count]) -> list[dict[str, Any]]:
+def navigation_of(page: str, reader: Reader, counts: Mapping[str, Count]) -> list[dict[str, Any]]:
     """The side bar of one page, for ``frame.html``. ``counts``: page -> what waits there."""
     sections = []
     for name, entries in entries_for(reader):

@@ -6,7 +6,9 @@ from functools import partial
 from django.http import HttpRequest
 
 from controlplane.accounts.permissions import (
+    EVERYWHERE,
     Services,
+    administers_everywhere,
     check,
     check_changes,
     environment_in,
@@ -25,7 +27,13 @@ class Reader:
     role: str
     #: The services for which the role is higher.
     services: Services = ()
+    #: Whether they may do what belongs to no environment, such as inviting people.
+    administers_everywhere: bool = False
     is_authenticated: bool = field(default=True, init=False)
+
+    def may(self, action: str) -> bool:
+        """Whether to offer what needs this right: here, or everywhere if it belongs to no environment."""
+        return self.administers_everywhere if action in EVERYWHERE else may(self, action)
 
     @property
     def operates(self) -> bool:
@@ -45,8 +53,15 @@ class Reader:
 
 def reader_of(request: HttpRequest) -> Reader | None:
     environment = environment_in(request)
-    role, services = role_of(request.user, environment), services_of(request.user, environment)
-    return Reader(name=request.user.get_username(), role=role, services=services) if role else None
+    role = role_of(request.user, environment)
+    if not role:
+        return None
+    return Reader(
+        name=request.user.get_username(),
+        role=role,
+        services=services_of(request.user, environment),
+        administers_everywhere=administers_everywhere(request.user),
+    )
 
 
 def check_owner(request: HttpRequest, action: str, service: str) -> None:

@@ -135,6 +135,11 @@ def may(user: Any, action: str, environment: str = "", *, service: str = "") -> 
     return has_role(user, ACTIONS[action], where, service if action in OF_SERVICE else "")
 
 
+def administers_everywhere(user: Any) -> bool:
+    """Whether the user may do every action of ``EVERYWHERE``."""
+    return all(may(user, action) for action in EVERYWHERE)
+
+
 def reads_of_people(user: Any) -> bool:
     """Whether the user may read who got which role: not one to whom an environment is closed.
 

@@ -49,7 +49,7 @@ def counts_of(frame: Frame, reader: Reader) -> dict[str, Count]:
 
 def frame_context(topic: Topic, frame: Frame) -> Context:
     """The values that the template of every page needs, whatever its content is."""
-    reader = Reader(name="", role=topic.role)
+    reader = Reader(name="", role=topic.role, administers_everywhere=topic.administers_everywhere)
     return {
         "frame": frame,
         "no_data": frame.no_data,

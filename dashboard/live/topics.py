@@ -19,7 +19,7 @@ _INDENT = re.compile(r"\s*\n\s*")
 
 @dataclass(frozen=True)
 class Topic:
-    """Every socket with the same environment, page, role and key gets the same bytes."""
+    """Every socket with the same environment, page, rights and key gets the same bytes."""
 
     page: str
     role: str
@@ -30,6 +30,8 @@ class Topic:
     environment: str = DEFAULT_ENVIRONMENT
     #: The services for which the role is higher: their buttons are drawn.
     services: Services = ()
+    #: As ``Reader`` has it: the side bar depends on it.
+    administers_everywhere: bool = False
 
 
 @dataclass(frozen=True)

@@ -154,11 +154,13 @@ def besides(errors: Mapping[str, Iterable[str]] | None, shown: str) -> dict[str,
     return {field: texts for field, texts in (errors or {}).items() if field not in shown.split(",")}
 
 
-@register.inclusion_tag("dashboard/notice.html")
-def cautions(texts: Iterable[str]) -> dict[str, Any]:
-    """Notices that an operator should look at."""
-    receivers = reverse("receivers")
-    add = format_html('No person is notified: <a class="link" href="{}">add a receiver</a>.', receivers)
+@register.inclusion_tag("dashboard/notice.html", takes_context=True)
+def cautions(context: dict[str, Any], texts: Iterable[str]) -> dict[str, Any]:
+    """Notices that an operator should look at. A link to the receivers is only for who may open them."""
+    add: str = "No person is notified: an admin can add a receiver."
+    if context["reader"].may("manage_receivers"):
+        receivers = reverse("receivers")
+        add = format_html('No person is notified: <a class="link" href="{}">add a receiver</a>.', receivers)
     return _notice([add if text == NO_RECEIVER else text for text in texts], "st-warn", "status", "warn")
 
 

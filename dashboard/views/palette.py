@@ -20,6 +20,7 @@ from dashboard.environments import environments_of
 from dashboard.live.breakers import Breaker
 from dashboard.live.overview import Live
 from dashboard.navigation import PageLink, entries_for
+from dashboard.reader import reader_of
 from dashboard.tables.saved_views import views_of
 from dashboard.views.breakers.override_form import OverrideForm
 from dashboard.views.page import current_live, names_of, text_parameter
@@ -137,7 +138,8 @@ _ALSO = {
 
 
 def _pages(request: HttpRequest) -> list[Entry]:
-    sections = entries_for(request.user, environment_in(request))
+    reader = reader_of(request)
+    sections = entries_for(reader) if reader else ()
     places = [
         *(entry for _, entries in sections for entry in entries),
         *(entry for entry in _MORE_PAGES if may(request.user, entry.needs, environment_in(request))),

@@ -16,6 +16,10 @@ from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.schedules.edits import schedule_change
 from controlplane.schedules.models import Schedule
+from dashboard.consumer import topic_of
+from dashboard.live.frame import Frame
+from dashboard.live.pages import frame_context
+from dashboard.live.topics import fragments
 from tests.people import BOB, PASSWORD, SEED
 
 WHY = {"reason": "olga asked for it"}
@@ -271,3 +275,21 @@ def test_a_person_whose_role_is_too_low_keeps_the_navigation(log_in: Any) -> Non
     assert "This needs the role operator. Nothing was changed. You have the role viewer" in refused
     User.objects.filter(username="vera").update(environment_roles={"staging": ""})
     assert "higher role." in vera.get("/alerts/receivers").content.decode(), "she reads nothing of people"
+
+
+def test_an_admin_of_one_environment_is_not_offered_the_page_of_people(log_in: Any) -> None:
+    """The side bar led to "Not allowed"."""
+    User.objects.filter(username="olga").update(environment_roles={"production": "admin"})
+    for name, offered in (("olga", False), ("ada", True)):
+        client = log_in(name)
+        entries = client.get("/palette").json()["entries"]
+        assert ("page:people" in {entry["id"] for entry in entries}) is offered
+        page = client.get("/").content.decode()
+        assert 'href="/tokens"' in page
+        assert ('href="/people"' in page) is offered
+        assert client.get("/people").status_code == (200 if offered else 403)
+    for offered in (False, True):
+        topic = topic_of("page=tokens", "admin", everywhere=offered)
+        [nav] = (one for one in fragments(topic, {}) if one.target == "nav")
+        drawn = nav.html(frame_context(topic, Frame(now=0.0)))
+        assert ('href="/people"' in drawn) is offered, "the socket draws the side bar again"
