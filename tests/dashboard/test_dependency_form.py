@@ -373,6 +373,16 @@ def test_a_part_that_is_off_loses_no_typed_value_silently(ada: Any) -> None:
     assert row().version == 1
 
 
+def test_a_part_that_another_person_changed_meanwhile_is_a_conflict(ada: Any) -> None:
+    """It read "This part is off, and Attempts was changed" of a part in which nothing was typed."""
+    drawn = typed(protection__retry__on="off")
+    changed = typed(protection__retry__on="on", protection__retry__attempts="5")
+    assert ada.post(PAGE, changed).status_code == 302
+    answer = ada.post(PAGE, drawn)
+    assert answer.status_code == 409
+    assert "This part is off" not in answer.content.decode()
+
+
 def test_each_of_three_values_has_its_own_error(ada: Any) -> None:
     page = ada.post(PAGE, typed(protection__timeouts_ms__standard="9" * 30)).content.decode()
     assert 'id="f-protection-timeouts_ms-standard_error">Enter a whole number from 0 to' in page

@@ -327,6 +327,15 @@ def _check_exists(edit: EntityEdit, present: Fields | None) -> None:
         raise NotFound(edit.kind, edit.name)
 
 
+def check_version_of(edit: EntityEdit) -> None:
+    """Raise ``EditConflict`` if another person changed the entity after the version of the edit.
+
+    A form asks this before it compares what was typed with the present values.
+    """
+    present = read_entity(edit.environment, edit.kind, edit.name)
+    _check_version(edit, present, environment_of(edit.environment).revision)
+
+
 def _check_version(edit: EntityEdit, present: Fields | None, head: int) -> None:
     if present is None or edit.version is None:
         return

@@ -16,6 +16,7 @@ from controlplane.editing.edits.dependency_settings import (
     scheduled_settings,
     set_dependency,
 )
+from controlplane.editing.edits.edit_entity import EntityEdit, check_version_of
 from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.fleet.older_agents import ignored_words
 from controlplane.policies.breaker_advice import advice_about
@@ -53,6 +54,7 @@ class DependencyForm(EditForm):
 
     def save(self) -> int | str | HttpResponse:
         name, version = self.row.name, self.cleaned_data["version"]
+        check_version_of(EntityEdit(self.row.environment_id, "dependency", name, version=version))
         settings = typed_settings(self.data, self.row)
         if starts := self.cleaned_data["starts"]:
             if not decides(self.request, "dependency"):

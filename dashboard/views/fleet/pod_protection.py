@@ -9,6 +9,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts.permissions import environment_in, require
+from controlplane.editing.edits.edit_entity import EntityEdit, check_version_of
 from controlplane.editing.edits.pod_protection import (
     preview_pod_protection,
     scheduled_pod_protection,
@@ -17,6 +18,7 @@ from controlplane.editing.edits.pod_protection import (
 from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.policies.document import environment_of
 from controlplane.policies.history import Changed
+from controlplane.policies.protection import PROTECTION
 from controlplane.policies.protection_advice import queue_max_after
 from dashboard.edit_form import SEE_FIELDS, EditForm, run_edit, unchanged
 from dashboard.forms import TextField, WholeField
@@ -39,7 +41,11 @@ class PodProtectionForm(EditForm):
 
     def save(self) -> int | str | HttpResponse:
         environment = environment_in(self.request)
-        settings, base = typed_settings(self.data, environment_of(environment)), self.cleaned_data["base"]
+        base = self.cleaned_data["base"]
+        check_version_of(
+            EntityEdit(environment, "environment", environment, typed={PROTECTION: {}}, version=base)
+        )
+        settings = typed_settings(self.data, environment_of(environment))
         if starts := self.cleaned_data["starts"]:
             return schedule_form(
                 self.request,
