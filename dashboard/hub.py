@@ -7,6 +7,7 @@ page says so.
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -43,6 +44,10 @@ STOP_S = 1.0
 FRESH_S = 2.0
 
 
+#: The steps to the first pod are read this often: nobody waits for them.
+STEPS_S = 5.0
+
+
 class Socket(Protocol):
     def offer(self, drawing: Drawing) -> None: ...
     def recheck(self) -> None: ...
@@ -56,6 +61,8 @@ class Known:
         self.first_seen = FirstSeen()
         #: The steps to the first pod; ``None`` once it has reported.
         self.first_steps: FirstSteps | None = None
+        #: When they are read again, as ``time.monotonic`` has it.
+        self.steps_due = 0.0
         self.facts: Facts | None = None
         #: The alerts in Postgres, by key.
         self.alerts: dict[str, StoredAlert] = {}
@@ -223,7 +230,10 @@ class Hub:
             close_old_connections()
             found = with_last_evaluation(read_facts(environment))
             known.alerts = stored_alerts(environment)
-            known.first_steps = read_first_steps(found)
+            reported = found.reported or found.servers
+            if known.first_steps is None or reported or time.monotonic() >= known.steps_due:
+                known.first_steps = read_first_steps(found)
+                known.steps_due = time.monotonic() + STEPS_S
             return self.without_postgres.until_recorded(found)
         except (OperationalError, InterfaceError) as error:
             log.warning("hub.database_unavailable", error=str(error).splitlines()[0])

@@ -72,6 +72,7 @@ def current_live(environment: str) -> Live:
     facts, known = current_facts(environment), hub.of(environment)
     try:
         stored, steps = stored_alerts(facts.environment), read_first_steps(facts)
+        known.first_steps = steps  # the hub reads them less often, and would draw older ones
     except (OperationalError, InterfaceError):
         stored, steps = known.alerts, known.first_steps
     return build(facts, known.history, known.first_seen, stored=stored, observe=False, first_steps=steps)
@@ -143,6 +144,7 @@ def context_of(
         range=span,
         environment=environment,
         services=reader.services,
+        administers_everywhere=reader.administers_everywhere,
     )
     address = {"page": page} | ({"key": key} if key else {})
     if page == "breaker_history":

@@ -14,7 +14,9 @@ from controlplane.alerts.models import Evaluation
 from controlplane.audit.models import Entry
 from controlplane.fleet.models import Event, Figures, Server
 from controlplane.policies.models import Dependency
-from dashboard.live.first_steps import gateway_address
+from controlplane.status.facts import Facts
+from dashboard.hub import Hub
+from dashboard.live.first_steps import FirstSteps, gateway_address, read_first_steps
 from tests.dashboard.shown import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -130,6 +132,29 @@ def test_the_address_of_the_gateway_says_where_it_comes_from(settings: Any) -> N
     assert gateway_address("gw-1:8443") == ("https://gw-1:8443", "the gateway itself reported it")
     settings.GATEWAY_URLS = ["https://gateway.example.com"]
     assert gateway_address("gw-1:8443")[0] == "https://gateway.example.com"
+
+
+def test_the_hub_reads_the_steps_every_5_seconds_until_a_pod_reports(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read them three times a second for each watched environment without pods."""
+    hub, read = Hub(), []
+
+    def steps(facts: Facts) -> FirstSteps | None:
+        read.append(facts)
+        return read_first_steps(facts)
+
+    monkeypatch.setattr("dashboard.hub.read_first_steps", steps)
+    known = hub.of(empty)
+    for _ in range(3):
+        hub._read(empty, known)
+    assert len(read) == 1
+    known.steps_due = 0.0
+    hub._read(empty, known)
+    assert len(read) == 2
+    put_server()
+    hub._read(empty, known)
+    assert known.first_steps is None, "the guide disappears at once"
 
 
 @pytest.mark.browser
