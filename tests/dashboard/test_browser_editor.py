@@ -40,6 +40,10 @@ def test_a_tier_quota_takes_three_clicks_with_a_preview_and_undo(sign_in: Any, p
     clicks = Clicks(page)
     clicks.in_side_bar("Limits", "Tiers")
     clicks.on("td.strong a:has-text('pro')")
+    page.select_option("#f-limit-requests-algorithm", "fixed_window")
+    assert not page.is_visible("#f-limit-requests-burst"), "a limit of the calendar has no burst"
+    page.select_option("#f-limit-requests-algorithm", "token_bucket")
+    assert page.is_visible("#f-limit-requests-burst")
     page.fill("#f-limit-requests-limit", "900")
     becomes(page, "document.querySelector('#preview').textContent.includes('(+50 %)')")
     pictures(page, "edit-tier")

@@ -37,11 +37,12 @@
     if (form.contains(had)) had.blur(); // the browser does that only before it draws again
     form.setAttribute("aria-busy", "true");
     const ready = () => {
+      clearTimeout(timer);
       form.inert = false;
       form.removeAttribute("aria-busy");
       if (document.activeElement === document.body && form.contains(had)) had.focus();
     };
-    setTimeout(ready, LONGEST_MS);
+    const timer = setTimeout(ready, LONGEST_MS);
     return ready;
   };
   const sending = new WeakMap();
@@ -60,9 +61,12 @@
   const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const SHORT = new Intl.DateTimeFormat("en", { timeZone: ZONE, timeZoneName: "shortOffset" });
-  const offset = SHORT.formatToParts(new Date()).find(part => part.type === "timeZoneName").value;
-  const OWN_ZONE = offset === "GMT" ? "It is your zone too."
-    : `Your zone, ${ZONE}, is ${offset.replace("GMT", "UTC")}.`;
+  const offset = at => SHORT.formatToParts(at).find(part => part.type === "timeZoneName").value
+    .replace("GMT", "UTC").replace(/\+0$/, "");
+  const now = new Date();
+  const seasons = [0, 6].map(month => offset(new Date(Date.UTC(now.getFullYear(), month))));
+  const OWN_ZONE = seasons.every(one => one === "UTC") ? "It is your zone too."
+    : `Your zone, ${ZONE}, is ${offset(now)}${seasons[0] === seasons[1] ? "" : " now"}.`;
   const localTimes = () => {
     for (const control of $$("input[type=datetime-local]")) {
       let note = $("[data-local-time]", control.parentElement);
@@ -85,9 +89,6 @@
   const complaint = control => {
     if (control.validity.valueMissing || control.validity.tooShort) {
       return control.dataset.missing || `Fill in \u201c${labelOf(control)}\u201d.`;
-    }
-    if (control.type === "number" && control.min && control.max) {
-      return `Enter a whole number from ${control.min} to ${control.max}.`;
     }
     return control.validationMessage;
   };

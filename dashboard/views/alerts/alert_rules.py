@@ -12,7 +12,10 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.people.rule_edits import (
+    LONGEST_FOR_S,
+    LONGEST_KEEP_S,
     LONGEST_NOTE,
+    MIN_CLEAR_PERCENT,
     PAST_DAYS,
     RuleInForce,
     RuleValues,
@@ -79,9 +82,9 @@ class VersionedForm(EditForm):
 class RuleForm(VersionedForm):
     warning = NumberField(required=False)
     critical = NumberField(required=False)
-    clear_percent = WholeField(required=False)
-    for_s = WholeField(required=False)
-    keep_s = WholeField(required=False)
+    clear_percent = WholeField(required=False, bounds=(MIN_CLEAR_PERCENT, 100))
+    for_s = WholeField(required=False, bounds=(0, LONGEST_FOR_S))
+    keep_s = WholeField(required=False, bounds=(0, LONGEST_KEEP_S))
     level = WholeField(required=False)
     enabled = forms.BooleanField(required=False)
     note = TextField(LONGEST_NOTE)

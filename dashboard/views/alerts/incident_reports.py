@@ -28,7 +28,7 @@ _DAYS = (("1", "1 day"), ("3", "3 days"), (str(MAX_DAYS), f"{MAX_DAYS} days"))
 
 
 class ShareForm(EditForm):
-    days = WholeField()
+    days = WholeField(bounds=(1, MAX_DAYS))
     reason = None
 
     def save(self) -> HttpResponse:

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods
 from controlplane.accounts.permissions import environment_in, may, require
 from controlplane.alerts.models import Mute
 from controlplane.alerts.people.mute_edits import (
+    LONGEST,
     MuteValues,
     add_mute,
     check_mute,
@@ -30,6 +31,7 @@ from dashboard.undo import Saved
 from dashboard.views.page import context_of, names_of
 
 ENDED_ALREADY = "This mute has already ended."
+_LONGEST_MIN = int(LONGEST.total_seconds()) // 60
 _MATCHES = ("rule", "dependency", "pod")
 _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
 
@@ -41,7 +43,7 @@ class MuteForm(EditForm):
     dependency = TextField(200)
     pod = TextField(65)
     starts_at = MomentField(required=False)
-    minutes = WholeField(required=False, empty=60)
+    minutes = WholeField(required=False, empty=60, bounds=(1, _LONGEST_MIN))
     repeats = TextField()
 
     @property

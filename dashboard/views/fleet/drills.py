@@ -23,7 +23,7 @@ _CHOICES = (("servers", "Selected pods"), ("percent", "Percent of the fleet"), (
 
 class BeginForm(EditForm):
     kind = TextField()
-    minutes = WholeField()
+    minutes = WholeField(bounds=(1, LONGEST_MINUTES))
     who = TextField()
     service = TextField()
     percent = TextField()
@@ -39,7 +39,7 @@ class BeginForm(EditForm):
             case "service":
                 return Chosen(service=self.cleaned_data["service"])
             case "percent":
-                return Chosen(percent=whole(self.cleaned_data["percent"], "percent"))
+                return Chosen(percent=whole(self.cleaned_data["percent"], "percent", (1, 100)))
         return Chosen(servers=self.cleaned_data["servers"])
 
 
