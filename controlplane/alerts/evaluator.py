@@ -169,7 +169,7 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
         ):
             changes.append(Change(alert=row, news=news))
         seen.append(row)
-    _measure(status, seen, now)
+    _measure(status, [row for row in seen if row.key not in idle], now)
     paused = {"paused_at": last.at, "resumed_at": Now()} if last and passed_s > LONGEST_PAUSE_S else {}
     # Before news: after a pause, those of level 3 wait for what gateways sent meanwhile.
     Evaluation.objects.update_or_create(
@@ -182,15 +182,17 @@ def _apply(environment: str, status: Status, now: float) -> list[Change]:
 
 
 def _measure(status: Status, rows: list[Alert], now: float) -> None:
-    """Keep the figure of each open alert."""
-    open_ones = drawn_first(row for row in rows if row.blind_since is None)
-    figures = figures_of(status, {row.key for row in open_ones})
-    for row in open_ones:
+    """Keep the figure of each open alert. Where none or too little was measured, it is no 0."""
+    known = drawn_first(row for row in rows if row.blind_since is None and row.idle_since is None)
+    figures = figures_of(status, {row.key for row in known})
+    due = []
+    for row in known:
         value = figures.get(row.key)
         points = None if value is None else with_point(row.points, now, value)
         if points is not None:
             row.points = points
-            row.save(update_fields=["points"])
+            due.append(row)
+    Alert.objects.bulk_update(due, ["points"])
 
 
 def _findings(status: Status, rows: Mapping[str, Alert], refreshed: str) -> dict[str, Finding]:
@@ -203,7 +205,8 @@ def _findings(status: Status, rows: Mapping[str, Alert], refreshed: str) -> dict
 def _open_alerts(environment: str) -> dict[str, Alert]:
     rows = Alert.objects.filter(environment=environment).exclude(state=AlertState.RESOLVED)
     by_id: dict[int | None, Alert] = {
-        row.pk: row for row in rows.select_related("incident", "cause__incident")
+        row.pk: row
+        for row in rows.select_related("incident", "cause__incident").defer("cause__points", "cause__turns")
     }
     for one in by_id.values():
         if one.cause_id in by_id:

@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 from django.db import models
 from django.db.models.functions import Now
@@ -21,6 +22,12 @@ class Muted:
     until: datetime
     #: It is repeated after ``until``.
     weekly: bool
+
+
+class AlertQuerySet(models.QuerySet["Alert"]):
+    def without_chart(self) -> Self:
+        """Leave out, also of causes, what only the page of one alert draws: kilobytes of each row."""
+        return self.defer("points", "turns", "cause__points", "cause__turns")
 
 
 class Alert(models.Model):
@@ -79,6 +86,8 @@ class Alert(models.Model):
     turns = models.JSONField(default=list, db_default=[], blank=True)
     #: Not stored: ``with_mutes`` sets it.
     muted: Muted | None = None
+
+    objects = AlertQuerySet.as_manager()
 
     class Meta:
         constraints = (

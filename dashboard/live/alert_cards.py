@@ -98,6 +98,11 @@ class AlertLine:
             return ()
         return tuple(one for one in _MUTES if self.level < 3 or one[0] <= _LONGEST_OF_LEVEL_3)
 
+    @property
+    def mutes_rule(self) -> bool:
+        """A mute of it hides every alert of its rule: mutes know dependencies and pods, and no tenants."""
+        return ":" in self.key and self.subject.kind != "breaker" and len(self.pods) != 1
+
     # ``controlplane.alerts.state.causes`` reads these.
 
     @property
@@ -230,17 +235,19 @@ def _state(facts: Facts, finding: Finding, stored: StoredAlert | None, fires_at:
     return "pending" if evaluated or facts.now < fires_at else "firing"
 
 
+def _what_differs(line: AlertLine) -> str:
+    return line.key.partition(":")[2] or ", ".join(line.pods[:3])
+
+
 def _with_names(lines: list[AlertLine]) -> Iterable[AlertLine]:
     """Two alerts with the same words get what differs: the thing, the pods, or the rule."""
     same = Counter(line.name for line in lines)
+    same_thing = Counter((line.name, _what_differs(line)) for line in lines)
     for line in lines:
         if same[line.name] == 1:
             yield line
             continue
-        thing = line.key.partition(":")[2] or ", ".join(line.pods[:3])
-        others = [one for one in lines if one is not line and one.name == line.name]
-        if not thing or any(
-            thing == (one.key.partition(":")[2] or ", ".join(one.pods[:3])) for one in others
-        ):
+        thing = _what_differs(line)
+        if not thing or same_thing[line.name, thing] > 1:
             thing = f"rule {rule_of(line.key)}, level {line.level}"
         yield replace(line, name=f"{line.name} ({thing})")

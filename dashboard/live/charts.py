@@ -179,7 +179,7 @@ def of_tenant(key: str, *, limit: float | None = None, limit_label: str = "") ->
     )
 
 
-def of_fleet(refused_limit: float) -> tuple[Chart, ...]:
+def of_fleet(refused_limit: float | None) -> tuple[Chart, ...]:
     chart = partial(Chart, kind="fleet")
     return (
         chart(id="chart-requests", title="Requests", lines=_REQUESTS),
@@ -188,8 +188,8 @@ def of_fleet(refused_limit: float) -> tuple[Chart, ...]:
             title="429 responses",
             unit="%",
             lines=(Line(label="refused", fields=("refused",), how="percent", of=("requests",), look="bad"),),
-            limit=refused_limit * 100,
-            limit_label=f"alert above {percent(refused_limit)}",
+            limit=None if refused_limit is None else refused_limit * 100,
+            limit_label="" if refused_limit is None else f"alert above {percent(refused_limit)}",
         ),
         chart(
             id="chart-redis",

@@ -48,6 +48,12 @@ def value_of(name: str, scene: Scene) -> str:
     return UNKNOWN if found is None else found
 
 
+def _usual_p99(scene: Scene) -> str:
+    """The p99 below which Redis is as usual: the deadline where the rule is off."""
+    usual_ms = usual_p99_ms(scene.live.facts)
+    return f"{scene.live.facts.store_deadline_ms if usual_ms is None else usual_ms:g} ms"
+
+
 def _measured(read: _Value) -> _Value:
     """The value that ``read`` finds, or ``None`` while the rates of the fleet are unknown."""
     return lambda scene: read(scene) if rates_known(scene.live.facts) else None
@@ -214,7 +220,7 @@ _VALUES: dict[str, _Value] = {
     "redis_memory": _each_node(_memory),
     "redis_ops": _each_node(lambda node: f"{node.ops_per_s or 0:,.0f} commands/s"),
     "redis_p99": _p99,
-    "redis_usual": lambda scene: f"{usual_p99_ms(scene.live.facts):g} ms",
+    "redis_usual": _usual_p99,
     "refused_share": _measured(lambda scene: percent(scene.live.facts.figures.refused_share)),
     "refused_tenant": _most_refused,
     "retries": _rate(lambda scene: scene.calls.retries_per_s if scene.calls else None),

@@ -8,7 +8,6 @@ from django.utils.safestring import SafeString
 
 from controlplane.alerts.rules.settings import settings_of
 from controlplane.alerts.rules.texts import allowed_alone
-from controlplane.alerts.rules.thresholds import P99_WARN_PART, REFUSED_SHARE
 from controlplane.phrases import listed, name_or_count, number, percent, they
 from controlplane.status.facts import Facts
 from controlplane.status.servers import LAG_WARN_S, FleetSummary
@@ -36,16 +35,20 @@ class Tile:
     link: str
 
 
-def refused_limit(facts: Facts) -> float:
-    """The share of refused requests above which the alert fires, as the admin chose it."""
-    limit = settings_of(facts.alert_rules, "429").threshold.warning
-    return REFUSED_SHARE if limit is None else limit
+def refused_limit(facts: Facts) -> float | None:
+    """The share of refused requests above which the alert fires, as the admin chose it; ``None`` if off."""
+    return _warns_above(facts, "429")
 
 
-def usual_p99_ms(facts: Facts) -> float:
-    """The p99 of Redis above which the alert warns, as the admin chose it."""
-    part = settings_of(facts.alert_rules, "p99").threshold.warning
-    return facts.store_deadline_ms * (P99_WARN_PART if part is None else part)
+def usual_p99_ms(facts: Facts) -> float | None:
+    """The p99 of Redis above which the alert warns, as the admin chose it; ``None`` if off."""
+    part = _warns_above(facts, "p99")
+    return None if part is None else facts.store_deadline_ms * part
+
+
+def _warns_above(facts: Facts, rule: str) -> float | None:
+    settings = settings_of(facts.alert_rules, rule)
+    return settings.threshold.warning if settings.enabled else None
 
 
 def samples(facts: Facts, fleet: FleetSummary) -> dict[str, float]:
@@ -115,7 +118,7 @@ def why_not_exact(fleet: FleetSummary) -> str:
             f"{name_or_count(fleet.ramping)} {apply} limits that still rise after an outage of Redis"
         )
     if fleet.decided_locally_per_s and not alone:
-        found.append(f"{number(fleet.decided_locally_per_s)} requests/s are decided locally")
+        found.append(f"{number(fleet.decided_locally_per_s)} decisions/s are made locally")
     elif fleet.late and not alone:
         found.append(f"{name_or_count(fleet.late)} {they(fleet.late, 'waits', 'wait')} too long for Redis")
     if fleet.silent:
@@ -162,10 +165,11 @@ class _TileBuilder:
             "429 responses",
             number(refused),
             "/s",
-            f"{percent(share)} of {number(asked)}/s, alert above {percent(limit)}",
-            over=share > limit and asked > 1,
+            f"{percent(share)} of {number(asked)}/s"
+            + (f", alert above {percent(limit)}" if limit is not None else ""),
+            over=limit is not None and share > limit and asked > 1,
             link=reverse("refusals"),
-            limit=asked * limit or None,
+            limit=asked * limit or None if limit is not None else None,
         )
 
     def p99(self, link: str = "") -> Tile:
@@ -174,8 +178,8 @@ class _TileBuilder:
             value, unit, foot, over = "no data", "", "no recent calls to Redis", False
         else:
             usual_ms, ms = usual_p99_ms(self.facts), measured / 1000
-            value, unit, over = f"{ms:.1f}", "ms", ms > usual_ms
-            within = usual_ms < ms <= budget_ms
+            value, unit, over = f"{ms:.1f}", "ms", ms > (budget_ms if usual_ms is None else usual_ms)
+            within = over and ms <= budget_ms
             foot = f"usually below {usual_ms:g} ms" if within else f"budget {budget_ms:g} ms"
         return self.tile("p99", "Redis p99", value, unit, foot, over=over, link=link, limit=budget_ms)
 

@@ -200,8 +200,8 @@ def _figures(alerts: tuple[Alert, ...], fleet: Fleet) -> Iterator[Condition]:
         yield _condition("ramping", sentence)
     explained = fleet.local or fleet.drill or fleet.ramping or any(map(_over_deadline, alerts))
     if fleet.decided_locally_per_s and not explained:
-        subject = f"{number(fleet.decided_locally_per_s)} requests/s"
-        sentence = Sentence(subject=subject, join="are", verb="decided locally", link=reverse("servers"))
+        subject = f"{number(fleet.decided_locally_per_s)} decisions/s"
+        sentence = Sentence(subject=subject, join="are", verb="made locally", link=reverse("servers"))
         yield _condition("locally", sentence)
 
 

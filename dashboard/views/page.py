@@ -32,6 +32,7 @@ from dashboard.live.pages import edits_here, frame_context, page_of
 from dashboard.live.topics import FLEET_PAGES, Topic
 from dashboard.reader import Reader, reader_of
 from dashboard.tables.saved_views import offered_views
+from dashboard.tables.table_files import is_file
 from dashboard.undo import just_saved, take_saved, without_saved
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -165,11 +166,16 @@ def context_of(
         "is_production": environment == DEFAULT_ENVIRONMENT,
         "theme": theme_of(request),
         "views": offered_views(request, stale=context["frame"].stale),
-        "saved": just_saved(request) or take_saved(request),
+        "saved": just_saved(request) or (None if _unread(request, page) else take_saved(request)),
         "saved_back": without_saved(request),
         "socket": f"/ws/live?{urlencode(address)}",
         **extra,
     }
+
+
+def _unread(request: HttpRequest, page: str) -> bool:
+    """Whether a browser may have asked for this itself, as for /favicon.ico, or keeps it as a file."""
+    return page == "missing" or is_file(request)
 
 
 def show(request: HttpRequest, page: str, template: str, *, status: int = 200, **extra: Any) -> HttpResponse:

@@ -88,3 +88,15 @@ def test_an_alert_of_level_3_offers_no_mute_that_would_not_apply() -> None:
     live = drawn(fleet(), stored_alert("redis-down", level=3), stored_alert("open:stripe"))
     found = {one.key: [minutes for minutes, _ in one.mutes] for one in live.alert_cards.lines}
     assert found == {"redis-down": [30, 60], "open:stripe": [30, 60, 240]}
+
+
+def test_a_mute_of_what_is_about_no_dependency_or_pod_is_one_of_its_rule() -> None:
+    breaker, quota = Subject(kind="breaker", name="stripe"), Subject(kind="quota", name="acme", quota="day")
+    live = drawn(
+        fleet(),
+        *(stored_alert("open:stripe", subject=breaker), stored_alert("quota:acme/day", subject=quota)),
+        *(stored_alert("hot-key:acme/day"), stored_alert("runaway-tenant:acme"), stored_alert("lag")),
+        stored_alert("pod:web-1", pods=("web-1",)),
+    )
+    found = {one.key for one in live.alert_cards.lines if one.mutes_rule}
+    assert found == {"quota:acme/day", "hot-key:acme/day", "runaway-tenant:acme"}

@@ -1,6 +1,6 @@
 """The page of one alert: the figure that was evaluated, its thresholds, and the turns of its state."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -49,6 +49,13 @@ def test_a_rule_without_a_figure_has_its_turns_only(log_in: Any, production: str
     assert "Alert not found" in shown(log_in("vera"), 999_999)
     other = alert("429", environment="staging")
     assert "Alert not found" in shown(log_in("vera"), other.pk)
+
+
+@pytest.mark.django_db
+def test_it_began_when_its_card_says(log_in: Any, production: str) -> None:
+    """A warning at 03:00 that became critical at 03:05."""
+    row = alert(true_since=AT, level_since=AT + timedelta(minutes=5))
+    assert "since 20 Nov 03:05 UTC" in shown(log_in("vera"), row.pk)
 
 
 def test_the_chart_has_a_line_for_each_threshold_and_a_gap_where_nothing_was_measured() -> None:

@@ -5,10 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Evaluation
+from controlplane.alerts.state.stored_alerts import past_alerts
 from controlplane.audit.models import Entry
 from tests.dashboard.shown import text_of
 
@@ -176,3 +179,45 @@ def test_an_alert_of_an_unknown_rule_without_a_runbook_leads_to_the_list(log_in:
         page = client.get(path)
         assert page.status_code == 200
         assert "Something new" in page.content.decode()
+
+
+def test_a_note_that_is_too_long_is_refused_and_kept(log_in: Any) -> None:
+    row, olga = alert(), log_in("olga")
+    for sent in ({"acknowledge": row.pk}, {"release": row.pk}):
+        answer = olga.post("/alerts", sent | {f"note-{row.pk}": "x" * 501})
+        assert answer.status_code == 422
+        page = answer.content.decode()
+        assert "Use at most 500 characters." in page
+        assert "x" * 501 in page
+    assert Alert.objects.get().acknowledged_by == ""
+
+
+def test_no_alert_is_the_default_of_the_form_that_all_cards_share(log_in: Any) -> None:
+    alert()
+    [first, *others] = re.findall(r"<button[^>]* form=\"take\"[^>]*>", text(log_in("olga")))
+    assert others
+    assert " disabled" in first, "Enter in a note presses the first button"
+    assert 'form="take"' not in text(log_in("vera"))
+
+
+def test_the_mute_of_an_alert_of_one_tenant_says_that_it_mutes_the_rule(log_in: Any) -> None:
+    alert()
+    olga = log_in("olga")
+    assert "Mute for" in text_of(text(olga))
+    assert "all alerts of this rule" not in text_of(text(olga))
+    alert("runaway-tenant:acme", text="acme is busy", subject_kind="tenant", subject_name="acme")
+    assert "Mute all alerts of this rule for" in text_of(text(olga))
+
+
+def test_lists_of_alerts_read_no_points(log_in: Any) -> None:
+    gone = {"state": AlertState.RESOLVED, "resolved_at": timezone.now()}
+    cause = alert(**gone)
+    alert("near:payments-api", cause=cause, points=[[1.0, 2.0]], **gone)
+    for row in past_alerts("production"):
+        assert {"points", "turns"} <= row.get_deferred_fields()
+        assert row.cause is None or {"points", "turns"} <= row.cause.get_deferred_fields()
+    olga = log_in("olga")
+    for page in ("/alerts", "/changes"):
+        with CaptureQueriesContext(connection) as queries:
+            assert "payments-api is open" in olga.get(page).content.decode()
+        assert not [one["sql"] for one in queries if '"points"' in one["sql"]], page

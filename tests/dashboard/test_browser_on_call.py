@@ -96,6 +96,29 @@ def test_a_card_of_the_overview_is_acknowledged_with_a_note_and_muted(sign_in: A
     assert "Muted until" in page.inner_text("#conditions")
 
 
+def test_enter_in_a_note_acknowledges_the_alert_of_its_card(sign_in: Any, firing: int) -> None:
+    incident("lag", text="3 pods have old configuration", subject_kind="servers", subject_name="")
+    page = sign_in("olga")
+    page.goto("/alerts")
+    is_live(page)
+    for number in range(2):
+        page.click(f"#rows > ul > li > .a > .take > summary >> nth={number}")
+    note = page.locator("#rows .take input").nth(1)
+    note.fill("Called the vendor")
+    written = note.get_attribute("name")
+    # As without JavaScript: the browser presses no button of the form that all cards share.
+    block = "document.addEventListener('keydown', window.block = e => e.stopPropagation(), true)"
+    page.evaluate(block)
+    note.press("Enter")
+    page.wait_for_timeout(300)
+    assert not Alert.objects.exclude(acknowledged_by="").exists()
+    page.evaluate("document.removeEventListener('keydown', window.block, true)")
+    note.press("Enter")
+    becomes(page, "document.querySelector('#rows').innerText.includes('Acknowledged by olga')")
+    [row] = Alert.objects.exclude(acknowledged_by="")
+    assert (f"note-{row.pk}", row.note) == (written, "Called the vendor")
+
+
 def test_a_step_of_the_runbook_is_ticked_and_is_in_the_incident(sign_in: Any, firing: int) -> None:
     page = sign_in("olga")
     page.goto(f"/runbooks/{BOOK}?incident={firing}")

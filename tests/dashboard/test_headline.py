@@ -69,7 +69,7 @@ CONDITIONS = {
     ),
     "decisions without Redis": (
         fleet(figures=with_figures(decided_locally_per_s=42.9)),
-        "42.9 requests/s are decided locally",
+        "42.9 decisions/s are made locally",
     ),
     "a name of two processes": (fleet(duplicated=("web-2",)), "Two processes report as web-2"),
     "an invented revision": (
@@ -187,7 +187,7 @@ def test_levels_of_one_incident_have_one_beginning():
 def test_a_p99_within_the_deadline_does_not_hide_decisions_without_redis():
     figures = with_figures(store=StoreFigures(p99_us=1_200), decided_locally_per_s=42.9)
     assert said_by(lasting(fleet(figures=figures), 60)) == [
-        "42.9 requests/s are decided locally",
+        "42.9 decisions/s are made locally",
         "Redis p99 is 1.2 ms, higher than usual",
     ]
 
@@ -284,7 +284,7 @@ def test_many_open_breakers_are_one_sentence():
 @pytest.mark.parametrize(
     ("servers", "figures", "why"),
     [
-        (others(), {"decided_locally_per_s": 42.9}, "42.9 requests/s are decided locally"),
+        (others(), {"decided_locally_per_s": 42.9}, "42.9 decisions/s are made locally"),
         (others(mode="ramping"), {}, "web-3 applies limits that still rise after an outage of Redis"),
         (others(mode="local"), {}, f"web-3 decides without Redis. There, {ALONE}"),
         (others(mode="drill"), {}, f"web-3 decides without Redis. There, {ALONE}"),
@@ -310,7 +310,7 @@ def test_many_open_breakers_are_one_sentence():
         (
             others(state="offline"),
             {"decided_locally_per_s": 0.2},
-            "0.2 requests/s are decided locally; web-3 is silent: its limits are unknown",
+            "0.2 decisions/s are made locally; web-3 is silent: its limits are unknown",
         ),
         (
             (pod(1, mode="local"), pod(2, mode="ramping"), pod(3, state="offline")),

@@ -48,6 +48,16 @@ def test_an_admin_adds_changes_and_removes_a_route(log_in: Any) -> None:
     assert list(Route.objects.values_list("name", flat=True)) == ["default"]
 
 
+def test_the_notice_of_an_edit_waits_for_a_page_that_a_person_reads(log_in: Any) -> None:
+    receiver("chat")
+    ada = log_in("ada")
+    ada.post(PATH, NEW)
+    for unread in ("/favicon.ico", f"{PATH}?csv=h-r", "/alerts/999999"):
+        ada.get(unread)
+    assert "Route payments was saved." in ada.get(PATH).content.decode()
+    assert "Route payments was saved." not in ada.get(PATH).content.decode()
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [

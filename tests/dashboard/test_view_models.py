@@ -20,11 +20,12 @@ from controlplane.status.facts import (
 )
 from dashboard import plots
 from dashboard.live import drawing
+from dashboard.live.charts import of_fleet
 from dashboard.live.drawing import TICK_BYTES, SentFragments, announcement
 from dashboard.live.history import History, mark
 from dashboard.live.overview import build
 from dashboard.live.pages import page_of
-from dashboard.live.tiles import usual_p99_ms
+from dashboard.live.tiles import refused_limit, usual_p99_ms
 from dashboard.live.timeline import segments
 from dashboard.live.topics import PAGES, Topic
 from tests.dashboard.live_page import LivePage
@@ -161,6 +162,18 @@ def test_the_tile_of_refusals_has_the_threshold_of_the_rule():
     assert usual.foot.endswith("alert above 0.5 %")
     assert chosen.foot.endswith("alert above 1 %")
     assert usual_p99_ms(facts(alert_rules=changed)) == facts().store_deadline_ms / 2
+
+
+def test_a_rule_that_is_off_draws_no_threshold():
+    figures = FleetFigures(requests_per_s=100, refused_per_s=3, store=StoreFigures(p99_us=3_000))
+    off = facts(figures=figures, alert_rules={"429": {"enabled": False}, "p99": {"enabled": False}})
+    found = {tile.key: tile for tile in picture(off).tiles}
+    assert (found["refused"].foot, found["refused"].over) == ("3 % of 100/s", False)
+    assert 'class="lim"' not in found["refused"].spark
+    assert (found["p99"].foot, found["p99"].over) == (f"budget {off.store_deadline_ms:g} ms", False)
+    assert (refused_limit(off), usual_p99_ms(off)) == (None, None)
+    [chart] = (chart for chart in of_fleet(refused_limit(off)) if chart.id == "chart-refused")
+    assert (chart.limit, chart.limit_label) == (None, "")
 
 
 def test_a_fleet_without_calls_is_not_called_cut_off_from_redis():

@@ -100,7 +100,8 @@ def timeline(incident: Incident, *, most: int = MAX) -> list[Line]:
 
 
 def _alerts(wanted: _Range) -> Iterable[Line]:
-    rows = Alert.objects.filter(incident=wanted.incident).order_by("-true_since", "-pk")[: wanted.most + 1]
+    every = Alert.objects.filter(incident=wanted.incident).without_chart()
+    rows = every.order_by("-true_since", "-pk")[: wanted.most + 1]
     episodes: dict[str, list[Alert]] = defaultdict(list)
     for row in rows:
         episodes[row.key].append(row)

@@ -67,7 +67,7 @@ def preview_mute(*, environment: str, values: MuteValues) -> Preview:
     """The alerts that would be muted. Raises ``InvalidEdit``."""
     slug = environment_of(environment).slug
     mute = _checked(slug, values, Problems(), reason="", by="")
-    rows = Alert.objects.filter(environment=slug).exclude(state=AlertState.RESOLVED).order_by("-true_since")
+    rows = Alert.objects.filter(environment=slug).exclude(state=AlertState.RESOLVED).without_chart()
     past = (
         Alert.objects.filter(environment=slug, state=AlertState.RESOLVED)
         .filter(resolved_at__gte=postgres_now() - timedelta(days=PREVIEW_DAYS))
@@ -76,7 +76,7 @@ def preview_mute(*, environment: str, values: MuteValues) -> Preview:
     )
     read = list(islice(past[: MAX_READ + 1].iterator(), MAX_READ + 1))
     return Preview(
-        open=[row for row in rows if matches(mute, row)],
+        open=[row for row in rows.order_by("-true_since") if matches(mute, row)],
         past=sum(matches(mute, row) for row in read[:MAX_READ]),
         more=len(read) > MAX_READ,
         caution=missing_pod(slug, mute.pod),

@@ -167,7 +167,7 @@ def preview_rule(*, environment: str, rule: str, values: RuleValues) -> RulePrev
     changes = {**facts.alert_rules, rule: changed}
     rules = (RULE_OF_KEY[rule],)
     own = Alert.objects.filter(environment=slug)
-    rows = list(own.exclude(state=AlertState.RESOLVED).order_by("true_since"))
+    rows = list(own.exclude(state=AlertState.RESOLVED).without_chart().order_by("true_since"))
     firing = firing_severities(rows)
     changed_facts = replace(facts, alert_rules=changes)
     now = {one.key: one for one in evaluate(status_of(facts), rules, firing)}

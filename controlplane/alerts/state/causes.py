@@ -5,6 +5,7 @@ Where both are about pods, the cause is about every pod of what it explains.
 A cause hides only alerts of the same or a lower level and severity: others may be routed elsewhere.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from math import inf
@@ -77,7 +78,10 @@ def by_cause(alerts: Sequence[A]) -> list[tuple[A, tuple[A, ...]]]:
     Messages have gone out already, so a cause that began later explains too: pages show what is true now. An
     alert that fires is not hidden behind one that recovers.
     """
-    causes = {one.key: cause_of(one, _not_over(one, alerts), latest_s=inf) for one in alerts}
+    possible = _by_explained(alerts)
+    causes = {
+        one.key: cause_of(one, _not_over(one, _possible(one, possible)), latest_s=inf) for one in alerts
+    }
     found: dict[str, list[A]] = {}
     for one in alerts:
         root, passed = one, {one.key}
@@ -89,6 +93,26 @@ def by_cause(alerts: Sequence[A]) -> list[tuple[A, tuple[A, ...]]]:
         else:
             found.setdefault(root.key, []).append(one)
     return [(one, tuple(found[one.key])) for one in alerts if one.key in found]
+
+
+def _by_explained(alerts: Sequence[A]) -> dict[tuple[str, str], list[tuple[int, A]]]:
+    """Rule or key that a cause explains, and the one thing that it is about -> causes, each with its place.
+
+    Without this, each of a thousand alerts would be compared with all others.
+    """
+    found = defaultdict(list)
+    for place, one in enumerate(alerts):
+        about = one.subject_name if rule_of(one.key) in _OF_ONE else ""
+        for explained in _explained_by(one):
+            found[explained, about].append((place, one))
+    return found
+
+
+def _possible(alert: A, by_explained: Mapping[tuple[str, str], list[tuple[int, A]]]) -> list[A]:
+    """The alerts that may explain this one, in the order of the page."""
+    names = {(what, about) for what in (rule_of(alert.key), alert.key) for about in ("", alert.subject_name)}
+    found = {place: one for name in names for place, one in by_explained.get(name, ())}
+    return [found[place] for place in sorted(found)]
 
 
 def _not_over(alert: A, others: Sequence[A]) -> list[A]:
@@ -108,9 +132,13 @@ def waits(alert: Alert, now: float) -> bool:
     return ended is not None and now - ended.timestamp() < REMAINS_S
 
 
+def _explained_by(cause: Explainable) -> set[str]:
+    """The rules, and the keys of alerts, that a cause explains."""
+    return {*EXPLAINS.get(rule_of(cause.key), ()), *EXPLAINS.get(cause.key, ())}
+
+
 def _explains(cause: Explainable, alert: Explainable, latest_s: float) -> bool:
-    explained = {*EXPLAINS.get(rule_of(cause.key), ()), *EXPLAINS.get(cause.key, ())}
-    if not {rule_of(alert.key), alert.key} & explained:
+    if not {rule_of(alert.key), alert.key} & _explained_by(cause):
         return False
     if cause.state == AlertState.RESOLVED or cause.environment != alert.environment:
         return False

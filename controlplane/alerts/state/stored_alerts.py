@@ -82,8 +82,7 @@ def open_alerts(environment: str) -> list[Alert]:
         Alert.objects.filter(environment=environment)
         .exclude(state=AlertState.RESOLVED)
         .select_related("cause")
-        # Read each second, for pages that draw neither.
-        .defer("points", "turns", "cause__points", "cause__turns")
+        .without_chart()
     )
     return sorted(
         with_mutes(environment, rows),
@@ -107,8 +106,8 @@ def with_mutes(environment: str, rows: list[Alert]) -> list[Alert]:
 
 def past_alerts(environment: str) -> QuerySet[Alert]:
     """Resolved alerts, the newest first."""
-    rows = Alert.objects.filter(environment=environment, state=AlertState.RESOLVED).select_related("cause")
-    return rows.order_by("-resolved_at", "-id")
+    rows = Alert.objects.filter(environment=environment, state=AlertState.RESOLVED)
+    return rows.select_related("cause").without_chart().order_by("-resolved_at", "-id")
 
 
 def stored(row: Alert) -> StoredAlert:

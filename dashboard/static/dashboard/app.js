@@ -265,7 +265,7 @@
     }
   });
 
-  // ---- keyboard: never while typing, can be switched off, and no key ever submits a change
+  // ---- keyboard: never while typing, can be switched off, and no single key ever submits a change
   let pending = "";
   const single = $("#single-keys");
   if (single) {
@@ -282,6 +282,10 @@
     if (e.key === "Escape" && $("details.me[open]")) {
       $("details.me[open] summary").focus();
       closeMenus();
+    }
+    if (e.key === "Enter" && !e.isComposing && e.target.matches("input[name^=note-]")) {
+      e.preventDefault(); // the button of this card: all cards are in one form
+      e.target.parentElement.querySelector("button[name=acknowledge]").click();
     }
     if (e.ctrlKey || e.metaKey || e.altKey || !single?.checked) return;
     if (e.target.closest("input, textarea, select, dialog")) return;

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -13,6 +14,7 @@ from controlplane.alerts.people.acknowledge import acknowledge_alert, release_al
 from controlplane.alerts.people.mute_edits import end_mute
 from controlplane.alerts.people.routing import warnings
 from controlplane.alerts.state.stored_alerts import past_alerts, stored
+from controlplane.errors import InvalidEdit
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import TextField, WholeField, whole
 from dashboard.tables.list_filters import PERIODS, given_filters, having, in_period
@@ -30,7 +32,10 @@ _NOTE = TextField(500)
 
 
 def _note_of(data: Mapping[str, Any], number: object) -> str:
-    note: str = _NOTE.clean(data.get(f"note-{number}") or data.get("note", ""))
+    try:
+        note: str = _NOTE.clean(data.get(f"note-{number}") or data.get("note", ""))
+    except ValidationError as error:
+        raise InvalidEdit({"note": error.messages}) from None
     return note
 
 

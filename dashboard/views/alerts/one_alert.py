@@ -19,7 +19,8 @@ from dashboard.views.page import not_found, show
 @require("view")
 def alert(request: HttpRequest, number: int) -> HttpResponse:
     slug = environment_in(request)
-    row = Alert.objects.filter(environment=slug, pk=number).select_related("cause").first()
+    rows = Alert.objects.filter(environment=slug, pk=number).select_related("cause")
+    row = rows.defer("cause__points", "cause__turns").first()
     if row is None:
         return not_found(request, "Alert not found", "Resolved alerts are kept for 90 days.")
     rule = RULE_OF_KEY.get(rule_of(row.key))

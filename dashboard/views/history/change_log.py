@@ -162,7 +162,7 @@ def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
 def _alerts(wanted: Wanted) -> Iterable[LoggedChange]:
     if wanted.actor:
         return
-    every = Alert.objects.filter(fired_at__isnull=False)
+    every = Alert.objects.filter(fired_at__isnull=False).without_chart()
     for column in ("fired_at", "resolved_at"):
         ranged = wanted.of(every, at=column, thing="subject_name")
         for row in ranged.order_by(f"-{column}", "-pk")[: wanted.most + 1]:

@@ -1,11 +1,15 @@
 """One cause is one message, and an alert that flaps is one message until it is stable."""
 
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.alerts.evaluator import forget
 from controlplane.alerts.lifecycle import AlertEvent, AlertState
@@ -16,6 +20,7 @@ from controlplane.alerts.people.route_edits import RouteValues, put_route
 from controlplane.alerts.people.routing import DEFAULT
 from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import rule_of
+from controlplane.alerts.state import causes as causes_of
 from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, by_cause, cause_of
 from controlplane.alerts.state.flapping import MAX_CHANGES, QUIET_S
 from controlplane.alerts.state.stored_alerts import stored_alerts
@@ -113,6 +118,53 @@ def test_many_alerts_of_one_cause_are_one_card_and_none_is_lost() -> None:
     found = by_cause([*REDIS_DOWN, *opened, *rest])
     assert len(found) == 1 + len(opened)
     assert sum(1 + len(follow) for _, follow in found) == len(REDIS_DOWN) + len(opened) + len(rest)
+
+
+def slowly_by_cause(alerts: list[Alert]) -> list[tuple[Alert, tuple[Alert, ...]]]:
+    """Each alert is compared with all others."""
+    causes = {one.key: cause_of(one, causes_of._not_over(one, alerts), latest_s=inf) for one in alerts}
+    found: dict[str, list[Alert]] = {}
+    for one in alerts:
+        root, passed = one, {one.key}
+        while (above := causes[root.key]) is not None and above.key not in passed:
+            root = above
+            passed.add(root.key)
+        found.setdefault(root.key, [])
+        if root is not one:
+            found[root.key].append(one)
+    return [(one, tuple(found[one.key])) for one in alerts if one.key in found]
+
+
+@given(st.randoms(use_true_random=False))
+def test_only_possible_causes_are_compared_and_none_is_missed(chance: Random) -> None:
+    names = ("stripe", "openai", "redis", "budgets", "")
+    keys = [rule.key for rule in RULES] + [f"{rule.key}:{name}" for rule in RULES for name in names]
+    alerts = [
+        about(
+            key,
+            after_s=chance.randrange(3),
+            severity=chance.choice(("warning", "critical")),
+            state=chance.choice((AlertState.FIRING, AlertState.RECOVERING)),
+            subject_name=chance.choice((key.partition(":")[2], "stripe")),
+            pods=chance.choice(([], ["web-1"], ["web-1", "web-2"])),
+        )
+        for key in chance.sample(keys, 60)
+    ]
+    assert by_cause(alerts) == slowly_by_cause(alerts)
+
+
+def test_a_thousand_alerts_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    explains = causes_of._explains
+    monkeypatch.setattr(causes_of, "_explains", lambda *pair: compared.append(pair) or explains(*pair))
+    names = [f"vendor-{number}" for number in range(500)]
+    alerts = [
+        *REDIS_DOWN,
+        *(about(f"{rule}:{one}", subject_name=one) for one in names for rule in ("open", "near")),
+    ]
+    found = by_cause(alerts)
+    assert len(found) == 1 + len(names)
+    assert len(compared) < 5 * len(alerts)
 
 
 def test_an_alert_that_fires_is_not_hidden_behind_one_that_recovers() -> None:

@@ -1,9 +1,15 @@
 """The figure and the turns of an alert: kept over its whole episode, and bounded."""
 
+from typing import Any
+
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.alerts import evaluator
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert
 from controlplane.alerts.state.measured_points import (
@@ -19,6 +25,7 @@ from controlplane.alerts.state.measured_points import (
     with_turn,
 )
 from controlplane.alerts.state.stored_alerts import open_alerts
+from controlplane.fleet.models import Figures
 from controlplane.status.status import status_of
 from tests.controlplane.alerts.alert_facts import facts, figures, pod
 from tests.controlplane.alerts.test_alert_evaluator import evaluate, let_pass, measure
@@ -84,3 +91,60 @@ def test_pages_do_not_read_the_points_each_second(production: str) -> None:
     evaluate()
     [row] = open_alerts(production)
     assert {"points", "turns"} <= row.get_deferred_fields()
+
+
+def stored_429(**fields: Any) -> Alert:
+    at = timezone.now()
+    usual: dict[str, Any] = {
+        **{"environment": "production", "key": "429", "level": 1, "severity": "warning", "worst": "warning"},
+        **{"state": AlertState.FIRING, "true_since": at, "level_since": at, "fired_at": at},
+    }
+    return Alert.objects.create(**usual | fields)
+
+
+@pytest.mark.django_db
+def test_an_evaluation_appends_a_point_every_ten_seconds_in_one_statement(production: str) -> None:
+    row, start = stored_429(), 1_000_000.0
+    for step in range(3):
+        status = status_of(figures(requests_per_s=100, refused_per_s=1.0 + step))
+        with CaptureQueriesContext(connection) as queries:
+            evaluator._measure(status, [row], start + 10 * step)
+            evaluator._measure(status, [row], start + 10 * step + 5)
+        written = [one["sql"] for one in queries if one["sql"].startswith("UPDATE")]
+        assert len(written) == 1, [one["sql"][:80] for one in queries]
+    row.refresh_from_db()
+    assert row.points == [[start + 10 * step, pytest.approx(0.01 + 0.01 * step)] for step in range(3)]
+    for step in range(3, 400):
+        evaluator._measure(status, [row], start + 10 * step)
+        assert len(row.points) <= MAX_POINTS
+    row.refresh_from_db()
+    assert row.points[0][0] == start
+    assert start + 3_990 - row.points[-1][0] < 8 * STEP_S
+
+
+@pytest.mark.django_db
+def test_what_is_not_measured_is_no_point(production: str) -> None:
+    at = timezone.now()
+    status = status_of(figures(requests_per_s=0.5, refused_per_s=0.0))
+    rows = [stored_429(blind_since=at), Alert(key="429", severity="warning", idle_since=at)]
+    evaluator._measure(status, rows, 1_000_000.0)
+    assert [row.points for row in rows] == [[], []]
+
+
+@pytest.mark.django_db
+def test_an_evaluation_without_traffic_or_figures_appends_nothing(production: str) -> None:
+    measure(5.0)
+    evaluate()
+    let_pass(120)
+    evaluate()
+    minute_ago = [[timezone.now().timestamp() - 60, 0.05]]
+    Alert.objects.update(points=minute_ago)
+    # Too little traffic to say anything.
+    measure(0.0, requests_per_s=0.5)
+    evaluate()
+    Figures.objects.all().delete()
+    evaluate()
+    assert Alert.objects.get(key="429").points == minute_ago
+    measure(5.0)
+    evaluate()
+    assert len(Alert.objects.get(key="429").points) == 2
