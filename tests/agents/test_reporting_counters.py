@@ -3,14 +3,9 @@
 import sys
 import threading
 
-from fuseboard.contract.sync import CALL_EDGES_MS, LATENCY_EDGES_US, RuleCounters, encode
+from fuseboard.contract.sync import BUSIEST_TENANTS, CALL_EDGES_MS, LATENCY_EDGES_US, RuleCounters, encode
 from fuseboard.contract.words import Outcome, Reason
-from fuseboard.reporting.counters import (
-    BUSIEST_BY_RULE,
-    BUSIEST_TENANTS,
-    MAX_DEPENDENCIES,
-    Counters,
-)
+from fuseboard.reporting.counters import BUSIEST_BY_RULE, MAX_DEPENDENCIES, Counters
 from fuseboard.reporting.request_tallies import MAX_OF_ALL, MAX_OF_TENANT, MAX_TENANTS, MAX_WAYS
 
 

@@ -44,6 +44,9 @@ LATENCY_EDGES_US = (250, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000
 #: Upper edges of the histogram of calls to a dependency in milliseconds; one more bucket counts the rest.
 CALL_EDGES_MS = (2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
 
+#: Tenants in a heartbeat: the busiest recent ones. With fewer, it lists all of them.
+BUSIEST_TENANTS = 50
+
 #: In a response: the policy that the server applied is still current.
 NO_POLICY = msgspec.Raw()
 

@@ -19,6 +19,7 @@ from fuseboard.contract.failures import (
     FailedCall,
 )
 from fuseboard.contract.sync import (
+    BUSIEST_TENANTS,
     CALL_EDGES_MS,
     LATENCY_EDGES_US,
     DependencyCounters,
@@ -32,8 +33,6 @@ from fuseboard.reporting.request_tallies import RequestTallies, RequestTally
 MAX_DEPENDENCIES = 500
 #: Failed calls that a heartbeat repeats, so that a lost one costs nothing.
 FAILED_LATELY_S = 60.0
-#: Tenants in a heartbeat: the busiest recent ones.
-BUSIEST_TENANTS = 50
 #: The busiest of those tenants, whose requests a heartbeat also reports by rule.
 BUSIEST_BY_RULE = 25
 

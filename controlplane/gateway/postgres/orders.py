@@ -88,6 +88,9 @@ class Orders:
             # Without the tenant: the log would keep what is erased here.
             log.info("gateway.tenant_erased", environment=environment, changed=forgotten)
         if fresh:
+            if fleet is not None:
+                # A heartbeat that was not counted yet brings the tenant back into the present minute.
+                fleet.sums.tops.erase(tenant)
             await connection.execute(ERASE, erasing(environment, tenant, since=since))
             await connection.execute(top_lists.ERASE, top_lists.erasing(environment, tenant, since=since))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 
 from fuseboard.contract.sync import (
+    BUSIEST_TENANTS,
     Counters,
     DependencyCounters,
     RuleCounters,
@@ -48,6 +49,23 @@ def difference(was: Counters, now: Counters, *, cut: bool) -> Counters:
 def all_tenants_listed(counters: Counters) -> bool:
     """Whether the pod lists every tenant that it counted a request of."""
     return sum([tenant.allowed + tenant.refused for tenant in counters.tenants]) >= counters.requests
+
+
+def tenants_left_out(was: Counters, now: Counters, *, was_cut: bool, now_cut: bool) -> bool:
+    """Whether their difference can lack requests of tenants: a list was cut or full, or had not all requests.
+
+    Requests without a tenant are in no list: with them, a new tenant counts from its next heartbeat.
+    """
+    if not _has_all_tenants(was, cut=was_cut) or not _has_all_tenants(now, cut=now_cut):
+        return True
+    if all_tenants_listed(was):
+        return False
+    known = {tenant.tenant for tenant in was.tenants}
+    return any(tenant.tenant not in known for tenant in now.tenants)
+
+
+def _has_all_tenants(counters: Counters, *, cut: bool) -> bool:
+    return (not cut and len(counters.tenants) < BUSIEST_TENANTS) or all_tenants_listed(counters)
 
 
 def rise(was: int, now: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import msgpack
 
 from controlplane.gateway.servers.calls import CallTrack
-from controlplane.gateway.servers.counter_delta import all_tenants_listed, difference
+from controlplane.gateway.servers.counter_delta import all_tenants_listed, difference, tenants_left_out
 from controlplane.gateway.servers.series_counts import (
     THE_FLEET,
     Counted,
@@ -106,6 +106,8 @@ class _Piece:
     now: bytes
     #: Lists of the earlier ones are not complete.
     cut: bool
+    #: Those of the newer ones are not.
+    now_cut: bool
     mode: Mode
     gauges: dict[int, int]
 
@@ -185,8 +187,9 @@ class FleetSeries:
         follows = beat.sequence == pod.sequence + 1
         if follows and piece is not None:
             piece.until, piece.now, piece.mode, piece.gauges = now, packed, beat.mode, gauges
+            piece.now_cut = beat.cut > 0
             return
-        new = _Piece(name, pod.at, now, pod.packed, packed, pod.cut, beat.mode, gauges)
+        new = _Piece(name, pod.at, now, pod.packed, packed, pod.cut, beat.cut > 0, beat.mode, gauges)
         if follows:
             pod.piece = new
             self._heard.add(name)
@@ -290,7 +293,10 @@ class FleetSeries:
             was = _unpack(piece.was) if piece.was else _NOTHING
             delta = difference(was, counters, cut=piece.cut)
             counted = counted_by(piece.name, delta)
-            self._tops.count(delta, piece.until + to_wall)
+            left_out = bool(delta.refused) and tenants_left_out(
+                was, counters, was_cut=piece.cut, now_cut=piece.now_cut
+            )
+            self._tops.count(delta, piece.until + to_wall, tenants_left_out=left_out)
         listed = all_tenants_listed(counters)
         parts = _parts(max(piece.since, piece.until - KEPT_S), piece.until, to_wall)
         length_ms, before_ms = sum(ms for _, ms in parts), 0

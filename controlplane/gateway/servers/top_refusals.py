@@ -24,7 +24,8 @@ from controlplane.series.kinds import tenant_number
 from fuseboard.contract.refusal_samples import RefusalSample
 from fuseboard.contract.sync import Counters
 
-#: Names of one list and minute. A count is short by at most 1 % of all refusals of the list.
+#: Names of one list and minute in memory. There, a count is short by at most 1 % of all refusals of the list;
+#: rows have 50 of them, and pods do not list all tenants. ``short_by`` includes both.
 SIZE = 100
 #: Minutes that wait while Postgres is down.
 MAX_WAITING = 30
@@ -53,8 +54,8 @@ class TopRefusals:
         self.minutes: dict[int, Minute] = {}
         self._newest = 0
 
-    def count(self, counted: Counters, wall: float) -> None:
-        """Add what a pod counted between two heartbeats."""
+    def count(self, counted: Counters, wall: float, *, tenants_left_out: bool = False) -> None:
+        """Add what a pod counted between two heartbeats; its lists may lack ``tenants_left_out``."""
         refused = sum(counted.refused.values())
         if refused:
             minute = self._minute(wall)
@@ -64,8 +65,11 @@ class TopRefusals:
             for tenant in counted.tenants:
                 if tenant.refused:
                     by_tenant.add(tenant.tenant, tenant.refused)
-            # A pod lists its busiest tenants only, and some requests have no tenant.
-            by_tenant.total += max(0, refused - sum([tenant.refused for tenant in counted.tenants]))
+            rest = max(0, refused - sum([tenant.refused for tenant in counted.tenants]))
+            # Some requests have no tenant. A pod lists its busiest tenants only: the rest can be of any.
+            by_tenant.total += rest
+            if tenants_left_out:
+                by_tenant.missed += rest
         for one in counted.dependencies:
             for reason, times in one.refused.items():
                 minute = self._minute(wall)
