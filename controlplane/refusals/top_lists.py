@@ -20,9 +20,11 @@ from controlplane.refusals.models import TopList
 #: Names in one row, and of one list that is read.
 MAX_STORED, MAX_READ = 50, 20
 MINUTE_S, HOUR_S = 60, 3_600
-#: How long rows are kept, and the hours that are added up again from minutes: a gateway keeps minutes that it
-#: cannot write for half an hour.
-KEPT_MINUTES, KEPT_HOURS, BACK = timedelta(hours=6), timedelta(days=29), timedelta(hours=3)
+#: How long rows are kept. A worker that was stopped for less than that of minutes loses nothing.
+KEPT_MINUTES, KEPT_HOURS = timedelta(hours=6), timedelta(days=29)
+#: Reads use minutes from the hour of this time ago on, because the worker may be late, and hours before it.
+READ_MINUTES = timedelta(hours=2)
+HOUR = timedelta(hours=1)
 
 
 class Of(StrEnum):
@@ -63,29 +65,32 @@ KINDS = (
 )
 OF_TENANTS = tuple(kind.number for kind in KINDS if kind.by is By.TENANT)
 
+#: What is there of each environment. One index answers it.
+_STORED = f"""
+    SELECT environment, min(at) FILTER (WHERE grain_s = {MINUTE_S}), max(at) FILTER (WHERE grain_s = {HOUR_S})
+    FROM refusals_toplist GROUP BY environment ORDER BY environment
+"""  # noqa: S608 - numbers of this code
+#: One hour of one environment. Rows are in one order, so that two workers wait for each other and go on.
 _ROLL_UP = f"""
     WITH minutes AS (
-        SELECT *, date_trunc('hour', at, 'UTC') AS hour FROM refusals_toplist
-        WHERE grain_s = {MINUTE_S} AND at >= date_trunc('hour', %(since)s::timestamptz, 'UTC')
+        SELECT kind, names, counts, total, short_by FROM refusals_toplist
+        WHERE environment = %(environment)s AND grain_s = {MINUTE_S} AND at >= %(hour)s AND at < %(end)s
     ), placed AS (
-        SELECT environment, kind, hour, name, sum(count) AS count, row_number() OVER (
-            PARTITION BY environment, kind, hour ORDER BY sum(count) DESC, name) AS place
-        FROM minutes, unnest(names, counts) AS one(name, count)
-        GROUP BY environment, kind, hour, name
+        SELECT kind, name, sum(count) AS count,
+               row_number() OVER (PARTITION BY kind ORDER BY sum(count) DESC, name) AS place
+        FROM minutes, unnest(names, counts) AS one(name, count) GROUP BY kind, name
     ), listed AS (
-        SELECT environment, kind, hour,
-               array_agg(name ORDER BY place) FILTER (WHERE place <= {MAX_STORED}) AS names,
+        SELECT kind, array_agg(name ORDER BY place) FILTER (WHERE place <= {MAX_STORED}) AS names,
                array_agg(count ORDER BY place) FILTER (WHERE place <= {MAX_STORED}) AS counts,
                coalesce(max(count) FILTER (WHERE place = {MAX_STORED} + 1), 0) AS left_out
-        FROM placed GROUP BY environment, kind, hour
+        FROM placed GROUP BY kind
     ), whole AS (
-        SELECT environment, kind, hour, sum(total) AS total, sum(short_by) AS short_by
-        FROM minutes GROUP BY environment, kind, hour
+        SELECT kind, sum(total) AS total, sum(short_by) AS short_by FROM minutes GROUP BY kind
     )
     INSERT INTO refusals_toplist (environment, kind, grain_s, at, writer, names, counts, total, short_by)
-    SELECT environment, kind, {HOUR_S}, hour, 0, coalesce(names, '{{}}'), coalesce(counts, '{{}}'), total,
-           short_by + coalesce(left_out, 0)
-    FROM whole LEFT JOIN listed USING (environment, kind, hour)
+    SELECT %(environment)s, kind, {HOUR_S}, %(hour)s, 0, coalesce(names, '{{}}'), coalesce(counts, '{{}}'),
+           total, short_by + coalesce(left_out, 0)
+    FROM whole LEFT JOIN listed USING (kind) ORDER BY kind
     ON CONFLICT (environment, kind, grain_s, at, writer) DO UPDATE SET names = EXCLUDED.names,
         counts = EXCLUDED.counts, total = EXCLUDED.total, short_by = EXCLUDED.short_by
 """  # noqa: S608 - numbers of this code
@@ -148,7 +153,9 @@ class Top:
 
 @dataclass(frozen=True, kw_only=True)
 class TopLists:
+    #: The range that is counted: the lists have whole minutes, or whole hours.
     start: datetime
+    end: datetime
     #: ``None`` if nothing is stored at all.
     stored_since: datetime | None
     lists: Mapping[Kind, Top]
@@ -156,6 +163,11 @@ class TopLists:
     @property
     def known(self) -> bool:
         return bool(self.lists)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the lists are of the whole range, and not of the part since which they are stored."""
+        return self.stored_since is not None and self.stored_since <= self.start
 
     def refused(self, of: Of) -> float:
         """Return the number that pods counted."""
@@ -166,10 +178,13 @@ class TopLists:
 def read_top(
     environment: str, start: datetime, end: datetime, *, most: int = MAX_READ, now: datetime | None = None
 ) -> TopLists:
-    """The top lists of a range. Its start is rounded down to a minute, or to an hour if it is hours ago."""
+    """The top lists of a range. It is made longer to whole minutes, and what is hours ago to whole hours."""
     now = now or timezone.now()
-    split = _hour_of(now - BACK + timedelta(hours=1))
-    start = start.replace(second=0, microsecond=0) if start >= split else _hour_of(start)
+    split = _hour_of(now - READ_MINUTES)
+    start = _minute_of(start) if start >= split else _hour_of(start)
+    # The moment before the end is in the last minute or hour.
+    last = end - timedelta(microseconds=1)
+    end = _minute_of(last) + timedelta(minutes=1) if last >= split else _hour_of(last) + HOUR
     asked: dict[str, Any] = {
         "environment": environment,
         "start": start,
@@ -187,6 +202,7 @@ def read_top(
     rows = TopList.objects.filter(environment=environment)
     return TopLists(
         start=start,
+        end=end,
         stored_since=rows.aggregate(first=Min("at"))["first"],
         lists={
             kind: Top(
@@ -202,16 +218,31 @@ def read_top(
 
 
 def roll_up(now: datetime | None = None) -> None:
-    """Add up the minutes of the last hours. It rewrites whole hours, so it may run late or twice."""
+    """Add up the minutes of the present hour and the one before, and of older hours that are not complete.
+
+    An hour is complete if the one after the next has been added up too: a gateway keeps minutes that it
+    cannot write for half an hour. Each hour of each environment is rewritten as a whole, by one statement.
+    """
+    now = now or timezone.now()
     with connection.cursor() as cursor:
-        cursor.execute(_ROLL_UP, {"since": (now or timezone.now()) - BACK})
+        cursor.execute(_STORED)
+        for environment, first_minute, last_hour in cursor.fetchall():
+            if first_minute is None:
+                continue
+            # Of the hours before, minutes may be gone.
+            hour = max(_hour_of(now - KEPT_MINUTES), _hour_of(first_minute))
+            if last_hour is not None:
+                hour = max(hour, min(last_hour, _hour_of(now)) - HOUR)
+            while hour <= now:
+                cursor.execute(_ROLL_UP, {"environment": environment, "hour": hour, "end": hour + HOUR})
+                hour += HOUR
 
 
 def forget(now: datetime | None = None) -> int:
-    """Delete what is too old; returns the number of rows."""
+    """Delete what is too old; returns the number of rows. Minutes go by whole hours, for ``roll_up``."""
     now = now or timezone.now()
     return sum(
-        delete_rows(TopList._meta.db_table, "grain_s = %s AND at < %s", [grain_s, now - kept])
+        delete_rows(TopList._meta.db_table, "grain_s = %s AND at < %s", [grain_s, _hour_of(now - kept)])
         for grain_s, kept in ((MINUTE_S, KEPT_MINUTES), (HOUR_S, KEPT_HOURS))
     )
 
@@ -226,6 +257,10 @@ def erase_tenant(environment: str, number: int) -> int:
 def erasing(environment: str, number: int, *, since: str) -> dict[str, Any]:
     """The values of ``ERASE``."""
     return {"environment": environment, "number": number, "kinds": list(OF_TENANTS), "since": since}
+
+
+def _minute_of(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
 
 
 def _hour_of(at: datetime) -> datetime:

@@ -19,9 +19,12 @@ from controlplane.refusals.top_lists import (
     REQUESTS_BY_REASON,
     REQUESTS_BY_TENANT,
 )
+from controlplane.series import sealing
+from controlplane.series.kinds import FLEET
 from controlplane.usage.models import RuleDemand
 from dashboard.views.refusals.refusal_log import measured_words
 from dashboard.views.refusals.refusal_tables import FILTERS
+from tests.controlplane.series.test_series_sealing import measure, row, thing, writer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -197,8 +200,36 @@ def test_long_ranges_say_since_when_lists_are_stored(log_in, samples):
     shown = page(log_in("vera"), "/refusals?range=28d")
     assert "Top lists are stored since" in shown
     assert "<h1>27 requests were refused</h1>" in shown
+    # Limits, pods and the reason are from samples also without a filter.
+    assert "Samples are kept for 24 hours." in shown
+    assert "Samples are kept" not in page(log_in("vera"), "/refusals?range=24h")
     shown = page(log_in("vera"), "/refusals?range=7d&tenant=acme-retail")
     assert "Samples are kept for 24 hours." in shown
+
+
+def test_lists_of_a_part_of_the_range_are_not_divided_by_all_its_requests(log_in, production):
+    """They are stored since an upgrade; the requests of four weeks are counted."""
+    put_lists()
+    hour = (timezone.now() - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
+    fleet = thing(FLEET, first_at=hour)
+    measure(writer(), 0, FLEET, {fleet: row(FLEET, 1_000, refused=40)}, hour=hour)
+    sealing.seal(hour + timedelta(hours=1, minutes=30))
+    address = "/refusals?range=28d"
+    assert "<h1>40 of 1,000 requests were refused (4.0 %)</h1>" in page(log_in("vera"), address)
+    TopList.objects.filter(kind=REQUESTS_BY_REASON.number).update(at=timezone.now() - timedelta(days=29))
+    TopList.objects.create(
+        environment="production", kind=REQUESTS_BY_REASON.number, grain_s=3600, at=hour, writer=0,
+        names=["quota"], counts=[39.0], total=39.0, short_by=0.0,
+    )  # fmt: skip
+    assert "<h1>39 of 1,000 requests were refused (3.9 %)</h1>" in page(log_in("vera"), address)
+
+
+def test_calls_to_several_dependencies_have_a_number_and_not_most(log_in, production):
+    put_lists()
+    calls = {"names": ["a", "b", "c"], "counts": [34.0, 33.0, 33.0], "total": 100.0}
+    TopList.objects.filter(kind=CALLS_BY_DEPENDENCY.number).update(**calls)
+    shown = page(log_in("vera"), "/refusals?range=15m")
+    assert "100 calls to dependencies were not made, 34 of them to a." in shown
 
 
 @pytest.mark.parametrize(

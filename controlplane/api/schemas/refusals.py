@@ -205,7 +205,9 @@ class TopListOut(FromObject):
 
 
 class TopRefusalsOut(FromObject):
+    #: The range that the lists are of.
     start: datetime
+    end: datetime
     #: Null if nothing is stored.
     stored_since: datetime | None
     lists: list[TopListOut]

@@ -93,11 +93,14 @@ def refusals(request: HttpRequest) -> HttpResponse:
 def _headline(counted: CountedRefusals | None, wanted: Filter, tops: TopLists | None) -> str:
     if tops is not None and tops.known:
         refused = round(tops.refused(Of.REQUESTS))
-        if not refused:
+        # The number of the lists, so that all figures of the page have one sum. Lists of a part of the range
+        # would make the share of its requests too low.
+        if tops.whole and counted is not None:
+            counted = CountedRefusals(refused, counted.asked, 0)
+        elif counted is None:
+            counted = CountedRefusals(refused, None, 0)
+        if not counted.refused:
             return "No request was refused"
-        # The number of the lists, so that all figures of the page have one sum.
-        asked = counted.asked if counted is not None else None
-        counted = CountedRefusals(refused, asked, 0)
     if counted is None:
         return "Refusals"
     return refused_words(counted, Of.CALLS if wanted.dependency else Of.REQUESTS)
@@ -114,7 +117,7 @@ def _sentences(
     if tops is not None and tops.known:
         yield from _most_refused(environment, tops, start, end)
         yield from _calls(tops)
-        if tops.stored_since is not None and tops.stored_since > start + timedelta(minutes=1):
+        if tops.stored_since is not None and not tops.whole:
             yield f"Top lists are stored since {tops.stored_since:%-d %B %H:%M} UTC."
     elif wanted.set and counted is None:
         yield "Pods do not count this combination, or nothing is stored of it. Below are shares of samples."
@@ -123,7 +126,10 @@ def _sentences(
     length_s = (end - start).total_seconds()
     if counted is not None and counted.known_s < length_s - 60:
         yield f"Measured for {measured_words(counted.known_s, length_s)}."
-    if wanted.set and end - start > timedelta(hours=settings.REFUSAL_LOG_H):
+    # Also without a filter: limits, pods and the reason of a tenant are from samples.
+    since = end - timedelta(hours=settings.REFUSAL_LOG_H)
+    # The start of a list can be rounded down to an hour.
+    if start < since.replace(minute=0, second=0, microsecond=0):
         yield f"Samples are kept for {settings.REFUSAL_LOG_H} hours."
 
 
@@ -159,8 +165,9 @@ def _calls(tops: TopLists) -> Iterator[str]:
     if top is None or not top.lines:
         return
     most = top.lines[0]
-    of = "all" if len(top.lines) == 1 else "most"
-    yield f"{round(top.total):,} calls to dependencies were not made, {of} of them to {most.name}."
+    of = "all" if round(most.count) >= round(top.total) else f"{round(most.count):,}"
+    at_least = "at least " if top.short_by and of != "all" else ""
+    yield f"{round(top.total):,} calls to dependencies were not made, {at_least}{of} of them to {most.name}."
 
 
 def _given(request: HttpRequest) -> dict[str, str]:

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.erasure import erase
+from controlplane.gateway.servers.counter_delta import tenants_left_out
 from controlplane.gateway.servers.top_refusals import MAX_WAITING, SIZE, TopRefusals
 from controlplane.refusals.heavy_hitters import HeavyHitters
 from controlplane.refusals.models import TopList
@@ -78,13 +81,20 @@ def test_added_up_hours_state_their_bound_too(minutes: list[dict[str, int]]) -> 
         assert listed.get(name, 0) <= true <= listed.get(name, 0) + hour.short_by
 
 
-def store(at: datetime, counts: dict[str, int], *, kind: Any = REQUESTS_BY_TENANT, writer: int = 1) -> None:
+def store(
+    at: datetime,
+    counts: dict[str, int],
+    *,
+    kind: Any = REQUESTS_BY_TENANT,
+    writer: int = 1,
+    environment: str = "production",
+) -> None:
     found = HeavyHitters(SIZE)
     for name, count in counts.items():
         found.add(name, count)
     lines, short_by = found.top(MAX_STORED)
     TopList.objects.create(
-        environment="production",
+        environment=environment,
         kind=kind.number,
         grain_s=60,
         at=at,
@@ -117,6 +127,60 @@ def test_a_range_has_the_minutes_of_all_gateways_and_the_hours_before() -> None:
     assert counted(hours=24) == [("acme", 9), ("globex", 8)]
 
 
+@pytest.mark.django_db
+def test_a_worker_that_was_stopped_for_hours_adds_up_what_it_missed() -> None:
+    store(START + timedelta(minutes=5), {"acme": 1})
+    roll_up(START + timedelta(minutes=20))
+    # It had added up a part of the first hour. The other environment has only this hour.
+    for minutes in (30, 70, 200, 290):
+        store(START + timedelta(minutes=minutes), {"acme": 1})
+    store(START + timedelta(minutes=290), {"globex": 3}, environment="staging")
+    back = START + timedelta(hours=5, minutes=20)
+    forget(back)
+    roll_up(back)
+    now = START + timedelta(hours=12)
+    forget(now)
+    assert set(TopList.objects.values_list("grain_s", flat=True)) == {3600}
+    for environment, lines in (("production", [("acme", 5)]), ("staging", [("globex", 3)])):
+        top = read_top(environment, START, now, now=now).lists[REQUESTS_BY_TENANT]
+        assert [(line.name, line.count) for line in top.lines] == lines
+
+
+@pytest.mark.django_db
+def test_only_the_present_hour_and_the_one_before_are_added_up_again() -> None:
+    for hour in range(3):
+        store(START + timedelta(hours=hour), {"acme": 1})
+        store(START + timedelta(hours=hour), {"acme": 1}, environment="staging")
+    roll_up(START + timedelta(hours=2, minutes=1))
+    with CaptureQueriesContext(connection) as asked:
+        roll_up(START + timedelta(hours=2, minutes=2))
+    assert sum("INSERT" in query["sql"] for query in asked.captured_queries) == 4
+
+
+@pytest.mark.django_db
+def test_minutes_are_deleted_by_whole_hours() -> None:
+    """So that an hour is never added up from a part of its minutes."""
+    store(START, {"acme": 1})
+    store(START + timedelta(minutes=59), {"acme": 1})
+    assert forget(START + timedelta(hours=6, minutes=30)) == 0
+    assert forget(START + timedelta(hours=7)) == 2
+
+
+@pytest.mark.django_db
+def test_the_range_is_answered_as_it_was_counted() -> None:
+    now = START + timedelta(hours=5, minutes=30, seconds=20)
+
+    def counted(start: datetime, end: datetime) -> tuple[datetime, datetime]:
+        found = read_top("production", start, end, now=now)
+        return found.start, found.end
+
+    minute, hour = timedelta(minutes=1), timedelta(hours=1)
+    assert counted(START + 5 * minute, START + 7 * minute) == (START, START + hour)
+    assert counted(START + 5 * minute, START + hour) == (START, START + hour)
+    assert counted(START, now) == (START, START + 5 * hour + 31 * minute)
+    assert counted(now - minute, now)[0] == START + 5 * hour + 29 * minute
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_api_answers_the_lists(production: str) -> None:
     at = datetime.now(UTC).replace(second=0, microsecond=0)
@@ -142,6 +206,7 @@ def test_the_api_answers_the_lists(production: str) -> None:
         },
     ]
     assert found["stored_since"] is not None
+    assert found["start"] < found["stored_since"] < found["end"]
 
 
 @pytest.mark.django_db
@@ -182,6 +247,34 @@ def test_a_minute_that_is_written_does_not_begin_again_when_the_clock_steps_back
     tops.written()
     tops.count(refused, 601.0)
     assert [minute.at for minute in tops.dirty()] == [660]
+
+
+def test_a_list_says_how_much_of_tenants_that_a_pod_did_not_list_is_missing() -> None:
+    tops, acme = TopRefusals(), TenantCounters(tenant="acme", refused=4)
+    counted = Counters(refused={Reason.QUOTA: 9}, tenants=(acme,))
+    tops.count(counted, 0.0)
+    tops.count(counted, 60.0, tenants_left_out=True)
+    lists = [tops.minutes[at].of(REQUESTS_BY_TENANT) for at in (0, 60)]
+    assert [found.total for found in lists] == [9, 9]
+    assert [found.top(MAX_STORED) for found in lists] == [([("acme", 4)], 0), ([("acme", 4)], 5)]
+
+
+def test_a_short_list_has_all_tenants_and_a_full_or_cut_one_may_not() -> None:
+    def listed(many: int, requests: int = 99) -> Counters:
+        tenants = tuple(TenantCounters(tenant=f"t{number}", allowed=1) for number in range(many))
+        return Counters(requests=requests, tenants=tenants)
+
+    def left_out(was: Counters, now: Counters, *, was_cut: bool = False, now_cut: bool = False) -> bool:
+        return tenants_left_out(was, now, was_cut=was_cut, now_cut=now_cut)
+
+    assert not left_out(listed(2), listed(2))
+    assert left_out(listed(50), listed(50))
+    assert not left_out(listed(50, requests=50), listed(50, requests=50))
+    assert left_out(listed(2), listed(2), was_cut=True)
+    assert left_out(listed(2), listed(2), now_cut=True)
+    # A tenant that is new beside requests without a tenant counts from its next heartbeat.
+    assert left_out(listed(2), listed(3))
+    assert not left_out(listed(2, requests=2), listed(3))
 
 
 def refusals_of(number: int) -> Counters:
@@ -227,6 +320,10 @@ async def test_the_lists_of_a_gateway_agree_with_what_pods_counted(setting, data
     def read() -> Any:
         return read_top("production", now - timedelta(hours=2), now, now=now)
 
+    def in_memory() -> set[str]:
+        minutes = fleet.sums.tops.minutes.values()
+        return {name for minute in minutes for name in minute.of(REQUESTS_BY_TENANT).counts}
+
     found = await sync_to_async(read)()
     assert {
         kind.number: [(line.name, line.count) for line in top.lines] for kind, top in found.lists.items()
@@ -255,6 +352,17 @@ async def test_the_lists_of_a_gateway_agree_with_what_pods_counted(setting, data
     assert [line.name for line in after.lists[REQUESTS_BY_TENANT].lines] == ["globex"]
     assert after.lists[CALLS_BY_TENANT].lines == []
     assert after.refused(Of.REQUESTS) == 27
+    # A heartbeat that was not counted yet brings it back into memory: it is erased there again.
+    fleet.absorb(beat(sequence=5, up_ms=40_001, counters=refusals_of(4)))
+    setting.clock.turn(10)
+    await setting.write(writer)
+    assert in_memory() == {"acme", "globex"}
+    await obey(gateway, database)
+    assert in_memory() == {"globex"}
+    await setting.write(writer)
+    after = await sync_to_async(read)()
+    assert [line.name for line in after.lists[REQUESTS_BY_TENANT].lines] == ["globex"]
+    assert after.refused(Of.REQUESTS) == 36
 
 
 @pytest.mark.usefixtures("token", "thread_connections")

@@ -109,7 +109,8 @@ def list_most_refused(
     """The stored top lists: tenants, endpoints, reasons and dependencies that are refused most, for 28 days.
 
     A `count` is never too high, and too low by at most `short_by` of its list. Lists with `sampled` are
-    estimates. `start` is `since`, rounded down to a minute, or to an hour if it is hours ago.
+    estimates. The range that is counted is from `start` to `end`: `since` rounded down and `until` rounded up
+    to a minute, or to an hour if it is hours ago.
     """
     start, end = range_of(since, until)
     return read_top(environment_of(environment).slug, start, end)
