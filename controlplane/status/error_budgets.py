@@ -1,6 +1,7 @@
 """Error budgets: the share of refused or failed calls against a target over 28 days, from the stored series.
 
-One statement reads the whole hours of all dependencies, or of all quotas of tenants, and one the last hour.
+One statement chooses the dependencies or the quotas of tenants, one reads their whole hours, and one the last
+hour. The page of one dependency or tenant reads only its own rows.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from django.db import connection
 
+from controlplane.refusals.top_lists import CALLS_BY_DEPENDENCY, HOUR_S, REQUESTS_BY_TENANT
 from controlplane.series.kinds import DEPENDENCY, RULE, SPAN_S, Kind
 from controlplane.series.partitions import SPANS_1H
 from controlplane.status.refusals import ENDED_CALLS, REFUSED_CALLS
@@ -19,27 +21,46 @@ DAYS = 28
 #: Rows of one list: those that have used most of their budget.
 MAX_BUDGETS = 50
 _ALLOWED = 1 - TARGET_PERCENT / 100
+#: The list that names what was refused most.
+_LISTS = {DEPENDENCY: CALLS_BY_DEPENDENCY, RULE: REQUESTS_BY_TENANT}
 
+#: Entities whose hours are read, however many there are: those of the names that were refused most, by the
+#: stored top lists, then those that were measured last.
+_MAX_READ = 500
+
+_CHOSEN = f"""
+    SELECT id FROM series_entity LEFT JOIN (
+        SELECT name, sum(count) AS refused FROM refusals_toplist, unnest(names, counts) AS one(name, count)
+        WHERE environment = %(environment)s AND kind = %(list)s AND grain_s = {HOUR_S} AND at >= %(start)s
+        GROUP BY name
+    ) AS listed USING (name)
+    WHERE environment = %(environment)s AND kind = %(kind)s AND name <> ''
+    ORDER BY refused DESC NULLS LAST, last_at DESC, id LIMIT %(most)s
+"""  # noqa: S608 - a number of this code
+_OF_ONE = """
+    SELECT id FROM series_entity WHERE environment = %(environment)s AND kind = %(kind)s AND name = %(name)s
+"""
 _HOURS = """
-    SELECT name, sub, sum(asked)::bigint, sum(bad)::bigint, sum(known)::bigint,
+    SELECT entity, name, sub, sum(asked)::bigint, sum(bad)::bigint, sum(known)::bigint,
            coalesce(sum(asked) FILTER (WHERE hour >= %(six)s), 0)::bigint,
-           coalesce(sum(bad) FILTER (WHERE hour >= %(six)s), 0)::bigint, max(hour) FILTER (WHERE known > 0)
+           coalesce(sum(bad) FILTER (WHERE hour >= %(six)s), 0)::bigint
     FROM (
-        SELECT name, sub, day + make_interval(hours => place - 1) AS hour, coalesce(v[place], 0) AS known,
+        SELECT entity, day + make_interval(hours => place - 1) AS hour, coalesce(v[place], 0) AS known,
                {asked} AS asked, {bad} AS bad
-        FROM series_1h JOIN series_entity ON series_entity.id = entity, generate_series(1, 24) AS place
-        WHERE environment = %(environment)s AND kind = %(kind)s AND day >= %(day)s AND {which}
-    ) AS hours
-    WHERE hour >= %(start)s GROUP BY name, sub
+        FROM series_1h, generate_series(1, 24) AS place WHERE entity = ANY(%(ids)s::int[]) AND day >= %(day)s
+    ) AS hours JOIN series_entity ON series_entity.id = entity
+    WHERE hour >= %(start)s GROUP BY entity, name, sub
 """
 _LAST_HOUR = """
-    SELECT name, sub, sum({asked})::bigint, sum({bad})::bigint
+    SELECT entity, sum({asked})::bigint, sum({bad})::bigint
     FROM (
-        SELECT ids, v, array_length(v, 1) / array_length(ids, 1) AS width FROM series_frame
-        WHERE kind = %(kind)s AND at >= %(last)s
-          AND writer IN (SELECT id FROM series_writer WHERE environment = %(environment)s)
-    ) AS frames, generate_subscripts(ids, 1) AS place JOIN series_entity ON true
-    WHERE series_entity.id = ids[place] AND {which} GROUP BY name, sub
+        SELECT entity, v[(place - 1) * width + 1 : place * width] AS v
+        FROM (
+            SELECT ids, v, array_length(v, 1) / array_length(ids, 1) AS width FROM series_frame
+            WHERE kind = %(kind)s AND at >= %(last)s AND ids && %(ids)s::int[]
+              AND writer IN (SELECT id FROM series_writer WHERE environment = %(environment)s)
+        ) AS frames, unnest(ids) WITH ORDINALITY AS listed(entity, place) WHERE entity = ANY(%(ids)s::int[])
+    ) AS ones GROUP BY entity
 """
 
 
@@ -57,8 +78,6 @@ class ErrorBudget:
     known_s: int
     burn_1h: float | None
     burn_6h: float | None
-    #: The end of the last whole hour that is stored.
-    until: datetime | None
 
     @property
     def burn(self) -> float:
@@ -71,11 +90,6 @@ class ErrorBudget:
         return 100 * (1 - self.burn)
 
     @property
-    def good_percent(self) -> float:
-        """Rounded down, so that 99.9 is the target or more."""
-        return int(100_000 * (1 - self.bad / self.asked)) / 1000
-
-    @property
     def known_days(self) -> float:
         return self.known_s / 86_400
 
@@ -84,59 +98,70 @@ class ErrorBudget:
         return self.burn >= 1
 
 
-def dependency_budgets(environment: str, now: datetime, *, name: str = "") -> list[ErrorBudget]:
-    """Return those of all dependencies that were called, or of one: the most spent first."""
+@dataclass(frozen=True, kw_only=True)
+class ErrorBudgets:
+    #: The most spent first, at most ``MAX_BUDGETS``.
+    lines: list[ErrorBudget]
+    #: How many are spent, also of those that are not in ``lines``.
+    spent: int
+
+
+def dependency_budgets(environment: str, now: datetime, *, name: str = "") -> ErrorBudgets:
+    """Return those of all dependencies that were called, or of one."""
     return _budgets(
         environment, DEPENDENCY, (*ENDED_CALLS, *REFUSED_CALLS), ("failures", *REFUSED_CALLS), name, now
     )
 
 
-def tenant_budgets(environment: str, now: datetime, *, name: str = "") -> list[ErrorBudget]:
+def tenant_budgets(environment: str, now: datetime, *, name: str = "") -> ErrorBudgets:
     """Return those of the quotas of all tenants that were among the busiest, or of one tenant."""
     return _budgets(environment, RULE, ("asked",), ("refused",), name, now)
 
 
 def _budgets(
     environment: str, kind: Kind, asked: tuple[str, ...], bad: tuple[str, ...], name: str, now: datetime
-) -> list[ErrorBudget]:
+) -> ErrorBudgets:
     hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     start = hour - timedelta(days=DAYS)
     values: dict[str, Any] = {
         "environment": environment,
         "kind": kind.number,
         "name": name,
+        "list": _LISTS[kind].number,
+        "most": _MAX_READ,
         "start": start,
         "day": start.replace(hour=0),
         "six": hour - timedelta(hours=6),
         "last": now - timedelta(hours=1),
     }
-    # All quotas of no tenant are those of all tenants together.
-    which = "name = %(name)s" if name else "name <> ''"
     with connection.cursor() as cursor:
-        cursor.execute(
-            _HOURS.format(asked=_in_hours(kind, asked), bad=_in_hours(kind, bad), which=which), values
-        )
-        hours = cursor.fetchall()
-        cursor.execute(
-            _LAST_HOUR.format(asked=_in_frames(kind, asked), bad=_in_frames(kind, bad), which=which), values
-        )
-        last = {(of, sub): (all_asked, all_bad) for of, sub, all_asked, all_bad in cursor.fetchall()}
-    found = [
-        ErrorBudget(
-            name=of,
-            quota=sub,
-            asked=all_asked,
-            bad=all_bad,
-            known_s=known * SPAN_S,
-            burn_1h=_burn(*last.get((of, sub), (0, 0))),
-            burn_6h=_burn(asked_6h, bad_6h),
-            until=None if newest is None else newest + timedelta(hours=1),
-        )
-        for of, sub, all_asked, all_bad, known, asked_6h, bad_6h, newest in hours
-        if all_asked
-    ]
-    found.sort(key=lambda one: (-one.burn, one.name, one.quota))
-    return found[:MAX_BUDGETS]
+        # All quotas of no tenant are those of all tenants together: they are left out.
+        cursor.execute(_OF_ONE if name else _CHOSEN, values)
+        values["ids"] = [number for (number,) in cursor.fetchall()]
+        cursor.execute(_HOURS.format(asked=_in_hours(kind, asked), bad=_in_hours(kind, bad)), values)
+        # What was asked and was bad, of one entity.
+        hours = [row for row in cursor.fetchall() if row[3]]
+        hours.sort(key=lambda row: (-row[4] / row[3], row[1], row[2]))
+        spent = sum(row[4] >= row[3] * _ALLOWED for row in hours)
+        hours = hours[:MAX_BUDGETS]
+        values["ids"] = [row[0] for row in hours]
+        cursor.execute(_LAST_HOUR.format(asked=_in_frames(kind, asked), bad=_in_frames(kind, bad)), values)
+        last = {number: (all_asked, all_bad) for number, all_asked, all_bad in cursor.fetchall()}
+    return ErrorBudgets(
+        lines=[
+            ErrorBudget(
+                name=of,
+                quota=sub,
+                asked=all_asked,
+                bad=all_bad,
+                known_s=known * SPAN_S,
+                burn_1h=_burn(*last.get(number, (0, 0))),
+                burn_6h=_burn(asked_6h, bad_6h),
+            )
+            for number, of, sub, all_asked, all_bad, known, asked_6h, bad_6h in hours
+        ],
+        spent=spent,
+    )
 
 
 def _burn(asked: int, bad: int) -> float | None:
@@ -150,4 +175,4 @@ def _in_hours(kind: Kind, fields: tuple[str, ...]) -> str:
 
 
 def _in_frames(kind: Kind, fields: tuple[str, ...]) -> str:
-    return " + ".join(f"coalesce(v[(place - 1) * width + {kind.place(field) + 1}], 0)" for field in fields)
+    return " + ".join(f"coalesce(v[{kind.place(field) + 1}], 0)" for field in fields)

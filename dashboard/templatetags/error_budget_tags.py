@@ -24,4 +24,11 @@ def error_budget(context: template.Context, *, dependency: str = "", tenant: str
         )
     except (OperationalError, InterfaceError):
         return {"unknown": True}
-    return {"budgets": budgets, "days": DAYS, "target": TARGET_PERCENT, "heading": "Error budget", "id": "eb"}
+    return {
+        "budgets": budgets.lines,
+        "linked": [dependency],
+        "days": DAYS,
+        "target": TARGET_PERCENT,
+        "heading": "Error budget",
+        "id": "eb",
+    }

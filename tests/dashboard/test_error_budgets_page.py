@@ -21,7 +21,9 @@ def measured(production: str) -> None:
     payments = thing(DEPENDENCY, "payments-api", first_at=hour)
     search = thing(DEPENDENCY, "search", first_at=hour)
     quota = thing(RULE, "acme-retail", sub="requests", first_at=hour)
+    gone = thing(DEPENDENCY, "gone", first_at=hour)
     calls = {payments: row(DEPENDENCY, 980, failures=20), search: row(DEPENDENCY, 9_995, blocked=5)}
+    calls[gone] = row(DEPENDENCY, 10)
     measure(one, 0, DEPENDENCY, calls, hour=hour)
     measure(one, 0, RULE, {quota: row(RULE, 1_000)}, hour=hour)
     sealing.seal(hour + timedelta(hours=1, minutes=30))
@@ -39,6 +41,11 @@ def test_the_page_lists_what_is_spent_first(log_in: Any, measured: None) -> None
     assert "payments-api spent 20 of 1,000 no calls 20.0 20.0 0.0" in text
     assert "search 50 % 5 of 10,000 no calls 0.5 0.5" in text
     assert "acme-retail requests 100 % 0 of 1,000 no calls 0.0" in text
+    page = log_in("vera").get("/error-budgets").content.decode()
+    assert '<a href="/breakers/payments-api">' in page
+    # A dependency that was deleted since then has no page.
+    assert "gone 100 %" in text
+    assert "/breakers/gone" not in page
     assert "/error-budgets" in log_in("vera").get("/refusals").content.decode()
 
 

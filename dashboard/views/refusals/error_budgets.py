@@ -5,6 +5,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require
+from controlplane.policies.models import Dependency
 from controlplane.status.error_budgets import DAYS, TARGET_PERCENT, dependency_budgets, tenant_budgets
 from dashboard.views.page import show
 
@@ -17,13 +18,15 @@ def error_budgets(request: HttpRequest) -> HttpResponse:
         ("dependencies", "Dependencies", dependency_budgets(environment, now)),
         ("quotas", "Quotas of tenants", tenant_budgets(environment, now)),
     ]
-    spent = sum(budget.spent for _, _, budgets in lists for budget in budgets)
+    # A dependency that is deleted has hours, but no page.
+    linked = set(Dependency.objects.filter(environment=environment).values_list("name", flat=True))
     return show(
         request,
         "error_budgets",
         "error_budgets.html",
-        lists=lists,
-        spent=spent,
+        lists=[(of, heading, budgets.lines) for of, heading, budgets in lists],
+        linked=linked,
+        spent=sum(budgets.spent for _, _, budgets in lists),
         days=DAYS,
         target=TARGET_PERCENT,
     )

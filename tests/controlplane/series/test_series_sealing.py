@@ -25,14 +25,21 @@ def at(span: int, hour: datetime = HOUR) -> datetime:
     return hour + timedelta(seconds=SPAN_S * span)
 
 
-def thing(kind: Kind, name: str = "", *, first_at: datetime = STARTED, sub: str = "") -> int:
+def thing(
+    kind: Kind,
+    name: str = "",
+    *,
+    first_at: datetime = STARTED,
+    sub: str = "",
+    environment: str = "production",
+) -> int:
     return Entity.objects.create(
-        environment="production", kind=kind.number, name=name, sub=sub, first_at=first_at, last_at=first_at
+        environment=environment, kind=kind.number, name=name, sub=sub, first_at=first_at, last_at=first_at
     ).id
 
 
-def writer(gateway: str = "g1") -> int:
-    return Writer.objects.create(gateway=gateway, environment="production", started_at=STARTED).id
+def writer(gateway: str = "g1", *, environment: str = "production") -> int:
+    return Writer.objects.create(gateway=gateway, environment=environment, started_at=STARTED).id
 
 
 def measure(

@@ -2,12 +2,16 @@
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from controlplane.refusals.models import TopList
+from controlplane.refusals.top_lists import REQUESTS_BY_TENANT
 from controlplane.series import sealing
 from controlplane.series.kinds import DEPENDENCY, RULE
-from controlplane.status.error_budgets import dependency_budgets, tenant_budgets
+from controlplane.status import error_budgets
+from controlplane.status.error_budgets import MAX_BUDGETS, dependency_budgets, tenant_budgets
 from tests.controlplane.series.test_series_sealing import HOUR, SEALABLE, measure, row, thing, writer
 
 
@@ -28,7 +32,9 @@ def test_a_budget_is_the_share_of_refused_and_failed_calls_against_the_target() 
     measure(one, 1, RULE, {acme: row(RULE, 1_000, refused=500), everyone: row(RULE, 1_000, refused=500)})
     assert sealing.seal(SEALABLE) == 1
     now = HOUR + timedelta(hours=1, minutes=20)
-    spent, unspent = dependency_budgets("production", now)
+    found = dependency_budgets("production", now)
+    spent, unspent = found.lines
+    assert found.spent == 1
     assert (spent.name, spent.asked, spent.bad) == ("llm", 10_010, 20)
     assert spent.burn == pytest.approx(20 / 10.01)
     assert spent.spent
@@ -36,17 +42,55 @@ def test_a_budget_is_the_share_of_refused_and_failed_calls_against_the_target() 
     # Its calls were before the last 60 minutes.
     assert spent.burn_1h is None
     assert (unspent.name, unspent.left_percent, unspent.bad) == ("search", 100, 0)
-    assert [one.name for one in dependency_budgets("production", now, name="search")] == ["search"]
-    (quota,) = tenant_budgets("production", now)
+    assert [one.name for one in dependency_budgets("production", now, name="search").lines] == ["search"]
+    (quota,) = tenant_budgets("production", now).lines
     assert (quota.name, quota.quota, quota.asked, quota.bad) == ("acme", "requests", 1_000, 500)
-    assert tenant_budgets("production", now, name="globex") == []
+    assert tenant_budgets("production", now, name="globex").lines == []
     # The last hour is read from frames.
-    lately = dependency_budgets("production", HOUR + timedelta(minutes=30))
-    assert lately[0].burn_1h == pytest.approx(20 / 10.01)
-    later = HOUR + timedelta(days=29)
-    assert dependency_budgets("production", later) == []
+    for name in ("", "llm"):
+        lately = dependency_budgets("production", HOUR + timedelta(minutes=30), name=name)
+        assert lately.lines[0].burn_1h == pytest.approx(20 / 10.01)
+    later = dependency_budgets("production", HOUR + timedelta(days=29))
+    assert (later.lines, later.spent) == ([], 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_environments_are_apart() -> None:
+    """Both have a dependency of one name."""
+    ours, theirs = thing(DEPENDENCY, "llm"), thing(DEPENDENCY, "llm", environment="staging")
+    measure(writer(), 0, DEPENDENCY, {ours: row(DEPENDENCY, 900, failures=100)})
+    measure(writer(environment="staging"), 0, DEPENDENCY, {theirs: row(DEPENDENCY, 50)})
+    sealing.seal(SEALABLE)
+    for now in (HOUR + timedelta(hours=1, minutes=20), HOUR + timedelta(minutes=30)):
+        for name in ("", "llm"):
+            (one,) = dependency_budgets("production", now, name=name).lines
+            assert (one.asked, one.bad) == (1_000, 100)
+            (other,) = dependency_budgets("staging", now, name=name).lines
+            assert (other.asked, other.bad) == (50, 0)
+    assert one.burn_1h == pytest.approx(100)
+    assert other.burn_1h == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_read_is_bounded_and_all_that_is_spent_is_counted() -> None:
+    """A list has 50 of 60 that are spent; hours are read of as many as is set."""
+    quotas = {
+        thing(RULE, f"t{number}", sub="requests"): row(RULE, 100 + number, refused=50 * (number < 60))
+        for number in range(80)
+    }
+    measure(writer(), 0, RULE, quotas)
+    sealing.seal(SEALABLE)
+    now = HOUR + timedelta(hours=1, minutes=20)
+    found = tenant_budgets("production", now)
+    assert (len(found.lines), found.spent) == (MAX_BUDGETS, 60)
+    TopList.objects.create(
+        environment="production", kind=REQUESTS_BY_TENANT.number, grain_s=3600, at=HOUR, writer=0,
+        names=["t7", "t9", "t5"], counts=[50.0, 50.0, 50.0], total=150.0, short_by=0.0,
+    )  # fmt: skip
+    with patch.object(error_budgets, "_MAX_READ", 3):
+        assert [one.name for one in tenant_budgets("production", now).lines] == ["t5", "t7", "t9"]
 
 
 @pytest.mark.django_db
 def test_without_calls_there_is_no_budget(production: Any) -> None:
-    assert dependency_budgets("production", HOUR) == []
+    assert dependency_budgets("production", HOUR).lines == []
