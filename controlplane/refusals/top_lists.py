@@ -65,7 +65,7 @@ KINDS = (
 )
 OF_TENANTS = tuple(kind.number for kind in KINDS if kind.by is By.TENANT)
 
-#: What is there of each environment. One index answers it.
+#: The oldest minute and the newest hour of each environment. One index answers it.
 _STORED = f"""
     SELECT environment, min(at) FILTER (WHERE grain_s = {MINUTE_S}), max(at) FILTER (WHERE grain_s = {HOUR_S})
     FROM refusals_toplist GROUP BY environment ORDER BY environment
@@ -229,7 +229,7 @@ def roll_up(now: datetime | None = None) -> None:
         for environment, first_minute, last_hour in cursor.fetchall():
             if first_minute is None:
                 continue
-            # Of the hours before, minutes may be gone.
+            # Minutes of earlier hours may be gone.
             hour = max(_hour_of(now - KEPT_MINUTES), _hour_of(first_minute))
             if last_hour is not None:
                 hour = max(hour, min(last_hour, _hour_of(now)) - HOUR)

@@ -139,7 +139,7 @@ def _budgets(
         cursor.execute(_OF_ONE if name else _CHOSEN, values)
         values["ids"] = [number for (number,) in cursor.fetchall()]
         cursor.execute(_HOURS.format(asked=_in_hours(kind, asked), bad=_in_hours(kind, bad)), values)
-        # What was asked and was bad, of one entity.
+        # The sums of each entity that was asked for something.
         hours = [row for row in cursor.fetchall() if row[3]]
         hours.sort(key=lambda row: (-row[4] / row[3], row[1], row[2]))
         spent = sum(row[4] >= row[3] * _ALLOWED for row in hours)

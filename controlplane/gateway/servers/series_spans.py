@@ -106,7 +106,7 @@ class _Piece:
     now: bytes
     #: Lists of the earlier ones are not complete.
     cut: bool
-    #: Those of the newer ones are not.
+    #: Lists of the newer ones are not complete.
     now_cut: bool
     mode: Mode
     gauges: dict[int, int]
