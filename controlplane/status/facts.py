@@ -127,7 +127,7 @@ class Override:
     made_at: float
     revision: int
     ticket: str = ""
-    #: Who ended it, ``fuseboard`` where it expired; empty while it is in force.
+    #: The person who ended it, ``fuseboard`` where it expired; empty while it is in force.
     ended_by: str = ""
 
 

@@ -30,7 +30,7 @@ class Topic:
     environment: str = DEFAULT_ENVIRONMENT
     #: The services for which the role is higher: their buttons are drawn.
     services: Services = ()
-    #: As ``Reader`` has it: the side bar depends on it.
+    #: The side bar offers what belongs to no environment only with this right.
     administers_everywhere: bool = False
 
 
