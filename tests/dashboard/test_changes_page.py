@@ -14,6 +14,7 @@ from controlplane.editing import edits
 from controlplane.fleet.models import Event
 from controlplane.policies.models import Dependency
 from controlplane.schedules.edits import schedule_change
+from dashboard.views.history import change_log
 from fuseboard.contract.words import OverrideMode
 from tests.people import ADA, BOB, OLGA
 
@@ -202,13 +203,16 @@ def test_no_line_is_lost_between_pages_when_many_have_one_time(log_in: Any, prod
 
 def pages_of_alerts(log_in: Any) -> list[str]:
     """The alerts of all pages, in order."""
-    seen: list[str] = []
-    query = "?kind=alert"
+    return [text for html in pages(log_in, "?kind=alert") for text in re.findall(r"alert number \d+\.", html)]
+
+
+def pages(log_in: Any, query: str) -> list[str]:
+    """The page, and all that follow it."""
+    found: list[str] = []
     for _ in range(4):
-        html = page(log_in, query)
-        seen += re.findall(r"alert number \d+\.", html)
-        if (older := re.search(r'rel="next" href="/changes(\?[^"]+)"', html)) is None:
-            return seen
+        found.append(page(log_in, query))
+        if (older := re.search(r'rel="next" href="/changes(\?[^"]+)"', found[-1])) is None:
+            return found
         query = older[1].replace("&amp;", "&")
     raise AssertionError(f"more pages than expected: {query}")
 
@@ -312,3 +316,31 @@ def test_what_flapped_is_listed_once_over_all_pages(log_in: Any, production: str
     before = (datetime.now(UTC) - timedelta(seconds=350)).isoformat()
     assert any("5 times" in line for line in lines(page(log_in)))
     assert not any("5 times" in line for line in lines(page(log_in, f"?before={before.replace('+', '%2B')}")))
+
+
+@pytest.mark.parametrize("displayed", [5_000, 10])
+def test_every_transition_is_on_a_page_however_many_are_newer(
+    log_in: Any, production: str, monkeypatch: Any, displayed: int
+) -> None:
+    """Every page read the newest of the range, so those before them were on none."""
+    monkeypatch.setattr(change_log, "_TRANSITIONS", 61)
+    monkeypatch.setattr(change_log, "_DISPLAYED", displayed)
+    for number in range(150):
+        put_transition(seconds=130.0 * (number + 2), generation=1_000 - number, server=f"pod-{number}.")
+    for flap in range(200):
+        put_transition("closed" if flap % 2 else "open", seconds=1 + flap / 2, generation=2_000 - flap)
+    found = [line for html in pages(log_in, "?kind=breaker") for line in lines(html)]
+    assert [re.findall(r"pod-\d+", line) for line in found[1:]] == [[f"pod-{n}"] for n in range(150)]
+    assert "opened 100 times" in found[0], "one line, though it has more transitions than are read at first"
+
+
+def test_own_breakers_of_one_thing_are_read_however_many_others_are_newer(
+    log_in: Any, production: str, monkeypatch: Any
+) -> None:
+    Event.objects.all().delete()
+    monkeypatch.setattr(change_log, "_OWN_EVENTS", 3)
+    monkeypatch.setattr(change_log, "_TIMES", (1,))
+    for number in range(5):
+        own_event("shop-2", "closed -> open", seconds=10.0 + number)
+    own_event("shop-1", "closed -> open", seconds=600.0)
+    assert any("shop-1 opened its own breaker" in line for line in lines(page(log_in, "?thing=shop-1")))

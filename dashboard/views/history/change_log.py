@@ -3,7 +3,7 @@
 This is no second audit: each line leads to the page that has the whole of it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,12 +22,12 @@ from controlplane.fleet.models import Event, EventKind
 from controlplane.phrases import span
 from controlplane.policies.models import Change, Revision
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
-from controlplane.status.facts import PodEvent
+from controlplane.status.facts import PodEvent, Transition
 from controlplane.status.incidents import trip_words
 from controlplane.status.read_facts import change_of, transition_of
 from dashboard.live.alerts import link_of
 from dashboard.live.change_lines import line_of
-from dashboard.live.pod_lines import own_lines
+from dashboard.live.pod_lines import PodLine, own_lines
 from dashboard.tables.list_filters import Row
 from dashboard.views.history.logged import LoggedChange, logged_entry, logged_revisions
 from dashboard.words.labels import (
@@ -51,6 +51,10 @@ KINDS = {
 _TRANSITIONS = 500
 #: Events of pods' own breakers that are read, for the same reason.
 _OWN_EVENTS = 2_000
+#: So many times as many are read if fewer lines came of them than a page has.
+_TIMES = (1, 8)
+#: Rows of the pages before that are read again.
+_DISPLAYED = 5_000
 #: Events of pods are counted over ranges up to this one.
 PODS_WITHIN = timedelta(days=1)
 _POD_KINDS = (
@@ -70,7 +74,7 @@ class Wanted:
     start: datetime
     end: datetime
     #: The end of the range, of which an earlier page may have displayed the newest part. What happened
-    #: several times is one line at the last time, so all of it is read.
+    #: several times is one line at the last time, so that part is read again.
     until: datetime
     #: Lines, counted from the newest.
     most: int
@@ -128,6 +132,26 @@ def _entries(wanted: Wanted) -> Iterable[LoggedChange]:
         yield replace(line, link=f"{reverse('audit')}?{urlencode({'q': row.request_id or row.target_name})}")
 
 
+def _lines_of(
+    wanted: Wanted, rows: QuerySet[Any, Any], usual: int, made: Callable[[list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """The lines of this page that are ``made`` of rows, newest first. Earlier pages may have such rows."""
+    displayed = 0
+    if wanted.end < wanted.until:
+        displayed = rows.filter(at__gte=wanted.end)[: _DISPLAYED + 1].count()
+    if displayed > _DISPLAYED:
+        # So many are not read again. What began among them is listed once more, for what is left of it.
+        rows, displayed = rows.filter(at__lt=wanted.end), 0
+    lines: list[Any] = []
+    for times in _TIMES:
+        most = displayed + times * usual
+        read = list(rows[:most])
+        lines = [line for line in made(read) if line.at < wanted.end.timestamp()]
+        if len(read) < most or len(lines) > wanted.most:
+            break
+    return lines
+
+
 def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
     """Transitions that breakers made by themselves. Those by people are overrides."""
     if wanted.actor:
@@ -135,11 +159,13 @@ def _breakers(wanted: Wanted) -> Iterable[LoggedChange]:
     every = TransitionRow.objects.select_related("dependency").filter(actor="")
     range_ = replace(wanted, end=wanted.until)
     rows = range_.of(every, environment="dependency__environment", thing="dependency__name")
-    for row in breaker_lines(
-        transition_of(one) for one in rows.order_by("-at", "-generation")[:_TRANSITIONS]
-    ):
-        if row.at >= wanted.end.timestamp():
-            continue
+    found: list[Transition | BreakerLine] = _lines_of(
+        wanted,
+        rows.order_by("-at", "-generation"),
+        _TRANSITIONS,
+        lambda read: breaker_lines(map(transition_of, read)),
+    )
+    for row in found:
         name = row.flapping if isinstance(row, BreakerLine) else row.dependency
         common: dict[str, Any] = {
             "at": datetime.fromtimestamp(row.at, wanted.end.tzinfo),
@@ -191,17 +217,19 @@ def _own_breakers(wanted: Wanted) -> Iterable[LoggedChange]:
     """One line for each time in which breakers of pods opened and closed, however often."""
     if wanted.actor or wanted.end - wanted.start > PODS_WITHIN:
         return
-    rows = replace(wanted, end=wanted.until, thing="").of(Event.objects.filter(kind=EventKind.BREAKER))
-    found = [
-        PodEvent(at=at.timestamp(), server=server, kind="breaker", detail=detail)
-        for at, server, detail in rows.order_by("-at").values_list("at", "server", "detail")[:_OWN_EVENTS]
-    ]
-    of_thing = [
-        event for event in found if wanted.thing in ("", event.server, event.detail.partition(":")[0])
-    ]
-    for line in own_lines(of_thing):
-        if line.at >= wanted.end.timestamp():
-            continue
+    rows = replace(wanted, end=wanted.until).of(Event.objects.filter(kind=EventKind.BREAKER))
+    if wanted.thing:
+        rows = rows.filter(Q(server=wanted.thing) | Q(detail__startswith=f"{wanted.thing}:"))
+    found: list[PodLine] = _lines_of(
+        wanted,
+        rows.order_by("-at").values_list("at", "server", "detail"),
+        _OWN_EVENTS,
+        lambda read: own_lines(
+            PodEvent(at=at.timestamp(), server=server, kind="breaker", detail=detail)
+            for at, server, detail in read
+        ),
+    )
+    for line in found:
         yield LoggedChange(
             at=datetime.fromtimestamp(line.at, UTC),
             kind="pod",
