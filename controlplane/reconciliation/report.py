@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from django.db import connection
-from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, QuerySet, Sum, Value
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Min, QuerySet, Sum, Value
 from django.db.models.functions import Greatest
 
 from controlplane.reconciliation.models import AllowedAlone, Copying, LostCounts
@@ -120,8 +120,7 @@ def reconciled(environment: str, since: datetime, until: datetime, tenant: str =
     chosen, number = _chosen(rows)
     spans = list(_of_limits(rows, chosen).order_by("start")[:MAX_SPANS])
     lines = _lines(environment, spans)
-    # Costs such as tokens have no sum with calls. An unknown limit counts calls, as nearly all do.
-    sums = rows.filter(shadow=False, measure__in=_CALLS).aggregate(without_redis=Sum("amount", default=0))
+    sums = _of_calls(rows).aggregate(without_redis=Sum("amount", default=0))
     lost = LostCounts.objects.filter(environment=environment, since__lt=until, until__gt=since)
     losses = lost.aggregate(uncounted=Sum("uncounted", default=0), unreported=Sum("unreported", default=0))
     # Another pod finds the journal of a dead one when it starts, which may be long after the outage.
@@ -144,6 +143,27 @@ def reconciled(environment: str, since: datetime, until: datetime, tenant: str =
         problem=copying.problem if copying is not None else "",
         full=copying is not None and environment in copying.full,
     )
+
+
+@dataclass(frozen=True)
+class CallsAlone:
+    """Requests of a tenant that pods allowed by themselves: the largest number of any of its limits."""
+
+    calls: int = 0
+    #: The beginning of the first span that is counted, whose limit may be of a month.
+    since: datetime | None = None
+
+
+def calls_alone(environment: str, since: datetime, until: datetime, tenant: str) -> CallsAlone:
+    rows = _of_calls(_in_time(environment, since, until).filter(tenant=tenant))
+    limits = rows.values("rule").annotate(calls=Sum("amount"), first=Min("start")).order_by("-calls")
+    most = limits.first()
+    return CallsAlone() if most is None else CallsAlone(most["calls"], most["first"])
+
+
+def _of_calls(rows: QuerySet[AllowedAlone]) -> QuerySet[AllowedAlone]:
+    """Costs such as tokens have no sum with calls. An unknown limit counts calls, as nearly all do."""
+    return rows.filter(shadow=False, measure__in=_CALLS)
 
 
 def _in_time(environment: str, since: datetime, until: datetime) -> QuerySet[AllowedAlone]:

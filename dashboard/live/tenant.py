@@ -10,7 +10,7 @@ from django.utils import timezone
 from controlplane.alerts.rules.texts import allowed_alone
 from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
-from controlplane.fleet.live import TenantFigures
+from controlplane.fleet.live import TOP_TENANTS, TenantFigures
 from controlplane.policies.limits import QuotaColumns, columns_for
 from controlplane.policies.models import Tenant, TenantQuota
 from controlplane.policies.revision_rows import Change as Changed
@@ -120,7 +120,7 @@ def tenant_context(facts: PodFacts, key: str) -> dict[str, Any]:
     tenant = find_tenant(facts.environment, key)
     if tenant is None:
         return {"tenant": None}
-    traffic = next((row for row in facts.figures.tenants if row.tenant == key), TenantFigures(key, 0.0, 0.0))
+    traffic = _traffic(facts, key)
     changes = history(facts.environment, key)
     quotas = quota_rows(tenant, _rates(facts, key, traffic))
     return {
@@ -142,13 +142,20 @@ def first_quota(quotas: list[QuotaRow]) -> QuotaRow | None:
     return min(rates, key=lambda quota: quota.per_s or 0.0, default=next(iter(quotas), None))
 
 
-def _rates(facts: PodFacts, key: str, traffic: TenantFigures) -> dict[str, float]:
+def _traffic(facts: PodFacts, key: str) -> TenantFigures | None:
+    """The rates of a tenant; ``None`` if it is not among the busiest, which alone are listed."""
+    listed = facts.figures.tenants
+    idle = TenantFigures(key, 0.0, 0.0) if len(listed) < TOP_TENANTS else None
+    return next((row for row in listed if row.tenant == key), idle)
+
+
+def _rates(facts: PodFacts, key: str, traffic: TenantFigures | None) -> dict[str, float]:
     """Name of a quota -> requests per second that it binds, where they are counted now."""
     if not rates_known(facts):
         return {}
     by_rule = {row.rule: row.asked_per_s for row in facts.figures.rules if row.tenant == key}
     # Pods of an older release do not report it.
-    return {"requests": traffic.requests_per_s} | by_rule
+    return ({"requests": traffic.requests_per_s} if traffic else {}) | by_rule
 
 
 def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:

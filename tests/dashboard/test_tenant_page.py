@@ -15,6 +15,7 @@ from controlplane.schedules.due import announce
 from controlplane.status.read_facts import read_facts
 from dashboard.views import page as views
 from tests.dashboard.editor_steps import ACME, base_of, page, put_demand, quota
+from tests.dashboard.fleet_rows import put_figures
 from tests.dashboard.shown import text_of
 from tests.people import ADA
 
@@ -87,6 +88,52 @@ def test_what_pods_decided_locally_is_counted_once_and_for_a_day(log_in: Any) ->
             field=f"f{number}", counter="c", amount=amount, start=start, rule=rule, length_s=60, **usual
         )
     assert "Decided locally, 24 h 43 allowed without Redis" in text_of(page(log_in("vera").get(TENANT)))
+    # Neither tokens nor what a limit only counts are requests.
+    for field, other in {"t": {"measure": "tokens"}, "s": {"shadow": True}}.items():
+        AllowedAlone.objects.create(
+            field=field,
+            counter="c",
+            amount=50_000,
+            start=now - timedelta(hours=1),
+            rule=field,
+            length_s=60,
+            **usual,
+            **other,
+        )
+    shown = text_of(page(log_in("vera").get(TENANT)))
+    assert "Decided locally, 24 h 43 allowed without Redis" in shown
+    assert "without Redis since" not in shown
+
+
+def test_a_monthly_quota_alone_counts_what_pods_decided_locally_since_its_month_began(log_in: Any) -> None:
+    """It was 0: the month did not begin within the day."""
+    start = timezone.now() - timedelta(days=9)
+    AllowedAlone.objects.create(
+        environment="production",
+        domain="t:1",
+        field="f",
+        counter="c",
+        value=0,
+        amount=70,
+        start=start,
+        length_s=30 * 86_400,
+        rule="monthly",
+        tenant="acme-retail",
+    )
+    shown = text_of(page(log_in("vera").get(TENANT)))
+    assert f"24 h 70 allowed without Redis since {start:%-d %b %H:%M}" in shown
+
+
+def test_a_tenant_that_is_not_among_the_busiest_has_no_known_rate(log_in: Any) -> None:
+    """Its rates were 0 /s."""
+    put_figures(tenants=[])
+    shown = page(log_in("vera").get(TENANT))
+    assert "0 /s" in tile(shown, "use_now"), "every tenant with requests is listed, and it is not"
+    busy = {"requests_per_s": 90.0, "refused_per_s": 5.0}
+    put_figures(tenants=[{"tenant": f"busy-{number}", **busy} for number in range(20)])
+    shown = page(log_in("vera").get(TENANT))
+    for name in ("use_now", "refused_now"):
+        assert "unknown it is not among the busiest" in tile(shown, name)
 
 
 def test_a_temporary_quota_shows_its_end_and_who_changed_it(log_in: Any) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -13,7 +12,7 @@ from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.policies.effective import effective
 from controlplane.policies.limits import columns_of
 from controlplane.policies.models import Environment, Tenant
-from controlplane.reconciliation.models import AllowedAlone
+from controlplane.reconciliation.report import calls_alone
 from controlplane.status.facts import PodFacts
 from controlplane.status.read_facts import read_pods
 from controlplane.usage.rollups import Counted, counted_by_rule
@@ -45,6 +44,8 @@ def tenant(request: HttpRequest) -> HttpResponse:
     row: Tenant | None = own["tenant"]
     if row is None:
         return _unregistered(request, facts, key)
+    now = timezone.now()
+    since = now - timedelta(days=1)
     context = context_of(
         request,
         "tenant",
@@ -53,7 +54,9 @@ def tenant(request: HttpRequest) -> HttpResponse:
         no_data=no_data_words(facts),
         **own,
         **in_context(_charts(key, own["first_quota"])),
-        alone=_decided_alone(row),
+        alone=calls_alone(row.environment_id, since, now, key),
+        # A limit of a month has no count of a day.
+        longer=since - timedelta(hours=1),
     )
     marked = text_parameter(request, "quota")
     shadow = _shadow(context["quotas"], marked)
@@ -85,15 +88,6 @@ def _charts(key: str, quota: QuotaRow | None) -> tuple[Chart, ...]:
         return of_tenant(key)
     label = f"{quota.name}: {quota.limit:,} per {quota.window}"
     return of_tenant(key, limit=quota.per_s, limit_label=label)
-
-
-def _decided_alone(tenant: Tenant) -> int:
-    """Requests of the last day that pods allowed without Redis: the largest number of any limit."""
-    rows = AllowedAlone.objects.filter(
-        environment=tenant.environment_id, start__gte=timezone.now() - timedelta(days=1), tenant=tenant.key
-    )
-    sums = rows.values("rule").annotate(calls=Sum("amount")).order_by("-calls")
-    return sums[0]["calls"] if sums else 0
 
 
 def _shadow(quotas: list[QuotaRow], marked: str) -> QuotaRow | None:
