@@ -115,7 +115,7 @@ class Explanation:
     changes: list[ChangeSince]
     #: The transition of the breaker before the refusal.
     transition: Transition | None = None
-    #: Pods that were heard then; ``None`` if nothing is stored of that time.
+    #: The most pods that were heard in the minutes before; ``None`` if nothing is stored of that time.
     pods: int | None = None
 
     @property
@@ -137,7 +137,7 @@ class Explanation:
 
     @property
     def share(self) -> float | None:
-        """The part of the limit that the pod could spend, where that is known."""
+        """About the part of the limit that the pod could spend, where that is known."""
         if not self.alone or not self.pods or not self.then.divided:
             return None
         return self.then.most / self.pods
@@ -154,7 +154,7 @@ class Explanation:
         limit = self.then.limit.split(", burst ")[0].removesuffix(", only counted")
         if self.share is None:
             return f"this pod's {kind} share of {limit}"
-        part = f"{int(self.share):,}" if self.share >= 1 else "less than 1"
+        part = f"about {int(self.share):,}" if self.share >= 1 else "less than 1"
         return f"this pod's {kind} share, {part} of {limit}"
 
     def _rule_words(self) -> str:

@@ -21,8 +21,8 @@ from controlplane.series.reading import read
 
 #: Fields by which samples can be grouped.
 DIMENSIONS = ("tenant", "rule", "endpoint", "server", "reason", "dependency")
-#: Around a refusal, pods are counted for this time: a pod that is down for a moment has its share still.
-_BEFORE = timedelta(minutes=1)
+#: A pod divides a limit by the most pods of this time: one that is down has its share still.
+_BEFORE = timedelta(minutes=10)
 #: Fields of a dependency's series: calls that were made, and those that were refused.
 ENDED_CALLS = ("ok", "failures", "slow", "neutral")
 REFUSED_CALLS = ("blocked", "over_limit", "refused_else")
@@ -142,7 +142,7 @@ def breakdown(
 def explained(text: str, environments: Collection[str], now: datetime, *, tenant: str = "") -> Explanation:
     """The meaning of a token, with the number of pods then. Raises ``NotOurToken`` or ``ExpiredToken``."""
     found = explain(text, environments, now, tenant=tenant)
-    spans = spans_between(found.environment, found.at - _BEFORE, found.at + _BEFORE)
+    spans = spans_between(found.environment, found.at - _BEFORE, found.at)
     return replace(found, pods=max((span.heard for span in spans.values()), default=0) or None)
 
 

@@ -31,7 +31,7 @@ def _charts(found: Explanation, rule: Rule | None) -> tuple[Chart, ...]:
         if not owner:
             return (of_all,)
         own = _of_rule(f"Quota {rule.limit} of {owner}", "chart-rule", owner, rule.limit)
-        label = f"then {found.then.limit}" if found.share is None else "this pod's local share then"
+        label = f"then {found.then.limit}" if found.share is None else "about this pod's local share then"
         return (replace(own, limit=found.line_per_s, limit_label=label), of_all)
     if rule.kind == "subject_limit":
         return (_of_rule(f"Limit {rule.limit}, all callers", "chart-rule-all", "", rule.name),)

@@ -1,9 +1,11 @@
 """A token explained: the rule then and now, who changed it since, and everything that is not known."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from controlplane.breakers.models import Transition
@@ -15,6 +17,8 @@ from controlplane.refusals.keys import day_at, key_of
 from controlplane.refusals.models import RefusalService
 from controlplane.refusals.tries import MAX_TRIES
 from controlplane.refusals.words import REASONS, limit_words, reason_words, wait_words
+from controlplane.series.models import Writer
+from controlplane.status import refusals
 from fuseboard.contract.refusal_token import TokenContent, make_token
 from fuseboard.contract.words import Mode, Reason
 from tests.controlplane.calling import API, problem, send, token_of
@@ -86,7 +90,8 @@ def test_without_redis_the_share_of_the_pod_was_spent_and_not_the_limit(now):
     assert found.headline == f"{rule}: this pod's local share of {limit}, was spent."
     of_four = replace(found, pods=4)
     assert (
-        of_four.headline == f"{rule}: this pod's local share, {found.then.most // 4} of {limit}, was spent."
+        of_four.headline
+        == f"{rule}: this pod's local share, about {found.then.most // 4} of {limit}, was spent."
     )
     assert of_four.line_per_s == found.then.per_s / 4
     assert (
@@ -273,3 +278,16 @@ def test_the_twenty_first_try_within_a_minute_is_refused(now, call):
     assert answer["Retry-After"] == "60"
     assert call("admin", "POST", PATH, {"token": token(now)}).status_code == 200
     assert Revision.objects.count() == head()
+
+
+def test_the_share_is_of_the_most_pods_of_ten_minutes_before_and_of_none_after(now):
+    """It was of those within a minute, but a pod that went away has its share for ten."""
+    writer = Writer.objects.create(gateway="g1", environment="production", started_at=now).pk
+    for seconds, heard in ((-660, 50), (-540, 20), (-30, 10), (30, 40)):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO series_span VALUES (%s, %s, 10000, %s, %s, 0)",
+                [now + timedelta(seconds=seconds), writer, heard, heard],
+            )
+    text = token(now, mode=Mode.LOCAL)
+    assert refusals.explained(text, {"production"}, now).pods == 20
