@@ -5,7 +5,7 @@ from fuseboard.contract.shares import allowed_alone, divides_what_is_left, reser
 from fuseboard.contract.words import FailurePolicy
 
 
-def refuses_nearly_all(limit: Limit, *, pods: int, tuning: Tuning) -> bool:
+def refuses_most(limit: Limit, *, pods: int, tuning: Tuning) -> bool:
     """Whether a pod allows less than one call per window while Redis is down."""
     if limit.shadow or limit.failure_policy is FailurePolicy.FAIL_OPEN:
         return False
@@ -13,7 +13,7 @@ def refuses_nearly_all(limit: Limit, *, pods: int, tuning: Tuning) -> bool:
         return True
     if limit.failure_policy is FailurePolicy.RESERVED and not divides_what_is_left(limit):
         return reserved_calls(settled_limit(limit, tuning)) < pods
-    return limit.limit < pods
+    return not divides_what_is_left(limit) and limit.limit < pods
 
 
 def without_redis(limit: Limit, *, pods: int, tuning: Tuning) -> str:
@@ -44,4 +44,7 @@ def without_redis(limit: Limit, *, pods: int, tuning: Tuning) -> str:
             " A pod without a reserved share refuses."
         )
     alone = allowed_alone(limit, servers=pods, share=None).words.removesuffix(" here")
+    if limit.limit < pods:
+        # A pod takes its turn a third as often as its part says, so that no window has more than the limit.
+        return f"Each of {pods:,} pods allows {alone}, all together about a third of the limit."
     return f"Each of {pods:,} pods allows {alone}." if pods > 1 else f"The pod allows {alone}."

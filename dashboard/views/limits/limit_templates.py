@@ -235,11 +235,11 @@ def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:
         replayed = what_if(environment, template_plan(name, **form.values()))
     except InvalidEdit as error:
         return {"reach": None, "wrong": [text for texts in error.errors.values() for text in texts][:3]}
-    outage, nearly_all = outage_words(environment, form.columns(), pods=divisor(environment))
+    outage, most = outage_words(environment, form.columns(), pods=divisor(environment))
     changes = [change for change in found.changes if change.kind != "template"]
     return {
         "outage": outage,
-        "refuses_nearly_all": nearly_all,
+        "refuses_most": most,
         "reach": str(changed_followers(found, name)),
         "things": items_to_come(environment, changes, 5),
         "more": max(0, len(changes) - 5),

@@ -11,7 +11,8 @@ from controlplane.policies.document import environment_of, limit_of, policy_of
 from controlplane.policies.limits import set_columns
 from controlplane.policies.models import Dependency, Kind, SubjectLimit, TenantQuota, TierQuota
 from controlplane.policies.older_defaults import differing_rows
-from controlplane.policies.without_redis import refuses_nearly_all, without_redis
+from controlplane.policies.without_redis import refuses_most, without_redis
+from dashboard.views.limits.outage import outage_words
 from dashboard.views.limits.template_form import TemplateForm
 from fuseboard.contract.policy import BreakerPolicy, Limit, Tuning
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
@@ -154,7 +155,7 @@ def test_a_form_says_what_the_limit_allows_without_redis(columns: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("columns", "nearly_all"),
+    ("columns", "most"),
     [
         ({}, False),
         ({"failure_policy": "fail_closed"}, True),
@@ -174,14 +175,50 @@ def test_a_form_says_what_the_limit_allows_without_redis(columns: dict[str, Any]
             },
             False,
         ),
+        # Each pod allows at least one call.
+        (
+            {
+                "failure_policy": "local_share",
+                "algorithm": "fixed_window",
+                "period": "day",
+                "window_s": 86_400,
+                "limit": 5,
+            },
+            False,
+        ),
     ],
 )
-def test_a_form_warns_of_a_limit_that_refuses_nearly_all_without_redis(
-    columns: dict[str, Any], nearly_all: bool
-) -> None:
+def test_a_form_warns_of_a_limit_that_refuses_most_without_redis(columns: dict[str, Any], most: bool) -> None:
     row = TenantQuota(name="requests")
     set_columns(row, {"limit": 1000, "window_s": 60} | columns)
-    assert refuses_nearly_all(limit_of(row), pods=20, tuning=Tuning()) is nearly_all
+    assert refuses_most(limit_of(row), pods=20, tuning=Tuning()) is most
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (
+            {"limit": 19, "failure_policy": "local_share"},
+            "Each of 20 pods allows 1 call every 189 s (share of 19), all together about a third of the"
+            " limit.",
+        ),
+        (
+            {"limit": 5, "algorithm": "fixed_window", "period": "day", "failure_policy": "local_share"},
+            "Pods divide what was left of 5 when Redis last answered.",
+        ),
+        (
+            {"limit": 100, "failure_policy": "reserved"},
+            "All pods together allow 10 of 100; with Redis, 90. A pod without a reserved share refuses."
+            " Nearly every call is refused then.",
+        ),
+        ({"limit": 100, "failure_policy": "fail_closed"}, "Pods refuse every call."),
+    ],
+)
+def test_a_form_says_how_much_passes_without_redis(
+    production: str, columns: dict[str, Any], words: str
+) -> None:
+    typed = {"window_s": 86_400 if "period" in columns else 60} | columns
+    assert outage_words(production, typed, pods=20)[0] == words
 
 
 def test_a_plan_warns_about_breakers_that_are_seldom_meant(production: str, ada: Any) -> None:
