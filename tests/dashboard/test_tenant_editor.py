@@ -273,6 +273,18 @@ def test_a_quota_follows_a_template_and_overrides_only_what_is_typed(ada: Any) -
     assert (row.limit, row.burst, row.template) == (900, 90, "")
 
 
+def test_a_new_quota_with_a_template_and_an_empty_burst_has_the_burst_of_the_template(ada: Any) -> None:
+    """The burst was as large as the limit, as a value of its own."""
+    values = {"limit": 900, "window_s": 60, "burst": 90}
+    edits.set_template(
+        environment="production", template="standard", expected_version=0, reason=WHY, actor=BOB, **values
+    )
+    new = {"new.name": "exports", "new.template": "standard", "new.burst": "", "base": head(), "reason": WHY}
+    assert ada.post(ACME, new).status_code == 302
+    row = TenantQuota.objects.get(name="exports")
+    assert (row.limit, row.burst, row.own) == (900, 90, [])
+
+
 def test_what_a_quota_counts_stays_when_it_follows_a_template(ada: Any) -> None:
     values = {"limit": 900, "window_s": 60, "burst": 90, "endpoints": ["GET /all"]}
     edits.set_template(

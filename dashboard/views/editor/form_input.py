@@ -156,9 +156,15 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
         value = _read(typed, control, lambda: _column_value(each, data[control]))  # noqa: B023 - called at once
         if value is not _WRONG and value != present.get(each.name):
             found[each.name] = value
+    was = present.get("template") or ""
+    template = data.get(f"{name}.template", was)
     if algorithm == Algorithm.TOKEN_BUCKET and data.get(f"{name}.burst", "-").strip() == "":
-        # With one call at a time, a pod refuses nearly every pair of calls at the same moment.
-        found["burst"] = max(1, found.get("limit", present.get("limit")) or 1)
+        if template and template != was:
+            # The burst is that of the template.
+            found.pop("burst", None)
+        else:
+            # With one call at a time, a pod refuses nearly every pair of calls at the same moment.
+            found["burst"] = max(1, found.get("limit", present.get("limit")) or 1)
     if algorithm != Algorithm.TOKEN_BUCKET and present.get("burst") not in (None, 1):
         found["burst"] = 1
     if algorithm != Algorithm.FIXED_WINDOW and present.get("period"):
@@ -167,8 +173,6 @@ def _changed_columns(typed: Typed, name: str, data: Mapping[str, str], present: 
         value = _read(typed, f"{name}.expires_at", lambda: _moment(ends))
         if value is not _WRONG:
             found["expires_at"] = value
-    was = present.get("template") or ""
-    template = data.get(f"{name}.template", was)
     if template != was:
         if template:
             # The measure belongs to the limit, and the form shows it beside the template.
