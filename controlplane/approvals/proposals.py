@@ -5,7 +5,7 @@ the edit is complete inside its transaction and has passed every check. It is ro
 request stores what it changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
@@ -135,8 +135,16 @@ def check(*, environment: str, changes: Sequence[Changed], approved_request: int
         raise NeedsApproval
 
 
-def propose(given: Proposal, *, replaces_request: ChangeRequest | None = None) -> ChangeRequest:
-    """Store an edit as a change request, or as the next version of one. Raises ``InvalidEdit``."""
+def propose(
+    given: Proposal,
+    *,
+    replaces_request: ChangeRequest | None = None,
+    inside: Callable[[ChangeRequest], None] | None = None,
+) -> ChangeRequest:
+    """Store an edit as a change request, or as the next version of one. Raises ``InvalidEdit``.
+
+    ``inside`` is called before the commit, for writes that belong to the same transaction.
+    """
     different_things = sum(bool(different(change.before, change.after)) for change in given.changes)
     if not different_things and given.lowers_to is None:
         raise InvalidEdit({"change": ["It would change nothing."]})
@@ -157,6 +165,8 @@ def propose(given: Proposal, *, replaces_request: ChangeRequest | None = None) -
         row.save()
         _store_changes(row, given.changes)
         note(row, action, given.actor, given.reason)
+        if inside is not None:
+            inside(row)
     opened.inc()
     return row
 

@@ -4,7 +4,7 @@ An UPDATE of the environment's row takes the revision, and its lock lasts until 
 revisions are committed in order, and a reader that sees revision 7 sees everything up to 7.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +94,7 @@ def revise(
     restores: int | None = None,
     reverts: int | None = None,
     resets_breaker: str = "",
+    proposed: Callable[[ChangeRequest], None] | None = None,
 ) -> Iterator[Revision]:
     """Make one revision. Everything inside is committed with it, or nothing is.
 
@@ -109,6 +110,7 @@ def revise(
 
     ``restores`` is the revision that a rollback brings back, and ``reverts`` the one that a revert
     undoes. ``resets_breaker`` names the dependency whose breaker is closed in Redis after the commit.
+    ``proposed`` is called with a new change request before it is committed.
     """
     try:
         with transaction.atomic():
@@ -135,7 +137,8 @@ def revise(
             restores=restores,
             reverts=reverts,
         )
-        raise proposals.Proposed(proposals.propose(proposal, replaces_request=replaces_request)) from None
+        request = proposals.propose(proposal, replaces_request=replaces_request, inside=proposed)
+        raise proposals.Proposed(request) from None
 
 
 def _conclude(revision: Revision, *, resets_breaker: str, restores: int | None, reverts: int | None) -> None:

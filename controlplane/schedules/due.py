@@ -93,6 +93,8 @@ def _apply(pk: int) -> bool:
             action="schedule.applied",
             check=lambda found: _check_needs(row, found),
             inside=made,
+            # In one transaction: of two processes, one makes a request.
+            proposed=lambda request: _wait(row, request, proposals.why_fewer(approved) if approved else ""),
             approved_request=approved.pk if approved is not None else None,
         )
     except _MadeAlready:
@@ -101,7 +103,8 @@ def _apply(pk: int) -> bool:
         # It waits, and is applied when the freeze ends.
         return False
     except proposals.Proposed as proposed:
-        _wait(pk, proposed.request, proposals.why_fewer(approved) if approved is not None else "")
+        request = proposed.request.pk
+        log.warning("schedule.proposed", environment=row.environment, schedule=pk, request=request)
     except (EditError, DataError, IntegrityError) as error:
         _fail(pk, str(error))
     else:
@@ -145,12 +148,12 @@ def _check_limits(row: Schedule, change: Changed) -> None:
         raise InvalidEdit({"document": [text]})
 
 
-def _wait(pk: int, request: ChangeRequest, why: str) -> None:
+def _wait(row: Schedule, request: ChangeRequest, why: str) -> None:
     """Mark the change as proposed: a person has to approve it, and has nothing to repair."""
     after = {"state": ScheduleState.PROPOSED, "change_request": request.pk}
-    row = _end(pk, ScheduleState.PROPOSED, "schedule.proposed", after, request=request.pk, error=why[:1000])
-    if row is not None:
-        log.warning("schedule.proposed", environment=row.environment, schedule=pk, request=request.pk)
+    more = {"request": request.pk, "error": why[:1000]}
+    if _end(row.pk, ScheduleState.PROPOSED, "schedule.proposed", after, **more) is None:
+        raise _MadeAlready
 
 
 def _fail(pk: int, error: str) -> None:

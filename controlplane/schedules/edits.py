@@ -53,7 +53,6 @@ def schedule_change(
     _check_is_new(environment, due_at, document)
     title = title or _title(found.changes, summary(found.counts))
     if proposals.needed_in(environment):
-        _check_is_not_proposed(environment, due_at, document)
         waiting = proposals.Proposal(
             environment=environment,
             base=found.revision,
@@ -66,7 +65,11 @@ def schedule_change(
             needs=needs,
             title=title,
         )
-        raise proposals.Proposed(proposals.propose(waiting))
+        with transaction.atomic():
+            _one_at_a_time(environment)
+            _check_is_not_proposed(environment, due_at, document)
+            request = proposals.propose(waiting)
+        raise proposals.Proposed(request)
     return keep_schedule(
         environment=environment,
         due_at=due_at,
@@ -97,8 +100,7 @@ def keep_schedule(
     """Store a change that was checked at revision ``base``, and approved if that is required."""
     with transaction.atomic():
         acting(actor)
-        # A form that is sent twice reaches two processes at once: the second one waits for the first.
-        transaction_lock(f"schedules {environment}")
+        _one_at_a_time(environment)
         _check_is_new(environment, due_at, document)
         row = Schedule.objects.create(
             environment=environment,
@@ -113,6 +115,11 @@ def keep_schedule(
         )
         _record(row, "change.scheduled", actor, reason, before=None)
     return row
+
+
+def _one_at_a_time(environment: str) -> None:
+    """Wait for the other process: a form that is sent twice reaches two at once."""
+    transaction_lock(f"schedules {environment}")
 
 
 def _check_is_new(environment: str, due_at: datetime, document: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Scheduled changes and temporary quotas, on their page and among the alerts."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -137,7 +138,9 @@ def test_a_change_that_needs_approval_when_it_is_due_waits_and_is_no_failure(log
     assert (row.state, row.request) == ("proposed", request.pk)
     shown = page(client.get("/schedules"))
     assert f'<a href="/requests/{request.pk}">change request {request.pk}</a>' in shown
-    assert "Waiting for approval" in text_of(shown)
+    (past,) = re.findall(r'aria-labelledby="h-p".*?</section>', shown, re.DOTALL)
+    assert f"Became change request {request.pk}" in text_of(past)
+    assert "Waiting for approval" not in text_of(past), "it is over, and the request may be too"
     assert "Failed" not in text_of(shown)
     assert "scheduled change failed" not in page(client.get("/"))
     assert f"Request {request.pk}" in text_of(page(client.get("/requests")))

@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 from django.db import transaction
 
+from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.actor import Actor
 from controlplane.audit.record import acting
 from controlplane.editing.plans.difference import Difference, difference
@@ -25,6 +26,7 @@ def apply_plan(
     progress: Progress | None = None,
     check: Callable[[Difference], None] | None = None,
     inside: Callable[[int], None] | None = None,
+    proposed: Callable[[ChangeRequest], None] | None = None,
     approved_request: int | None = None,
 ) -> int:
     """Apply the whole plan as one revision, or nothing of it. Return the revision.
@@ -32,7 +34,8 @@ def apply_plan(
     If nothing changes, nothing is written and the present revision is returned. Raises
     ``PlanErrors``, and ``EditConflict`` when the configuration was changed after
     ``expected_revision``. ``check`` raises if the differences are not as expected. ``inside`` is
-    called with the revision before the commit, for writes that belong to the same transaction.
+    called with the revision before the commit, for writes that belong to the same transaction,
+    and ``proposed`` with the change request that it becomes instead.
     ``approved_request`` is the change request that was approved for this plan, where edits need
     approval. No transaction should be open: comparing takes seconds.
     """
@@ -53,6 +56,7 @@ def apply_plan(
         reason=reason,
         conflicts_with_any_change=prune,
         approved_request=approved_request,
+        proposed=proposed,
     ) as revision:
         check_revision(environment=environment, expected=expected_revision, making=revision.number)
         if found.revision != revision.number - 1:

@@ -1,17 +1,26 @@
 """Temporary quotas and scheduled changes: on time, announced, and never lost silently."""
 
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
+from controlplane.approvals.models import ChangeRequest
+from controlplane.approvals.proposals import Proposed
+from controlplane.approvals.rules import set_approvals
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.editing.plans import apply_plan, export_plan, plan_from_document
 from controlplane.errors import InvalidEdit, NotFound
 from controlplane.policies.effective import effective
 from controlplane.policies.models import Environment, TenantQuota
+from controlplane.schedules import due
+from controlplane.schedules import edits as schedule_edits
 from controlplane.schedules.due import _fail, announce, applied, failed, run_due
 from controlplane.schedules.edits import acknowledge_failure, cancel_schedule, schedule_change
 from controlplane.schedules.models import Needs, Schedule
@@ -370,3 +379,71 @@ def test_what_another_person_created_or_removed_before_it_is_due_stays(
     assert (made.state, head()) == ("failed", before)
     said = {"new": "has created tier gold since", "present": "has removed tier gold since"}
     assert said[needs] in made.error
+
+
+def test_of_two_workers_one_makes_a_request_of_a_change_that_needs_approval(
+    production: str, ada: Any, hour: datetime, monkeypatch: Any
+) -> None:
+    """Each made one, and two people could apply the change twice."""
+    made = schedule_change(due_at=hour, document=MORE, actor=ada, **WHY)
+    create_people("bob")
+    set_approvals(needed=1, actor=ada, **WHY)
+    pass_time()
+    real = due.apply_plan
+
+    def after_another_worker(**given: Any) -> int:
+        monkeypatch.setattr(due, "apply_plan", real)
+        run_due()
+        return real(**given)
+
+    monkeypatch.setattr(due, "apply_plan", after_another_worker)
+    run_due()
+    made.refresh_from_db()
+    assert (made.state, made.request) == ("proposed", ChangeRequest.objects.get().pk)
+    assert actions().count("schedule.proposed") == 1
+
+
+def test_a_form_that_is_sent_twice_becomes_one_request(
+    production: str, ada: Any, hour: datetime, monkeypatch: Any
+) -> None:
+    create_people("bob")
+    set_approvals(needed=1, actor=ada, **WHY)
+    check = schedule_edits._check_is_not_proposed
+    said: list[type[Exception]] = []
+
+    def slow_check(*given: Any) -> None:
+        check(*given)
+        time.sleep(0.3)
+
+    def send() -> None:
+        try:
+            schedule_change(due_at=hour, document=MORE, actor=ada, **WHY)
+        except (Proposed, InvalidEdit) as error:
+            said.append(type(error))
+        finally:
+            connection.close()
+
+    monkeypatch.setattr(schedule_edits, "_check_is_not_proposed", slow_check)
+    threads = [threading.Thread(target=send) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert said == [Proposed, InvalidEdit]
+    assert ChangeRequest.objects.count() == 1
+
+
+def test_the_release_before_takes_a_change_that_became_a_request_as_failed(
+    production: str, ada: Any, hour: datetime
+) -> None:
+    """The reverse of the migration failed with the first such change."""
+    made = schedule_change(due_at=hour, document=MORE, actor=ada, **WHY)
+    Schedule.objects.update(state="proposed", request=7)
+    newest = [("schedules", "0004_wait_for_approval")]
+    try:
+        MigrationExecutor(connection).migrate([("schedules", "0003_remember_what_was_seen")])
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT state, error FROM schedules_schedule WHERE id = %s", [made.pk])
+            assert cursor.fetchone() == ("failed", "Waiting for approval: change request 7.")
+    finally:
+        MigrationExecutor(connection).migrate(newest)
