@@ -107,9 +107,16 @@ def test_an_approver_sees_the_effect_and_who_still_applies_it(guarded: str, log_
     shown = log_in("olga").get(address).content.decode()
     assert f'hx-get="{address}/replay"' in shown
     assert "An approval alone changes nothing. ada, or another admin, applies" in text_of(shown)
-    replay = client.get(f"{address}/replay")
+    replay = client.get(f"{address}/replay", headers={"HX-Request": "true"})
     assert replay.status_code == 200
     assert "Replay of the last 7 days" in text_of(replay.content.decode())
+    assert "<html" not in replay.content.decode()
+    # Without JavaScript, a link leads to the page with it.
+    assert f'<a href="{address}/replay">' in shown
+    whole = client.get(f"{address}/replay").content.decode()
+    assert "Replay of the last 7 days" in text_of(whole)
+    assert "<html" in whole
+    assert "Computing" not in whole
     assert log_in("vera").get(f"{address}/replay").status_code == 403
     assert f'hx-get="{address}/replay"' not in log_in("vera").get(address).content.decode()
     olga = log_in("olga")

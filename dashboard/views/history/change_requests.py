@@ -24,7 +24,7 @@ from dashboard.forms import SentNumberField
 from dashboard.reader import one_at_a_time_as
 from dashboard.tables.table_files import rows_drawn, rows_listed
 from dashboard.views.history.tabs import change_tabs
-from dashboard.views.page import context_of, not_found
+from dashboard.views.page import HtmxHttpRequest, context_of, not_found
 from dashboard.words.change_words import ChangeWords
 from dashboard.words.changed_items import ChangedItem, TiersAsOf, TiersWith, changed_items
 
@@ -117,20 +117,22 @@ def change_request(request: HttpRequest, number: int) -> HttpResponse:
 
 @require_GET
 @require("approve_change")
-def request_replay(request: HttpRequest, number: int) -> HttpResponse:
+def request_replay(request: HtmxHttpRequest, number: int) -> HttpResponse:
     """Replay the last days with what a request would change. One replay runs at a time for each person."""
     environment = environment_in(request)
     row = ChangeRequest.objects.filter(environment=environment, pk=number).first()
     if row is None:
         return _no_such_request(request)
-    context: dict[str, Any] = {"row": row}
+    context: dict[str, Any] = {}
     try:
         with alone(one_at_a_time_as(request)):
             changes = {(each.kind, each.name): each.after for each in row.changes.all()}
             context["whatif"] = what_if_changed(environment, changes)
     except StillRunning:
         context["still_runs"] = True
-    return render(request, "dashboard/request_replay.html", context)
+    if not request.htmx:
+        return _page(request, number, **context)
+    return render(request, "dashboard/request_replay.html", {"row": row, **context})
 
 
 def _no_such_request(request: HttpRequest) -> HttpResponse:
