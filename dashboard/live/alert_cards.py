@@ -25,6 +25,8 @@ _STATES: tuple[LineState, ...] = ("firing", "pending", "recovering", "planned")
 #: Minutes for which the card offers to mute an alert. One of level 3 can be muted for an hour at most.
 _MUTES = ((30, "30 min"), (60, "1 h"), (240, "4 h"))
 _LONGEST_OF_LEVEL_3 = 60
+#: Cards on the overview. The page of alerts has all.
+MAX_ALERT_CARDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,16 @@ class AlertCards:
     @cached_property
     def cards(self) -> tuple[AlertCard, ...]:
         return tuple(AlertCard(alert=one, follow=follow) for one, follow in by_cause(self.lines))
+
+    @property
+    def first(self) -> tuple[AlertCard, ...]:
+        """Those of the overview. A tick sends them as one part, so that their number is bounded."""
+        return self.cards[:MAX_ALERT_CARDS]
+
+    @property
+    def others(self) -> int:
+        """Alerts of the cards that the overview leaves out."""
+        return sum(1 + len(card.follow) for card in self.cards[MAX_ALERT_CARDS:])
 
     @cached_property
     def following(self) -> frozenset[str]:

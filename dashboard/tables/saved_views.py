@@ -31,7 +31,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "locks": ("Locks", ()),
     "refusals": (
         "Refusals",
-        ("range", "tenant", "rule", "endpoint", "pod", "reason", "dependency", "tier"),
+        ("range", "tenant", "endpoint", "reason", "dependency", "rule", "pod", "tier"),
     ),
     "requests": ("Change requests", ()),
     "retries": ("Retries", ()),

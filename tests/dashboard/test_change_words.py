@@ -101,7 +101,7 @@ def test_a_change_is_in_words(kind: str, before: Any, after: Any, shown: Any) ->
         (
             LIMIT,
             {**LIMIT, "measure": "tokens", "limit": 300},
-            [("r, measure", "calls", "tokens"), ("r", "100 per min, burst 1", "300 per min, burst 1")],
+            [("r, unit to count", "calls", "tokens"), ("r", "100 per min, burst 1", "300 per min, burst 1")],
         ),
         (
             AT_ONCE,

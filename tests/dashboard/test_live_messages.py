@@ -130,7 +130,7 @@ def waits_since(message):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("bound", [1_500, 16 * 1024])
+@pytest.mark.parametrize("bound", [2_000, 16 * 1024])
 def test_no_message_is_longer_than_the_bound_and_the_page_gets_everything(page, bound, monkeypatch):
     monkeypatch.setattr(drawing, "TICK_BYTES", bound)
     chance, stream = random.Random(f"{page} {bound}"), Stream(page)
@@ -175,7 +175,7 @@ def test_a_page_of_which_a_change_waits_is_dated_by_it_and_states_come_before_fi
     stream.take(calm)
     stream.take(calm)
     assert not stream.sent.waiting
-    monkeypatch.setattr(drawing, "TICK_BYTES", 2_500)
+    monkeypatch.setattr(drawing, "TICK_BYTES", 3_000)
     worst = names[-2:]
     drawn = stream.take(seen(2, worst))
     assert stream.sent.waiting, "the bound is too generous for this test"
