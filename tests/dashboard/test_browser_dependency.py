@@ -64,7 +64,7 @@ def pictures(page: Any, name: str) -> None:
 def test_an_admin_changes_a_dependency_with_advice_while_typing(sign_in: Any) -> None:
     page = sign_in("ada")
     page.goto("/breakers/payments-api")
-    page.click("text=Settings…")
+    page.click("nav.tabs >> text=Settings")
     page.wait_for_selector("#dependency-form")
     page.fill("#f-breaker-open_ms", "5000")
     becomes(page, "document.querySelector('#preview').innerText.includes('pen time is 5,000 ms')")
