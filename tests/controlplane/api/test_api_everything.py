@@ -114,10 +114,13 @@ def test_a_quota_expires(admin: Any) -> None:
 
 
 def test_a_scheduled_change_is_applied_or_cancelled(admin: Any, call: Any) -> None:
-    due_at = (timezone.now() + timedelta(hours=1)).isoformat(timespec="seconds")
-    body = {"due_at": due_at, "document": {"tenants": {"acme": {"tier": "enterprise"}}}, **WHY}
-    made = [admin("POST", "schedules", body).json() for _ in range(2)]
+    first, second = (
+        (timezone.now() + timedelta(hours=hours)).isoformat(timespec="seconds") for hours in (1, 2)
+    )
+    body = {"due_at": first, "document": {"tenants": {"acme": {"tier": "enterprise"}}}, **WHY}
+    made = [admin("POST", "schedules", body | {"due_at": due_at}).json() for due_at in (first, second)]
     assert made[0]["state"] == "waiting"
+    problem(call("admin", "POST", f"{API}/schedules", body), 422)  # the same change at the same time
     cancelled = admin("DELETE", f"schedules/{made[1]['id']}?reason=for+a+test").json()
     assert cancelled["state"] == "cancelled"
     Schedule.objects.filter(pk=made[0]["id"]).update(due_at=timezone.now())

@@ -201,7 +201,7 @@ def test_an_own_runbook_is_removed_when_no_dependency_uses_it(production: str, b
     assert known_runbook("maps") is None
     assert not RunbookRevision.objects.exists()
     assert "Look." in Entry.objects.get(action="runbook.removed").before["body"]
-    with pytest.raises(InvalidEdit, match="of the release stays"):
+    with pytest.raises(InvalidEdit, match="A built-in runbook stays"):
         edits.remove_runbook(runbook=SLUG, expected_version=0, **by)
 
 
