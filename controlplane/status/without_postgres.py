@@ -210,7 +210,7 @@ def from_note(note: Note | None, known: Override | None, now: float) -> Override
     if note is None or note.what != "forced_open" or note.expires_at <= now:
         return None
     revision = known.revision if known is not None else 0
-    return made_from(Override, note, mode="forced_open", revision=revision)
+    return made_from(Override, note, mode="forced_open", revision=revision, ended_by="")
 
 
 def from_servers(views: Sequence[BreakerSeen], known: Override | None, now: float) -> Override | None:

@@ -85,8 +85,13 @@ def test_settings_of_another_service_are_refused(log_in: Any, owned: None) -> No
         assert client.post(path.format("search"), {"version": "1", **WHY}).status_code == 403
     assert client.post("/breakers/search/settings/preview", {"version": "1"}).status_code == 403
     assert 'name="starts"' not in text(client.get("/breakers/payments-api/settings"))
-    later = {"version": "1", "starts": f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}", **WHY}
-    form = values_of(Dependency.objects.get(name="payments-api"), {}) | {"breaker.open_ms": "45000"} | later
+    row = Dependency.objects.get(name="payments-api")
+    later = {
+        "version": str(row.version),
+        "starts": f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M}",
+        **WHY,
+    }
+    form = values_of(row, {}) | {"breaker.open_ms": "45000"} | later
     assert client.post("/breakers/payments-api/settings", form).status_code == 403
     assert not Schedule.objects.exists()
     assert client.post("/edit/dependency/preview?key=search", {"base": "1"}).status_code == 403
