@@ -140,7 +140,7 @@ class AlertCards:
 
     @property
     def first(self) -> tuple[AlertCard, ...]:
-        """Those of the overview. A tick sends them as one part, so that their number is bounded."""
+        """The overview has these. A tick sends them as one part, so that their number is bounded."""
         return self.cards[:MAX_ALERT_CARDS]
 
     @property
