@@ -44,7 +44,7 @@ STOP_S = 1.0
 FRESH_S = 2.0
 
 
-#: The steps to the first pod are read this often: nobody waits for them.
+#: The hub reads the steps to the first pod this often, in seconds. No page waits for them.
 STEPS_S = 5.0
 
 

@@ -73,7 +73,7 @@ def gateway_address(gateway: str) -> tuple[str, str]:
     scheme = "http" if settings.PLAIN_HTTP else "https"
     host, _, port = gateway.rpartition(":")
     if host:
-        # It listens on the loopback address unless it is told otherwise.
+        # A gateway listens on the loopback address by default.
         alone = host == socket.gethostname() and not settings.ORIGINS
         return f"{scheme}://{'127.0.0.1' if alone else host}:{port}", "the gateway itself reported it"
     here = urlsplit(settings.ORIGINS[0]).hostname if settings.ORIGINS else "127.0.0.1"

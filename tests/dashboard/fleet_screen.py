@@ -15,7 +15,7 @@ from tests.faults.world import ENVIRONMENT
 from tests.waiting import NotInTime
 from tools.demo.scenario import TUNING
 
-#: What a busy machine gets for a heartbeat, an alert and a drawing.
+#: Seconds that a busy machine may take for a heartbeat, an alert and a drawing.
 PATIENCE_S = 90.0
 FAILING = "fragile"
 HEADLINE = "document.querySelector('#verdict h1').innerText"

@@ -106,7 +106,7 @@ def test_enter_in_a_note_acknowledges_the_alert_of_its_card(sign_in: Any, firing
     note = page.locator("#rows .take input").nth(1)
     note.fill("Called the vendor")
     written = note.get_attribute("name")
-    # As without JavaScript: the browser presses no button of the form that all cards share.
+    # Without JavaScript, the browser presses no button of the form that all cards share.
     block = "document.addEventListener('keydown', window.block = e => e.stopPropagation(), true)"
     page.evaluate(block)
     note.press("Enter")

@@ -274,7 +274,7 @@ def test_a_quota_follows_a_template_and_overrides_only_what_is_typed(ada: Any) -
 
 
 def test_a_new_quota_with_a_template_and_an_empty_burst_has_the_burst_of_the_template(ada: Any) -> None:
-    """The burst was as large as the limit, as a value of its own."""
+    """The editor stored the limit as the burst of the tenant, and the template lost its effect."""
     values = {"limit": 900, "window_s": 60, "burst": 90}
     edits.set_template(
         environment="production", template="standard", expected_version=0, reason=WHY, actor=BOB, **values

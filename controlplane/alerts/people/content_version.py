@@ -1,4 +1,4 @@
-"""The version of what has no version of its own: a number of its content."""
+"""A version for rows without a version column: a number made from their content."""
 
 import json
 from collections.abc import Mapping

@@ -132,7 +132,7 @@ def token(owner: Actor | None, *, role: str = "admin") -> str:
 
 
 def scheduled_with(text: str) -> Schedule:
-    # Each at a time of its own: the same change is scheduled once for one time.
+    # Each schedule has another time: two identical schedules are refused.
     due_at = (timezone.now() + timedelta(hours=1, minutes=Schedule.objects.count())).isoformat(
         timespec="seconds"
     )

@@ -98,7 +98,7 @@ def test_without_redis_the_share_of_the_pod_was_spent_and_not_the_limit(now):
         replace(found, pods=10**9).headline
         == f"{rule}: this pod's local share, less than 1 of {limit}, was spent."
     )
-    # What Redis decided is exact, however many pods there are.
+    # Decisions of Redis are exact, whatever the number of pods.
     with_redis = replace(explained(token(now), now), pods=4)
     assert with_redis.headline == f"{rule}: the quota was spent."
     assert with_redis.line_per_s == with_redis.then.per_s
