@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.scripts import Script
 from fuseboard.contract.words import Algorithm, FailurePolicy, Period
-from tests.agents.models.changed_rules import Calendar, Counter, changed, counter
+from tests.agents.models.changed_rules import Calendar, Counter, Slots, changed, counter
 from tests.agents.scripts import Store
 
 SECOND = 1_000_000
@@ -53,13 +53,14 @@ def changed_rules_machine(client: redis.Redis, admit: Script) -> type[RuleBasedS
             client.flushall()
             self.store = Store(client, [STRICT], admit_script=admit, expiring=True)
             self.exact: Counter = counter(STRICT)
+            self.stored: Counter = self.exact
             self.next: Limit = STRICT
 
         @initialize(limit=rules, offset=st.integers(0, 3_000_000 * SECOND))
         def begin(self, limit: Limit, offset: int) -> None:
             self.store.now_us += offset
             self.store.limits, self.next = [limit], limit
-            self.exact = counter(limit, self.store.now_us)
+            self.exact = self.stored = counter(limit, self.store.now_us)
 
         @rule(
             us=st.one_of(
@@ -82,7 +83,7 @@ def changed_rules_machine(client: redis.Redis, admit: Script) -> type[RuleBasedS
         def ask(self, calls: int, cost: int) -> None:
             now = self.store.now_us
             if self.next is not self.exact.limit:
-                self.store.limits, self.exact = [self.next], changed(self.exact, self.next, now)
+                self.store.limits, self.exact = [self.next], changed(self.stored, self.next, now)
             reply = self.store.admit((calls, cost))
             granted = min(calls, max(0, self.exact.room(now) // cost))
             assert reply.granted == granted
@@ -90,5 +91,8 @@ def changed_rules_machine(client: redis.Redis, admit: Script) -> type[RuleBasedS
             if granted:
                 self.exact.spend(now, granted * cost)
             assert reply.left == [max(0, self.exact.room(now))]
+            # Calls in progress have no amount to take over: a refusal under another rule leaves their slots.
+            if granted or not isinstance(self.stored, Slots):
+                self.stored = self.exact
 
     return ChangedRulesMachine
