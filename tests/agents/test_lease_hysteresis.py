@@ -144,9 +144,7 @@ def test_a_model_agrees(clock: Clock, measure: Callable[[float], bool]) -> None:
         assert measure(rate) == hot
 
 
-async def test_a_hot_tenant_asks_redis_a_tenth_as_often(
-    limits: redis.Redis, redis_url: str
-):
+async def test_a_hot_tenant_asks_redis_a_tenth_as_often(limits: redis.Redis, redis_url: str):
     async with AsyncExitStack() as stack:
         servers = [
             await stack.enter_async_context(
@@ -154,8 +152,8 @@ async def test_a_hot_tenant_asks_redis_a_tenth_as_often(
             )
             for number in range(PLAYED)
         ]
-        # One call after the other asks once for each call if nothing is leased. Leases begin when half a second
-        # was measured, after more or fewer calls by the speed of the machine.
+        # One call after the other asks once for each call if nothing is leased. Leases begin when half a
+        # second was measured, after more or fewer calls by the speed of the machine.
         for _ in range(20):
             if await questions_per_call(limits, servers) <= 0.1:
                 break
