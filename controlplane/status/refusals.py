@@ -114,7 +114,9 @@ def breakdown(
     end: datetime,
     *,
     dimensions: Sequence[str] = DIMENSIONS,
+    count_lines: bool = True,
 ) -> Breakdown:
+    """``count_lines`` also reads the counters of each line, whose sums can differ from that of all."""
     rows = samples_of(environment, wanted, start, end).order_by()
     whole = rows.aggregate(number=Count("id"), weight=Sum("weight"))
 
@@ -131,7 +133,7 @@ def breakdown(
                 percent=100 * group["part"] / whole["weight"],
                 counted=counted(replace(wanted, **{dimension: group[dimension]}))
                 # An empty value would mean any.
-                if group[dimension] and at < MAX_COUNTED
+                if count_lines and group[dimension] and at < MAX_COUNTED
                 else None,
             )
             for at, group in enumerate(groups[:MAX_LINES])

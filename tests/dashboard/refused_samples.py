@@ -37,3 +37,26 @@ def put_samples() -> list[Any]:
             **usual | {"tenant": "=cmd()", "at": now - timedelta(hours=3)}, pk=FIRST + 2
         ),
     ]
+
+
+def sample_of(**of: Any) -> Any:
+    """One more sample, of this moment."""
+    from django.utils import timezone
+
+    from controlplane.refusals.models import RefusalSample
+
+    usual = {
+        "environment": "production",
+        "at": timezone.now(),
+        "service": "shop",
+        "server": "web-1",
+        "rule": "requests",
+        "reason": "quota",
+        "mode": "shared",
+        "tenant": "acme-retail",
+        "endpoint": "POST /v1/orders",
+        "revision": 1,
+        "retry_after_ms": 0,
+        "weight": 1.0,
+    }
+    return RefusalSample.objects.create(**usual | of)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.utils import timezone
 from fleet_rows import breaker, put_figures, put_server
-from refused_samples import put_samples
+from refused_samples import put_samples, sample_of
 
 from controlplane.refusals.models import TopList
 from controlplane.refusals.samples import token_of
@@ -20,7 +20,7 @@ from controlplane.refusals.top_lists import (
     REQUESTS_BY_TENANT,
 )
 from controlplane.series import sealing
-from controlplane.series.kinds import FLEET
+from controlplane.series.kinds import FLEET, POD
 from controlplane.usage.models import RuleDemand
 from dashboard.views.refusals.refusal_log import measured_words
 from dashboard.views.refusals.refusal_tables import FILTERS
@@ -115,7 +115,7 @@ def page(client, address):
 def test_an_estimate_is_a_share_and_never_a_count(log_in, samples):
     shown = page(log_in("vera"), "/refusals")
     assert "Nothing is counted of this time. Below are shares of samples." in shown
-    assert "No samples of this time." in shown  # of calls
+    assert "No samples of this time, " in shown  # of calls
     assert "shares are estimates from 2 samples" in shown
     assert "90 %" in shown
     assert ">100<" not in shown  # the sum of the weights
@@ -186,6 +186,47 @@ def test_requests_and_calls_are_apart_and_agree_with_the_headline(log_in, sample
     # The filter of a name continues with samples, of requests and calls apart.
     shown = page(log_in("vera"), "/refusals?range=15m&tenant=acme-retail")
     assert rows_of(shown, "requests-reason") == [["The quota was spent", "100 %"]]
+
+
+def sums_of(shown):
+    """The sum of the figures of each list, and whether its rows are in the order of their figures."""
+    found = {}
+    for group in re.findall(r'id="h-g-([a-z-]+)"', shown):
+        figures = [int(re.sub(r"[^0-9]", "", row[1])) for row in rows_of(shown, group) if len(row) == 3]
+        found[group] = (sum(figures), figures == sorted(figures, reverse=True))
+    return found
+
+
+def test_all_lists_of_a_section_have_one_sum_and_the_order_of_their_figures(log_in, production):
+    """Counters of pods and of limits begin and end at other moments than the lists."""
+    pods = {"web-1": (60.0, 9), "web-2": (40.0, 300)}
+    now = timezone.now()
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    by_pod = {thing(POD, name=pod, first_at=hour): row(POD, 500, refused=n) for pod, (_, n) in pods.items()}
+    measure(writer(), 0, POD, by_pod, hour=hour)
+    for pod, (weight, _) in pods.items():
+        sample_of(server=pod, rule=f"of-{pod}", weight=weight)
+        sample_of(server=pod, rule="", dependency="payments-api", reason="breaker_open", weight=weight)
+    put_lists()
+    shown = page(log_in("vera"), "/refusals?range=6h")
+    assert rows_of(shown, "requests-pod") == [["web-1", "about 16", "60 %"], ["web-2", "about 11", "40 %"]]
+    assert {"requests-rule", "requests-tenant", "calls-pod"} <= sums_of(shown).keys()
+    for group, (total, in_order) in sums_of(shown).items():
+        assert (total, in_order) == (27 if group.startswith("requests") else 12, True), group
+    # Every section names its window.
+    assert f"27 answered 429 or 503, {TopList.objects.earliest('at').at:%H:%M} to " in shown
+
+
+def test_samples_of_a_day_do_not_estimate_the_refusals_of_a_month(log_in, samples):
+    put_lists()
+    TopList.objects.create(
+        environment="production", kind=REQUESTS_BY_REASON.number, grain_s=3600, writer=0,
+        at=timezone.now() - timedelta(days=29), names=["quota"], counts=[39.0], total=39.0, short_by=0.0,
+    )  # fmt: skip
+    shown = page(log_in("vera"), "/refusals?range=28d")
+    assert "shares of the last 24 hours are estimates from 3 samples" in shown
+    assert all(len(row) == 2 for row in rows_of(shown, "requests-pod"))
+    assert all(len(row) == 3 for row in rows_of(shown, "requests-tenant"))
 
 
 def test_a_number_that_can_be_too_low_is_at_least_that(log_in, production):

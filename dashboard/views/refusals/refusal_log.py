@@ -31,6 +31,7 @@ from dashboard.views.refusals.refusal_tables import (
     FILTERS,
     refused_words,
     sample_words,
+    samples_kept_since,
     sections_of,
     share_words,
     words_of,
@@ -127,9 +128,7 @@ def _sentences(
     if counted is not None and counted.known_s < length_s - 60:
         yield f"Measured for {measured_words(counted.known_s, length_s)}."
     # Also without a filter: limits, pods and the reason of a tenant are from samples.
-    since = end - timedelta(hours=settings.REFUSAL_LOG_H)
-    # The start of a list can be rounded down to an hour.
-    if start < since.replace(minute=0, second=0, microsecond=0):
+    if start < samples_kept_since(end):
         yield f"Samples are kept for {settings.REFUSAL_LOG_H} hours."
 
 

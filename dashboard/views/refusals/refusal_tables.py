@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+
+from django.conf import settings
 
 from controlplane.refusals.models import RefusalSample
 from controlplane.refusals.names import INVALID_TENANT
@@ -41,7 +43,7 @@ class Row:
     words: str
     #: The page with this filter; empty where there is none.
     link: str
-    #: ``1,204``, ``at least 1,200`` or ``about 1,200``; empty if pods do not count it.
+    #: ``1,204``, ``at least 1,200`` or ``about 1,200``; empty where only the share is known.
     figure: str
     percent: float
 
@@ -73,8 +75,9 @@ class Group:
 class Section:
     of: Of
     heading: str
-    #: How many were refused, in words.
+    #: How many were refused, in words, and from when to when.
     words: str
+    window: str
     groups: list[Group]
 
 
@@ -135,6 +138,13 @@ def sample_words(row: RefusalSample) -> dict[str, str]:
     }
 
 
+def window_words(start: datetime, end: datetime) -> str:
+    """``14:02 to 15:02 UTC``; with days if they differ, or are not that of the end."""
+    start, end = start.astimezone(UTC), end.astimezone(UTC)
+    form = "%H:%M" if start.date() == end.date() else "%-d %b %H:%M"
+    return f"{start:{form}} to {end:{form}} UTC"
+
+
 def _of_lists(
     environment: str, wanted: Filter, start: datetime, end: datetime, tops: TopLists, link: Link
 ) -> Section:
@@ -142,12 +152,19 @@ def _of_lists(
     refused = tops.refused(of)
     lists = [tops.lists[kind] for kind in KINDS if kind.of is of and kind in tops.lists]
     groups = [_stored(top, refused, link) for top in lists if top.total]
-    groups += _sampled(environment, wanted, start, end, ("rule", "pod"), link)
+    first = start if tops.whole or tops.stored_since is None else max(start, tops.stored_since)
+    groups += _sampled(environment, wanted, first, end, ("rule", "pod"), round(refused), link)
     if not refused:
-        words = "None was refused." if of is Of.REQUESTS else "No call was refused."
+        words = "None was refused" if of is Of.REQUESTS else "No call was refused"
     else:
-        words = f"{round(refused):,} {'answered 429 or 503' if of is Of.REQUESTS else 'were not made'}."
-    return Section(of=of, heading=HEADINGS[of], words=words, groups=groups if refused else [])
+        words = f"{round(refused):,} {'answered 429 or 503' if of is Of.REQUESTS else 'were not made'}"
+    return Section(
+        of=of,
+        heading=HEADINGS[of],
+        words=words,
+        window=window_words(first, end),
+        groups=groups if refused else [],
+    )
 
 
 def _stored(top: Top, refused: float, link: Link) -> Group:
@@ -184,43 +201,62 @@ def _figure(kind: Kind, count: float, top: Top, refused: float) -> str:
 def _of_samples(environment: str, wanted: Filter, start: datetime, end: datetime, link: Link) -> Section:
     of = wanted.of or Of.REQUESTS
     counted = counted_refusals(environment, wanted, start, end)
-    words = f"{refused_words(counted, of)}." if counted is not None else ""
+    words = refused_words(counted, of) if counted is not None else ""
     names = [name for name in FILTERS if name != "tier"]
     if of is Of.REQUESTS:
         names.remove("dependency")
-    groups = _sampled(environment, wanted, start, end, names, link)
+    refused = counted.refused if counted is not None else 0
+    groups = _sampled(environment, wanted, start, end, names, refused, link)
     if not groups and not words:
-        words = "No samples of this time."
+        words = "No samples of this time"
     elif not words:
-        words = "Pods do not count these together."
-    return Section(of=of, heading=HEADINGS[of], words=words, groups=groups)
+        words = "Pods do not count these together"
+    return Section(of=of, heading=HEADINGS[of], words=words, window=window_words(start, end), groups=groups)
 
 
 def _sampled(
-    environment: str, wanted: Filter, start: datetime, end: datetime, names: Sequence[str], link: Link
+    environment: str,
+    wanted: Filter,
+    start: datetime,
+    end: datetime,
+    names: Sequence[str],
+    refused: int,
+    link: Link,
 ) -> list[Group]:
-    """Shares of samples. Counts stand beside them where pods count."""
+    """Shares of samples, and the same shares of ``refused``: so that all lists of a section have one sum.
+
+    Other counters, such as those of one pod or one limit, begin and end at other moments: their sums would
+    contradict the heading. The same is true of samples that are not kept for the whole range.
+    """
     chosen = [name for name in names if FILTERS[name][0] not in wanted.set]
-    found = breakdown(environment, wanted, start, end, dimensions=[FILTERS[name][0] for name in chosen])
+    dimensions = [FILTERS[name][0] for name in chosen]
+    found = breakdown(environment, wanted, start, end, dimensions=dimensions, count_lines=False)
     if not found.samples:
         return []
+    kept = samples_kept_since(end)
     many = "" if found.samples == 1 else "s"
+    of = f"of the last {settings.REFUSAL_LOG_H} hours " if start < kept else ""
     return [
         Group(
             name=f"{wanted.of}-{name}",
             column=FILTERS[name][1],
-            source=f"shares are estimates from {found.samples:,} sample{many}",
+            source=f"shares {of}are estimates from {found.samples:,} sample{many}",
             estimated=True,
-            rows=[_row(name, line, link) for line in found.lines[FILTERS[name][0]]],
+            rows=[_row(name, line, 0 if of else refused, link) for line in found.lines[FILTERS[name][0]]],
         )
         for name in chosen
     ]
 
 
-def _row(name: str, line: Line, link: Link) -> Row:
+def samples_kept_since(end: datetime) -> datetime:
+    """The oldest samples. The start of a list can be rounded down to an hour."""
+    return (end - timedelta(hours=settings.REFUSAL_LOG_H)).replace(minute=0, second=0, microsecond=0)
+
+
+def _row(name: str, line: Line, refused: int, link: Link) -> Row:
     return Row(
         words=words_of(name, line.value),
         link=link(name, line.value),
-        figure=line.counted.refused_words if line.counted else "",
+        figure=f"about {round(line.percent / 100 * refused):,}" if refused else "",
         percent=line.percent,
     )
