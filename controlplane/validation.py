@@ -58,6 +58,8 @@ PLAIN_KEY = (
 
 SHORTEST_REASON = 8
 LONGEST_REASON = 500
+#: Beside a reason before it is wrong.
+REASON_RULE = f"at least {SHORTEST_REASON} characters"
 MISSING_REASON = f"Say why, in {SHORTEST_REASON} characters or more: everyone can read it."
 
 

@@ -39,7 +39,7 @@ def _whole(text: str) -> int | None:
 
 
 def missing_words(label: str) -> str:
-    """The error for an empty field, as ``forms.js`` has it."""
+    """The error for an empty field."""
     return f"Fill in \u201c{label}\u201d."
 
 

@@ -12,7 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.validation import LONGEST_REASON, MISSING_REASON, SHORTEST_REASON
+from controlplane.validation import LONGEST_REASON, REASON_RULE
 
 register = template.Library()
 
@@ -26,18 +26,14 @@ def reason_field(
     errors: Iterable[str] = (),
     required: bool = True,
 ) -> dict[str, Any]:
-    """Why something is done: the same length is asked for here and by the edit functions."""
+    """Why something is done. The edit functions check it; its rule stands beside it before it is wrong."""
     found = list(errors or ())
-    attributes: dict[str, Any] = {}
-    if required:
-        attributes = {"required": True, "minlength": SHORTEST_REASON, "data-missing": MISSING_REASON}
+    hint = REASON_RULE if required else ""
+    attributes = {"required": required, "maxlength": LONGEST_REASON, **_described(control_id, hint, found)}
     control = format_html(
-        '<textarea id="{}" name="reason"{}>{}</textarea>',
-        control_id,
-        _attributes({**attributes, "maxlength": LONGEST_REASON, **_described(control_id, "", found)}),
-        _text(value),
+        '<textarea id="{}" name="reason"{}>{}</textarea>', control_id, _attributes(attributes), _text(value)
     )
-    return _field(control_id, label, control, errors=found)
+    return _field(control_id, label, control, hint=hint, errors=found)
 
 
 @register.inclusion_tag("dashboard/field.html")

@@ -48,6 +48,13 @@ def test_every_form_that_posts_carries_a_token(template):
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_every_form_that_posts_leaves_errors_to_the_server(template):
+    """The bubble of a browser goes away, is in its own language, and does not say what to do."""
+    opened = re.findall(r"<form\b(?:\{%.*?%\}|\{\{.*?\}\}|[^>])*>", template.read_text(), re.DOTALL)
+    assert all(" novalidate" in form for form in opened if 'method="post"' in form)
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
 def test_no_template_draws_a_reason_field(template):
     """``{% reason_field %}`` draws it, with the length that ``controlplane.validation`` decides."""
     fields = re.findall(r"<(?:input|textarea)[^>]*\sname=\"reason\"[^>]*", template.read_text())
@@ -55,12 +62,13 @@ def test_no_template_draws_a_reason_field(template):
 
 
 def test_a_reason_has_one_length_everywhere():
-    least, most = f'minlength="{SHORTEST_REASON}"', f'maxlength="{LONGEST_REASON}"'
+    most = f'maxlength="{LONGEST_REASON}"'
     drawn = Template("{% reason_field %}").render(Context())
-    assert least in drawn
+    assert f'<p class="hint" id="f-reason_hint">at least {SHORTEST_REASON} characters</p>' in drawn
+    assert 'aria-describedby="f-reason_hint"' in drawn
     assert most in drawn
     optional = Template("{% reason_field required=False %}").render(Context())
-    assert "minlength" not in optional
+    assert "at least" not in optional
     assert most in optional
     field = forms.ReasonField()
     assert (field.min_length, field.max_length) == (SHORTEST_REASON, LONGEST_REASON)

@@ -84,17 +84,11 @@
   document.addEventListener("htmx:after:swap", localTimes);
   localTimes();
 
-  // ---- fields: one way to say what is wrong with one, here as on the server, until it is changed
-  const labelOf = control => (control.labels?.[0]?.textContent || control.name).trim();
-  const complaint = control => {
-    if (control.validity.valueMissing || control.validity.tooShort) {
-      return control.dataset.missing || `Fill in \u201c${labelOf(control)}\u201d.`;
-    }
-    return control.validationMessage;
-  };
+  // ---- fields: the server says what is wrong with one. Only the browser knows of a date that is half typed:
+  // it sends nothing for it, and a change meant for later would begin at once
+  const HALF_TYPED = "Enter the whole date and time, or clear all of it.";
   const complain = (control, text) => {
-    const field = control.closest(".field");
-    if (!field) return false;
+    const field = control.closest(".field") || control.parentElement;
     let note = $(".err", field);
     if (!note) {
       note = document.createElement("p");
@@ -105,12 +99,16 @@
     write(note, text);
     control.setAttribute("aria-invalid", "true");
     control.setAttribute("aria-describedby", [$(".hint[id]", field)?.id, note.id].filter(Boolean).join(" "));
-    return true;
   };
-  document.addEventListener("invalid", e => {
-    if (!complain(e.target, complaint(e.target))) return; // no room for a text of ours: the browser's own
+  document.addEventListener("submit", e => {
+    const half = [...e.target.elements].filter(control => control.validity?.badInput);
+    for (const control of half) control.closest("details")?.setAttribute("open", ""); // it was folded meanwhile
+    const wrong = half.filter(control => control.checkVisibility());
+    if (!wrong.length) return;
     e.preventDefault();
-    if ($("[aria-invalid]", e.target.form || document) === e.target) e.target.focus();
+    e.stopImmediatePropagation();
+    for (const control of wrong) complain(control, HALF_TYPED);
+    wrong[0].focus();
   }, true);
   const undescribe = element => { // a description that was removed is not named any more
     const names = element.getAttribute("aria-describedby");
