@@ -115,15 +115,35 @@ def test_an_admin_adds_a_daily_budget_in_three_clicks(sign_in: Any, production: 
     assert clicks.count == 3
 
 
-def test_an_admin_moves_a_tenant_in_three_clicks(sign_in: Any, production: str) -> None:
+def moved_and_suspended() -> bool:
+    tenant = Tenant.objects.get(key="acme-retail")
+    return tenant.tier.name == "free" and tenant.suspended
+
+
+def test_an_admin_suspends_and_moves_a_tenant_in_two_clicks(sign_in: Any, production: str) -> None:
     clicks = Clicks(sign_in("ada"))
-    clicks.on("#tenants a:has-text('acme-retail')")
-    clicks.on(".acts a:text-is('Edit')")
+    clicks.on("#tenants tr:has-text('acme-retail') a:has-text('Edit')")
     clicks.page.select_option("[name='own.tier']", "free")
+    clicks.page.select_option("[name='own.suspended']", "yes")
     clicks.page.fill("#f-reason", WHY)
     clicks.on("#edit-form button[value=save]")
-    wait_until(lambda: Tenant.objects.get(key="acme-retail").tier.name == "free", "the tenant is moved")
-    assert clicks.count == 3
+    wait_until(moved_and_suspended, "the tenant is moved and suspended")
+    assert clicks.count == 2
+
+
+def test_an_admin_suspends_and_moves_a_tenant_of_the_list_in_two_clicks(
+    sign_in: Any, production: str
+) -> None:
+    page = sign_in("ada")
+    page.goto("/tenants")
+    clicks = Clicks(page)
+    clicks.on("tr:has-text('acme-retail') a:has-text('Suspend')")
+    assert page.input_value("[name='own.suspended']") == "yes"
+    page.select_option("[name='own.tier']", "free")
+    page.fill("#f-reason", WHY)
+    clicks.on("#edit-form button[value=save]")
+    wait_until(moved_and_suspended, "the tenant is moved and suspended")
+    assert clicks.count == 2
 
 
 def test_an_admin_edits_selected_tenants_in_four_clicks(sign_in: Any, production: str) -> None:

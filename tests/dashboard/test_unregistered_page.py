@@ -47,6 +47,13 @@ def test_an_id_that_was_never_counted_says_so_and_an_admin_can_register_it(log_i
     assert 'name="name" value="nobody"' in log_in("ada").get("/edit/tenant?new&name=nobody").content.decode()
 
 
+def test_the_editor_of_an_unregistered_caller_leads_to_its_page(log_in, production):
+    """The first page offers to edit each tenant that pods list."""
+    answer = log_in("ada").get("/edit/tenant?key=stranger+7%2Fa", follow=True)
+    assert "stranger 7/a is not registered" in answer.content.decode()
+    assert log_in("ada").get("/edit/tenant", follow=True).status_code == 404
+
+
 def test_a_removed_tenant_is_called_removed(log_in, production):
     edits.remove_tenant(
         environment="production",

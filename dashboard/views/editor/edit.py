@@ -45,6 +45,9 @@ def edit(request: HttpRequest, kind: str) -> HttpResponse:
         # Runbooks and bookmarks have this address.
         return redirect("new_dependency")
     asked = read_request(request, kind)
+    if kind == "tenant" and asked.shown is None and not asked.new and request.method != "POST":
+        # Pods also list callers that are not registered. Their page offers to register them.
+        return redirect(_address(kind, asked.name))
     if asked.shown is None and not asked.new:
         return not_found(request, f"No such {kind}", f"There is no {kind} {asked.name}.")
     if request.method != "POST":

@@ -4,6 +4,7 @@ from urllib.parse import urlencode
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from controlplane.accounts.permissions import environment_in, require_role
@@ -30,6 +31,11 @@ class TenantLine:
     suspended: bool
     requests: float
     refused: float
+
+    @property
+    def editor(self) -> str:
+        """The address of its editor: the tier, and whether it is suspended."""
+        return reverse("edit", args=["tenant"], query={"key": self.key})
 
 
 @require_GET
