@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError
 
 from django.conf import settings
+from django.core.management.base import BaseCommand
 
 from controlplane import env
 
@@ -21,6 +22,15 @@ def served_at(scheme: str, host: str, port: int) -> str:
     """The address of this process in a browser on this machine."""
     named = f"[{host}]" if ":" in host else host
     return f"{scheme}://{_EVERY_ADDRESS.get(host, named)}:{port}"
+
+
+def print_link(command: BaseCommand, path: str, *, address: str) -> None:
+    """Print the link to a page. Without a known address, print what to do if ``web`` uses another port."""
+    command.stdout.write(f"{address or people_open()}{path}")
+    if not (address or settings.ORIGINS):
+        command.stderr.write(
+            f"If `manage.py web` prints another address than {LOCAL}, begin the link with that address."
+        )
 
 
 def add_address(parser: ArgumentParser) -> None:

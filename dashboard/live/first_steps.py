@@ -2,7 +2,7 @@
 
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.accounts.models import AgentToken
 from controlplane.alerts.models import Evaluation
+from controlplane.embedded import ServerFailed, look_up
 from controlplane.fleet.models import Figures
 from controlplane.status.facts import Facts
 
@@ -20,6 +21,20 @@ _WORKER_RUNS_S = 60.0
 _GATEWAY_PORT = 8001
 
 Process = Literal["runs", "stopped", "never"]
+
+
+@dataclass(frozen=True)
+class RedisForPods:
+    """The address of Redis ``limits`` for pods."""
+
+    #: Without a login: every reader may see it.
+    address: str
+    #: For admins: the address with its password, when a pod on this machine can use it as it is.
+    secret: str = field(default="", repr=False)
+
+    @property
+    def is_embedded(self) -> bool:
+        return bool(self.secret)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +47,7 @@ class FirstSteps:
     #: The address of the gateway for pods, and how this server knows it.
     address: str
     because: str
+    redis: RedisForPods
 
     @property
     def processes(self) -> bool:
@@ -63,7 +79,24 @@ def read_first_steps(facts: Facts) -> FirstSteps | None:
         dependencies=len(facts.dependencies),
         address=address,
         because=because,
+        redis=redis_for_pods(settings.REDIS_URL),
     )
+
+
+def redis_for_pods(url: str) -> RedisForPods:
+    """The address that pods need. ``url``: the one that this process uses, with its own login."""
+    scheme, _, rest = (url or "redis://HOST:6379").partition("://")
+    _, login, place = rest.rpartition("@")
+    named = f"{scheme}://{'USER:PASSWORD@' if login else ''}{place.partition('?')[0]}"
+    return RedisForPods(named, secret=url if url and url == _embedded_redis() else "")
+
+
+def _embedded_redis() -> str:
+    """The address of the embedded Redis of this machine; empty when none runs."""
+    try:
+        return look_up("FUSEBOARD_REDIS_URL").url
+    except ServerFailed:
+        return ""
 
 
 def gateway_address(gateway: str) -> tuple[str, str]:

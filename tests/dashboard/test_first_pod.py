@@ -12,11 +12,12 @@ from fleet_rows import put_figures, put_server
 from controlplane.accounts.models import AgentToken
 from controlplane.alerts.models import Evaluation
 from controlplane.audit.models import Entry
+from controlplane.embedded import Running, ServerFailed
 from controlplane.fleet.models import Event, Figures, Server
 from controlplane.policies.models import Dependency
 from controlplane.status.facts import Facts
 from dashboard.hub import Hub
-from dashboard.live.first_steps import FirstSteps, gateway_address, read_first_steps
+from dashboard.live.first_steps import FirstSteps, gateway_address, read_first_steps, redis_for_pods
 from tests.dashboard.shown import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -132,6 +133,41 @@ def test_the_address_of_the_gateway_says_where_it_comes_from(settings: Any) -> N
     assert gateway_address("gw-1:8443") == ("https://gw-1:8443", "the gateway itself reported it")
     settings.GATEWAY_URLS = ["https://gateway.example.com"]
     assert gateway_address("gw-1:8443")[0] == "https://gateway.example.com"
+
+
+def test_the_address_of_redis_is_one_that_a_pod_can_use(
+    log_in: Any, empty: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was redis://limits:6379 everywhere, which no embedded server has."""
+    settings.REDIS_URL = "redis://control:hush@redis.example.com:6380/0?ssl_ca_certs=/ca"
+    steps = guide(log_in("ada"))
+    assert "FUSEBOARD_REDIS_URL=redis://USER:PASSWORD@redis.example.com:6380/0" in steps
+    assert "hush" not in steps
+    assert "environment variables of the process web, which serves this page" in steps
+    url = settings.REDIS_URL = "redis://:secret-of-it@127.0.0.1:40123/0"
+    running = Running(url=url, keeper=1, server=2)
+    monkeypatch.setattr("dashboard.live.first_steps.look_up", lambda variable: running)
+    steps = guide(log_in("ada"))
+    assert f"FUSEBOARD_REDIS_URL={url}" in steps, "a pod on this machine can use it"
+    assert "run.json of the data folder" in steps
+    steps = guide(log_in("vera"))
+    assert "FUSEBOARD_REDIS_URL=redis://USER:PASSWORD@127.0.0.1:40123/0" in steps
+    assert "secret-of-it" not in steps
+    assert "An admin sees its password here." in steps
+
+
+def test_an_embedded_server_is_recognized_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(url="redis://:pw@127.0.0.1:40123/0", keeper=1, server=2)
+    monkeypatch.setattr("dashboard.live.first_steps.look_up", lambda variable: running)
+    assert redis_for_pods(running.url).secret == running.url
+    assert not redis_for_pods("redis://limits:6379").is_embedded
+    assert redis_for_pods("").address == "redis://HOST:6379"
+
+    def none(variable: str) -> Running:
+        raise ServerFailed("No embedded server runs.")
+
+    monkeypatch.setattr("dashboard.live.first_steps.look_up", none)
+    assert redis_for_pods(running.url).secret == ""
 
 
 def test_the_hub_reads_the_steps_every_5_seconds_until_a_pod_reports(

@@ -63,7 +63,10 @@ def test_the_first_admin_gets_a_single_use_link(client: Any, transactional_db: A
     old, link = first_admin(), first_admin()
     assert not can_log_in("admin", ""), "no default password"
     assert Client().get(re.sub(r"^https?://[^/]+", "", old)).status_code == 404, "replaced by the newer one"
-    assert set_password(link).status_code == 302
+    saved = set_password(link)
+    assert saved.status_code == 302
+    assert "Password saved. Log in." in client.get(saved["Location"]).content.decode()
+    assert "Password saved" not in client.get("/login").content.decode()
     assert can_log_in("admin")
     assert Client().post(re.sub(r"^https?://[^/]+", "", link), {}).status_code == 404
     with pytest.raises(CommandError, match="already an admin"):

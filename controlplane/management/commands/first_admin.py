@@ -11,7 +11,7 @@ from controlplane.accounts.models import Role, User
 from controlplane.accounts.people import invite_person, send_new_link
 from controlplane.audit.actor import COMMAND_LINE
 from controlplane.management.edit_command import EditCommand
-from controlplane.management.web_address import add_address, people_open
+from controlplane.management.web_address import add_address, print_link
 
 _REASON = "The first admin of this installation."
 
@@ -29,7 +29,7 @@ class Command(EditCommand):
         with transaction.atomic():
             path = _link(options["name"], valid)
         self.stderr.write(f"Valid once, for {options['minutes']} minutes, while `manage.py web` runs:")
-        self.stdout.write(f"{options['address'] or people_open()}{path}")
+        print_link(self, path, address=options["address"])
 
 
 def _link(name: str, valid: timedelta) -> str:

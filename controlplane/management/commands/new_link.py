@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.accounts.people import remove_second_factor, send_new_link
 from controlplane.audit.actor import COMMAND_LINE
 from controlplane.management.edit_command import EditCommand
-from controlplane.management.web_address import add_address, people_open
+from controlplane.management.web_address import add_address, print_link
 
 
 class Command(EditCommand):
@@ -26,4 +26,4 @@ class Command(EditCommand):
         if options["without_second_factor"]:
             remove_second_factor(username=who, reason=reason, actor=COMMAND_LINE)
         path = send_new_link(username=who, valid=timedelta(hours=1), reason=reason, actor=COMMAND_LINE)
-        self.stdout.write(f"{options['address'] or people_open()}{path}")
+        print_link(self, path, address=options["address"])

@@ -23,7 +23,12 @@ class Login(LoginView):  # type: ignore[misc]
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         context: dict[str, Any] = super().get_context_data(**kwargs)
         provider = {"provider": PROVIDER, "provider_name": settings.OIDC_NAME} if settings.OIDC_NAME else {}
-        return context | provider | {"next": self.request.GET.get("next", "")}
+        given = self.request.GET
+        return (
+            context
+            | provider
+            | {"next": given.get("next", ""), "password_saved": given.get("password") == "saved"}
+        )
 
     def form_invalid(self, form: Any) -> Any:
         response = super().form_invalid(form)

@@ -288,6 +288,6 @@ def welcome(request: HttpRequest, link: str) -> HttpResponseBase:
         except NotFound:
             return render(request, "dashboard/welcome.html", status=404)
         else:
-            return redirect("login")
+            return redirect(reverse("login", query={"password": "saved"}))
     context = {"person": user, "errors": errors}
     return render(request, "dashboard/welcome.html", context, status=422 if errors else 200)

@@ -91,18 +91,28 @@ def test_a_process_on_every_address_is_opened_by_the_loopback_address(host: str,
 
 @pytest.mark.django_db(transaction=True)
 def test_links_begin_with_the_given_address(settings: Any) -> None:
+    hints = StringIO()
+
     def printed(command: str, *arguments: str) -> str:
         output = StringIO()
-        call_command(command, *arguments, stdout=output, stderr=StringIO())
+        hints.seek(0)
+        hints.truncate()
+        call_command(command, *arguments, stdout=output, stderr=hints)
         return output.getvalue()
 
     settings.ORIGINS = []
     assert people_open() == "http://127.0.0.1:8000"
     assert printed("first_admin").startswith("http://127.0.0.1:8000/welcome/")
+    other_port = "If `manage.py web` prints another address than http://127.0.0.1:8000, begin"
+    assert other_port in hints.getvalue(), "web takes another port if 8000 is in use"
     there = "http://localhost:8765"
     assert printed("first_admin", "--address", f"{there}/").startswith(f"{there}/welcome/")
     assert printed("new_link", "admin", "--address", there).startswith(f"{there}/welcome/")
+    assert other_port not in hints.getvalue()
+    assert printed("new_link", "admin")
+    assert other_port in hints.getvalue()
     settings.ORIGINS = ["https://board.example.com"]
     assert printed("first_admin").startswith("https://board.example.com/welcome/")
+    assert other_port not in hints.getvalue()
     with pytest.raises(CommandError, match="not an address"):
         printed("first_admin", "--address", "localhost")
