@@ -367,6 +367,8 @@ def test_the_environment_has_an_editor_of_its_own(ada: Any) -> None:
     row = Environment.objects.get()
     assert row.tuning["ramp_ms"] == 9000
     assert list(row.subject_limits.get().per) == ["ip"]
+    assert 'href="/requests#approval-rule"' in shown, "where an admin looks for the switch of approvals"
+    assert 'id="approval-rule"' in page(ada.get("/requests"))
     assert "delete" not in shown.lower().partition("<main")[2]
 
 

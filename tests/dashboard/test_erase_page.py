@@ -26,6 +26,9 @@ def test_an_admin_erases_a_login_and_reads_how_much(log_in: Any, sampled: None) 
     client = log_in("ada")
     assert 'href="/refusals/erase"' in client.get("/refusals").content.decode()
     assert 'href="/refusals/erase"' in client.get("/hot-keys").content.decode()
+    assert '<button class="btn risk big" type="submit">Erase caller</button>' in (
+        client.get("/refusals/erase").content.decode()
+    )
     form = {"kind": "user", "value": " anna ", "reason": "privacy request 12"}
     answer = client.post("/refusals/erase", form, follow=True)
     assert answer.redirect_chain == [("/refusals/erase", 302)]

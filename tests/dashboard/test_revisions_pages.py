@@ -47,6 +47,31 @@ def suspend_as_bob() -> None:
     edits.suspend_tenant(environment="production", tenant="acme-retail", reason=WHY, actor=BOB)
 
 
+def test_the_creation_of_the_environment_offers_no_revert(production: str, log_in: Any, moved: int) -> None:
+    client = log_in("ada")
+    shown = page(client.get("/revisions"))
+    assert "Environment created" in shown
+    created = Revision.objects.get(action="environment.created").number
+    assert f'href="/revisions/{created}/revert"' not in shown, "it cannot be removed"
+    assert f'href="/revisions/{moved}/revert"' in shown
+    assert "Revert this edit" not in page(client.get(f"/revisions/{created}"))
+    assert "Revert this edit" in page(client.get(f"/revisions/{moved}"))
+
+
+def test_previews_say_what_will_change(production: str, log_in: Any, moved: int) -> None:
+    """They said "Changed" before anything was saved."""
+    client = log_in("ada")
+    for address in (f"/revisions/{moved}/revert", f"/revisions/{moved - 1}?back"):
+        assert "Will change</span>" in page(client.get(address)), address
+    assert "Changed</span>" in page(client.get(f"/revisions/{moved}"))
+    draft = send(client, PLAN)["Location"]
+    shown = page(client.get(draft))
+    assert "Will be created</span>" in shown
+    assert "Will change</span>" in shown
+    what = {"what": "suspend", "tier": "free"}
+    assert "Will change</span>" in page(client.post("/tenants/bulk/preview", what))
+
+
 @pytest.fixture
 def moved(production: str) -> int:
     return edits.change_tier(

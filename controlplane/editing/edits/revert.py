@@ -80,6 +80,11 @@ class Reverted:
     changes: list[Changed]
 
 
+def is_revertible(row: RevisionRow) -> bool:
+    """Whether the revision changed configuration that can return to what it was before."""
+    return bool(row.changed) and row.action != "environment.created"
+
+
 def preview_revert(
     *,
     environment: str,

@@ -188,6 +188,7 @@ def _page(request: HttpRequest, number: int, *, status: int = 200, **extra: Any)
         row=row,
         words=proposal_words(row.action, row.target),
         things=things + _setting(row),
+        to_come=row.pending,
         previous=page - 1 if page > 1 else None,
         next=page + 1 if row.changed > start + most else None,
         agreed=proposals.agreed(row),

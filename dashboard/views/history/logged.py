@@ -10,6 +10,7 @@ from django.urls import reverse
 from controlplane.accounts.models import Role
 from controlplane.audit.action_words import action_words
 from controlplane.audit.models import Entry
+from controlplane.editing.edits.revert import is_revertible
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Change, Revision
 from controlplane.policies.undone import Undone, undone
@@ -99,7 +100,7 @@ def _revision(
         reverts=row.reverts,
         restores=row.restores,
         undone=reverted,
-        revertible=bool(row.changed) and not (reverted and reverted.whole),
+        revertible=is_revertible(row) and not (reverted and reverted.whole),
         css="st-forced" if is_override else "",
         dependencies=tuple(one.name for one in changes if one.kind == "dependency"),
     )

@@ -12,6 +12,7 @@ from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.approvals.models import ChangeRequest
 from controlplane.audit.action_words import action_words
 from controlplane.editing import edits
+from controlplane.editing.edits.revert import is_revertible
 from controlplane.editing.edits.revert_rights import own_dependencies
 from controlplane.editing.edits.rollback import changes_back
 from controlplane.editing.plans.difference import Difference, summary
@@ -118,6 +119,7 @@ def _page(request: HttpRequest, row: Revision, *, status: int = 200, **extra: An
         next=number + 1 if row.changed > start + most else None,
         head=head,
         possible=possible,
+        revertible=is_revertible(row),
         back=back,
         own=own_dependencies(request.user, environment_in(request), row.number),
         back_summary=summary(back.counts) if back else "",

@@ -10,10 +10,12 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from controlplane.accounts.permissions import environment_in, require
+from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.editing.plans import MAX_BYTES, MAX_ROWS, drafting, export_csv, export_plan
 from controlplane.editing.plans.difference import summary
 from controlplane.editing.plans.drafting import FIRST
 from controlplane.errors import InvalidEdit
+from controlplane.policies.drafts import DraftState
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Draft
 from dashboard.hub import hub
@@ -87,12 +89,18 @@ def _page(request: HtmxHttpRequest, row: Draft, *, status: int = 200, **extra: A
         "left_off": max(0, sum(counts.values()) - FIRST),
         "rows": document.get("rows", 0),
         "request_made": document.get("request"),
+        "to_come": row.state != DraftState.APPLIED or _is_pending(document.get("request")),
         "reason": request.POST.get("reason", ""),
         **extra,
     }
     if request.htmx and request.method == "GET":
         return render(request, "dashboard/draft.html#job", context)
     return render(request, "dashboard/draft.html", context_of(request, "import") | context, status=status)
+
+
+def _is_pending(number: int | None) -> bool:
+    """Whether the change request of a file waits, so that nothing has changed yet."""
+    return number is not None and ChangeRequest.objects.filter(pk=number, state__in=PENDING).exists()
 
 
 def _changed_items(row: Draft, document: dict[str, Any]) -> list[ChangedItem]:

@@ -1,0 +1,18 @@
+"""Clearing a counter has one name on every page, and looks like what it is: it cannot be undone."""
+
+from typing import Any
+
+import pytest
+
+from tests.dashboard.shown import text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_the_button_that_clears_a_counter_is_red_and_has_one_name(log_in: Any, production: str) -> None:
+    client = log_in("olga")
+    form = client.get("/limits/clear?tenant=acme-retail&limit=requests").content.decode()
+    assert '<button class="btn risk big" type="submit">Clear counter</button>' in form
+    assert "0.1.0" not in text_of(form.partition("<main")[2]), "no pod of this version runs any more"
+    assert "Clear counter of requests" in text_of(client.get("/tenant?key=acme-retail").content.decode())
+    assert ">Clear counter</a>" in client.get("/limits").content.decode()
