@@ -6,7 +6,7 @@ that the limit allowed in that span, and never more than was allowed without Red
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Min, QuerySet, Sum, Value
 from django.db.models.functions import Greatest
 
+from controlplane.phrases import count
 from controlplane.reconciliation.models import AllowedAlone, Copying, LostCounts
 from controlplane.same_fields import made_from
 from controlplane.usage.models import RuleDemand
@@ -24,6 +25,9 @@ from controlplane.usage.rollups import MINUTE_S
 MAX_LIMITS, MAX_SPANS = 500, 50_000
 #: The longest time of a report.
 LONGEST = timedelta(days=40)
+
+#: Why pods decide more calls than limits count.
+NOT_AMONG_ALLOWED = "Calls that pods refused, and calls that no limit counts, are not among those allowed."
 
 _CALLS = ("calls", "")
 
@@ -70,6 +74,30 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AllowedCalls:
+    """Calls that pods allowed by themselves. A call that several limits count is in it once.
+
+    Of each tenant, caller or dependency, it has the largest number of any limit: which calls two limits have
+    in common is not stored.
+    """
+
+    requests: int
+    to_dependencies: int
+    #: Two limits may have counted different calls, so there may be more.
+    at_least: bool
+
+    @property
+    def words(self) -> str:
+        """``at least 45 requests and 1,200 calls to dependencies``."""
+        both = (
+            (self.requests, count(self.requests, "request", grouped=True)),
+            (self.to_dependencies, f"{count(self.to_dependencies, 'call', grouped=True)} to dependencies"),
+        )
+        said = " and ".join(words for number, words in both if number) or "no call"
+        return f"at least {said}" if self.at_least else said
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     since: datetime
     until: datetime
@@ -77,9 +105,10 @@ class Report:
     lines: list[Line]
     #: Limits that have no line.
     more: int
-    #: Calls, of all limits without shadows. A call that several limits count is in it several times.
+    #: The sums of all limits without shadows. A call that several limits count is in them several times.
     without_redis: int
     over: int
+    allowed: AllowedCalls
     #: Copied since then, at an unknown time.
     untimed: int
     #: Pods did not count these calls, or died before they reported them.
@@ -102,6 +131,20 @@ class Report:
         lost = lost or self.full or self.more
         exact = all(line.certainty is Certainty.EXACT for line in self.lines if not line.shadow)
         return exact and not lost and self.complete
+
+    @property
+    def over_calls(self) -> int:
+        """At least this many calls were over a limit. A call that was over several is in it once."""
+        most: dict[tuple[str, str], int] = defaultdict(int)
+        by_rule: dict[tuple[str, str, str], int] = defaultdict(int)
+        for line in self.lines:
+            if not line.shadow and line.measure in _CALLS:
+                by_rule[line.domain, line.dependency, line.rule] += line.over or 0
+        for (domain, dependency, _), over in by_rule.items():
+            # A dependency counts the calls of all tenants again.
+            of = dependency or domain
+            most[of, domain] = max(most[of, domain], over)
+        return sum(_once(most).values())
 
     @property
     def complete(self) -> bool:
@@ -138,11 +181,39 @@ def reconciled(environment: str, since: datetime, until: datetime, tenant: str =
         **losses,
         **journals,
         over=sum(line.over or 0 for line in lines if not line.shadow and line.measure in _CALLS),
+        allowed=_allowed(rows),
         untimed=_untimed(environment, since),
         complete_until=copying.began_at if copying is not None else None,
         problem=copying.problem if copying is not None else "",
         full=copying is not None and environment in copying.full,
     )
+
+
+def _allowed(rows: QuerySet[AllowedAlone]) -> AllowedCalls:
+    found = _of_calls(rows).values_list("domain", "dependency", "rule").annotate(total=Sum("amount"))
+    requests: dict[tuple[str, str], int] = defaultdict(int)
+    calls: dict[tuple[str, str], int] = defaultdict(int)
+    limits: dict[tuple[str, str], int] = defaultdict(int)
+    for domain, dependency, _, total in found.order_by().iterator(10_000):
+        of = (dependency or domain, domain)
+        limits[of] += 1
+        kept = calls if dependency else requests
+        kept[of] = max(kept[of], total)
+    return AllowedCalls(
+        requests=sum(_once(requests).values()),
+        to_dependencies=sum(_once(calls).values()),
+        at_least=any(number > 1 for number in limits.values()),
+    )
+
+
+def _once(most: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """The largest number of each dependency: by its own limits, or by those of all tenants together."""
+    by_tenants: dict[str, int] = defaultdict(int)
+    own: dict[str, int] = defaultdict(int)
+    for (of, domain), number in most.items():
+        kept = own if domain.startswith("d:") else by_tenants
+        kept[of] += number
+    return {of: max(by_tenants[of], own[of]) for of in {**by_tenants, **own}}
 
 
 @dataclass(frozen=True)

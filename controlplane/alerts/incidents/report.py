@@ -13,7 +13,7 @@ from controlplane.alerts.models import Alert, Incident
 from controlplane.audit.models import Entry
 from controlplane.phrases import count
 from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, outages
-from controlplane.reconciliation.report import reconciled
+from controlplane.reconciliation.report import NOT_AMONG_ALLOWED, reconciled
 from controlplane.refusals.models import RefusalSample
 from controlplane.series.kinds import FLEET
 from controlplane.series.reading import read
@@ -87,10 +87,10 @@ def _usage(incident: Incident, end: datetime) -> str:
         return NOT_RECONCILED
     if not found.without_redis:
         return "Limits counted no call without Redis." if found.is_certain else NOT_KNOWN
-    over = f"{found.over:,} of them were over a limit"
+    over = f"{found.over_calls:,} of them were over a limit"
     return (
-        f"Limits counted {found.without_redis:,} calls without Redis;"
-        f" {over if found.is_certain else f'at least {over}'}."
+        f"Limits counted {found.allowed.words} without Redis;"
+        f" {over if found.is_certain else f'at least {over}'}. {NOT_AMONG_ALLOWED}"
     )
 
 

@@ -14,7 +14,16 @@ from controlplane.accounts.permissions import environment_in, require_role
 from controlplane.phrases import count, listed
 from controlplane.policies.models import Tenant
 from controlplane.reconciliation.outages import KEPT, SINGLE_DECISIONS, Outage, outages
-from controlplane.reconciliation.report import LONGEST, Certainty, Line, Report, reconciled
+from controlplane.reconciliation.report import (
+    LONGEST,
+    NOT_AMONG_ALLOWED,
+    Certainty,
+    Line,
+    Report,
+    reconciled,
+)
+from controlplane.series.kinds import FLEET
+from controlplane.series.reading import read
 from dashboard.views.page import show, text_parameter
 from dashboard.words.rate_words import amount_words
 
@@ -90,8 +99,9 @@ def reconciliation(request: HttpRequest) -> HttpResponse:
         # Without an outage in this time, pods decided alone only where one answer of Redis was missing.
         single=SINGLE_DECISIONS if report.without_redis and not during and since >= now - KEPT else "",
         report=report,
-        without=amount_words(report.without_redis, "calls"),
-        over=amount_words(report.over, "calls"),
+        without=report.allowed.words,
+        over=amount_words(report.over_calls, "calls"),
+        decided=_decided_words(environment, report) if not tenant else "",
         rows=[_row(line) for line in report.lines],
         problem=problem,
         kept_days=LONGEST.days,
@@ -146,13 +156,21 @@ def _answer(tenant: str, report: Report) -> str:
     if not lines:
         late = "" if report.complete else " Pods may not have reported all of them yet."
         return f"Pods allowed no call of {tenant} without Redis.{late}"
-    amount = amount_words(report.without_redis, "calls") if report.without_redis else "costs of calls"
-    once = " (counted once per limit)" if len(lines) > 1 else ""
-    said = f"Pods allowed {amount}{once} of {tenant} without Redis, under {count(len(lines), 'limit')}."
+    amount = report.allowed.words if report.without_redis else "costs of calls"
+    said = f"Pods allowed {amount} of {tenant} without Redis, under {count(len(lines), 'limit')}."
     over = [line for line in lines if line.over_at_most]
     if not over:
         return f"{said} None was over a limit."
     return f"{said} Over a limit: {'; '.join(map(_over_words, over[:_MAX_NAMED]))}{_more_words(over)}."
+
+
+def _decided_words(environment: str, report: Report) -> str:
+    """What pods decided in the same time, as reports of incidents have it: it is more than limits count."""
+    found = read(environment, FLEET, fields=("decided_locally",), start=report.since, end=report.until)
+    decided = found.total("decided_locally")
+    if not decided:
+        return ""
+    return f"In this time, pods decided {amount_words(decided, 'calls')} without Redis. {NOT_AMONG_ALLOWED}"
 
 
 def _over_words(line: Line) -> str:

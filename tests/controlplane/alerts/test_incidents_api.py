@@ -163,9 +163,10 @@ def test_the_report_says_what_pods_allowed_without_redis(production: str) -> Non
         dependency="search",
         rule="calls",
     )
-    assert usage() == ("Limits counted 1,260 calls without Redis; at least 0 of them were over a limit."), (
-        "its limit is not known"
-    )
+    assert usage() == (
+        "Limits counted 1,260 calls to dependencies without Redis; at least 0 of them were over a limit."
+        " Calls that pods refused, and calls that no limit counts, are not among those allowed."
+    ), "its limit is not known"
 
 
 def row_by(row: Alert) -> str:

@@ -17,7 +17,7 @@ _OPEN = f"open:{FLAKY}"
 _REDIS = "redis-down"
 #: The worker copies what pods allowed every 30 s while pods change their modes.
 _COPIED_S = 75
-_USAGE = re.compile(r"Limits counted [\d,]+ calls without Redis; [^.]+")
+_USAGE = re.compile(r"Limits counted [^.;]+ without Redis; [^.]+")
 _BOUND = re.compile(r"Pods decided [\d,]+ calls without Redis, up to \d+ pods at once")
 
 
