@@ -1,13 +1,15 @@
 """The common parts of every page: its reader, the live picture, the address of its socket."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
 import structlog
-from django.db import InterfaceError, OperationalError
+from django.core.handlers.asgi import ASGIRequest
+from django.db import InterfaceError, OperationalError, connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
@@ -37,6 +39,8 @@ from dashboard.undo import just_saved, take_saved, without_saved
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
 log = structlog.get_logger(__name__)
+
+_ErrorAnswer = Callable[[HttpRequest, Exception], HttpResponse]
 
 THEMES = ("dark", "light")
 #: Admins whom a page names to ask for a role.
@@ -186,6 +190,23 @@ def not_found(request: HttpRequest, heading: str, text: str) -> HttpResponse:
     return show(request, "missing", "refused.html", status=404, heading=heading, text=text)
 
 
+def _closing(answer: _ErrorAnswer) -> _ErrorAnswer:
+    """Close the connections that the answer to an error uses. Under ASGI, Django calls it in a thread of the
+    event loop, whose connections nothing else closes.
+    """
+
+    @wraps(answer)
+    def closed(request: HttpRequest, exception: Exception) -> HttpResponse:
+        try:
+            return answer(request, exception)
+        finally:
+            if isinstance(request, ASGIRequest):
+                connections.close_all()
+
+    return closed
+
+
+@_closing
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer what the role of the person does not permit, in the frame: other pages are still there."""
     why = str(exception) or "Your role does not allow this."
@@ -207,6 +228,7 @@ def _who_gives(request: HttpRequest) -> str:
     return f"An admin of all environments can give you a higher role{f': {names}' if names else ''}."
 
 
+@_closing
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer an address that no page has. People who are logged in keep the frame, with links and counts."""
     heading, text = "Page not found", "The address may be outdated or mistyped."
