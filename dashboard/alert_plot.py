@@ -40,7 +40,10 @@ class AlertPlot:
         return tuple((one, shown) for one in SEVERITIES if (shown := self.threshold.shown(one)))
 
     def words_of(self, value: float) -> str:
-        return f"{rounded(value * self.threshold.scale, 3)} {self.threshold.unit}".strip()
+        number, unit = value * self.threshold.scale, self.threshold.unit
+        if unit == "ms" and number >= 1000:
+            number, unit = number / 1000, "s"
+        return f"{rounded(number, 3)} {unit}".strip()
 
     @property
     def highest(self) -> str:

@@ -82,14 +82,14 @@ class BacklogRow:
         if asked_s <= _PRESENT_S:
             return "asking"
         # Workers that all have a job do not ask.
-        return "busy" if self.seen.figures.held else f"asked {_span(asked_s)} ago"
+        return "busy" if self.seen.figures.held else f"asked {wait_words(asked_s)} ago"
 
     @property
     def wait(self) -> str:
-        return _span(self.seen.waiting_s) if self.seen.figures.ready else ""
+        return wait_words(self.seen.waiting_s) if self.seen.figures.ready else ""
 
 
-def _span(seconds: float) -> str:
+def wait_words(seconds: float) -> str:
     """A duration in its largest unit: ``45 s``, ``12 min``, ``3 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s"

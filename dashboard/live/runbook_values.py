@@ -9,6 +9,7 @@ from controlplane.fleet.call_figures import CallFigures
 from controlplane.fleet.models import RedisNode
 from controlplane.phrases import number, percent
 from controlplane.status.breakers import PHRASES
+from dashboard.live.backlogs import wait_words
 from dashboard.live.breakers import Breaker
 from dashboard.live.known import rates_known
 from dashboard.live.overview import Live
@@ -188,7 +189,7 @@ _VALUES: dict[str, _Value] = {
     "alerts_evaluated": _alerts_evaluated,
     "backlog_dead": _of_backlog(lambda seen: f"{seen.figures.dead:,}"),
     "backlog_jobs": _of_backlog(_backlog_jobs),
-    "backlog_wait": _of_backlog(lambda seen: f"{seen.waiting_s:.0f} s"),
+    "backlog_wait": _of_backlog(lambda seen: wait_words(seen.waiting_s)),
     "blocked": _rate(lambda scene: scene.breaker.traffic.refused_per_s if scene.breaker else None),
     "breaker_failures": _of_breaker(_failures),
     "breaker_state": _of_breaker(_state),

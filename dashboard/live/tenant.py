@@ -1,7 +1,7 @@
 """The content of the page of one tenant: its quotas, its parents, and the rollout of its last edit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -122,7 +122,7 @@ def tenant_context(facts: PodFacts, key: str) -> dict[str, Any]:
         return {"tenant": None}
     traffic = _traffic(facts, key)
     changes = history(facts.environment, key)
-    quotas = quota_rows(tenant, _rates(facts, key, traffic))
+    quotas = [_of_all(quota, facts, traffic) for quota in quota_rows(tenant, _rates(facts, key, traffic))]
     return {
         "tenant": tenant,
         "traffic": traffic,
@@ -156,6 +156,13 @@ def _rates(facts: PodFacts, key: str, traffic: TenantFigures | None) -> dict[str
     by_rule = {row.rule: row.asked_per_s for row in facts.figures.rules if row.tenant == key}
     # Pods of an older release do not report it.
     return ({"requests": traffic.requests_per_s} if traffic else {}) | by_rule
+
+
+def _of_all(quota: QuotaRow, facts: PodFacts, traffic: TenantFigures | None) -> QuotaRow:
+    """A quota of all requests uses the rate of the tile: counters of limits begin at other moments."""
+    if traffic is None or quota.per_s is None or not rates_known(facts):
+        return quota
+    return replace(quota, use=traffic.requests_per_s * quota.window_s)
 
 
 def quota_rows(tenant: Tenant, rates: dict[str, float]) -> list[QuotaRow]:

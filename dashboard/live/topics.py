@@ -122,6 +122,15 @@ def _retries(context: Context) -> list[Fragment]:
     return [_rows("retries.html", {f"r-{row.dependency}": {"row": row} for row in context["rows"]})]
 
 
+def _tenant(context: Context) -> list[Fragment]:
+    if context.get("tenant") is None:
+        return []
+    names = ("hero", "quota_now", "use_now", "refused_now", "rollout", "history")
+    # The use of each quota, so that the table and the tile above it have the same rate.
+    uses = [Fragment(f"use-{q.name}", "quota_row.html#use", {"q": q}) for q in context["quotas"]]
+    return [*_parts("tenant.html", *names), *uses]
+
+
 def _ranking(context: Context) -> list[Fragment]:
     """Rows by place, because the names of tenants and quotas make no id."""
     rows = {f"r-{place}": {"row": row, "place": place} for place, row in enumerate(context["rows"], 1)}
@@ -137,12 +146,12 @@ _PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "breaker_history": ("breaker", ("hero", "timeline", "transitions", "own", "failures")),
     "locks": ("", ("without", "held", "rows", "once")),
     "server": ("pod", ("verdict", "load", "sees", "identity")),
-    "tenant": ("tenant", ("hero", "quota_now", "use_now", "refused_now", "rollout", "history")),
 }
 _OF_PAGE: dict[str, Callable[[Context], list[Fragment]]] = {
     "overview": _overview,
     "breakers": _breakers,
     "servers": _servers,
+    "tenant": _tenant,
     "edit": _edit,
     "backlogs": _backlogs,
     "bulkheads": _bulkheads,

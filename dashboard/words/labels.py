@@ -86,13 +86,15 @@ def left_off(before: dict[str, Any] | None, after: dict[str, Any] | None) -> lis
     whole = {field.rpartition(" ")[0] for field in old.keys() ^ new.keys() if field.endswith(" limit")}
     rest = [field for field in _changed(old, new) if field not in shown]
     return [
-        f"{field.replace('_', ' ')}: {_plain(old.get(field))} to {_plain(new.get(field))}"
+        f"{_name_and_unit(field)[0]}: {_plain(field, old.get(field))} to {_plain(field, new.get(field))}"
         for field in sorted(rest, key=_weight)
         if field.rpartition(" ")[0] not in whole
     ]
 
 
-def _plain(value: Any) -> str:
+def _plain(field: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _amount(field, value)
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "none" if value in (None, "", {}) else str(value)
@@ -158,8 +160,7 @@ def _value_text(field: str, value: Any) -> str:
         return drill_words(str(value)) if str(value) in _DRILLS else f"kind {value}"
     if field.endswith("_until_us") and isinstance(value, int):
         # A part observes only until then.
-        moment = datetime.fromtimestamp(value / 1_000_000, UTC)
-        return f"{field.removesuffix('_until_us').replace('_', ' ')} until {moment:%Y-%m-%d %H:%M} UTC"
+        return f"{_name_and_unit(field)[0]} {_amount(field, value)}"
     if field == "expires_at":
         return f"until {str(value)[11:16]}"
     if _MOMENT.match(str(value)):
@@ -169,12 +170,36 @@ def _value_text(field: str, value: Any) -> str:
         return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
     if _COUNT.fullmatch(field):
         return count_words(field, value)
-    name, _, suffix = field.rpartition("_")
-    if isinstance(value, int) and name and suffix in _UNITS:
-        return f"{name.replace('_', ' ')} {value:,} {_UNITS[suffix]}"
     if isinstance(value, int):
-        return f"{field.replace('_', ' ')} {value:,}"
+        return f"{_name_and_unit(field)[0]} {_amount(field, value)}"
     return f"{field.replace('_', ' ')} {value}"
+
+
+def _name_and_unit(field: str) -> tuple[str, str]:
+    """``retries_per_s`` to ("retries", "/s"), and ``window_s`` to ("window", " s")."""
+    name, _, suffix = field.rpartition("_")
+    if not name:
+        unit = ""
+    elif suffix == "s" and name.endswith("_per"):
+        name, unit = name.removesuffix("_per"), "/s"
+    elif field.endswith("_until_us"):
+        name, unit = name.removesuffix("_until"), ""
+    elif suffix == "milli":
+        # Thousandths of one per second.
+        unit = "/s"
+    else:
+        unit = f" {_UNITS[suffix]}" if suffix in _UNITS else ""
+        name = name if unit else field
+    return (name or field).replace("_", " "), unit
+
+
+def _amount(field: str, value: int) -> str:
+    if field.endswith("_until_us"):
+        return (
+            f"until {datetime.fromtimestamp(value / 1_000_000, UTC):%Y-%m-%d %H:%M} UTC" if value else "off"
+        )
+    number = f"{value / 1000:,g}" if field.endswith("_milli") else f"{value:,}"
+    return f"{number}{_name_and_unit(field)[1]}"
 
 
 def count_words(key: str, count: int) -> str:

@@ -26,6 +26,8 @@ _COLUMNS = {
     "returns_to": "Afterwards",
     "template": "Template",
 }
+#: Unit of a label -> as it stands after a number, as in all tables.
+_UNIT_OF_VALUES = {"per second": "/s", "calls per second": "calls/s"}
 _SWITCHES = {f"protection.{part}.on": name for part, name in {**CALL_PARTS, **POD_PARTS}.items()}
 _FOR_EACH_TIER = frozenset(
     f"protection.{setting.path}" for setting in CALL_SETTINGS if setting.kind in ("numbers", "words")
@@ -57,6 +59,7 @@ def value_text(field: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     unit = _name_and_unit(field)[1]
+    unit = _UNIT_OF_VALUES.get(unit, unit)
     if isinstance(value, list):
         of = [f"{tier} " for tier in TIERS] if field in _FOR_EACH_TIER else [""] * len(value)
         after = f" {unit}" if unit else ""
@@ -67,9 +70,10 @@ def value_text(field: str, value: Any) -> str:
     if isinstance(value, dict):
         # A route.
         return f"{value['pattern']} {value['sla_ms']:,} ms"
-    if field in SCALES and isinstance(value, int):
-        return f"{value / SCALES[field]:,g} {unit}"
-    return f"{value:,} {unit}".rstrip() if isinstance(value, int) else str(value) or "empty"
+    if not isinstance(value, int):
+        return str(value) or "empty"
+    amount = f"{value / SCALES[field]:,g}" if field in SCALES else f"{value:,}"
+    return f"{amount}{unit}" if unit.startswith("/") else f"{amount} {unit}".rstrip()
 
 
 def _name_and_unit(field: str) -> tuple[str, str]:

@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from controlplane.audit.action_words import _ACTIONS, action_verb, action_words, proposal_words
+from controlplane.policies.setting_labels import BREAKER
 from controlplane.status.facts import Change
 from dashboard.live.change_lines import line_of
 from dashboard.words.browsers import browser_words
-from dashboard.words.labels import difference
+from dashboard.words.labels import difference, left_off
+from dashboard.words.setting_lines import value_text
+from fuseboard.contract.limit_fields import FIELDS, Number
+from fuseboard.contract.protection_fields import CALL_SETTINGS, POD_SETTINGS
 from tests.contract.compat.compare import RECORD
 
 #: Words of version 0.1.0 that the pages no longer use.
@@ -89,6 +93,49 @@ def test_values_carry_their_units_and_moments_are_readable() -> None:
     assert difference(None, {"failure_percent": 50})[1] == "failure 50 %"
     announced = {"at": "2026-11-22T15:39:19+00:00"}
     assert difference(None, announced) == ("", "2026-11-22 15:39 UTC")
+
+
+#: The end of a field -> the end of its value in words. A part that observes has a moment.
+SUFFIXES = {
+    "_until_us": "until 1970-01-01 00:00 UTC",
+    "_per_s": " 10/s",
+    "_s": " 10 s",
+    "_ms": " 10 ms",
+    "_us": " 10 \u00b5s",
+    "_percent": " 10 %",
+    "_milli": " 0.01/s",
+}
+#: Fields of everything that people edit, as revisions store them.
+NUMBERS = sorted(
+    {setting.path for setting in (*CALL_SETTINGS, *POD_SETTINGS) if setting.kind == "number"}
+    | {f"breaker.{column}" for column in BREAKER}
+    | {f"quotas.requests.{each.name}" for each in FIELDS if isinstance(each, Number)}
+    | {"sla_ms", "timeout_ms", "wait_ms", "store_deadline_us", "retries_per_s", "retry.floor_milli"}
+)
+
+
+@pytest.mark.parametrize("field", NUMBERS)
+def test_the_suffix_of_a_field_is_the_unit_after_its_value(field: str) -> None:
+    """The audit had "retries per 10 s" of 10 retries per second."""
+    shown = difference(None, {field: 10})[1]
+    suffix = next((unit for unit in SUFFIXES if field.endswith(unit)), "")
+    if suffix:
+        assert shown.endswith(SUFFIXES[suffix]), shown
+        assert not re.search(r"\b(per|ms|us|s|percent|milli) [0-9.]", shown), shown
+    else:
+        assert re.search(r" 10$", shown), shown
+    moved = left_off({"a_mode": "x", "b_mode": "x", field: 10}, {"a_mode": "y", "b_mode": "y", field: 20})
+    assert all("_" not in line and not re.search(r"\b(per s|ms|us|milli):", line) for line in moved)
+
+
+def test_a_rate_of_a_setting_has_one_notation() -> None:
+    assert difference({"retries_per_s": 10}, {"retries_per_s": 20}) == ("retries 10/s", "retries 20/s")
+    shown = left_off(
+        {"tier": "a", "limit": 1, "retries_per_s": 10}, {"tier": "b", "limit": 2, "retries_per_s": 20}
+    )
+    assert shown == ["retries: 10/s to 20/s"]
+    assert value_text("protection.retries_per_s", 10) == "10/s"
+    assert value_text("protection.retry.floor_milli", 1_500) == "1.5/s"
 
 
 def test_moments_that_differ_by_seconds_are_not_displayed_as_a_change() -> None:

@@ -71,3 +71,8 @@ def test_the_chart_has_a_line_for_each_threshold_and_a_gap_where_nothing_was_mea
     gap = plot_of(Threshold(), [*dense, [START + 900, 0.02]], [], START + 900)
     assert str(gap.drawing).count("M") == 2
     assert plot_of(Threshold(), [], [], START).sentence == "No figure of this alert is stored."
+
+
+def test_a_second_is_not_written_in_milliseconds() -> None:
+    plot = plot_of(Threshold(unit="ms", scale=1.0, warning=5.0), POINTS, TURNS, START + 500)
+    assert [plot.words_of(value) for value in (250.0, 4_000.0, 1_250.0)] == ["250 ms", "4 s", "1.25 s"]

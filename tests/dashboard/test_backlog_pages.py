@@ -3,6 +3,7 @@
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha1
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,8 @@ from controlplane.audit.models import Entry
 from controlplane.backlogs import dead_jobs
 from controlplane.backlogs.collect import measure_backlogs
 from controlplane.policies.models import Dependency
+from dashboard.live.backlogs import BacklogRow
+from dashboard.live.runbook_values import value_of
 from tests.agents.backlog_scripts import SECOND, BacklogStore
 from tests.dashboard.shown import text_of
 from tests.faults.chaos import network
@@ -100,6 +103,15 @@ def test_one_backlog_lists_its_dead_jobs_without_their_payloads(log_in: Any, bac
         "jobs,", "jobs ,"
     )
     assert "2 dead jobs" in breaker
+
+
+def test_a_runbook_has_the_age_of_the_page_in_the_same_words() -> None:
+    """The page had "3 min" and the runbook "200 s"."""
+    seen = SimpleNamespace(dependency="payments-api", waiting_s=200.0, figures=SimpleNamespace(ready=1))
+    status: Any = SimpleNamespace(seen=seen)
+    breaker, facts = SimpleNamespace(name="payments-api"), SimpleNamespace(backlogs=[seen])
+    scene: Any = SimpleNamespace(breaker=breaker, live=SimpleNamespace(facts=facts))
+    assert value_of("backlog_wait", scene) == BacklogRow(status=status).wait == "3 min"
 
 
 def test_an_operator_returns_dead_jobs_and_the_audit_has_it(log_in: Any, backlog: BacklogStore) -> None:

@@ -149,7 +149,7 @@ def test_a_conflict_keeps_the_input_and_the_next_save_replaces(ada: Any) -> None
     assert 'name="protection.retries_per_s" value="4"' in page
     now = environment_of("production").revision
     assert f'name="base" value="{now}"' in page
-    assert "process: 7 per second → 4 per second" in text_of(page), "the preview compares with their values"
+    assert "process: 7/s → 4/s" in text_of(page), "the preview compares with their values"
     assert ada.post(PAGE, mine | {"base": str(now)}).status_code == 302
     saved = published()
     assert saved is not None

@@ -12,7 +12,9 @@ from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from controlplane.reconciliation.models import AllowedAlone
 from controlplane.schedules.due import announce
-from controlplane.status.read_facts import read_facts
+from controlplane.status.read_facts import read_facts, read_pods
+from dashboard.live.tenant import tenant_context
+from dashboard.live.topics import Topic, fragments
 from dashboard.views import page as views
 from tests.dashboard.editor_steps import ACME, base_of, page, put_demand, quota
 from tests.dashboard.fleet_rows import put_figures
@@ -134,6 +136,29 @@ def test_a_tenant_that_is_not_among_the_busiest_has_no_known_rate(log_in: Any) -
     shown = page(log_in("vera").get(TENANT))
     for name in ("use_now", "refused_now"):
         assert "unknown it is not among the busiest" in tile(shown, name)
+
+
+def test_the_table_of_quotas_has_the_rate_of_the_tile_and_is_live(log_in: Any) -> None:
+    """The tile had 3.2/s and the table 3.6/s: two counters, and a table as of the load of the page."""
+    quota(120, window_s=1, burst=100)
+    rule = {"tenant": "acme-retail", "rule": "requests", "refused_per_s": 0.0, "shadow_per_s": 0.0}
+
+    def shown(requests_per_s: float, asked_per_s: float) -> str:
+        put_figures(
+            tenants=[{"tenant": "acme-retail", "requests_per_s": requests_per_s, "refused_per_s": 0.0}],
+            rules=[{**rule, "asked_per_s": asked_per_s}],
+        )
+        return page(log_in("vera").get(TENANT))
+
+    first = shown(60.4, 66.6)
+    assert "60.4 /s" in tile(first, "use_now")
+    assert "now 60.4 per s" in text_of(first)
+    assert "66.6" not in first
+    context = {**tenant_context(read_pods("production"), "acme-retail"), "page": "tenant", "no_data": ""}
+    topic = Topic(page="tenant", role="viewer", key="acme-retail")
+    live = {each.target: each.html(context) for each in fragments(topic, context)[2:] if "use" in each.target}
+    assert "60.4 /s" in text_of(live["use_now"])
+    assert "now 60.4 per s" in text_of(f"<table>{live['use-requests']}</table>")
 
 
 def test_a_temporary_quota_shows_its_end_and_who_changed_it(log_in: Any) -> None:

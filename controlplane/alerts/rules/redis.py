@@ -100,7 +100,7 @@ def _requests_headline(status: Status) -> Headline:
 def _why_requests_fail(status: Status) -> str:
     store = status.figures.store
     return (
-        f"Of {rounded(store.asked_per_s, 2)} requests to Redis per second, {rounded(store.timeouts_per_s, 2)}"
+        f"Of {rounded(store.asked_per_s, 2)} requests/s to Redis, {rounded(store.timeouts_per_s, 2)}"
         f" get no answer in time and {rounded(store.errors_per_s, 2)} get an error. Pods decide these calls"
         " locally."
     )

@@ -46,8 +46,10 @@
     : s >= 120 ? `${Math.round(s / 60)} min` : `${Math.round(s)} s`;
   const number = v => v >= 99.5 ? Math.round(v).toLocaleString("en-US") : Number.isInteger(v) ? String(v)
     : v < 1 ? String(Number(v.toPrecision(2))) : v.toFixed(1);
-  const words = (chart, v) => v == null ? "unknown"
-    : `${number(v)}${chart.about.unit.startsWith("/") ? "" : "\u202f"}${chart.about.unit}`;
+  // A second and more is not written in milliseconds, as on the rest of the page.
+  const amount = (unit, v) => unit === "ms" && v >= 1000 ? `${Number((v / 1000).toPrecision(3))}\u202fs`
+    : `${number(v)}${unit.startsWith("/") ? "" : "\u202f"}${unit}`;
+  const words = (chart, v) => v == null ? "unknown" : amount(chart.about.unit, v);
   const write = (element, text) => { if (element && element.textContent !== text) element.textContent = text; };
 
   // ---- figures
@@ -194,7 +196,7 @@
               : `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}${step < 60 ? `:${two(d.getUTCSeconds())}` : ""}`; });
         } },
         { ...axis, values: (_, ticks) =>
-          ticks.map(v => `${number(v)}${about.unit.startsWith("/") ? "" : "\u202f"}${about.unit}`), size: 58 },
+          ticks.map(v => amount(about.unit, v)), size: 58 },
       ],
       series: [{}, ...about.lines.map(line => ({
         label: line.label, spanGaps: false, width: line.look === "bad" ? 2 : 1.5, dash: DASHES[line.look],

@@ -158,9 +158,7 @@ def _summary(part: str, values: Mapping[str, str]) -> str:
             return f"at most {values['protection.readiness.unready_percent']} % of a service unready"
         case _:
             routes = count(len(values[ROUTES].splitlines()), "route")
-            return (
-                f"{values['protection.retries_per_s']} retries per second and process, {routes} with an SLA"
-            )
+            return f"{values['protection.retries_per_s']} retries/s of one process, {routes} with an SLA"
 
 
 def _choices(at: datetime | None) -> Sequence[tuple[str, str]]:

@@ -15,7 +15,7 @@ APPROXIMATE = (
 SILENT = tuple(pod(f"silent-{n}", state="unknown", mode="local") for n in range(999))
 ONE_DOWN = {"primaries": 1, "primaries_down": 1}
 CHECKS = (
-    "Of 1,000 requests to Redis per second, {} get no answer in time and {} get an error. Pods decide these"
+    "Of 1,000 requests/s to Redis, {} get no answer in time and {} get an error. Pods decide these"
     " calls locally."
 )
 
