@@ -58,6 +58,7 @@ def frame_context(topic: Topic, frame: Frame) -> Context:
         "is_live": topic.page in LIVE_PAGES,
         "operates": reader.operates,
         "administers": reader.administers,
+        "administers_everywhere": topic.administers_everywhere,
         "approves": reader.approves,
         # Services whose breakers and pods the reader also operates, and whose dependencies they also edit.
         "operated": covered(topic.services, "override_breaker"),

@@ -9,7 +9,7 @@ from browsing import becomes, is_live
 from django.utils import timezone
 from fleet_rows import put_figures, put_server
 
-from controlplane.accounts.models import AgentToken
+from controlplane.accounts.models import AgentToken, User
 from controlplane.alerts.models import Evaluation
 from controlplane.audit.models import Entry
 from controlplane.embedded import Running, ServerFailed
@@ -153,7 +153,10 @@ def test_the_address_of_redis_is_one_that_a_pod_can_use(
     steps = guide(log_in("vera"))
     assert "FUSEBOARD_REDIS_URL=redis://USER:PASSWORD@127.0.0.1:40123/0" in steps
     assert "secret-of-it" not in steps
-    assert "An admin sees its password here." in steps
+    assert "An admin of all environments sees its password here." in steps
+    # Otherwise they could write the counters of other environments.
+    User.objects.filter(username="bob").update(environment_roles={"production": "admin"}, role="viewer")
+    assert "secret-of-it" not in guide(log_in("bob"))
 
 
 def test_an_embedded_server_is_recognized_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
