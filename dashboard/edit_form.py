@@ -77,6 +77,7 @@ class EditForm(forms.Form):
         match error:
             case InvalidEdit():
                 self._report(error.errors)
+                self.refuse_reason()
                 return 422
             case NameTaken():
                 self._report({"name": [str(error)]})
@@ -92,13 +93,18 @@ class EditForm(forms.Form):
     def refuse_reason(self) -> None:
         """Add what is wrong with the reason to a form that has other errors: a person mends all at once."""
         if "reason" in self.cleaned_data and self.needs_reason:
-            problems = Problems()
-            problems.reason(self.cleaned_data["reason"])
-            self._report(problems.errors)
+            self._report(with_reason({}, self.cleaned_data["reason"]))
 
     def _report(self, errors: Mapping[str, list[str]]) -> None:
         """Unlike ``add_error``, also for what no field is named after."""
         self.errors.update({field: self.error_class(texts) for field, texts in errors.items()})
+
+
+def with_reason(errors: Mapping[str, list[str]], reason: object) -> dict[str, list[str]]:
+    """Errors, and what is wrong with the reason beside them: a person mends all at once."""
+    problems = Problems()
+    problems.reason(reason)
+    return {**errors, **problems.errors}
 
 
 def unchanged(form: EditForm, before: Fields, after: Fields) -> bool:
@@ -114,6 +120,8 @@ def unchanged(form: EditForm, before: Fields, after: Fields) -> bool:
 
 
 class UnknownAct(EditForm):
+    needs_reason = False
+
     def save(self) -> str:
         raise InvalidEdit({"act": ["Choose an action."]})
 

@@ -45,6 +45,8 @@ def clear_counter(
     """
     problems = Problems()
     problems.reason(reason)
+    if not limit:
+        problems.add("limit", "Enter the name of a limit, such as requests.")
     if tenant and not is_subject(tenant):
         problems.add("tenant", _SUBJECT)
     problems.settle()

@@ -130,6 +130,18 @@ def field(
 
 
 @register.simple_tag
+def group_ties(group_id: str, errors: Iterable[str] = ()) -> SafeString:
+    """Attributes of a ``fieldset`` that tie it to its error, which ``group_error`` draws at its end."""
+    return _attributes({"aria-describedby": f"{group_id}_error"} if errors else {})
+
+
+@register.simple_tag
+def group_error(group_id: str, errors: Iterable[str] = ()) -> SafeString:
+    found = " ".join(map(str, errors or ()))
+    return format_html('<p class="err" id="{}_error">{}</p>', group_id, found) if found else SafeString()
+
+
+@register.simple_tag
 def options(choices: Iterable[Any], value: object = "") -> SafeString:
     """The choices of a ``select``: a value, a value and its word, or a group and its choices."""
     pairs = [choice if isinstance(choice, tuple) else (choice, choice) for choice in choices]

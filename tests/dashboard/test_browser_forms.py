@@ -85,6 +85,9 @@ SENT = {
     "/alerts/rules?edit=429#h-n": ("#f-warning", "1,5", "f-warning"),
     "/tenants/bulk": ("#f-quota", "a/b", "f-quota"),
     "/account/password": ("#id_oldpassword", "wrong", "id_oldpassword"),
+    "/dependencies/new": ("#f-name", "a/b", "f-name"),
+    "/limits/clear": ("#f-limit", "", "f-limit"),
+    "/edit/tier?key=pro": ("#f-own-priority", "-1", "f-own-priority"),
 }
 
 

@@ -23,6 +23,7 @@ from controlplane.policies.newer_settings import newly_used
 from controlplane.policies.protection_advice import queue_max_after
 from controlplane.policies.runbook_texts import runbook_choices
 from controlplane.schedules.models import Needs
+from controlplane.validation import Problems
 from dashboard.edit_form import SEE_FIELDS, EditForm, Errors, run_edit
 from dashboard.forms import TextField
 from dashboard.setting_controls import Control, unplaced
@@ -102,7 +103,11 @@ def _given(data: Mapping[str, str]) -> dict[str, Any]:
     kind = _kind_in(data)
     if data.get("kind", kind) != kind:
         wrong["kind"] = ["Choose one of the values."]
-    if not data.get("name", "").strip():
+    name, problems = data.get("name", "").strip(), Problems()
+    if name:
+        problems.slug("name", name)
+        wrong |= problems.errors
+    else:
         wrong["name"] = ["Enter a name, such as payments-api."]
     values = of_kind(data, kind)
     try:

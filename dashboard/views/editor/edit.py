@@ -21,7 +21,7 @@ from controlplane.errors import EditConflict, InvalidEdit, NotFound
 from controlplane.policies.models import Dependency, Template, Tenant, Tier
 from controlplane.policies.runbook_texts import runbook_choices
 from controlplane.schedules.models import Needs
-from dashboard.edit_form import SEE_FIELDS
+from dashboard.edit_form import SEE_FIELDS, with_reason
 from dashboard.hub import hub
 from dashboard.live.edited import edited_key
 from dashboard.reader import actor_of
@@ -60,8 +60,9 @@ def edit(request: HttpRequest, kind: str) -> HttpResponse:
 def _save(request: HttpRequest, asked: EditRequest) -> HttpResponse:
     if "owner" in asked.typed.fields and not decides(request, asked.kind):
         asked.typed.errors["own.owner"] = ["It decides who may edit: ask an admin of the environment."]
+    reason = request.POST.get("reason", "")
     if asked.typed.errors:
-        return _page(request, asked, errors=asked.typed.errors, status=422)
+        return _page(request, asked, errors=with_reason(asked.typed.errors, reason), status=422)
     try:
         if starts := request.POST.get("starts", "").strip():
             return _schedule(request, asked, starts)
@@ -72,7 +73,7 @@ def _save(request: HttpRequest, asked: EditRequest) -> HttpResponse:
             raise InvalidEdit({"form": ["Nothing is changed. Change a value first."]})
         revision = edits.save_edit(
             asked.edit,
-            reason=request.POST.get("reason", ""),
+            reason=reason,
             actor=actor_of(request),
             replace=asked.replace,
             seen=asked.seen,
@@ -82,7 +83,7 @@ def _save(request: HttpRequest, asked: EditRequest) -> HttpResponse:
     except InvalidEdit as error:
         new_limit = asked.inputs.get("new.name", "").strip()
         errors = placed(asked.kind, asked.name, KINDS[asked.kind].section, error.errors, new_limit=new_limit)
-        return _page(request, asked, errors=errors, status=422)
+        return _page(request, asked, errors=with_reason(errors, reason), status=422)
     except NotFound as missing:
         return _page(request, asked, errors={"form": [str(missing)]}, status=409)
     hub.nudge()
@@ -120,7 +121,8 @@ def _remove(request: HttpRequest, asked: EditRequest) -> HttpResponse:
             base=asked.base,
         )
     except InvalidEdit as error:
-        return _page(request, asked, remove_errors=error.errors, status=422)
+        errors = with_reason(error.errors, request.POST.get("reason", ""))
+        return _page(request, asked, remove_errors=errors, status=422)
     except EditConflict as conflict:
         by = conflict.by or "Another person"
         messages.error(request, f"Nothing was deleted: {by} changed {name} meanwhile. Check it first.")

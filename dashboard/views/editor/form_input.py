@@ -133,7 +133,7 @@ def _own_value(own: OwnField, text: str) -> Any:
         return _flag(text)
     if own.default is None:
         return text or None
-    return whole(text, own.name) if isinstance(own.default, int) else text.strip()
+    return whole(text, own.name, own.bounds) if isinstance(own.default, int) else text.strip()
 
 
 def _put_own(typed: Typed, name: str, value: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -14,6 +15,7 @@ from controlplane.drills.models import Drill
 from controlplane.status.read_facts import read_pods
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import TextField, TextsField, WholeField, whole
+from dashboard.undo import Saved
 from dashboard.views.page import context_of, text_parameter
 
 _PAST = 20
@@ -29,10 +31,13 @@ class BeginForm(EditForm):
     percent = TextField()
     servers = TextsField()
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         kind, minutes = self.cleaned_data["kind"], self.cleaned_data["minutes"]
-        names = begin_drill(kind=kind, minutes=minutes, chosen=self._chosen(), **self.common).servers
-        return f"Drill started on {names[0] if len(names) == 1 else f'{len(names)} pods'}."
+        row = begin_drill(kind=kind, minutes=minutes, chosen=self._chosen(), **self.common)
+        names = row.servers
+        text = f"Drill started on {names[0] if len(names) == 1 else f'{len(names)} pods'}."
+        undo = {"act": "end", "drill": str(row.pk), "reason": "Undo of a drill"}
+        return Saved(text, at=reverse("drills"), undo=undo)
 
     def _chosen(self) -> Chosen:
         match self.cleaned_data["who"]:

@@ -55,7 +55,9 @@ class ApprovalsForm(EditForm):
 
 
 class DecisionForm(EditForm):
-    """A button of a request. ``reason`` is the comment beside it."""
+    """A button of a request. ``reason`` is the comment beside it, which an approval does not need."""
+
+    needs_reason = False
 
     version = SentNumberField(0)
 

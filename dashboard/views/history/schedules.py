@@ -24,6 +24,8 @@ from controlplane.validation import Problems
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import MomentField, SentNumberField, TextField
 from dashboard.tables.table_files import rows_listed
+from dashboard.undo import Saved
+from dashboard.views.history.schedule_form import saved_schedule
 from dashboard.views.history.tabs import change_tabs
 from dashboard.views.page import context_of
 from dashboard.words.labels import planned_words
@@ -97,13 +99,13 @@ class NewForm(EditForm):
         except PlanErrors as errors:
             raise forms.ValidationError([str(error) for error in errors.found]) from errors
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         typed = self.cleaned_data
         try:
             made = schedule_change(due_at=typed["due_at"], document=typed["plan"], **self.common)
         except PlanErrors as errors:
             raise InvalidEdit({"plan": [str(error) for error in errors.found]}) from errors
-        return f"{made.title} is scheduled for {made.due_at:%-d %B %H:%M} UTC."
+        return saved_schedule(made, made.title)
 
 
 class ScheduleForm(EditForm):

@@ -1,7 +1,6 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from controlplane.accounts.permissions import environment_in, require, require_role
@@ -12,10 +11,8 @@ from controlplane.policies.fields import dependency_fields
 from controlplane.policies.models import Dependency
 from controlplane.policies.newer_settings import SHARED_SLOTS, newer_settings
 from controlplane.policies.older_defaults import differing_rows, divided_bulkheads
-from dashboard.edit_form import EditForm, run_edit
-from dashboard.undo import saved_at
+from dashboard.edit_form import EditForm, Errors, run_edit
 from dashboard.views.page import show
-from dashboard.words.setting_lines import wrong_lines
 
 #: The API lists more.
 _SHOWN = 200
@@ -29,9 +26,8 @@ def defaults(request: HttpRequest) -> HttpResponse:
 
 
 class ShareIdleSlotsForm(EditForm):
-    def save(self) -> str:
-        self.then = saved_at(reverse("defaults"), edits.share_idle_slots(**self.given))
-        return ""
+    def save(self) -> int:
+        return edits.share_idle_slots(**self.given)
 
 
 @require_POST
@@ -45,7 +41,7 @@ def _page(
     request: HttpRequest,
     *,
     typed: Mapping[str, str] | None = None,
-    errors: Mapping[str, Sequence[str]] | None = None,
+    errors: Errors | None = None,
     status: int = 200,
 ) -> HttpResponse:
     rows = (
@@ -61,7 +57,7 @@ def _page(
         most=_SHOWN,
         divided=divided_bulkheads(environment_in(request)),
         older_pods=_older_pods(environment_in(request)),
-        wrong=wrong_lines(errors or {}),
+        errors=errors,
         typed=typed,
         status=status,
         advice=[(row.name, text) for row in rows for text in advice_about(dependency_fields(row))][:_SHOWN],

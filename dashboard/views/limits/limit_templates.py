@@ -21,7 +21,7 @@ from controlplane.policies.template_followers import Followers, count_followers,
 from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
 from controlplane.validation import check_reason
-from dashboard.edit_form import NOTHING_CHANGED
+from dashboard.edit_form import NOTHING_CHANGED, with_reason
 from dashboard.forms import sent_number
 from dashboard.hub import hub
 from dashboard.reader import actor_of
@@ -32,6 +32,11 @@ from dashboard.views.page import bounded_text, context_of, names_of, not_found, 
 from dashboard.words.changed_items import items_to_come
 from dashboard.words.rate_words import window_words
 
+#: Button -> the field of an error of its edit -> the field of its form.
+_FIELDS = {
+    "follow": {"quota": "limit", "name": "limit"},
+    "remove": {"template": "then", "instead": "then"},
+}
 #: How many of the limits that follow a template are listed; there may be a hundred thousand.
 _SHOWN = 100
 
@@ -110,7 +115,9 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
         revision = _save(request, row.name, form, version=sent_number(typed.get("version", ""), -1))
     except InvalidEdit as error:
         if shown is None:
-            return _page(request, row, errors=error.errors, act=act, status=422)
+            placed = {_FIELDS.get(act, {}).get(field, field): texts for field, texts in error.errors.items()}
+            errors = with_reason(placed, typed.get("reason", ""))
+            return _page(request, row, errors=errors, act=act, status=422)
         return _page(request, row, form=_with_errors(form, error), status=422)
     except EditConflict as conflict:
         return _page(request, row, form=shown, conflict=conflict, status=409)
@@ -162,7 +169,7 @@ def _follow(request: HttpRequest, row: Template) -> HttpResponse:
     elif kind == "dependency":
         revision = edits.set_vendor_limit(dependency=owner, name=limit, **common)
     else:
-        raise InvalidEdit({"owner": ["Choose an owner."]})
+        raise InvalidEdit({"owner": ["Choose a tier or a dependency."]})
     hub.nudge()
     return _saved(row.name, revision)
 
@@ -217,11 +224,19 @@ def _page(
         ],
         others=list(names_of(Template, environment).exclude(pk=row.pk)),
         typed=request.POST,
+        beside=_beside(extra.get("act", ""), bool(count.limits)),
         **{"errors": {}, "act": "", **extra},
     )
     if form is not None and conflict is not None:
         context |= _reach(environment, row.name, form)
     return render(request, "dashboard/template.html", context, status=status)
+
+
+def _beside(act: str, used: bool) -> str:
+    """The errors that stand beside a field of the form of this button."""
+    if act == "follow":
+        return "owner,limit,reason"
+    return "then,reason" if used else "reason"
 
 
 def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from dashboard.words.limit_values import form_value
 from fuseboard.contract.limit_fields import Choice, Flag, LimitField, Number
 from fuseboard.contract.words import Algorithm
 
+_NAMELESS = "Enter a name, such as partner."
+
 
 class TemplateForm(forms.Form):
     """The form has only the values that people change by hand. Files and the API have all values."""
 
-    name = BoundedTextField(64, required=False)
+    name = BoundedTextField(64, required=False, error_messages={"required": _NAMELESS})
     title = BoundedTextField(200, required=False)
     reason = ReasonField()
 

@@ -7,6 +7,7 @@ from django import forms
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.accounts import saved_views as edits
@@ -15,6 +16,7 @@ from controlplane.errors import InvalidEdit
 from dashboard.edit_form import EditForm, chosen_form, run_edit
 from dashboard.forms import TextField, WholeField
 from dashboard.tables.saved_views import address_of, list_at, views_of
+from dashboard.undo import Saved
 from dashboard.views.page import context_of, text_parameter
 
 _LONGEST_ADDRESS = 4_000
@@ -27,13 +29,14 @@ class SaveForm(EditForm):
     shared = forms.BooleanField(required=False)
     reason = None
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         _refuse_unless(_shares(self.request) or not self.cleaned_data["shared"])
         given = self.given
         given["page"], given["query"] = list_at(given.pop("address"), self.request)
         row = edits.save_view(**given)
         self.then = address_of(row)
-        return f"View {row.name} is saved."
+        undo = {"act": "delete", "view": str(row.pk)}
+        return Saved(f"View {row.name} is saved.", at=reverse("saved_views"), undo=undo)
 
 
 class ChangeForm(EditForm):
@@ -44,12 +47,17 @@ class ChangeForm(EditForm):
     shared = forms.BooleanField(required=False)
     reason = None
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         shared, view = self.cleaned_data["shared"], self.cleaned_data["view"]
         # An owner who may not share any more keeps what is shared, or stops sharing it.
-        kept = any(one.id == view and one.mine and one.shared for one in views_of(self.request) or ())
+        before = next((one for one in views_of(self.request) or () if one.id == view and one.mine), None)
+        kept = before is not None and before.shared
         _refuse_unless(_shares(self.request) or kept or not shared)
-        return f"View {edits.change_view(**self.given).name} is changed."
+        text = f"View {edits.change_view(**self.given).name} is changed."
+        if before is None:
+            return Saved(text)
+        undo = {"act": "change", "view": str(view), "name": before.name}
+        return Saved(text, at=reverse("saved_views"), undo=undo | _shared(before.shared))
 
 
 class EndForm(EditForm):
@@ -58,11 +66,24 @@ class EndForm(EditForm):
     view = WholeField()
     reason = None
 
-    def save(self) -> str:
+    def save(self) -> Saved:
         if self.act == "delete":
-            return f"View {edits.delete_view(**self.given).name} is deleted."
+            view = self.cleaned_data["view"]
+            before = next((one for one in views_of(self.request) or () if one.id == view and one.mine), None)
+            text = f"View {edits.delete_view(**self.given).name} is deleted."
+            if before is None:
+                return Saved(text)
+            undo = {"act": "save", "name": before.name, "address": before.href}
+            shared = _shared(before.shared and _shares(self.request))
+            return Saved(text, at=reverse("saved_views"), undo=undo | shared)
         _refuse_unless(_shares(self.request))
-        return f"View {edits.stop_sharing(**self.given).name} is no longer shared."
+        # Its owner keeps it. Only the owner can share it again.
+        return Saved(f"View {edits.stop_sharing(**self.given).name} is no longer shared.")
+
+
+def _shared(yes: bool) -> dict[str, str]:
+    """What a checkbox sends."""
+    return {"shared": "on"} if yes else {}
 
 
 _ACTS = {"save": SaveForm, "change": ChangeForm, "delete": EndForm, "unshare": EndForm}
@@ -100,6 +121,8 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "name": typed.get("name", changed.name if changed else ""),
         "is_shared": "shared" in typed if typed else bool(changed and changed.shared),
         "address": typed.get("address", "") or _given_address(request),
+        # A page with errors begins at the first.
+        "focused": not extra.get("errors") and bool(changed or _given_address(request)),
         "most": edits.MAX_VIEWS,
         "longest_name": edits.LONGEST_NAME,
     }

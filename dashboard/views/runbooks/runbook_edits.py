@@ -20,6 +20,7 @@ from controlplane.runbooks.shipped import Text
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import TextField, WholeField, whole
 from dashboard.reader import actor_of
+from dashboard.undo import Saved
 from dashboard.views.page import bounded_text, context_of, not_found, recent_live, text_parameter
 from dashboard.views.runbooks.runbook_html import Drawing, draw_runbook
 from dashboard.views.runbooks.runbook_texts import scene_of
@@ -35,7 +36,7 @@ class SaveForm(EditForm):
     slug = TextField(200)
     version = WholeField()
 
-    def save(self) -> str | HttpResponse:
+    def save(self) -> str | Saved | HttpResponse:
         slug, new = self.known.get("slug") or self.cleaned_data["slug"], "slug" not in self.known
         if self.act == "preview":
             return _form(self.request, slug, new=new, typed=self.data)
@@ -53,8 +54,13 @@ class SaveForm(EditForm):
             expected_version=expected,
         )
         self.then = reverse("runbook", args=[slug])
-        same = version == expected
-        return "Nothing to save: the text is the same." if same else f"Revision {version} is saved."
+        if version == expected:
+            return "Nothing to save: the text is the same."
+        undo = {"version": str(version), "number": str(expected), "reason": f"Undo of revision {version}"}
+        # The first edit of a built-in text has no revision before it.
+        act = "restore" if expected else "remove" if new else "use"
+        at = reverse("change_runbook", args=[slug])
+        return Saved(f"Revision {version} is saved.", at=at, undo={"act": act, **undo})
 
     def refuse(self, error: EditError) -> int:
         if isinstance(error, NotFound):
@@ -228,6 +234,7 @@ def _revisions(
         ),
         own=known.origin is Origin.OWN,
         edits=may(request.user, "edit_runbook"),
+        act=typed.get("act", ""),
         reason=typed.get("reason", ""),
         **extra,
     )

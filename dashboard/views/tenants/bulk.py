@@ -18,6 +18,7 @@ from controlplane.errors import EditConflict, InvalidEdit
 from controlplane.one_at_a_time import StillRunning, alone
 from controlplane.policies.models import Tier, TierQuota
 from controlplane.validation import Problems
+from dashboard.edit_form import with_reason
 from dashboard.forms import sent_number, whole, whole_words
 from dashboard.hub import hub
 from dashboard.reader import actor_of, one_at_a_time_as
@@ -79,6 +80,8 @@ def bulk(request: HttpRequest) -> HttpResponseBase:
         return _save(request, who, what)
     except InvalidEdit as error:
         errors = _placed(typed.get("what", ""), error.errors)
+        if typed.get("act") == "save":
+            errors = with_reason(errors, typed.get("reason", ""))
         return _page(request, errors=errors, preview=_preview(environment_in(request), typed), status=422)
     except EditConflict as conflict:
         return _page(request, conflict=conflict, preview=_preview(environment_in(request), typed), status=409)
