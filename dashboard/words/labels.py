@@ -4,21 +4,18 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from controlplane.fleet.mode_words import mode_change_words
+from controlplane.policies.limit_fields import WORDS
 from controlplane.status.incidents import CAUSES
+from dashboard.words.setting_lines import lower_first
 from dashboard.words.store_errors import store_error_words
 
 #: Key of the counts of a plan -> what the plan did: ``tenant.changed``.
 _COUNT = re.compile(r"(\w+)\.(created|changed|removed)")
 #: Details of events that a trigger of the database stores.
 _OWN_BREAKER = re.compile(r"(\S+): (\w+) -> (\w+)")
-_MODE = re.compile(r"(\w+) -> (\w+)(?:: (.*))?", re.DOTALL)
+_MODE = re.compile(r"(\w+ -> \w+)(?:: (.*))?", re.DOTALL)
 _STATES = {"half_open": "half-open"}
-_MODES = {
-    "shared": "shared limits",
-    "local": "local limits",
-    "ramping": "ramping up",
-    "drill": "drill",
-}
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d.\d\d:\d\d")
 #: Cause of a transition, as it is stored.
 _CAUSES = CAUSES | {
@@ -86,18 +83,37 @@ def left_off(before: dict[str, Any] | None, after: dict[str, Any] | None) -> lis
     whole = {field.rpartition(" ")[0] for field in old.keys() ^ new.keys() if field.endswith(" limit")}
     rest = [field for field in _changed(old, new) if field not in shown]
     return [
-        f"{_name_and_unit(field)[0]}: {_plain(field, old.get(field))} to {_plain(field, new.get(field))}"
+        f"{_name(field)}: {_plain(field, old.get(field))} to {_plain(field, new.get(field))}"
         for field in sorted(rest, key=_weight)
         if field.rpartition(" ")[0] not in whole
     ]
 
 
+def _name(field: str) -> str:
+    """``requests failure_policy`` to "requests without Redis"."""
+    limit, _, column = field.rpartition(" ")
+    if column in WORDS and WORDS[column].choices:
+        return f"{limit} {lower_first(WORDS[column].label)}".strip()
+    return _name_and_unit(field)[0]
+
+
 def _plain(field: str, value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if words := _choice(field, value):
+        return words
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
         return _amount(field, value)
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "none" if value in (None, "", {}) else str(value)
+
+
+def _choice(field: str, value: Any) -> str:
+    """``fail_closed`` to "refuse", as the forms call it; empty for a value that is not chosen from a list."""
+    words = WORDS.get(field.rpartition(" ")[2])
+    stored = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return lower_first(words.choices.get(stored, "")) if words else ""
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -170,6 +186,8 @@ def _value_text(field: str, value: Any) -> str:
         return field.replace("_", " ") if value else f"not {field.replace('_', ' ')}"
     if _COUNT.fullmatch(field):
         return count_words(field, value)
+    if words := _choice(field, value):
+        return f"{_name(field)}: {words}"
     if isinstance(value, int):
         return f"{_name_and_unit(field)[0]} {_amount(field, value)}"
     return f"{field.replace('_', ' ')} {value}"
@@ -263,8 +281,8 @@ def event_detail_words(detail: str) -> str:
         name, before, after = moved.groups()
         return f"{name}: {_STATES.get(before, before)} \u2192 {_STATES.get(after, after)}"
     if moved := _MODE.fullmatch(detail):
-        before, after, cause = moved.groups()
-        words = f"{_MODES.get(before, before)} \u2192 {_MODES.get(after, after)}"
+        change, cause = moved.groups()
+        words = mode_change_words(change)
         return f"{words}: {store_error_words(cause)}" if cause else words
     return {"it said goodbye": "stopped cleanly"}.get(detail, detail)
 

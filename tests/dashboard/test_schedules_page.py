@@ -95,7 +95,7 @@ dependencies:
     shown = text_of(page(client.get("/schedules")))
     for words in (
         *("requests limit 5,000", "requests burst 500", "requests window 60 s"),
-        *("requests failure policy fail_closed", "not requests shadow", "not suspended"),
+        *("requests without Redis: refuse", "not requests shadow", "not suspended"),
         *("window 30 s", "failure 40 %", "slow 60 %", "open 20,000 ms", "no fallback note"),
     ):
         assert words in shown

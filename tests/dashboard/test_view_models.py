@@ -353,6 +353,14 @@ def test_fields_that_the_text_of_a_change_leaves_out_are_named():
     raised = {field: value + 1 for field, value in settings.items()}
     assert len(left_off(settings, raised)) == 1
     assert left_off({}, after) == [], "a new thing is one change"
+    quota = {"quotas.requests.limit": 5, "quotas.requests.burst": 5, "quotas.requests.window_s": 1}
+    was = quota | {"quotas.requests.failure_policy": "fail_open", "protection.retry.floor_milli": 1_000}
+    now = {"quotas.requests.limit": 6, "quotas.requests.burst": 6, "quotas.requests.window_s": 60}
+    now |= {"quotas.requests.failure_policy": "fail_closed", "protection.retry.floor_milli": 2_500}
+    assert left_off(was, now) == [
+        "requests without Redis: allow to refuse",
+        "retry floor: 1/s to 2.5/s",
+    ]
     added = before | {
         "quotas.exports.limit": 5,
         "quotas.exports.window_s": 60,
@@ -394,6 +402,10 @@ def test_a_changed_limit_names_its_window_and_a_plan_its_counts():
     old, new = difference(before, after)
     assert old == "requests limit 500, requests burst 5, requests window 60 s"
     assert new == "requests limit 60, requests window 1 s, requests shadow"
+    stored = {"quotas.requests.algorithm": "token_bucket", "quotas.requests.failure_policy": "fail_open"}
+    assert difference(None, stored)[1] == "requests algorithm: token bucket, requests without Redis: allow"
+    retries = {"protection.retry.floor_milli": 1_500}
+    assert difference(None, retries)[1] == "retry floor 1.5/s"
     plan = {"tenant.created": 1200, "dependency.changed": 2, "tier.changed": 1, "prune": False, "revision": 7}
     assert difference({"revision": 6}, plan)[1] == (
         "2 dependencies changed, 1,200 tenants created, 1 tier changed"

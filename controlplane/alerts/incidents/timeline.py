@@ -18,6 +18,7 @@ from controlplane.alerts.models import Alert, Delivery, DeliveryState, Incident,
 from controlplane.audit.action_words import action_words, named_target
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Transition
+from controlplane.fleet.mode_words import mode_change_words
 from controlplane.fleet.models import Event, EventKind
 from controlplane.phrases import span
 from controlplane.status.breaker_lines import BreakerLine, breaker_lines
@@ -259,7 +260,7 @@ def _pods(wanted: _Range) -> Iterable[Line]:
             what=EventKind(group["kind"]).label,
             thing=group["one"] if alone else f"{group['pods']} pods",
             thing_kind="server" if alone else "",
-            detail=group["change"],
+            detail=mode_change_words(group["change"]),
             look="warn" if group["kind"] in (EventKind.SILENT, EventKind.CONFIG_REJECTED) else "",
         )
 

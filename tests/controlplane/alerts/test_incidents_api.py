@@ -313,6 +313,9 @@ def test_single_decisions_without_redis_are_no_outage_of_no_pod(
     Event.objects.create(detail="shared -> local: connection refused", at=at, **about)
     Event.objects.create(detail="local -> shared", at=at + timedelta(seconds=5), **about)
     assert "1 pod in fallback, each for less than a minute." in report_of(found).bound
+    # The timeline of the report had "shared -> local", as the database stores it.
+    assert "shared limits \u2192 local limits" in as_markdown(report_of(found))
+    assert "shared -&gt; local" not in as_markdown(report_of(found))
     assert "0 pods" not in as_markdown(report_of(found))
     # Minutes in which figures are missing.
     Event.objects.filter(detail="local -> shared").update(at=at + timedelta(seconds=90))
