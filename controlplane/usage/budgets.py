@@ -55,9 +55,9 @@ class Budget:
         return 100 * self.spent / self.limit if self.limit else 100.0
 
     @property
-    def whole_percent(self) -> int:
-        """Rounded down, so that "80 %" is 80 % or more."""
-        return int(self.percent or 0)
+    def percent_words(self) -> str:
+        """Rounded down, so that "80 %" is 80 % or more. A budget has 0 % only if nothing of it is spent."""
+        return "under 1 %" if 0 < (self.percent or 0) < 1 else f"{int(self.percent or 0):,} %"
 
     @property
     def state(self) -> str:

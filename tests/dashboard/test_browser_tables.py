@@ -10,6 +10,9 @@ import pytest
 from browsing import becomes, is_live
 from fleet_rows import breaker, notify, put_server
 
+from controlplane.editing import edits
+from tests.people import ADA
+
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
@@ -57,6 +60,37 @@ def test_the_filter_of_a_live_list_is_in_its_file(sign_in: Any) -> None:
     page.go_back()
     becomes(page, "!location.search.includes('state')")
     assert shown(page, "h-s") == ["web-2"]
+
+
+@pytest.mark.parametrize(
+    ("address", "columns"),
+    [
+        ("/budgets", ("payments-api", "acme-retail", "daily", "Edit")),
+        ("/revisions", ("ada", "The contract says so", "Revert")),
+        ("/audit", ("ada", "The contract says so")),
+        ("/breakers", ("payments-api", "Failures", "Force open")),
+        ("/tenants", ("acme-retail", "Edit")),
+    ],
+)
+def test_a_phone_has_the_columns_that_decide(sign_in: Any, address: str, columns: tuple[str, ...]) -> None:
+    put_server()
+    edits.set_tenant_quota(
+        environment="production", tenant="acme-retail", quota="daily", dependency="payments-api",
+        algorithm="fixed_window", period="day", window_s=86_400, limit=1_000, expected_version=None,
+        reason="The contract says so", actor=ADA,
+    )  # fmt: skip
+    page = sign_in("ada")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(address)
+    row = page.locator("tr[data-row]:visible").filter(has_text=columns[0]).first
+    # What a style sheet adds, such as a label, is no text: it is read from the page.
+    words = row.inner_text() + " ".join(
+        row.locator("[data-th]:visible").evaluate_all("cells => cells.map(cell => cell.dataset.th)")
+    )
+    assert [column for column in columns if column not in words] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    beyond = "cells => cells.filter(cell => cell.getBoundingClientRect().right > 390).length"
+    assert row.locator("td:visible").evaluate_all(beyond) == 0
 
 
 def test_a_name_is_copied_from_its_row(sign_in: Any) -> None:

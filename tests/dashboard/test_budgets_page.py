@@ -62,6 +62,17 @@ def test_what_is_spent_is_read_from_redis_in_the_unit_of_the_limit(
     assert "12.50 USD, 25 %" in row
 
 
+def test_a_budget_of_which_little_is_spent_or_left_is_not_empty_or_spent(
+    log_in: Any, own: str, limits: Any
+) -> None:
+    spend(limits, own, 200_000)
+    (row,) = rows(log_in)
+    assert "0.20 USD, under 1 %" in row
+    spend(limits, own, 49_990_000)
+    (row,) = rows(log_in)
+    assert "49.99 USD, 99 %" in row
+
+
 @pytest.mark.parametrize(
     ("spent", "word"), [(40_000_000, "Above 80 %"), (50_000_000, "Over budget"), (51_000_000, "Over budget")]
 )

@@ -86,7 +86,7 @@ def test_the_overview_has_the_worst_quotas_bulkheads_and_retries(log_in: Any) ->
     assert "Bulkhead refusals 3.5/s" in shown
     assert "payments-api: no place" in shown
     assert "Retry load 1.17" in shown, "5 retries of 30 first calls"
-    assert "requests 1.5 17 9 %" in shown, "of all tenants together"
+    assert "requests 1.5 17 8.8 %" in shown, "of all tenants together"
     assert "payments-api 23 of 67 9 3.5" in shown
     assert 'href="/refusals?rule=requests">1.5</a>' in html
     slots = shown.partition("Slots in use")[2]

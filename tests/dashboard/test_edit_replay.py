@@ -67,7 +67,7 @@ def test_a_week_that_is_mostly_known_decides(ada: Any, monkeypatch: pytest.Monke
     typed = {"base": head(), "limit.requests.limit": "900", "reason": WHY}
     shown = text_of(page(ada.post("/edit/tenant/replay?key=acme-retail", typed)))
     assert "Too little is known" not in shown
-    assert "Based on demand per minute, known for 0 % of that time." in shown
+    assert "Based on demand per minute, known for 0.1 % of that time." in shown
 
 
 def test_the_chart_leaves_unknown_time_blank() -> None:

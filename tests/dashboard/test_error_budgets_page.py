@@ -49,6 +49,22 @@ def test_the_page_lists_what_is_spent_first(log_in: Any, measured: None) -> None
     assert "/error-budgets" in log_in("vera").get("/refusals").content.decode()
 
 
+def test_a_budget_that_is_nearly_whole_or_nearly_spent_is_not_100_or_0_percent(
+    log_in: Any, production: str
+) -> None:
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    payments, search = (thing(DEPENDENCY, name, first_at=hour) for name in ("payments-api", "search"))
+    calls = {
+        payments: row(DEPENDENCY, 999_003, failures=997),
+        search: row(DEPENDENCY, 999_999, failures=1),
+    }
+    measure(writer(), 0, DEPENDENCY, calls, hour=hour)
+    sealing.seal(hour + timedelta(hours=1, minutes=30))
+    text = shown(log_in("vera"), "/error-budgets")
+    assert "payments-api 0.3 % 997 of 1,000,000" in text
+    assert "search 99.9 % 1 of 1,000,000" in text
+
+
 def test_a_dependency_and_a_tenant_show_theirs(log_in: Any, measured: None) -> None:
     client = log_in("vera")
     assert "Error budget 99.9 % over 28 days" in shown(client, "/breakers/payments-api")
