@@ -179,17 +179,17 @@ def proposal_words(action: str, target: str = "") -> str:
 
 
 def target_words(target: str) -> str:
-    """``#7 tenants.changed production``, a change request, to "#7, change tenants, production"."""
-    number, _, rest = target.partition(" ")
+    """``#7 tenants.changed production``, a change request, to "7, change tenants, production"."""
+    number, _, rest = target.removeprefix("#").partition(" ")
     action, _, of = rest.partition(" ")
     words = proposal_words(action) if action else ""
     return ", ".join(part for part in (number, words[:1].lower() + words[1:], of) if part)
 
 
 def schedule_words(target: str) -> str:
-    """``17 tenant acme``, a scheduled change, to "#17, tenant acme"."""
+    """``17 tenant acme``, a scheduled change, to "17, tenant acme"."""
     number, _, title = target.partition(" ")
-    return ", ".join(part for part in (f"#{number}", title) if part)
+    return ", ".join(part for part in (number, title) if part)
 
 
 def named_target(kind: str, name: str) -> str:

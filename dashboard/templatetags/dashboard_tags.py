@@ -50,9 +50,6 @@ from dashboard.words.store_errors import store_error_words
 
 register = template.Library()
 
-#: A moment in the fields of a change.
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-
 register.simple_tag(plots.glyph, name="glyph")
 register.simple_tag(plots.fleet_mark, name="fleet_mark")
 register.simple_tag(replay_plot)
@@ -230,20 +227,6 @@ def runbook_url(alert: StoredAlert | Alert | AlertLine, incident: int | None = N
     if not alert.runbook:  # of a rule that this version does not know
         return reverse("runbooks")
     return f"{reverse('runbook', args=[alert.runbook])}{f'?{query}' if query else ''}"
-
-
-@register.filter
-def value_text(value: object) -> str:
-    """A field's value in a difference."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {value_text(found)}" for name, found in value.items())
-    if isinstance(value, str) and _MOMENT.fullmatch(value):
-        return f"{datetime.fromisoformat(value).astimezone(UTC):%-d %B %Y %H:%M:%S} UTC"
-    return f"{value:,}" if isinstance(value, int) else str(value) or "empty"
 
 
 @register.filter

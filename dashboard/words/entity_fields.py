@@ -49,9 +49,30 @@ _WAIT = OwnField(
     bounds=(0, MAX_WAIT_MS),
     default=0,
 )
-_TUNING_LABELS = {"ipv6_prefix": "IPv6 prefix, bits"}
+#: "Store" is Redis to a reader: the pods' own words for it are in the contract.
+_TUNING_LABELS = {
+    "store_deadline_us": "Deadline of Redis, us",
+    "store_failures": "Failures of Redis",
+    "store_timeouts": "Missed deadlines",
+    "ramp_ms": "Ramp up after Redis returns, ms",
+    "reserved_percent": "Reserved share, percent",
+    "ipv6_prefix": "IPv6 prefix, bits",
+}
 _TUNING_HINTS = {
-    "ipv6_prefix": f"{WIDEST_PREFIX} to {NARROWEST_PREFIX}: addresses with one prefix are one caller"
+    "store_deadline_us": "a decision waits this long for Redis; 1,000 us are 1 ms",
+    "store_failures": "this many in the failure window: the pod decides alone",
+    "failure_window_ms": "failures of Redis count this long",
+    "store_timeouts": "this many in the timeout window: the pod decides alone",
+    "timeout_window_ms": "missed deadlines count this long",
+    "probe_interval_ms": "a pod that decides alone asks Redis again this often",
+    "ramp_ms": "the part of each limit that Redis decides grows from 10 to 100 %",
+    "report_interval_ms": "pods report the results of calls at least this often",
+    "reserved_percent": "the part of reserved limits that pods spend without Redis",
+    "share_lease_ms": "a pod may spend its reserved share this long after a heartbeat",
+    "share_rest_ms": "a reserved share rests this long before another pod gets it",
+    "journal_keys": "the most limits that one pod counts without Redis",
+    "journal_bytes": "the largest file of a pod's calls without Redis",
+    "ipv6_prefix": f"{WIDEST_PREFIX} to {NARROWEST_PREFIX}: addresses with one prefix are one caller",
 }
 _TUNING_TYPES = get_type_hints(Tuning, include_extras=True)
 

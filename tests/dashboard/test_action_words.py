@@ -53,12 +53,12 @@ def test_a_proposal_reads_as_a_task() -> None:
     ("action", "kind", "target", "sentence"),
     [
         ("schedule.applied", "environment", "production", "applied a scheduled change to production"),
-        ("schedule.cancelled", "schedule", "17 tenant acme", "cancelled scheduled change #17, tenant acme"),
+        ("schedule.cancelled", "schedule", "17 tenant acme", "cancelled scheduled change 17, tenant acme"),
         (
             "change_request.opened",
             "change_request",
             "#7 tenant_quota.set acme",
-            "opened change request #7, change a quota, acme",
+            "opened change request 7, change a quota, acme",
         ),
         ("tenant_quota.ends_soon", "tenant", "acme", "announced the end of a quota of acme"),
     ],

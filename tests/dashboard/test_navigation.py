@@ -11,6 +11,7 @@ from dashboard.live.frame import Frame
 from dashboard.live.pages import counts_of
 from dashboard.navigation import SECTIONS, navigation_of
 from dashboard.reader import Reader
+from tests.dashboard.shown import text_of
 
 ENTRIES = [entry for entries in SECTIONS.values() for entry in entries]
 
@@ -24,6 +25,21 @@ def opened(markup: str) -> list[str]:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.view)
 def test_every_page_is_marked_in_the_side_bar_and_no_other(log_in: Any, production: str, entry: Any) -> None:
     assert opened(log_in("ada").get(entry.href).content.decode()) == [entry.href]
+
+
+#: Their heading says what is the case now.
+HEADLINES = ("overview", "breakers", "servers", "refusals")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if entry.view not in HEADLINES], ids=lambda entry: entry.view
+)
+def test_the_heading_of_a_page_is_its_name_in_the_side_bar(log_in: Any, production: str, entry: Any) -> None:
+    page = log_in("ada").get(entry.href).content.decode()
+    assert [text_of(found).strip() for found in re.findall(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)] == [
+        entry.name
+    ]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +117,7 @@ class TestInTheBrowser:
     def test_a_phone_has_one_line_above_the_content_and_a_menu(self, sign_in: Any, production: str) -> None:
         page = sign_in("ada")
         page.set_viewport_size({"width": 390, "height": 844})
-        for path in ("/", "/tenants", "/alerts"):
+        for path in ("/", "/tenants", "/alerts", "/revisions"):
             page.goto(path)
             assert page.evaluate("document.querySelector('main').getBoundingClientRect().top") <= 100
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -109,6 +125,30 @@ class TestInTheBrowser:
         page.click("#nav a:has-text('Hot keys')")
         page.wait_for_url("**/hot-keys")
         assert not page.is_visible("#nav")
+
+    def test_a_phone_saves_a_view_beside_the_heading(self, sign_in: Any, production: str) -> None:
+        """The button stood alone on a line, on each page of a list."""
+        page = sign_in("ada")
+        page.set_viewport_size({"width": 390, "height": 844})
+        for path in ("/tenants", "/alerts", "/revisions"):
+            page.goto(path)
+            heading, button = (page.locator(name).bounding_box() for name in ("main h1", ".views .btn"))
+            assert button["y"] < heading["y"] + heading["height"], path
+            assert button["y"] + button["height"] > heading["y"], path
+            for other in page.locator("main .verdict .btn").all():
+                box = other.bounding_box()
+                apart = box["y"] >= button["y"] + button["height"] or box["x"] + box["width"] <= button["x"]
+                assert apart, f"{path}: {other.inner_text()}"
+
+    def test_a_phone_reads_who_made_an_edit_and_why(self, sign_in: Any, production: str) -> None:
+        page = sign_in("vera")
+        page.set_viewport_size({"width": 390, "height": 844})
+        for path in ("/revisions", "/audit", "/changes"):
+            page.goto(path)
+            row = page.locator("tbody tr:has-text('Tenant added')")
+            assert row.locator("text=seed").first.is_visible(), path
+            assert row.locator("text=for a test").is_visible(), path
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
     def test_the_menu_works_at_320_pixels(self, sign_in: Any, production: str) -> None:
         page = sign_in("vera")

@@ -281,8 +281,8 @@ def test_changes_read_as_sentences():
         "Quota changed",
         "set an override on",
     )
-    assert target_words("#7 tenants.changed production") == "#7, change tenants, production"
-    assert target_words("#7 tenant_quota.set acme retail") == "#7, change a quota, acme retail"
+    assert target_words("#7 tenants.changed production") == "7, change tenants, production"
+    assert target_words("#7 tenant_quota.set acme retail") == "7, change a quota, acme retail"
     assert count_words("dependency.changed", 2) == "2 dependencies changed"
     assert count_words("tier.created", 1) == "1 tier created"
     assert (action_words("moon.painted_blue"), action_verb("moon.painted")) == (

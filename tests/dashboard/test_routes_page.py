@@ -48,6 +48,27 @@ def test_an_admin_adds_changes_and_removes_a_route(log_in: Any) -> None:
     assert list(Route.objects.values_list("name", flat=True)) == ["default"]
 
 
+def test_the_form_of_a_route_asks_when_who_and_how(log_in: Any) -> None:
+    page = log_in("ada").get(PATH).content.decode()
+    parts = [
+        "name",
+        "place",
+        "When: ",
+        "least_level",
+        "owner",
+        "begins",
+        "zone",
+        "days",
+        "Who: ",
+        "How: ",
+        "after_0",
+    ]
+    found = [page.index(part if part.endswith(" ") else f'name="{part}"') for part in parts]
+    assert found == sorted(found)
+    default = log_in("ada").get(f"{PATH}?edit=default").content.decode()
+    assert "When: " not in default, "the default matches every alert at all times"
+
+
 def test_the_notice_of_an_edit_waits_for_a_page_that_a_person_reads(log_in: Any) -> None:
     receiver("chat")
     ada = log_in("ada")

@@ -94,20 +94,20 @@ def text_of(alert: Alert, kind: str, done: list[str], explained: tuple[list[str]
         lasted = _duration((alert.resolved_at - alert.true_since).total_seconds())
         lines.append(f"From {_moment(alert.true_since)} to {_moment(alert.resolved_at)}: {lasted}.")
         if alert.resolved_why == ResolvedWhy.NO_TRAFFIC:
-            lines.append("Without traffic for 10 minutes, nothing is known about it: that is why it ends.")
+            lines.append("It ended after 10 minutes without traffic: nothing is known about it now.")
     else:
         whom = (
             _NOT_ON_CALL if alert.level == 1 and not done else _LEVELS.get(alert.level, "of an unknown level")
         )
-        level = f"level {alert.level}, {whom}"
-        lines.append(f"{alert.severity.capitalize()}, {level}, since {_moment(alert.true_since)}.")
+        since = f"{alert.severity.capitalize()} since {_moment(alert.true_since)}."
+        lines.append(f"{since} Level {alert.level}: {whom}.")
     lines += _NEWS.get(kind, [])
     if kind != "resolved":
         lines += done or [_NOT_HANDLED]
     texts, number = explained
     if number:
         more = f", and {number - len(texts)} more" if number > len(texts) else ""
-        lines.append(f"It explains: {'; '.join(texts)}{more}.")
+        lines.append(f"These alerts follow from it: {'; '.join(texts)}{more}.")
     links = links_of(alert)
     lines += [
         f"{label}: {links[name]}" for label, name in (("Page", "page"), ("Runbook", "runbook")) if links[name]

@@ -65,8 +65,8 @@
     .replace("GMT", "UTC").replace(/\+0$/, "");
   const now = new Date();
   const seasons = [0, 6].map(month => offset(new Date(Date.UTC(now.getFullYear(), month))));
-  const OWN_ZONE = seasons.every(one => one === "UTC") ? "It is your zone too."
-    : `Your zone, ${ZONE}, is ${offset(now)}${seasons[0] === seasons[1] ? "" : " now"}.`;
+  const OWN_ZONE = seasons.every(one => one === "UTC") ? "UTC is your time zone, too."
+    : `In UTC. Your time zone, ${ZONE}, is ${offset(now)}${seasons[0] === seasons[1] ? "" : " now"}.`;
   const localTimes = () => {
     for (const control of $$("input[type=datetime-local]")) {
       let note = $("[data-local-time]", control.parentElement);
@@ -77,7 +77,7 @@
         control.after(note);
       }
       const at = new Date(`${control.value}Z`);
-      write(note, control.value && !isNaN(at) ? `${LOCAL.format(at)} in ${ZONE}` : `UTC. ${OWN_ZONE}`);
+      write(note, control.value && !isNaN(at) ? `${LOCAL.format(at)} in ${ZONE}` : OWN_ZONE);
     }
   };
   document.addEventListener("input", e => { if (e.target.matches("[type=datetime-local]")) localTimes(); });

@@ -1,4 +1,4 @@
-"""The tabs of Changes: five lists of what happened, is proposed, and will happen, under one heading."""
+"""The tabs of Changes: five lists of what happened, is proposed, and will happen."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from django.urls import reverse
 from controlplane.accounts.permissions import environment_in, may
 from controlplane.approvals.models import PENDING, ChangeRequest
 from controlplane.schedules.models import Schedule, ScheduleState
+from dashboard.navigation import SECTIONS
 
 #: Name of the page -> what it lists.
 _WORDS = {
@@ -32,6 +33,8 @@ class Tab:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeTabs:
+    #: The name of the page that is open, as the side bar has it.
+    heading: str
     tabs: tuple[Tab, ...]
     #: Pages of the reader that make changes: the words and the address of each.
     buttons: tuple[tuple[str, str], ...]
@@ -46,8 +49,9 @@ def change_tabs(request: HttpRequest, here: str) -> ChangeTabs:
         "schedules": due.filter(state=ScheduleState.WAITING).count(),
     }
     failed = due.filter(state=ScheduleState.FAILED, seen=False).count()
-    buttons = (("edit_quota", "Import a file", "import"), ("freeze_edits", "Freeze edits", "edit_freeze"))
+    buttons = (("edit_quota", "Import", "import"), ("freeze_edits", "Freeze edits", "edit_freeze"))
     return ChangeTabs(
+        heading=next(entry.name for entry in SECTIONS["Changes"] if entry.view == here),
         tabs=tuple(
             Tab(
                 word=word,

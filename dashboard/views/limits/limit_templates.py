@@ -1,5 +1,6 @@
 """Limit templates: which limits a change would reach, and what it would have refused, before it is saved."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -29,8 +30,10 @@ from dashboard.undo import saved_at
 from dashboard.views.limits.outage import outage_words
 from dashboard.views.limits.template_form import TemplateForm
 from dashboard.views.page import bounded_text, context_of, names_of, not_found, text_parameter
+from dashboard.words.change_words import column_words
 from dashboard.words.changed_items import items_to_come
 from dashboard.words.rate_words import window_words
+from dashboard.words.setting_lines import column_label, lower_first
 
 #: Button -> the field of an error of its edit -> the field of its form.
 _FIELDS = {
@@ -215,7 +218,7 @@ def _page(
         # After a conflict, the next save knowingly replaces the other person's values.
         version=row.version if status != 422 or form is None else form.data.get("version", ""),
         conflict=conflict,
-        followers=following,
+        followers=[(each, _own_words(each.own)) for each in following],
         count=count,
         left_off=count.limits - len(following),
         owners=[
@@ -237,6 +240,14 @@ def _beside(act: str, used: bool) -> str:
     if act == "follow":
         return "owner,limit,reason"
     return "then,reason" if used else "reason"
+
+
+def _own_words(own: Mapping[str, Any]) -> list[str]:
+    """The values with which a limit differs from its template."""
+    return [
+        f"{lower_first(column_label(name))}: {lower_first(column_words(name, {name: value}))}"
+        for name, value in own.items()
+    ]
 
 
 def _reach(environment: str, name: str, form: TemplateForm) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def test_an_alert_without_traffic_ends_after_ten_minutes_and_says_why(production
     assert Alert.objects.get().resolved_why == ResolvedWhy.NO_TRAFFIC
     document = Delivery.objects.get(kind="resolved").document["data"]
     assert document["resolved_why"] == "no_traffic"
-    assert "Without traffic for 10 minutes, nothing is known about it" in document["message"]
+    assert "It ended after 10 minutes without traffic" in document["message"]
     measure(5.0)
     evaluate()
     let_pass(120)

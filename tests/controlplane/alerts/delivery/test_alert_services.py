@@ -136,7 +136,7 @@ def test_a_message_says_what_since_when_how_bad_and_what_is_done(production: str
     assert data["title"] == "Warning in production: open:payments-api fires"
     assert data["message"].splitlines() == [
         "18 of 30 calls failed.",
-        "Warning, level 2, for people on call, since 2026-05-04 13:12 UTC.",
+        "Warning since 2026-05-04 13:12 UTC. Level 2: for people on call.",
         "Calls are refused, or get the fallback if there is one. The breaker tests the dependency.",
         "An override of olga forces the breaker open until 2026-05-04 14:12 UTC: vendor maintenance",
         "olga acknowledged it at 2026-05-04 13:15 UTC: called the vendor",
