@@ -2,7 +2,8 @@
 
 ``make screenshots`` starts a demo, gives every list an entry, and stops the demo afterwards. With
 ``PASSWORD``, it photographs the demo that runs already, and changes nothing. Look at the pictures one by
-one: no test sees what looks wrong. They are in ``test-results/screenshots``.
+one: no test sees what looks wrong. They are in ``test-results/screenshots``. It fails if a page could not be
+photographed, and names the page.
 """
 
 import argparse
@@ -12,13 +13,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUMS = tuple(
@@ -36,17 +38,17 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "dependency": "/breakers/payments-api/settings",
     "pod_protection": "/protection",
     "servers": "/servers",
-    "server": ("/servers", "#rows a"),
+    "server": ("/servers", "#rows a[href^='/servers/']"),
     "tenants": "/tenants",
-    "tenant": ("/tenants", "tbody .strong a"),
+    "tenant": ("/tenants", "tbody a[href^='/tenant?']"),
     "defaults": "/defaults",
     "effective": ("tenant", "a[href*=effective]"),
     "bulk": "/tenants/bulk",
     "clear_counter": "/limits/clear",
     "templates": "/templates",
-    "template": ("/templates", "tbody .strong a"),
+    "template": ("/templates", "tbody a[href^='/templates/of/']"),
     "tiers": "/tiers",
-    "edit": ("/tiers", "tbody .strong a"),
+    "edit": ("/tiers", "tbody a[href^='/edit/tier']"),
     "edit_freeze": "/edit-freeze",
     "backlogs": "/backlogs",
     "backlog": "/backlogs/payments-api",
@@ -65,13 +67,13 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "add_budget": "/budgets/new",
     "changes": "/changes",
     "revisions": "/revisions",
-    "revision": ("/revisions?only=changes", "tbody .strong a"),
-    "revert": ("/revisions?only=changes", "tbody a[href$=revert]"),
+    "revision": ("/revisions?only=changes", "tbody a[href^='/revisions/']:not([href*='/revert'])"),
+    "revert": ("/revisions?only=changes", "tbody a[href$='/revert']"),
     "import": "/import",
-    "draft": ("/import", "tbody .strong a"),
+    "draft": ("/import", "tbody a[href^='/import/']"),
     "saved_views": "/views",
     "requests": "/requests",
-    "request": ("/requests", "tbody .strong a"),
+    "request": ("/requests", "tbody a[href^='/requests/']"),
     "schedules": "/schedules",
     "alerts": "/alerts",
     "routes": "/alerts/routes?rule=open",
@@ -79,7 +81,7 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "alert_rules": "/alerts/rules?edit=429",
     "weekly": "/weekly-summary",
     "incidents": "/incidents",
-    "incident": ("/incidents", "tbody a"),
+    "incident": ("/incidents", "tbody a[href^='/incidents/']"),
     "incident_report": ("incident", "a[href$=report]"),
     "receivers": "/alerts/receivers",
     "audit": "/audit?only=people",
@@ -88,13 +90,13 @@ PAGES: dict[str, str | tuple[str, str]] = {
     "erase": "/refusals/erase",
     "explain_sample": ("/refusals", "td a[href^='/explain/']"),
     "runbooks": "/runbooks",
-    "runbook": ("/runbooks", "tbody a"),
+    "runbook": ("/runbooks", "tbody a[href^='/runbooks/']"),
     "new_runbook": "/runbooks/new",
     "edit_runbook": "/runbooks/redis-slow/edit",
     "runbook_revisions": "/runbooks/redis-slow/revisions?revision=1",
     "drills": "/drills",
     "people": "/people",
-    "person": ("/people", "tbody a"),
+    "person": ("/people", "tbody a[href^='/people/']"),
     "tokens": "/tokens",
     "account": "/account",
     "account_change_password": "/account/password",
@@ -120,6 +122,8 @@ _BEST_SIZE = {"width": 1280, "height": 860}
 #: Photographed while a breaker is open: the demo's vendor fails for 25 s in every 90 s.
 INCIDENT = ("overview", "breakers", "breaker")
 _INCIDENT_S = 100.0
+#: A machine with other work needs minutes for what an idle one does in a second.
+_PATIENCE_S = 180.0
 
 
 def main() -> int:
@@ -135,14 +139,16 @@ def main() -> int:
         if given.password:
             if given.fill:
                 _fill(browser, given)
-            count = photograph(browser, given)
+            missed = photograph(browser, given)
         else:
             with _demo() as (given.url, given.password):
                 _fill(browser, given)
-                count = photograph(browser, given)
+                missed = photograph(browser, given)
         browser.close()
-    sys.stdout.write(f"{count} pictures in {given.out}\n")
-    return 0
+    sys.stdout.write(f"{len(list(given.out.glob('*.png')))} pictures in {given.out}\n")
+    for sentence in missed:
+        sys.stderr.write(f"Not photographed: {sentence}\n")
+    return 1 if missed else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -158,6 +164,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--only", nargs="+", default=[], choices=sorted({*OUTSIDE, *PAGES}), help="names of pages"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=_INCIDENT_S, help="seconds until a list must have an entry"
     )
     given = parser.parse_args()
     if given.readme:
@@ -186,15 +195,17 @@ def _demo() -> Iterator[tuple[str, str]]:
                     raise SystemExit("the demo did not start; or pass PASSWORD=... of one that runs")
                 url = url or "".join(re.findall(r"^\s+(http://\S+?)/?(?:\x1b|\s*$)", line))
                 password = "".join(re.findall(r"^\s+admin\s+(\S+)$", line))
+            # A full pipe would stop the demo.
+            threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
             yield url, password
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.wait(timeout=_PATIENCE_S)
 
 
 def _fill(browser: Browser, given: argparse.Namespace) -> None:
     """Give every list an entry: an override, a template, a planned change, an import, a request."""
-    page = _log_in(browser.new_context(base_url=given.url), given)
+    page = _log_in(_context(browser, given.url), given)
     page.goto("/breakers/search")
     page.check("[name=act][value=forced_open]", force=True)
     page.fill("#override [name=reason]", "CHG-4821 vendor maintenance")
@@ -234,6 +245,12 @@ def _fill(browser: Browser, given: argparse.Namespace) -> None:
     page.context.close()
 
 
+def _context(browser: Browser, url: str, **options: Any) -> BrowserContext:
+    context = browser.new_context(base_url=url, ignore_https_errors=True, **options)
+    context.set_default_timeout(1000 * _PATIENCE_S)
+    return context
+
+
 def _log_in(context: BrowserContext, given: argparse.Namespace) -> Page:
     page = context.new_page()
     page.goto("/login")
@@ -244,9 +261,9 @@ def _log_in(context: BrowserContext, given: argparse.Namespace) -> Page:
     return page
 
 
-def _photograph_best(browser: Browser, given: argparse.Namespace) -> int:
+def _photograph_best(browser: Browser, given: argparse.Namespace) -> list[str]:
     """The pictures of the README, as large as a screen."""
-    page = _log_in(browser.new_context(base_url=given.url, viewport=_BEST_SIZE), given)
+    page = _log_in(_context(browser, given.url, viewport=_BEST_SIZE), given)
     # Until there are refusals to display.
     page.wait_for_timeout(60_000)
     for name, address in BEST.items():
@@ -254,55 +271,74 @@ def _photograph_best(browser: Browser, given: argparse.Namespace) -> int:
             _await_incident(page)
         page.goto(address)
         _shoot(page, given.out / f"{name}.png", full_page=False)
-    return len(BEST)
+    return []
 
 
-def _photograph_all(browser: Browser, given: argparse.Namespace) -> int:
-    first = browser.new_context(base_url=given.url, viewport={"width": 1440, "height": 900})
+def _photograph_all(browser: Browser, given: argparse.Namespace) -> list[str]:
+    """Photograph each page in each look. Return a sentence for each page that has no picture."""
+    first = _context(browser, given.url, viewport={"width": 1440, "height": 900})
     watcher = _log_in(first, given)
     cookies = first.cookies()
     looks = [(theme, width) for theme in given.themes for width in given.widths]
     inside, outside = (
         {look: _page_of(browser, given.url, look, known) for look in looks} for known in (cookies, [])
     )
-    count = 0
+    missed = []
     for name in given.only or (*OUTSIDE, *PAGES):
-        address = OUTSIDE.get(name) or _address(watcher, name)
+        try:
+            address = OUTSIDE.get(name) or _address(watcher, name, within_s=given.patience)
+        except Error as error:
+            address = None
+            missed.append(f"{name}: {_first_line(error)}")
+        else:
+            if address is None:
+                missed.append(f"{name}: nothing to show on {watcher.url}")
         if address is None:
             continue
         if name in INCIDENT:
             _await_incident(watcher)
         for (theme, width), page in (outside if name in OUTSIDE else inside).items():
-            page.goto(address)
-            if page.locator("form[action*=again]").count():
-                page.fill("#id_password", given.password)
-                page.click("button[type=submit]")
-            _shoot(page, given.out / f"{name}-{theme}-{width}.png")
-            count += 1
-    return count
+            try:
+                _photograph(page, address, given.out / f"{name}-{theme}-{width}.png", given.password)
+            except Error as error:
+                missed.append(f"{name}, {theme}, {width} px: {_first_line(error)}")
+    return missed
+
+
+def _photograph(page: Page, address: str, file: Path, password: str) -> None:
+    page.goto(address)
+    if page.locator("form[action*=again]").count():
+        page.fill("#id_password", password)
+        page.click("button[type=submit]")
+    _shoot(page, file)
+
+
+def _first_line(error: Error) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _page_of(browser: Browser, url: str, look: tuple[str, int], cookies: Any) -> Page:
     theme, width = look
-    context = browser.new_context(
-        base_url=url, viewport={"width": width, "height": HEIGHTS.get(width, 900)}, ignore_https_errors=True
-    )
+    context = _context(browser, url, viewport={"width": width, "height": HEIGHTS.get(width, 900)})
     context.add_cookies([*cookies, {"name": "theme", "value": theme, "url": url}])
     return context.new_page()
 
 
-def _address(page: Page, name: str) -> str | None:
-    """Where a page is; ``None`` when the list has no entry yet."""
+def _address(page: Page, name: str, *, within_s: float) -> str | None:
+    """Where a page is; ``None`` when the list has no entry within this time: the demo makes some."""
     target = PAGES[name]
     if isinstance(target, str):
         return target
     start, link = target
-    page.goto((_address(page, start) or "/") if start in PAGES else start)
-    found = page.locator(link).first
-    if found.count() == 0:
-        sys.stderr.write(f"{name}: nothing to show on {page.url}\n")
-        return None
-    return found.get_attribute("href")
+    ends = time.monotonic() + within_s
+    while True:
+        page.goto((_address(page, start, within_s=within_s) or "/") if start in PAGES else start)
+        found = page.locator(link).first
+        if found.count():
+            return found.get_attribute("href")
+        if time.monotonic() > ends:
+            return None
+        page.wait_for_timeout(2_000)
 
 
 def _await_incident(page: Page) -> None:
@@ -316,7 +352,7 @@ def _await_incident(page: Page) -> None:
 def _shoot(page: Page, file: Path, *, full_page: bool = True) -> None:
     # Until the first message of the socket and the points of the charts; Playwright's own wait needs eval,
     # which the policy of the page forbids.
-    ends = time.monotonic() + 3.0
+    ends = time.monotonic() + _PATIENCE_S
     waiting = "#live:not([data-frame]) b:text-is('Loaded'), .chart-say:text('Loading')"
     while page.locator(waiting).count() and time.monotonic() < ends:
         page.wait_for_timeout(50)

@@ -1,5 +1,6 @@
 """Every page on a phone: axe-core finds no violation, nothing overflows, and everything has a name."""
 
+import argparse
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -277,13 +278,49 @@ def test_every_page_is_listed_here():
     assert named == PAGES.keys() | NO_PAGES
 
 
-def test_screenshots_show_every_page():
+@pytest.fixture
+def screenshots():
+    """The tool that photographs each page."""
     spec = importlib.util.spec_from_file_location("screenshots", _ROOT / "tools/screenshots.py")
     assert spec
     assert spec.loader
-    screenshots = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(screenshots)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+def test_screenshots_show_every_page(screenshots):
     assert PAGES.keys() - screenshots.PAGES.keys() == set()
+
+
+def test_screenshots_find_each_page_and_fail_without_one(
+    chromium, web, client, screenshots, something_everywhere, tmp_path
+):
+    """The links that the tool followed matched nothing, and it said so only in a line among others."""
+    from django.core.files.uploadedfile import SimpleUploadedFile
+
+    from controlplane.accounts.models import User
+
+    client.force_login(User.objects.get(username="ada"))
+    plan = SimpleUploadedFile("contracts.yaml", b"tenants:\n  globex:\n    tier: pro\n")
+    assert client.post("/import", {"file": plan}).status_code == 302
+    linked = [name for name, target in screenshots.PAGES.items() if not isinstance(target, str)]
+    given = argparse.Namespace(
+        url=web,
+        name="ada",
+        password=PASSWORD,
+        out=tmp_path,
+        only=[*linked, "receivers"],
+        themes=["dark"],
+        widths=[390],
+        patience=0,
+    )
+    assert screenshots._photograph_all(chromium, given) == []
+    assert {file.stem for file in tmp_path.iterdir()} == {f"{name}-dark-390" for name in given.only}
+    screenshots.PAGES["nowhere"] = ("/tiers", "a[href='/no-such-page']")
+    given.only = ["nowhere"]
+    (missed,) = screenshots._photograph_all(chromium, given)
+    assert missed.startswith("nowhere: nothing to show on")
 
 
 @pytest.mark.timeout(400)  # it opens every page
