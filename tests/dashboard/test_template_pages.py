@@ -58,7 +58,7 @@ def test_a_template_is_created_applied_changed_and_deleted(log_in: Any) -> None:
     version = str(Template.objects.get(name="standard").version)
     remove = {"act": "remove", "version": version, "reason": WHY}
     assert "followed by 2 limits of 1 tier and 1 tenant" in page(client.post(where, remove), 422)
-    assert client.post(where, remove | {"then": "instead:wide"}).status_code == 302
+    assert client.post(where, remove | {"instead": "use:wide"}).status_code == 302
     assert TierQuota.objects.get(tier__name="pro").limit == 5000
     assert not Template.objects.filter(name="standard").exists()
     page(client.get(where), 404)

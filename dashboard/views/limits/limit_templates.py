@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -15,33 +16,80 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from controlplane.accounts.permissions import environment_in, require, require_role
 from controlplane.editing import edits
 from controlplane.editing.edits.limit_templates import changed_followers, template_plan
-from controlplane.errors import EditConflict, InvalidEdit, NotFound
+from controlplane.errors import EditConflict, EditError, InvalidEdit, NotFound
 from controlplane.fleet.live import divisor
 from controlplane.policies.models import Dependency, Template, Tier
 from controlplane.policies.template_followers import Followers, count_followers, followers
 from controlplane.policies.template_starts import STARTS
 from controlplane.usage.what_if import what_if
 from controlplane.validation import check_reason
-from dashboard.edit_form import NOTHING_CHANGED, with_reason
-from dashboard.forms import sent_number
+from dashboard.edit_form import NOTHING_CHANGED, EditForm, chosen_form, run_edit
+from dashboard.forms import SentNumberField, TextField, sent_number
 from dashboard.hub import hub
 from dashboard.reader import actor_of
 from dashboard.undo import saved_at
 from dashboard.views.limits.outage import outage_words
 from dashboard.views.limits.template_form import TemplateForm
-from dashboard.views.page import bounded_text, context_of, names_of, not_found, text_parameter
+from dashboard.views.page import context_of, names_of, not_found, text_parameter
 from dashboard.words.change_words import column_words
 from dashboard.words.changed_items import items_to_come
 from dashboard.words.rate_words import window_words
 from dashboard.words.setting_lines import column_label, lower_first
 
-#: Button -> the field of an error of its edit -> the field of its form.
-_FIELDS = {
-    "follow": {"quota": "limit", "name": "limit"},
-    "remove": {"template": "then", "instead": "then"},
-}
 #: How many of the limits that follow a template are listed; there may be a hundred thousand.
 _SHOWN = 100
+
+
+class FollowForm(EditForm):
+    """A limit takes all values of the template."""
+
+    owner = TextField()
+    limit = TextField(64)
+    missing_status = 409
+
+    def save(self) -> int:
+        kind, _, owner = self.cleaned_data["owner"].partition(":")
+        limit = self.cleaned_data["limit"]
+        if kind == "tier":
+            return edits.set_tier_quota(tier=owner, quota=limit, expected_version=None, **self.common)
+        if kind == "dependency":
+            return edits.set_vendor_limit(dependency=owner, name=limit, expected_version=None, **self.common)
+        raise InvalidEdit({"owner": ["Choose a tier or a dependency."]})
+
+    def refuse(self, error: EditError) -> int:
+        return super().refuse(_placed(error, {"quota": "limit", "name": "limit"}))
+
+
+class RemoveForm(EditForm):
+    """The template is deleted. ``instead`` is the choice for the limits that follow it."""
+
+    version = SentNumberField()
+    instead = TextField()
+    missing_status = 409
+
+    def save(self) -> int:
+        kind, _, other = self.cleaned_data["instead"].partition(":")
+        self.then = reverse("templates")
+        return edits.remove_template(
+            expected_version=self.cleaned_data["version"],
+            keep_values=kind == "keep",
+            instead=other if kind == "use" else None,
+            **self.common,
+        )
+
+    def refuse(self, error: EditError) -> int:
+        return super().refuse(_placed(error, {"template": "instead"}))
+
+
+def _placed(error: EditError, fields: Mapping[str, str]) -> EditError:
+    """The error with the names of the fields of the form."""
+    if not isinstance(error, InvalidEdit):
+        return error
+    return InvalidEdit({fields.get(field, field): texts for field, texts in error.errors.items()})
+
+
+#: Button -> its form. The button that saves has a form with the values of the template.
+_ACTS = {"follow": FollowForm, "remove": RemoveForm}
 
 
 @require_GET
@@ -89,8 +137,12 @@ def template_preview(request: HttpRequest, name: str) -> HttpResponse:
     )
 
 
+def _address(name: str) -> str:
+    return reverse("template", args=[name])
+
+
 def _saved(name: str, revision: int) -> HttpResponse:
-    return redirect(saved_at(reverse("template", args=[name]), revision))
+    return redirect(saved_at(_address(name), revision))
 
 
 def _missing(request: HttpRequest) -> HttpResponse:
@@ -101,31 +153,26 @@ def _edit(request: HttpRequest, name: str) -> HttpResponse:
     row = _find(environment_in(request), name)
     if row is None:
         return _missing(request)
-    act, typed = request.POST.get("act", ""), request.POST
-    form = TemplateForm(typed)
-    shown = form if act == "save" else None
+    act = request.POST.get("act", "")
+    if act in _ACTS:
+        buttons = chosen_form(request, _ACTS, template=row.name)
+        return run_edit(buttons, page=partial(_page, row=row, act=act), then=_address(row.name))
+    form = TemplateForm(request.POST)
+    if not form.is_valid():
+        return _page(request, row, form=form, status=422)
     try:
-        if act == "remove":
-            return _remove(request, row)
-        if act == "follow":
-            return _follow(request, row)
-        if not form.is_valid():
-            return _page(request, row, form=form, status=422)
         if not edits.preview_template(environment=row.environment_id, template=row.name, **form.values()):
             check_reason(form.cleaned_data["reason"])
             messages.info(request, NOTHING_CHANGED)
             return redirect("template", name=row.name)
-        revision = _save(request, row.name, form, version=sent_number(typed.get("version", ""), -1))
+        version = sent_number(request.POST.get("version", ""), -1)
+        revision = _save(request, row.name, form, version=version)
     except InvalidEdit as error:
-        if shown is None:
-            placed = {_FIELDS.get(act, {}).get(field, field): texts for field, texts in error.errors.items()}
-            errors = with_reason(placed, typed.get("reason", ""))
-            return _page(request, row, errors=errors, act=act, status=422)
         return _page(request, row, form=_with_errors(form, error), status=422)
     except EditConflict as conflict:
-        return _page(request, row, form=shown, conflict=conflict, status=409)
+        return _page(request, row, form=form, conflict=conflict, status=409)
     except NotFound as missing:
-        return _page(request, row, errors={"it": [str(missing)]}, act=act, status=409)
+        return _page(request, row, errors={"it": [str(missing)]}, status=409)
     return _saved(row.name, revision)
 
 
@@ -140,41 +187,6 @@ def _save(request: HttpRequest, name: str, form: TemplateForm, *, version: int) 
     )
     hub.nudge()
     return revision
-
-
-def _remove(request: HttpRequest, row: Template) -> HttpResponse:
-    then = request.POST.get("then", "")
-    revision = edits.remove_template(
-        environment=environment_in(request),
-        template=row.name,
-        expected_version=sent_number(request.POST.get("version", ""), -1),
-        reason=request.POST.get("reason", ""),
-        actor=actor_of(request),
-        keep_values=then == "keep",
-        instead=then.removeprefix("instead:") if then.startswith("instead:") else None,
-    )
-    hub.nudge()
-    return redirect(saved_at(reverse("templates"), revision))
-
-
-def _follow(request: HttpRequest, row: Template) -> HttpResponse:
-    kind, _, owner = request.POST.get("owner", "").partition(":")
-    common: dict[str, Any] = {
-        "environment": environment_in(request),
-        "template": row.name,
-        "expected_version": None,
-        "reason": request.POST.get("reason", ""),
-        "actor": actor_of(request),
-    }
-    limit = bounded_text(request.POST, "limit", most=64).strip()
-    if kind == "tier":
-        revision = edits.set_tier_quota(tier=owner, quota=limit, **common)
-    elif kind == "dependency":
-        revision = edits.set_vendor_limit(dependency=owner, name=limit, **common)
-    else:
-        raise InvalidEdit({"owner": ["Choose a tier or a dependency."]})
-    hub.nudge()
-    return _saved(row.name, revision)
 
 
 def _list(request: HttpRequest, *, form: TemplateForm | None = None, status: int = 200) -> HttpResponse:
@@ -226,9 +238,8 @@ def _page(
             *((f"dependency:{name}", f"dependency {name}") for name in names_of(Dependency, environment)),
         ],
         others=list(names_of(Template, environment).exclude(pk=row.pk)),
-        typed=request.POST,
         beside=_beside(extra.get("act", ""), bool(count.limits)),
-        **{"errors": {}, "act": "", **extra},
+        **{"errors": {}, "act": "", "typed": {}, **extra},
     )
     if form is not None and conflict is not None:
         context |= _reach(environment, row.name, form)
@@ -239,7 +250,7 @@ def _beside(act: str, used: bool) -> str:
     """The errors that stand beside a field of the form of this button."""
     if act == "follow":
         return "owner,limit,reason"
-    return "then,reason" if used else "reason"
+    return "instead,reason" if used else "reason"
 
 
 def _own_words(own: Mapping[str, Any]) -> list[str]:
