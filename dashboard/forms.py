@@ -13,7 +13,8 @@ from dashboard.words.moments import WRONG, moment_of
 #: The format in which a browser sends a date and a time.
 MOMENT = "%Y-%m-%dT%H:%M"
 NOT_WHOLE = "Enter a whole number."
-_WHOLE = re.compile(r"-?[0-9]+")
+#: Also with the commas that pages write between thousands.
+_WHOLE = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
 #: Above what any edit allows. A longer number becomes this one, so that the edit names its bound.
 _TOO_LARGE = 10**18
 
@@ -33,6 +34,7 @@ def _whole(text: str) -> int | None:
     text = text.strip()
     if not _WHOLE.fullmatch(text):
         return None
+    text = text.replace(",", "")
     digits = text.lstrip("-").lstrip("0")
     size = int(digits or "0") if len(digits) < 19 else _TOO_LARGE
     return -size if text[0] == "-" else size
@@ -71,6 +73,13 @@ class WholeNumberField(forms.IntegerField):
         said = whole_words(least, most, unit)
         errors = dict.fromkeys(("required", "invalid", "min_value", "max_value"), said)
         super().__init__(min_value=least, max_value=most, error_messages=errors, **options)
+
+    def to_python(self, value: Any) -> int | None:
+        if not (text := str(value or "").strip()):
+            return None
+        if (number := _whole(text)) is None:
+            raise forms.ValidationError(self.error_messages["invalid"])
+        return number
 
 
 class BoundedTextField(forms.CharField):

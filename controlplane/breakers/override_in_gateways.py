@@ -58,7 +58,7 @@ def hand_over(
     problems = Problems()
     problems.slug("dependency", dependency)
     problems.reason(reason)
-    too_late = "At most 15 minutes while Postgres and Redis are down."
+    too_late = "Choose a time at most 15 minutes from now while Postgres and Redis are down."
     problems.end("expires_at", expires_at, LONGEST, too_late)
     problems.settle()
     urls: list[str] = settings.GATEWAY_URLS

@@ -50,7 +50,9 @@ def force_open_without_postgres(
     problems = Problems()
     problems.slug("dependency", dependency)
     problems.reason(reason)
-    problems.end("expires_at", expires_at, LONGEST, "At most 30 minutes while Postgres is down.")
+    problems.end(
+        "expires_at", expires_at, LONGEST, "Choose a time at most 30 minutes from now while Postgres is down."
+    )
     if wrong := ticket_problem(ticket):
         problems.add("ticket", wrong)
     problems.settle()

@@ -171,7 +171,8 @@ class _AlreadyEnded(Exception):
 def _check_expiry(problems: Problems, mode: OverrideMode, expires_at: datetime) -> None:
     longest = LONGEST_CLOSED if mode == OverrideMode.FORCED_CLOSED else LONGEST
     hours, minutes = divmod(int(longest.total_seconds()) // 60, 60)
-    too_late = f"At most {hours} h." if hours else f"At most {minutes} minutes."
+    longest_words = f"{hours} h" if hours else f"{minutes} minutes"
+    too_late = f"Choose a time at most {longest_words} from now."
     problems.end("expires_at", expires_at, longest, too_late)
 
 

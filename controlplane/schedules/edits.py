@@ -83,7 +83,7 @@ def schedule_change(
 
 
 def check_due(problems: Problems, due_at: datetime) -> None:
-    problems.end("due_at", due_at, LONGEST, f"At most {LONGEST.days} days from now.")
+    problems.end("due_at", due_at, LONGEST, f"Choose a time at most {LONGEST.days} days from now.")
 
 
 def keep_schedule(

@@ -20,7 +20,8 @@ TARGET_PERCENT = 99.9
 DAYS = 28
 #: Rows of one list: those that have used most of their budget.
 MAX_BUDGETS = 50
-_ALLOWED = 1 - TARGET_PERCENT / 100
+#: One call of this many may be refused or fail: a whole number, so that a budget that is just spent is spent.
+_ONE_OF = round(100 / (100 - TARGET_PERCENT))
 #: The list that names what was refused most.
 _LISTS = {DEPENDENCY: CALLS_BY_DEPENDENCY, RULE: REQUESTS_BY_TENANT}
 
@@ -82,7 +83,7 @@ class ErrorBudget:
     @property
     def burn(self) -> float:
         """How fast the budget is spent over 28 days: 1 spends all of it in 28 days."""
-        return self.bad / (self.asked * _ALLOWED)
+        return self.bad * _ONE_OF / self.asked
 
     @property
     def left_percent(self) -> float:
@@ -142,7 +143,7 @@ def _budgets(
         # The sums of each entity that was asked for something.
         hours = [row for row in cursor.fetchall() if row[3]]
         hours.sort(key=lambda row: (-row[4] / row[3], row[1], row[2]))
-        spent = sum(row[4] >= row[3] * _ALLOWED for row in hours)
+        spent = sum(row[4] * _ONE_OF >= row[3] for row in hours)
         hours = hours[:MAX_BUDGETS]
         values["ids"] = [row[0] for row in hours]
         cursor.execute(_LAST_HOUR.format(asked=_in_frames(kind, asked), bad=_in_frames(kind, bad)), values)
@@ -165,7 +166,7 @@ def _budgets(
 
 
 def _burn(asked: int, bad: int) -> float | None:
-    return bad / (asked * _ALLOWED) if asked else None
+    return bad * _ONE_OF / asked if asked else None
 
 
 def _in_hours(kind: Kind, fields: tuple[str, ...]) -> str:

@@ -49,8 +49,10 @@ class Control:
 class Form:
     attributes: dict[str, str]
     controls: list[Control] = field(default_factory=list)
-    #: The buttons that send it: name and value.
+    #: The buttons that send it: name and value. Enter in a field presses the first.
     buttons: list[tuple[str, str]] = field(default_factory=list)
+    #: Those that cannot be undone.
+    risks: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def posts(self) -> bool:
@@ -112,7 +114,10 @@ class _Reader(HTMLParser):
                 self._select.attributes["first"] = ""
                 self._select.value = given.get("value", "")
         elif tag == "button" and given.get("type", "submit") == "submit" and self._form:
-            self._form.buttons.append((given.get("name", ""), given.get("value", "")))
+            button = (given.get("name", ""), given.get("value", ""))
+            self._form.buttons.append(button)
+            if "risk" in given.get("class", "").split():
+                self._form.risks.append(button)
         if "err" in given.get("class", "").split():
             self._error = given.get("id", "no id")
             self.errors[self._error] = ""

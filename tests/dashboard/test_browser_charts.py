@@ -129,8 +129,13 @@ def test_a_range_can_be_typed(production: Any, sign_in: Any) -> None:
     page.fill("[name=since]", (start + timedelta(minutes=30)).strftime("%Y-%m-%dT%H:%M"))
     page.fill("[name=until]", (start + timedelta(minutes=30)).strftime("%Y-%m-%dT%H:%M"))
     page.click("[data-dates] button")
-    wrong = page.evaluate("document.querySelector('[data-dates] [name=until]').validationMessage")
+    wrong = page.inner_text("[data-dates] .err")
     assert wrong == "Enter an end at least a minute after the start, and a start in the past."
+    assert page.evaluate("document.activeElement.name") == "until"
+    page.fill("[name=until]", "")
+    assert page.is_hidden("[data-dates] .err")
+    page.click("[data-dates] button")
+    assert page.inner_text("[data-dates] .err") == "Enter a date and a time in both fields."
     page.fill("[name=until]", (start + timedelta(minutes=40)).strftime("%Y-%m-%dT%H:%M"))
     page.click("[data-dates] button")
     becomes(page, "Number(new URL(location.href).searchParams.get('since')) > 0")

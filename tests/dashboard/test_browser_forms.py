@@ -369,3 +369,44 @@ def test_a_form_that_is_being_sent_takes_no_text(sign_in):
     page.wait_for_selector("#f-breaker-open_ms_error")
     assert not page.evaluate("document.querySelector('#dependency-form').inert")
     assert page.input_value("#f-breaker-open_ms") == "many"
+
+
+#: Address, the keys that fill the form in from its first field, and the note afterwards.
+BY_KEYBOARD = {
+    "/views?address=/tenants": (["Tenants of today", "Enter"], "View Tenants of today is saved."),
+    "/limits/clear": (
+        ["requests", "Tab", "acme-retail", "Tab", "Tab", "Tab", "asked for by sales", "Tab", "Enter"],
+        "The counter of requests is cleared.",
+    ),
+    "/runbooks/payment-provider-timeouts/edit": (
+        ["Payments time out", "Tab", "Tab", "asked for by sales", "Tab", "Enter"],
+        "Revision 2 is saved.",
+    ),
+}
+
+
+@pytest.mark.parametrize("address", BY_KEYBOARD)
+def test_a_form_is_filled_in_and_saved_with_the_keyboard(sign_in, address):
+    page = sign_in("ada")
+    page.goto(address)
+    keys, note = BY_KEYBOARD[address]
+    page.focus("main form.form input[type=text], main form.write input[type=text]")
+    page.keyboard.press("ControlOrMeta+a")
+    for key in keys:
+        if key in ("Tab", "Enter"):
+            page.keyboard.press(key)
+        else:
+            page.keyboard.insert_text(key)
+    page.wait_for_selector(f".notice:has-text({note!r})")
+
+
+def test_escape_closes_a_dialog_and_keeps_what_was_typed(sign_in):
+    page = sign_in("ada")
+    page.goto("/runbooks/new")
+    page.fill("#f-title", "Half a title")
+    page.keyboard.press("ControlOrMeta+k")
+    page.wait_for_selector("#palette[open]")
+    page.keyboard.press("Escape")
+    becomes(page, "!document.querySelector('#palette').open")
+    assert page.input_value("#f-title") == "Half a title"
+    assert page.evaluate("document.activeElement.id") == "f-title"

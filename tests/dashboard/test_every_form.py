@@ -77,6 +77,15 @@ def test_every_form_says_beside_its_fields_what_to_do(every_form: Any) -> None:
     }
 
 
+def test_enter_never_presses_a_button_that_cannot_be_undone(every_form: Any) -> None:
+    """A browser presses the first button of a form, also where a reader means another one."""
+    for address in (*PAGES.values(), *MORE):
+        answer = every_form.get(address)
+        for form in forms_to_fill(answer.content.decode()):
+            if len(form.buttons) > 1 and any(one.tag == "input" for one in form.typed):
+                assert form.buttons[0] not in form.risks, (address, form.buttons)
+
+
 def _wrong(control: Control) -> str:
     if control.name == "reason":
         return "short"

@@ -154,7 +154,7 @@ def test_a_wrong_number_of_minutes_is_refused_with_its_bounds(log_in, act, minut
     [
         ("2020-01-01T00:00", "This time is in the past. Choose a time in the future."),
         ("", "Enter a date and a time in UTC: the end of the override."),
-        ("2999-01-01T00:00", "At most 24 hours from now."),
+        ("2999-01-01T00:00", "Choose a time at most 24 hours from now."),
     ],
 )
 def test_the_preview_shows_what_is_wrong_with_the_typed_end(log_in, until, problem):

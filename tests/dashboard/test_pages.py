@@ -98,7 +98,7 @@ def test_operators_may_not_change_quotas(log_in):
         ({"act": "explode"}, "Select a valid choice"),
         ({"lasts": "until", "until": ""}, "Enter a date and a time"),
         ({"lasts": "until", "until": "2020-01-01T00:00"}, "Choose a time in the future"),
-        ({"lasts": "until", "until": "2999-01-01T00:00"}, "At most 24 hours"),
+        ({"lasts": "until", "until": "2999-01-01T00:00"}, "Choose a time at most 24 hours"),
         ({"act": "forced_closed", "lasts": "15"}, "Type payments-api exactly"),
         ({"act": "forced_closed", "lasts": "60", "confirm": "payments-api"}, "at most 15 minutes"),
         ({"act": "automatic"}, "This breaker has no override any more"),

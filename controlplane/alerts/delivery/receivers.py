@@ -162,8 +162,8 @@ def _wrong_url(url: str) -> str | None:
         return "This is not a URL."
     if parts.scheme not in WEBHOOK_SCHEMES or not parts.hostname:
         return (
-            "Enter a URL that begins with https:// or http:// for a webhook, or with the scheme of a service:"
-            f" {', '.join(SERVICES)}."
+            "Enter a URL that begins with https:// or http:// for a webhook, or with a service and ://,"
+            f" such as slack://. Services: {', '.join(SERVICES)}."
         )
     if parts.username or parts.password:
         return "Leave out user and password: the signature proves who sends."

@@ -461,17 +461,25 @@
     const form = e.target.open && $("[data-dates]", e.target);
     if (form) [form.since.value, form.until.value] = bounds().map(filled);
   }, true);
+  const sayWrong = (form, text) => { // beside the fields, as the server does it for other forms
+    const note = $(".err", form);
+    note.hidden = !text;
+    note.textContent = text;
+    for (const field of [form.since, form.until]) field.setAttribute("aria-invalid", String(!!text));
+  };
   document.addEventListener("input", e => {
-    if (e.target.form?.matches("[data-dates]")) e.target.form.until.setCustomValidity("");
+    if (e.target.form?.matches("[data-dates]")) sayWrong(e.target.form, "");
   });
   document.addEventListener("submit", e => {
     if (!e.target.matches("[data-dates]")) return;
     e.preventDefault();
     const { since, until } = e.target, [begin, end] = [typed(since), Math.min(typed(until), now())];
-    until.setCustomValidity(end - begin < SHORTEST
-      ? "Enter an end at least a minute after the start, and a start in the past."
-      : end - begin > LONGEST ? "Enter a range of at most 400 days." : "");
-    if (!e.target.reportValidity()) return;
+    const missing = [since, until].find(field => isNaN(typed(field)));
+    const text = missing ? "Enter a date and a time in both fields."
+      : end - begin < SHORTEST ? "Enter an end at least a minute after the start, and a start in the past."
+      : end - begin > LONGEST ? "Enter a range of at most 400 days." : "";
+    sayWrong(e.target, text);
+    if (text) return (missing || until).focus();
     setRange({ since: Math.round(begin), until: Math.round(end) });
     e.target.closest("details").open = false;
   });

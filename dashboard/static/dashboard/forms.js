@@ -101,6 +101,7 @@
     control.setAttribute("aria-describedby", [$(".hint[id]", field)?.id, note.id].filter(Boolean).join(" "));
   };
   document.addEventListener("submit", e => {
+    if (e.target.matches("[data-dates]")) return; // it says so itself
     const half = [...e.target.elements].filter(control => control.validity?.badInput);
     for (const control of half) control.closest("details")?.setAttribute("open", ""); // it was folded meanwhile
     const wrong = half.filter(control => control.checkVisibility());

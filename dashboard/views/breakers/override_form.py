@@ -147,5 +147,5 @@ def _end_at(typed: str, now: datetime) -> datetime | tuple[str, str]:
     if end <= now:
         return "until", "This time is in the past. Choose a time in the future."
     if end > now + LONGEST:
-        return "until", "At most 24 hours from now."
+        return "until", "Choose a time at most 24 hours from now."
     return end

@@ -82,7 +82,8 @@ def _save(request: HttpRequest, asked: EditRequest) -> HttpResponse:
         return _page(request, asked, conflict=conflict, status=409)
     except InvalidEdit as error:
         new_limit = asked.inputs.get("new.name", "").strip()
-        errors = placed(asked.kind, asked.name, KINDS[asked.kind].section, error.errors, new_limit=new_limit)
+        section = KINDS[asked.kind].section
+        errors = placed(asked.kind, asked.name, section, error.errors, new_limit=new_limit, new=asked.new)
         return _page(request, asked, errors=with_reason(errors, reason), status=422)
     except NotFound as missing:
         return _page(request, asked, errors={"form": [str(missing)]}, status=409)

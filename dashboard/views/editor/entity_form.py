@@ -89,13 +89,24 @@ def _kept_choices(kind: str, columns: Fields) -> list[tuple[str, str]]:
 
 
 def placed(
-    kind: str, name: str, section: str, errors: Mapping[str, Sequence[str]], *, new_limit: str
+    kind: str,
+    name: str,
+    section: str,
+    errors: Mapping[str, Sequence[str]],
+    *,
+    new_limit: str,
+    new: bool = False,
 ) -> dict[str, list[str]]:
-    """Return the errors of a plan by the controls of the form. ``new_limit`` is the limit that is added."""
+    """Return the errors of a plan by the controls of the form.
+
+    ``new_limit`` is the limit that is added. The name of a ``new`` thing has a control.
+    """
     prefix = PREFIX[kind]
     found: dict[str, list[str]] = {}
     for where, texts in errors.items():
         inner = where.removeprefix(f"{section}.{name}.") if section else where
+        if new and where == f"{section}.{name}":
+            inner = "name"
         if inner.startswith(f"{prefix}."):
             inner = inner.removeprefix(f"{prefix}.")
             limit, _, column = inner.rpartition(".")

@@ -110,12 +110,17 @@ def typed_in(
             for column in ("limit", "window_s"):
                 if column not in limits[new]:
                     typed.errors.setdefault(f"new.{column}", [whole_words(*bounds_of(column))])
+    elif any(data.get(f"new.{column}", "").strip() for column in _TYPED_FIRST):
+        # Without its name, what was typed would be lost without a sign.
+        typed.errors["new.name"] = [f"Enter a name for the {LIMIT_WORD[kind]}, such as requests."]
     if limits:
         typed.fields[prefix] = limits
     return typed
 
 
 _WRONG: Any = object()
+#: Columns of a new limit that are empty until a person types them.
+_TYPED_FIRST = ("limit", "window_s", "burst")
 #: Columns that say what a limit counts.
 _COUNTED = ("measure", "per", "endpoints")
 

@@ -1,5 +1,6 @@
 """One change to many tenants: choose them, choose the change, preview it, apply it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -50,6 +51,10 @@ _LABELS = {
     "starts": "Starts",
     "reason": "Reason",
 }
+#: The error for a quota that a tenant does not have yet.
+_MISSING = re.compile(
+    r"tenants\.(?P<tenant>.+)\.quotas\.(?P<quota>.+)\.(?P<column>limit|window_s): A new limit needs this\."
+)
 #: Action -> the field that most errors of it are about.
 _FIELDS = {"quota": "limit", "scale": "percent", "remove": "quota", "tier": "to_tier", "move": "to_parent"}
 #: Tenants that the preview lists.
@@ -130,6 +135,12 @@ def _placed(act: str, errors: Mapping[str, Sequence[str]]) -> dict[str, list[str
     """Return errors by the field of the form."""
     found: dict[str, list[str]] = {}
     for where, texts in errors.items():
+        if told := [known for text in texts if (known := _MISSING.fullmatch(text))]:
+            # The errors of a plan name the tenant and the column.
+            for one in told:
+                text = f"{one['tenant']} has no quota {one['quota']} yet: fill in this field, too."
+                found.setdefault(one["column"], [text])
+            continue
         column = where.rpartition(".")[2]
         field = _FIELDS.get(act, "") if column in ("change", "parent", "tier", "quotas") else column
         found.setdefault({"scale_percent": "percent", "remove_quotas": "quota"}.get(field, field), []).extend(

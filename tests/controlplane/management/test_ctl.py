@@ -247,7 +247,10 @@ def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> No
     code, _, errors = ctl(
         "override", "openai", "--mode", "forced_closed", "--for", "2h", "--reason", "Trust me"
     )
-    assert (code, errors) == (Exit.REFUSED, "fuseboard ctl: expires_at: At most 15 minutes.\n")
+    assert (code, errors) == (
+        Exit.REFUSED,
+        "fuseboard ctl: expires_at: Choose a time at most 15 minutes from now.\n",
+    )
 
 
 def test_a_quota_edit_keeps_omitted_values(ctl: Any) -> None:

@@ -11,7 +11,7 @@ from controlplane.refusals.top_lists import REQUESTS_BY_TENANT
 from controlplane.series import sealing
 from controlplane.series.kinds import DEPENDENCY, RULE
 from controlplane.status import error_budgets
-from controlplane.status.error_budgets import MAX_BUDGETS, dependency_budgets, tenant_budgets
+from controlplane.status.error_budgets import MAX_BUDGETS, ErrorBudget, dependency_budgets, tenant_budgets
 from tests.controlplane.series.test_series_sealing import HOUR, SEALABLE, measure, row, thing, writer
 
 
@@ -52,6 +52,14 @@ def test_a_budget_is_the_share_of_refused_and_failed_calls_against_the_target() 
         assert lately.lines[0].burn_1h == pytest.approx(20 / 10.01)
     later = dependency_budgets("production", HOUR + timedelta(days=29))
     assert (later.lines, later.spent) == ([], 0)
+
+
+def test_a_budget_that_is_just_spent_is_spent() -> None:
+    """0.1 % is not exact as a binary fraction: one call of 1,000 left a part of the budget."""
+    used: Any = {"name": "llm", "quota": "", "known_s": 60, "burn_1h": None, "burn_6h": None}
+    just = ErrorBudget(asked=1_000, bad=1, **used)
+    assert (just.spent, just.left_percent) == (True, 0)
+    assert not ErrorBudget(asked=1_001, bad=1, **used).spent
 
 
 @pytest.mark.django_db(transaction=True)
