@@ -82,7 +82,7 @@ class EndForm(EditForm):
 
 
 def _shared(yes: bool) -> dict[str, str]:
-    """What a checkbox sends."""
+    """Return what the checkbox sends."""
     return {"shared": "on"} if yes else {}
 
 
