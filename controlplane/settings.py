@@ -265,6 +265,7 @@ CSRF_COOKIE_NAME = "fuseboard-csrf" if PLAIN_HTTP else "__Host-fuseboard-csrf"
 CSRF_COOKIE_SECURE = not PLAIN_HTTP
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_FAILURE_VIEW = "dashboard.views.page.form_not_accepted"
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 
 # Where it is served

@@ -223,6 +223,24 @@ def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     return render(request, "403.html", {"why": why}, status=403)
 
 
+def form_not_accepted(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Answer a form whose token is missing or outdated. A person who is logged in keeps the frame.
+
+    ``reason`` is Django's, in words that help no person.
+    """
+    heading = "Form not accepted"
+    text = (
+        "The form is outdated, or came from another site. Nothing was changed. Go back, reload the page, and"
+        " submit it again."
+    )
+    try:
+        if reader_of(request) is not None and not getattr(request, "htmx", False):
+            return show(request, "missing", "refused.html", status=403, heading=heading, text=text)
+    except (OperationalError, InterfaceError) as error:
+        log.warning("page.frame_not_drawn", error=str(error).splitlines()[0])
+    return render(request, "403_csrf.html", {"heading": heading, "text": text}, status=403)
+
+
 def _who_gives(request: HttpRequest) -> str:
     names = listed(names_of_admins(), _MAX_ADMINS) if reads_of_people(request.user) else ""
     return f"An admin of all environments can give you a higher role{f': {names}' if names else ''}."

@@ -58,6 +58,14 @@ def test_the_charts_are_of_the_rule_and_its_limit(log_in: Any, refused: datetime
     assert f'data-home-since="{since}" data-home-until="{until}"' in shown
 
 
+def test_the_line_of_a_pod_without_redis_is_its_share(log_in: Any, refused: datetime) -> None:
+    """The chart showed 2 requests/s below a line at 8, and the page said that the quota was spent."""
+    RefusalSample.objects.filter(pk=FIRST).update(mode="local")
+    shown = log_in("vera").get(f"/explain/{FIRST}").content.decode()
+    assert "&quot;limit_label&quot;: &quot;about this pod&#x27;s local share then&quot;" in shown
+    assert "&quot;limit_label&quot;: &quot;then " not in shown
+
+
 def test_the_range_of_an_old_refusal_has_points_that_are_still_stored() -> None:
     now = timezone.now()
     for age, length in (

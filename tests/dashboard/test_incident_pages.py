@@ -171,6 +171,7 @@ def test_the_report_is_a_page_a_file_and_a_link(log_in: Any) -> None:
     page = olga.post(f"/incidents/{row.pk}/report", {"act": "share", "days": "3"}).content.decode()
     link = page.partition('<code class="secret">')[2].partition("</code>")[0]
     assert link.startswith("http://testserver/incidents/shared/")
+    assert 'data-copies="secret" hidden>Copy<span class="vh"> the link</span>' in page
     assert olga.get(link).status_code == 200
     olga.post(f"/incidents/{row.pk}/report", {"act": "unshare"})
     assert olga.get(link).status_code == 404

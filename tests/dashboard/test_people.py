@@ -12,6 +12,7 @@ from django.utils import timezone
 from shown import text_of
 
 from controlplane.accounts.models import AgentToken, ApiToken, Login, Ticket, User
+from controlplane.accounts.permissions import may
 from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.schedules.edits import schedule_change
@@ -20,6 +21,7 @@ from dashboard.consumer import topic_of
 from dashboard.live.frame import Frame
 from dashboard.live.pages import frame_context
 from dashboard.live.topics import fragments
+from dashboard.reader import Reader
 from tests.people import BOB, PASSWORD, SEED
 
 WHY = {"reason": "olga asked for it"}
@@ -278,6 +280,31 @@ def test_a_person_whose_role_is_too_low_keeps_the_navigation(log_in: Any) -> Non
     assert "This needs the role operator. Nothing was changed. You have the role viewer" in refused
     User.objects.filter(username="vera").update(environment_roles={"staging": ""})
     assert "higher role." in vera.get("/alerts/receivers").content.decode(), "she reads nothing of people"
+
+
+def test_a_form_that_is_outdated_keeps_the_navigation(log_in: Any) -> None:
+    """It was a card without a way back, also for a person who is logged in."""
+    strict = Client(enforce_csrf_checks=True)
+    bare = strict.post("/login", {"username": "ada", "password": "x"})
+    assert (bare.status_code, 'id="nav"' in bare.content.decode()) == (403, False)
+    strict.cookies = log_in("ada").cookies
+    answer = strict.post("/alerts/mutes", {"act": "add"})
+    page = answer.content.decode()
+    assert answer.status_code == 403
+    for words in ('id="nav"', "<h1>Form not accepted</h1>", "Nothing was changed. Go back, reload the page"):
+        assert words in page
+
+
+def test_the_page_of_people_says_what_each_role_may_do(log_in: Any) -> None:
+    """It said that only admins change quotas, while operators approved changes of them."""
+    page = text_of(log_in("ada").get("/people").content.decode())
+    for words in (
+        "Operators also override and reset breakers, and approve changes that admins propose.",
+        "Admins also change quotas, tokens and people, and apply approved changes.",
+    ):
+        assert words in page
+    assert may(Reader(name="", role="operator"), "approve_change")
+    assert not may(Reader(name="", role="operator"), "edit_quota")
 
 
 def test_an_admin_of_one_environment_is_not_offered_the_page_of_people(log_in: Any) -> None:

@@ -28,6 +28,7 @@ def test_an_admin_adds_tests_and_removes_a_receiver(log_in: Any) -> None:
     page = ada.post(PATH, NEW).content.decode()
     row = Receiver.objects.get()
     assert secret_of(row.pk, 1).replace("+", "&#x2B;") in page.replace("+", "&#x2B;")
+    assert 'data-copies="secret" hidden>Copy<span class="vh"> the secret</span>' in page
     page = ada.get(PATH).content.decode()
     assert "whsec_" not in page
     assert "https://hooks.example.com" in page

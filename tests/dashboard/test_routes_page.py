@@ -1,5 +1,6 @@
 """The page of routes: who gets an alert, and the warning when no receiver does."""
 
+import re
 from typing import Any
 
 import pytest
@@ -100,6 +101,9 @@ def test_wrong_input_is_explained_and_kept(log_in: Any, field: str, value: Any, 
     assert answer.status_code == 422
     assert says in page
     assert 'name="owner" value="payments"' in page
+    # It was level 1 after any error, and the next save notified people of everything.
+    assert '<option value="2" selected>' in page
+    assert '<option value="1" selected>' not in page
     assert not Route.objects.exists()
 
 
@@ -119,6 +123,9 @@ def test_from_an_alert_to_its_receivers(log_in: Any) -> None:
     assert "Gets it at once." in page
     assert "No receiver gets it." not in page
     assert "No person is notified" not in text(olga)
+    # Rules are sentences, and not their keys alone.
+    assert re.search(r'<option value="blind">[^<]+ [^<]+</option>', page)
+    assert ">blind</option>" not in page
     assert olga.get(f"{PATH}?rule=none").status_code == 422
     # Of a mute that is repeated, the period at this time is looked for.
     add_mute(

@@ -9,12 +9,14 @@ from shown import text_of
 
 from controlplane.alerts.incidents.edits import steps_done
 from controlplane.alerts.models import Alert, Incident, IncidentLine
+from controlplane.editing import edits
 from controlplane.fleet.models import Figures
 from controlplane.runbooks.format import ACTIONS, VALUES, read_runbook, step_key
 from controlplane.runbooks.shipped import shipped
 from dashboard.live.runbook_values import _VALUES
 from dashboard.views.runbooks.runbook_html import _FORMS, Drawing, draw_runbook
 from tests.dashboard.test_incident_pages import incident, text
+from tests.people import SEED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BOOK = "/runbooks/breaker-open"
@@ -38,6 +40,16 @@ def test_only_a_name_of_a_runbook_is_a_link_to_one() -> None:
         "mailto:ops@example.md",
         "a%20b.md",
     ]
+
+
+def test_the_usual_latency_of_redis_is_that_of_this_fleet(log_in: Any) -> None:
+    """The runbook said 5 ms and 1 ms, and the board 20 ms and 4 ms."""
+    edits.set_tuning(
+        environment="production", tuning={"store_deadline_us": 50_000}, reason="for a test", actor=SEED
+    )
+    page = text_of(text(log_in("olga"), "/runbooks/redis-slow"))
+    assert "Usual p99: at most 10 ms. A decision waits at most 50 ms." in page
+    assert "Redis p99 is below 10 ms for 5 minutes." in page
 
 
 def tick(row: Incident, done: str = "1", words: str = FIRST) -> dict[str, str]:

@@ -57,6 +57,15 @@ def test_a_plan_for_another_environment_is_refused(log_in: Any) -> None:
     assert Schedule.objects.get().document["environment"] == "production"
 
 
+def test_every_problem_of_a_change_is_shown_at_once(log_in: Any) -> None:
+    """With an empty reason, a wrong time and a wrong plan waited for the second try."""
+    wrong = {"reason": "", "due_at": "2020-01-01T00:00", "plan": "tenants: {acme-retail: {tire: free}}"}
+    shown = page(log_in("ada").post("/schedules", form(**wrong)), 422)
+    for words in ("Say why", "Choose a time in the future", "has no such field"):
+        assert words in text_of(shown)
+    assert not Schedule.objects.exists()
+
+
 def test_every_section_of_a_plan_can_be_scheduled(log_in: Any) -> None:
     plan = """
 default_tier: free

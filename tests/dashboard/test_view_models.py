@@ -340,6 +340,20 @@ def test_moments_and_dotted_names_are_readable():
     assert breakable("a.<b>") == "a.<wbr>&lt;b&gt;"
 
 
+def test_a_full_bar_is_the_limit_and_a_mark_shows_it_above():
+    """The limit was at 80 % of the bar, so that 0.2 of 8 and 18 of 120 looked alike."""
+    from dashboard.templatetags.dashboard_tags import use_bar
+
+    for use, limit, drawn in (
+        (2, 8, 'class="bar-fg" x="0" width="25"'),
+        (8, 8, 'class="bar-fg" x="0" width="100"'),
+        (10, 8, 'class="bar-st" x="0" width="100"'),
+    ):
+        assert drawn in use_bar(use, limit)
+        assert ('class="mk"' in use_bar(use, limit)) is (use > limit)
+    assert 'd="M80 -1v' in use_bar(10, 8)
+
+
 def test_fields_that_the_text_of_a_change_leaves_out_are_named():
     from dashboard.words.labels import left_off
 

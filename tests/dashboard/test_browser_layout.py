@@ -1,0 +1,88 @@
+"""Sizes and places on a screen, from boxes and computed styles: what a review of pictures found."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from browsing import is_live
+from django.utils import timezone
+from fleet_rows import breaker, put_server
+
+from controlplane.alerts.lifecycle import AlertState
+from tests.dashboard.test_alerts_page import alert
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+#: Stops of Tab up to the first in the content of a page, the link that skips them included.
+MOST_TAB_STOPS = 20
+#: Pixels of the page of a breaker that is closed, at 1440 pixels. With the lists that *History* now has, 2,600.
+TALLEST_BREAKER = 2_000
+
+
+def box(page: Any, selector: str) -> dict[str, float]:
+    found: dict[str, float] = page.locator(selector).first.bounding_box()
+    return found
+
+
+def heights(page: Any, selector: str) -> set[float]:
+    return {round(one.bounding_box()["height"]) for one in page.locator(selector).all() if one.is_visible()}
+
+
+def test_a_single_card_fills_its_row(sign_in: Any, production: str) -> None:
+    """Half of the row beside it was empty."""
+    put_server("web-1", breakers=[breaker("payments-api", "open")])
+    page = sign_in("olga")
+    page.wait_for_selector("#cards .card:only-child")
+    assert box(page, "#cards .card")["width"] >= 0.95 * box(page, "#cards")["width"]
+
+
+def test_the_buttons_of_a_heading_are_of_one_height(sign_in: Any, production: str) -> None:
+    """Save view was lower than the others."""
+    page = sign_in("ada")
+    for path in ("/alerts", "/audit", "/tenants"):
+        page.goto(path)
+        page.wait_for_selector(".verdict .btn")
+        assert len(heights(page, ".verdict .btn")) == 1, path
+
+
+def test_few_tab_stops_come_before_the_content(sign_in: Any, production: str) -> None:
+    """There were 30 without the link that skips them."""
+    page = sign_in("ada")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    stops = 1
+    while not page.evaluate("document.querySelector('main').contains(document.activeElement)"):
+        page.keyboard.press("Tab")
+        stops += 1
+        assert stops <= MOST_TAB_STOPS
+
+
+def test_the_page_of_a_breaker_leaves_lists_to_its_history(sign_in: Any, production: str) -> None:
+    page = sign_in("olga")
+    page.goto("/breakers/payments-api")
+    is_live(page)
+    assert page.evaluate("document.documentElement.scrollHeight") <= TALLEST_BREAKER
+
+
+def test_a_phone_shows_when_what_and_how_severe_a_resolved_alert_was(sign_in: Any, production: str) -> None:
+    """Five columns of 60 pixels made the page 3,393 pixels long."""
+    alert(state=AlertState.RESOLVED, resolved_at=timezone.now() - timedelta(minutes=1))
+    page = sign_in("olga")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/alerts")
+    seen = page.locator("table:has(th:has-text('Began, UTC')) th:visible").all_inner_texts()
+    assert seen == ["Began, UTC", "Severity", "Alert"]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.locator("table:has(th:has-text('Began, UTC')) th:visible").count() == 5
+
+
+def test_a_list_to_choose_from_is_as_wide_as_a_text(sign_in: Any, production: str) -> None:
+    page = sign_in("ada")
+    for path in ("/tokens", "/alerts/routes", "/alerts/mutes"):
+        page.goto(path)
+        fields = page.locator("main .field:visible:has(> select)").all()
+        assert fields
+        for field in fields:
+            widths = [one.bounding_box()["width"] for one in (field, field.locator("select"))]
+            assert abs(widths[0] - widths[1]) < 1, (path, field.inner_text())
