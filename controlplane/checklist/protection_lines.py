@@ -153,7 +153,7 @@ GROUPS = {
         ),
         Item(
             "protection-observes",
-            "Each part of the protection refuses, and does not only observe",
+            "Each part of the protection refuses, and is not in trial mode",
             "End the observation before the deployment, or deploy knowing that the part protects nothing.",
             "protection.md#observe-first",
             _observing,

@@ -107,7 +107,7 @@ def _protection_labels() -> dict[str, str]:
         for setting in settings:
             label = protection_label(setting)
             if setting.part == "observe":
-                label = f"{OBSERVED[setting.name.removesuffix('_until_us')]} only observe"
+                label = f"Trial mode of {OBSERVED[setting.name.removesuffix('_until_us')].lower()}"
             elif setting.part:
                 label = f"{parts[setting.part]}: {label[:1].lower()}{label[1:]}"
             found[f"protection.{setting.path}"] = label

@@ -166,7 +166,7 @@ def spared_how(server: Server, *, observes: bool) -> str:
     if load.level != "normal":
         tiers = "all but the highest tier" if load.level == "shed_hard" else "the lowest tiers"
         found.append(f"{'would shed' if observes else 'sheds'} {tiers}")
-    return "; ".join(found) or "serves all traffic"
+    return "; ".join(found) or "serves all traffic: it neither sheds nor asks to be unready"
 
 
 def fleet_summary(facts: Facts, servers: tuple[ServerStatus, ...]) -> FleetSummary:

@@ -71,8 +71,8 @@ class ServerRow(ServerStatus, frozen=True, kw_only=True):
         words = {"shed": "sheds the lowest tiers", "shed_hard": "serves only the highest tier"}
         if self.observes:
             words = {
-                "shed": "would shed the lowest tiers, but only observes",
-                "shed_hard": "would serve only the highest tier, but only observes",
+                "shed": "would shed the lowest tiers, but is in trial mode",
+                "shed_hard": "would serve only the highest tier, but is in trial mode",
             }
         return words.get(self.server.load.level if self.server.load else "", "sheds nothing")
 

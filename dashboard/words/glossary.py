@@ -26,6 +26,8 @@ GLOSSARY = (
         "shared, local, ramping",
         "How a pod decides: with Redis, alone while Redis is down, or returning to Redis.",
     ),
+    ("exact", "Redis decides every request of the fleet, so that a limit lets pass exactly what it says."),
+    ("some local", "Redis answered some requests of the pod late or not at all, and the pod decided those."),
     ("local share", "What one pod may spend of a limit while it decides alone."),
     ("drill", "Chosen pods act as if Redis were slow or unreachable, for some minutes."),
     (

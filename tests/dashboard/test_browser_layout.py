@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 #: Stops of Tab up to the first in the content of a page, the link that skips them included.
 MOST_TAB_STOPS = 20
-#: Pixels of the page of a breaker that is closed, at 1440 pixels. With the lists that *History* now has, 2,600.
+#: Pixels of the page of a closed breaker, 1440 wide. With the lists that *History* now has, it was 2,600.
 TALLEST_BREAKER = 2_000
 
 

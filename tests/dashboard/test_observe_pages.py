@@ -72,7 +72,7 @@ def test_the_page_of_the_pods_lists_unhealthy_pods_and_what_spares_them() -> Non
         "unready, gets no new traffic; sheds all but the highest tier",
         "asks to be unready, but no gateway agrees; sheds the lowest tiers",
         "CPU is at 95 %",
-        "serves all traffic",
+        "serves all traffic: it neither sheds nor asks to be unready",
     ):
         assert words in html, words
     assert html.index("web-1") < html.index("web-3") < html.index("web-2"), "unhealthy ones are first"
@@ -178,5 +178,5 @@ def test_the_page_of_a_pod_says_that_shedding_only_observes(log_in: Any, product
         "web-1", load={"pressure": 820, "level": "shed", "cause": "94 calls wait", "observed_per_s": 3.0}
     )
     page = " ".join(log_in("vera").get("/servers/web-1").content.decode().split())
-    assert "would shed the lowest tiers, but only observes" in page
+    assert "would shed the lowest tiers, but is in trial mode" in page
     assert "3 requests/s would be refused" in page or "3.0 requests/s would be refused" in page

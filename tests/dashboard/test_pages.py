@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.template.loader import get_template
 
 from tests.dashboard.editor_steps import base_of, page
 from tests.people import PASSWORD, SEED, create_person
@@ -28,6 +29,14 @@ def overrides():
     from controlplane.breakers.models import Override
 
     return list(Override.objects.filter(ended_at__isnull=True))
+
+
+def test_the_column_of_limits_explains_each_of_its_words() -> None:
+    """It explained three of six."""
+    head = get_template("dashboard/servers.html").template.source.partition('title="exact:')[2]
+    words = head.partition('"')[0]
+    for one in ("shared", "some local", "ramping up", "without Redis", "unknown"):
+        assert f"{one}: " in words, one
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -169,7 +169,7 @@ def test_the_preview_says_what_changes(ada: Any) -> None:
     text = text_of(ada.post(f"{PAGE}/preview", hasty).content.decode())
     for words in (
         "shed when calls waiting exceed: off",
-        "Shedding only observe: off",
+        "Trial mode of shedding: off",
         "until ",
         "GET / 5 ms",
     ):

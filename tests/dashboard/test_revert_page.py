@@ -59,10 +59,13 @@ def test_an_admin_reverts_one_edit_from_the_page_of_the_tenant(log_in: Any, move
     shown = page(client.get(path))
     assert "Revert as a new revision" in shown
     answer = client.post(path, {"seen": seen_in(shown), "reason": WHY})
-    assert answer["Location"] == "/tenant?key=acme-retail"
+    made = Revision.objects.latest("number")
+    assert answer["Location"] == f"/tenant?key=acme-retail&saved={made.number}"
+    shown = page(client.get(answer["Location"]))
+    assert f'hx-get="/revisions/{made.number}/rollout"' in shown
+    assert f'action="/revisions/{made.number}/undo"' in shown
     assert tier() == "pro"
     assert Tenant.objects.get(key="acme-retail").suspended
-    made = Revision.objects.latest("number")
     assert made.reverts == moved
     assert f'reverted by <a href="/revisions/{made.number}">' in page(client.get(f"/revisions/{moved}"))
     listed = page(client.get("/revisions"))

@@ -117,9 +117,15 @@ def test_an_admin_restores_a_revision_after_a_preview(log_in: Any, moved: int) -
     assert "Say why" in page(client.post(f"/revisions/{moved - 1}?back", {"seen": seen, "reason": "x"}), 422)
     assert tier() == "free"
     answer = client.post(f"/revisions/{moved - 1}?back", {"seen": seen, "reason": WHY})
-    assert answer["Location"] == f"/revisions/{moved + 1}"
+    assert answer["Location"] == f"/revisions/{moved + 1}?saved={moved + 1}"
     assert tier() == "pro"
-    assert f'restoring <a href="/revisions/{moved - 1}">' in page(client.get(answer["Location"]))
+    shown = page(client.get(answer["Location"]))
+    assert f'restoring <a href="/revisions/{moved - 1}">' in shown
+    # How many pods have applied it, and Undo, as after every edit.
+    assert f'hx-get="/revisions/{moved + 1}/rollout"' in shown
+    assert f'class="undo" method="post" action="/revisions/{moved + 1}/undo"' in shown
+    client.post(f"/revisions/{moved + 1}/undo", {"back": "/"})
+    assert tier() == "free"
 
 
 def test_a_concurrent_change_is_displayed_before_a_rollback(log_in: Any, moved: int) -> None:

@@ -210,7 +210,7 @@ PROTECTION_RULES: tuple[Rule[Any], ...] = (
     ),
     Rule[ObservedPart](
         key="observing",
-        describes="a part of the protection only observes",
+        describes="a part of the protection is in trial mode",
         severity="warning",
         timing=Timing(level=1, fires_after_s=0, resolves_after_s=10),
         needs_gateway=False,

@@ -84,7 +84,7 @@ def _limit_control(
                 found.insert(0, ("", words.usual.capitalize() or "None"))
             return control(name, words.label, str(value or ""), choices=found)
         case Name() if described.name == "dependency":
-            every = [("", "Requests to the service itself"), *choices.get("dependencies", ())]
+            every = [("", "Incoming requests"), *choices.get("dependencies", ())]
             return control(name, words.label, value or "", choices=every)
         case Choices():
             return control(

@@ -53,7 +53,7 @@ class RevertForm(EditForm):
     #: Units that another edit has changed since, and that go back nevertheless.
     anyway = TextsField()
 
-    def save(self) -> str | HttpResponse:
+    def save(self) -> int | HttpResponse:
         number, chosen = self.known["number"], _chosen(self.request)
         anyway = self.cleaned_data["anyway"] if chosen else ()
         with alone(one_at_a_time_as(self.request)):
@@ -69,7 +69,7 @@ class RevertForm(EditForm):
             messages.info(self.request, f"Nothing to do: revision {number} is already undone.")
             return redirect("revision", number=number)
         self.then = _back_to(chosen) or reverse("revision", args=[made.revision])
-        return f"Revision {number} was reverted as revision {made.revision}."
+        return made.revision
 
 
 @require_http_methods(["GET", "POST"])

@@ -73,10 +73,10 @@ def revisions(request: HttpRequest) -> HttpResponse:
 class RollbackForm(EditForm):
     seen = SentNumberField()
 
-    def save(self) -> str:
+    def save(self) -> int:
         made = edits.rollback(expected_revision=self.cleaned_data["seen"], **self.common)
         self.then = reverse("revision", args=[made])
-        return f"Revision {self.known['to_revision']} was restored as revision {made}."
+        return made
 
 
 @require_http_methods(["GET", "POST"])

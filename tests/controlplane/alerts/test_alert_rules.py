@@ -233,7 +233,7 @@ CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
         ("unhealthy", "warning"),
         facts(pod(load=PodLoad(waiting=1001, late=1001, errors_per_s=10.5, cpu=901))),
         "web-1 unhealthy. web-1: 1,001 calls wait, p95 of a route is 100 % of its SLA, 10 errors/s, CPU is at"
-        " 90 %; serves all traffic.",
+        " 90 %; serves all traffic: it neither sheds nor asks to be unready.",
         # A route has no SLA: a p95 of minutes says nothing.
         facts(
             pod(load=PodLoad(waiting=1000, late=1000, errors_per_s=10.0, cpu=900)),
