@@ -53,6 +53,8 @@ class Point(Struct, frozen=True, gc=False):
     packed: bytes
     #: Some dependencies or rules may be missing, so that one which is new here may have counted before.
     cut: bool = False
+    #: Seconds since the process started, by its own clock.
+    up_s: float = 0.0
 
 
 class _Answers(Struct, frozen=True, gc=False):
@@ -98,7 +100,7 @@ class Track:
 
     def begin(self, at: float) -> None:
         """The process started at ``at``, and had counted nothing."""
-        self.add(at, _NOTHING_COUNTED)
+        self.add(at, _NOTHING_COUNTED, 0.0)
 
     @property
     def newest_size(self) -> int:
@@ -110,12 +112,12 @@ class Track:
         """Bytes of all points."""
         return sum([len(point.packed) for point in self._points])
 
-    def add(self, at: float, packed: bytes, *, cut: bool = False) -> None:
+    def add(self, at: float, packed: bytes, up_s: float = 0.0, *, cut: bool = False) -> None:
         """Add ``Counters`` as MessagePack; with ``cut``, something was left out."""
         points = self._points
         if len(points) > 1 and at - points[-2].at < _SPACING_S:
             points.pop()
-        points.append(Point(at, packed, cut))
+        points.append(Point(at, packed, cut, up_s))
         # The oldest stays until another one is old enough to take its place.
         while len(points) > 2 and at - points[1].at >= LATENCY_WINDOW_S:
             del points[0]
@@ -131,12 +133,21 @@ class Track:
             return NOTHING
         now, counts = _unpack(newest.packed), NOTHING.counts
         latency = NOTHING.latency
-        if (elapsed_s := newest.at - before.at) >= _SHORTEST_S:
+        if (elapsed_s := _elapsed_s(before, newest)) >= _SHORTEST_S:
             counts = _counts(difference(_unpack(before.packed), now, cut=before.cut), elapsed_s)
-        if (elapsed_s := newest.at - longer.at) >= _SHORTEST_S:
+        if (elapsed_s := _elapsed_s(longer, newest)) >= _SHORTEST_S:
             answers = rises(_unpack_answers(longer.packed).store.latency, now.store.latency)
             latency = tuple([int(count * (1000 / elapsed_s)) for count in answers[:_BUCKETS]])
         return Contribution(counts, latency)
+
+
+def _elapsed_s(older: Point, newer: Point) -> float:
+    """The time of counting between two points.
+
+    A beat that waited, because this gateway was stopped, arrives at nearly the moment of the next one: the
+    clock of the process then shows how long it counted.
+    """
+    return max(newer.at - older.at, newer.up_s - older.up_s)
 
 
 class Totals:

@@ -224,13 +224,15 @@ class KnownServer:
                 self.count_rivals(now)
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
-        self.track.add(now, packed, cut=beat.cut > 0)
+        self.track.add(now, packed, beat.up_ms / 1000, cut=beat.cut > 0)
         self.calls.add(now, beat.protection, most=call_bytes)
         self._count_primitives(beat, now, events)
         # A row has no totals: the first heartbeat after a restart of the gateway would count all of them.
-        rates = (0.0, 0.0) if self.adopted else _load_rates(last, beat, now - self.seen)
+        # A beat that waited for a stopped gateway arrives with the next one: its own clock shows the time.
+        passed_s = max(now - self.seen, (beat.up_ms - last.up_ms) / 1000)
+        rates = (0.0, 0.0) if self.adopted else _load_rates(last, beat, passed_s)
         self.errors_per_s, self.observed_per_s = rates
-        self.shed_by_priority = {} if self.adopted else _shed_rates(last, beat, now - self.seen)
+        self.shed_by_priority = {} if self.adopted else _shed_rates(last, beat, passed_s)
         self.owner_has_asked = self.owner_has_asked or has_asked(beat.counters)
         self.has_asked = self.has_asked or self.owner_has_asked
         # The tracks have the counters, and the answer has the ids that the pod wanted.

@@ -67,6 +67,16 @@ def test_a_lost_heartbeat_loses_no_count(fleet, clock):
     assert figures(fleet)["requests_per_s"] == 100.0
 
 
+def test_a_heartbeat_that_waited_for_a_stopped_gateway_makes_no_spike(fleet, clock):
+    """S2-13: 361 requests/s, because the counts of a gap were divided by the time to the next heartbeat."""
+    fleet.absorb(beat(up_ms=100_000, counters=counted(0)))
+    clock.turn(47.0)
+    fleet.absorb(beat(up_ms=105_000, counters=counted(500)))
+    clock.turn(4.1)
+    fleet.absorb(beat(up_ms=151_100, counters=counted(5_110)))
+    assert 99.0 < figures(fleet)["requests_per_s"] < 101.0
+
+
 def test_a_restart_makes_no_negative_rate_and_counts_from_its_start(fleet, clock):
     fleet.absorb(beat(counters=counted(50_000)))
     clock.turn(5.0)
