@@ -50,13 +50,18 @@ def _leave_out(alerts: QuerySet[Alert], tenant: str) -> int:
     # A sentence about ``acme.com`` begins like one about ``acme``.
     sentence = re.compile(rf"{re.escape(most_are_from(tenant))}(?!\S)")
     about = Q(subject_kind="tenant", subject_name=tenant)
-    found = alerts.filter(Q(detail__contains=most_are_from(tenant)) | about)
-    rows = [row for row in found if row.subject_name == tenant or sentence.search(row.detail)]
+    words = most_are_from(tenant)
+    found = alerts.filter(Q(detail__contains=words) | Q(begun_detail__contains=words) | about)
+    rows = [
+        row
+        for row in found
+        if row.subject_name == tenant or sentence.search(row.detail) or sentence.search(row.begun_detail)
+    ]
     for row in rows:
-        row.detail = sentence.sub("", row.detail)
+        row.detail, row.begun_detail = sentence.sub("", row.detail), sentence.sub("", row.begun_detail)
         if row.subject_name == tenant:
             row.subject_kind, row.subject_name = "tenants", ""
-    Alert.objects.bulk_update(rows, ["detail", "subject_kind", "subject_name"])
+    Alert.objects.bulk_update(rows, ["detail", "begun_detail", "subject_kind", "subject_name"])
     deliveries = list(Delivery.objects.filter(alert__in=rows).select_for_update())
     for delivery in deliveries:
         data: dict[str, Any] = delivery.document["data"]

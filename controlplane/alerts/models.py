@@ -54,6 +54,11 @@ class Alert(models.Model):
     resolved_why = models.CharField(max_length=16, blank=True, default="", db_default="")
     text = models.CharField(max_length=500)
     detail = models.CharField(max_length=2000, blank=True)
+    #: Its words when it began and when it fired: ``text`` has the figures of now. Empty for an alert of an
+    #: earlier release.
+    begun_text = models.CharField(max_length=500, blank=True, default="", db_default="")
+    begun_detail = models.CharField(max_length=2000, blank=True, default="", db_default="")
+    fired_text = models.CharField(max_length=500, blank=True, default="", db_default="")
     runbook = models.CharField(max_length=100, blank=True)
     subject_kind = models.CharField(max_length=32)
     subject_name = models.CharField(max_length=200, blank=True)

@@ -15,7 +15,7 @@ from controlplane.alerts.models import Alert, Mute
 from controlplane.alerts.people.routing import AddressBook, read_address_book
 from controlplane.alerts.rules.every import RULE_OF_KEY
 from controlplane.alerts.rules.rule import rule_of
-from controlplane.alerts.state.causes import cause_of, waits
+from controlplane.alerts.state.causes import Causes, waits
 from controlplane.alerts.state.flapping import flaps, is_stable, recall, with_change
 from controlplane.alerts.state.mutes import mute_of, not_ended
 
@@ -27,7 +27,7 @@ def notify(environment: str, rows: Sequence[Alert], now: float) -> None:
         return
     at = datetime.fromtimestamp(now, UTC)
     mutes = list(not_ended(environment, at))
-    causes = _causes(rows, mutes, at)
+    causes = Causes(_causes(rows, mutes, at))
     ready = [(row, news) for row, news in due if _may_go(row, news, causes, mutes, at)]
     if not ready:
         return
@@ -56,9 +56,7 @@ def _causes(rows: Sequence[Alert], mutes: Sequence[Mute], at: datetime) -> list[
     return [row for row in rows if mute_of(mutes, row, at) is None or mute_of(of_more, row, at) is not None]
 
 
-def _may_go(
-    row: Alert, news: AlertEvent, causes: Sequence[Alert], mutes: Sequence[Mute], at: datetime
-) -> bool:
+def _may_go(row: Alert, news: AlertEvent, causes: Causes, mutes: Sequence[Mute], at: datetime) -> bool:
     if news is AlertEvent.RESOLVED:
         # Receivers that know that it fired learn that it ended, also during a mute.
         return True
@@ -68,7 +66,7 @@ def _may_go(
         return True
     if row.level >= LEVEL and gateways_may_have_sent(row, at.timestamp()):
         return False
-    cause = cause_of(row, causes)
+    cause = causes.of(row)
     if cause is None:
         return not waits(row, at.timestamp())
     # A cause that is pending may not fire: until then, it only holds the message back.

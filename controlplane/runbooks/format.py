@@ -113,6 +113,11 @@ class Step:
     text: str
 
     @property
+    def of_one_case(self) -> bool:
+        """Whether it begins with a question: it is only for the case that the answer is yes."""
+        return "?" in self.text and "." not in self.text.partition("?")[0]
+
+    @property
     def key(self) -> str:
         """A key that stays while the words stay: an edit that moves a step keeps its tick."""
         return step_key(self.text)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from controlplane.phrases import span
 from controlplane.status.facts import Transition
+from controlplane.status.incidents import NOT_CLOSED
 
-#: Transitions of one breaker that follow each other within this time belong to one episode.
+#: Transitions of one breaker that follow each other within this time belong to one episode. So do all
+#: failed probes, however long the open time between them is.
 TOGETHER_S = 120.0
 
 
@@ -15,6 +17,8 @@ class BreakerLine:
     """One line of "Recent changes", for many transitions."""
 
     at: float
+    #: When it opened for the first time.
+    since: float
     flapping: str
     did: str
 
@@ -35,11 +39,16 @@ def _episodes(transitions: Iterable[Transition]) -> list[list[Transition]]:
     newest: dict[str, list[Transition]] = {}
     for one in transitions:
         episode = newest.get(one.dependency)
-        if episode is None or episode[-1].at - one.at > TOGETHER_S:
+        if episode is None or not _follows(episode[-1], one):
             episode = newest[one.dependency] = []
             found.append(episode)
         episode.append(one)
     return found
+
+
+def _follows(newer: Transition, older: Transition) -> bool:
+    probes = newer.before in NOT_CLOSED and older.after == newer.before
+    return probes or newer.at - older.at <= TOGETHER_S
 
 
 def _line(episode: Sequence[Transition]) -> BreakerLine:
@@ -49,4 +58,4 @@ def _line(episode: Sequence[Transition]) -> BreakerLine:
     did = f"opened {len(opened)} times in {span(took)}"
     if last.after == "closed":
         did += f", and closed after {span(last.at - opened[-1].at)}"
-    return BreakerLine(at=last.at, flapping=last.dependency, did=did)
+    return BreakerLine(at=last.at, since=opened[-1].at, flapping=last.dependency, did=did)

@@ -25,8 +25,11 @@ _STATES: tuple[LineState, ...] = ("firing", "pending", "recovering", "planned")
 #: Minutes for which the card offers to mute an alert. One of level 3 can be muted for an hour at most.
 _MUTES = ((30, "30 min"), (60, "1 h"), (240, "4 h"))
 _LONGEST_OF_LEVEL_3 = 60
-#: Cards on the overview. The page of alerts has all.
+#: Cards on the overview, and live ones on the page of alerts: a tick sends them as one part.
 MAX_ALERT_CARDS = 10
+MAX_LIVE_CARDS = 20
+#: Further cards on a page of the alerts that are not live.
+CARDS_OF_PAGE = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,15 @@ class AlertCards:
         return self.cards[:MAX_ALERT_CARDS]
 
     @property
+    def live(self) -> tuple[AlertCard, ...]:
+        """The page of alerts sends these again when they change. It displays others as it was loaded."""
+        return self.cards[:MAX_LIVE_CARDS]
+
+    @property
+    def not_live(self) -> tuple[AlertCard, ...]:
+        return self.cards[MAX_LIVE_CARDS:]
+
+    @property
     def others(self) -> int:
         """Alerts of the cards that the overview leaves out."""
         return sum(1 + len(card.follow) for card in self.cards[MAX_ALERT_CARDS:])
@@ -191,6 +203,9 @@ def _line(facts: Facts, key: str, finding: Finding | None, stored: StoredAlert |
     if finding is None:
         return None if stored is None else _of_stored(facts, stored, timing)
     since = finding.since if finding.since is not None else facts.now
+    if stored is not None and (stored.severity == "critical" or finding.severity == "warning"):
+        # As the pages of the alert and of its incident show it: its episode may be older than its cause.
+        since = stored.level_since
     wait_s = max(timing.fires_after_s, finding.lasting_s)
     state = _state(facts, finding, stored, since + wait_s if wait_s else None)
     return AlertLine(
@@ -225,7 +240,7 @@ def _of_stored(facts: Facts, stored: StoredAlert, timing: Timing) -> AlertLine:
         state=state,
         severity=stored.severity,
         level=stored.level,
-        name=stored.text,
+        name=stored.words,
         detail=stored.detail,
         runbook=stored.runbook,
         subject=stored.subject,

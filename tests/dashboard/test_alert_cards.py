@@ -5,10 +5,12 @@ from typing import Any
 
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.rules.rule import Subject
+from controlplane.alerts.rules.texts import past
 from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.fleet.live import StoreFigures
 from controlplane.status.facts import Facts
+from dashboard.live.alert_cards import MAX_LIVE_CARDS
 from dashboard.live.history import History
 from dashboard.live.overview import Live, build
 from tests.dashboard.test_headline import NOW, PLANNED, fleet, others, pod, stored_alert, with_figures
@@ -100,3 +102,31 @@ def test_a_mute_of_what_is_about_no_dependency_or_pod_is_one_of_its_rule() -> No
     )
     found = {one.key for one in live.alert_cards.lines if one.mutes_rule}
     assert found == {"quota:acme/day", "hot-key:acme/day", "runaway-tenant:acme"}
+
+
+def test_an_alert_that_recovers_is_in_the_past_tense() -> None:
+    """ "payments-api is open" stood there while the breaker was half-open."""
+    gone = {"state": AlertState.RECOVERING, "clear_since": NOW - 9}
+    live = drawn(fleet(), stored_alert("open:stripe", text="stripe is open", **gone))
+    assert names(live) == ["stripe was open"]
+    for now, then in (
+        ("No heartbeat from web-1", "No heartbeat from web-1"),
+        ("11 % of requests to Redis fail", "11 % of requests to Redis failed"),
+        ("3 pods have old configuration", "3 pods had old configuration"),
+        ("Edits are not published: Postgres was restored", "Edits were not published: Postgres was restored"),
+    ):
+        assert past(now) == then
+
+
+def test_every_page_dates_an_alert_alike() -> None:
+    """A breaker that opened again within its episode was younger on the overview than on its own page."""
+    stored = stored_alert("429", subject=Subject(kind="tenants"), level_since=NOW - 700)
+    refused = fleet(figures=with_figures(refused_per_s=37.0), evaluated_at=NOW - 3)
+    assert {one.key: one.since for one in drawn(refused, stored).alert_cards.lines}["429"] == NOW - 700
+
+
+def test_the_page_of_alerts_sends_a_bounded_number_of_cards() -> None:
+    many = [stored_alert(f"near:vendor-{n}", text=f"vendor-{n} is near") for n in range(MAX_LIVE_CARDS + 3)]
+    cards = drawn(fleet(), *many).alert_cards
+    assert len(cards.live) == MAX_LIVE_CARDS
+    assert cards.live + cards.not_live == cards.cards

@@ -13,6 +13,7 @@ from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Evaluation
 from controlplane.alerts.state.stored_alerts import past_alerts
 from controlplane.audit.models import Entry
+from dashboard.live.alert_cards import MAX_LIVE_CARDS
 from tests.dashboard.shown import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -221,3 +222,35 @@ def test_lists_of_alerts_read_no_points(log_in: Any) -> None:
         with CaptureQueriesContext(connection) as queries:
             assert "payments-api is open" in olga.get(page).content.decode()
         assert not [one["sql"] for one in queries if '"points"' in one["sql"]], page
+
+
+def test_more_alerts_than_the_page_updates_are_a_link_away(log_in: Any) -> None:
+    for number in range(MAX_LIVE_CARDS + 2):
+        alert(
+            f"near:vendor-{number}", severity="warning", text=f"vendor-{number:02} is near", subject_name=""
+        )
+    olga = log_in("olga")
+    page = text(olga)
+    assert page.count(" is near</a>") == MAX_LIVE_CARDS
+    assert 'href="?open=1#more"' in page
+    assert "2 more cards" in page
+    more = olga.get("/alerts?open=1").content.decode()
+    assert more.count(" is near</a>") == MAX_LIVE_CARDS + 2
+    assert more.count('id="more-cards"') == 1
+    assert "2 more cards" in olga.get("/alerts?open=x").content.decode()
+
+
+def test_pages_of_the_side_bar_have_no_second_way_in_their_heading(log_in: Any) -> None:
+    ada = log_in("ada")
+    for path in (
+        "/alerts",
+        "/incidents",
+        "/alerts/rules",
+        "/alerts/mutes",
+        "/alerts/receivers",
+        "/alerts/routes",
+    ):
+        page = ada.get(path).content.decode()
+        heading = page.partition('<header class="verdict">')[2].partition("</header>")[0]
+        assert "<h1>" in heading, path
+        assert "btn" not in heading, path

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from shown import text_of
 
 from controlplane.alerts.incidents.edits import add_note
 from controlplane.alerts.lifecycle import AlertState
@@ -194,3 +195,27 @@ def test_merge_split_and_close_are_forms_with_their_own_fields(log_in: Any) -> N
     page = answer.content.decode()
     assert page.count(">short</textarea>") == 1
     assert 'id="c-reason_error"' in page
+
+
+def test_what_an_alert_said_when_it_began_and_fired_stays_in_the_timeline(log_in: Any) -> None:
+    """The timeline had the figures of now beside the times of then."""
+    row = incident("429", text="2 % of requests are refused", detail="2 of 100/s.")
+    began = {"begun_text": "9 % of requests are refused", "begun_detail": "9 of 100/s."}
+    fired_at = timezone.now()
+    Alert.objects.update(**began, fired_text="12 % of requests are refused", fired_at=fired_at)
+    found = text_of(text(log_in("olga"), f"/incidents/{row.pk}"))
+    timeline = found[found.index("Timeline") :]
+    for words in ("9 % of requests are refused 9 of 100/s.", "Alert fired 12 % of requests are refused"):
+        assert words in timeline
+    assert "2 of 100/s." not in timeline
+
+
+def test_an_incident_says_who_forced_its_breaker_open(log_in: Any) -> None:
+    """It read "payments-api is open" while a person had forced it open."""
+    row, olga = incident(), log_in("olga")
+    forced = {"act": "forced_open", "reason": "CHG-4821 vendor maintenance", "lasts": "10"}
+    assert olga.post("/breakers/payments-api", forced).status_code == 302
+    Alert.objects.update(state=AlertState.RECOVERING, clear_since=timezone.now())
+    found = text_of(text(olga, f"/incidents/{row.pk}"))
+    assert "payments-api is forced open by olga until " in found
+    assert "payments-api was open" in found

@@ -206,7 +206,7 @@ def test_a_card_claims_no_fallback_that_was_not_measured():
     blocked = {"payments-api": DependencyFigures(refused_per_s=10.9)}
     figures = FleetFigures(requests_per_s=100.0, gateways=1, dependencies=blocked)
     card = text_of(drawn("overview", picture(figures=figures))["cards"])
-    assert "Fallback Order queue Blocked 10.9 calls/s" in card
+    assert "Fallback Order queue Blocked, last 5 s 10.9 calls/s" in card
     used = replace(figures, protection={"payments-api": CallFigures(fallbacks_per_s=4.0)})
     card = text_of(drawn("overview", picture(figures=used))["cards"])
     assert "Fallback Order queue, used 4/s Blocked 10.9 calls/s" in " ".join(card.split())
@@ -240,10 +240,11 @@ def test_a_breaker_that_opens_again_and_again_is_one_line():
     other = replace(TRIP, dependency="search", at=NOW - 130)
     lines = breaker_lines(sorted([*FAILING[:4], other, TRIP, FAILING[-1]], key=lambda one: -one.at))
     flapping, *rest = lines
-    assert (flapping.flapping, flapping.did) == ("payments-api", "opened 2 times in 1 min 54 s")
-    assert flapping.at == NOW - 6
+    # A failed probe belongs to the trip before it, however long the breaker was open between them.
+    assert (flapping.flapping, flapping.did) == ("payments-api", "opened 3 times in 4 min 54 s")
+    assert (flapping.at, flapping.since) == (NOW - 6, TRIP.at)
     # What happened long before is a line of its own, and so is another breaker.
-    assert rest == [other, TRIP, FAILING[-1]]
+    assert rest == [other, FAILING[-1]]
     closed = moved(NOW - 1, "half_open", "closed", "probes_passed")
     [line, *_] = breaker_lines((closed, *FAILING[:4]))
     assert line.did == "opened 2 times in 1 min 54 s, and closed after 1 min 59 s"

@@ -122,17 +122,23 @@ def _alert(row: Alert) -> Iterable[Line]:
     yield Line(
         at=row.true_since,
         kind="alert",
-        what=row.text,
+        # As it was then: the figures have changed since.
+        what=row.begun_text or row.text,
         thing=thing,
         thing_kind=subject,
-        detail=row.detail,
+        detail=row.begun_detail if row.begun_text else row.detail,
         look=look,
         alert=row.key,
         begins=True,
     )
     if row.fired_at is not None and row.fired_at - row.true_since >= timedelta(seconds=1):
         yield Line(
-            at=row.fired_at, kind="alert", what="Alert fired", detail=row.text, look=look, alert=row.key
+            at=row.fired_at,
+            kind="alert",
+            what="Alert fired",
+            detail=row.fired_text or row.text,
+            look=look,
+            alert=row.key,
         )
     if row.resolved_at is not None:
         lasted = span((row.resolved_at - row.true_since).total_seconds())
@@ -140,7 +146,7 @@ def _alert(row: Alert) -> Iterable[Line]:
             at=row.resolved_at,
             kind="alert",
             what=f"Alert resolved after {lasted}",
-            detail=row.text,
+            detail=row.begun_text or row.text,
             look="good",
             alert=row.key,
         )
@@ -153,7 +159,7 @@ def _flapping(found: list[Alert]) -> Line:
         at=last.true_since,
         kind="alert",
         what=f"Alert began {len(found)} times in {took}",
-        detail=last.text,
+        detail=last.begun_text or last.text,
         look="warn",
         alert=last.key,
     )
@@ -194,7 +200,8 @@ def _transitions(wanted: _Range) -> Iterable[Line]:
     for row in breaker_lines(transition_of(one) for one in newest):
         at = datetime.fromtimestamp(row.at, UTC)
         if isinstance(row, BreakerLine):
-            yield _breaker(at, row.flapping, row.did, look="bad")
+            first = f"The first time at {datetime.fromtimestamp(row.since, UTC):%H:%M:%S}."
+            yield _breaker(at, row.flapping, row.did, look="bad", detail=first)
             continue
         look = {"open": "bad", "closed": "good"}.get(row.after, "")
         yield _breaker(at, row.dependency, row.after.replace("_", "-"), detail=trip_words(row), look=look)

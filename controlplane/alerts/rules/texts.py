@@ -1,6 +1,8 @@
 """Phrases of alert texts and headlines that depend on how many there are, or that two rules share."""
 
+import re
 from math import inf
+from types import MappingProxyType
 
 from controlplane.alerts.rules.rule import Headline, Subject
 from controlplane.alerts.rules.thresholds import (
@@ -123,6 +125,36 @@ def opened(breaker: BreakerStatus) -> str:
     if not breaker.why:
         return "Its cause is not known yet"
     return f"{breaker.why[:1].upper()}{breaker.why[1:]}"
+
+
+#: Verbs of the texts of alerts, and how they read when the condition is over.
+_PAST = MappingProxyType(
+    {
+        "is": "was",
+        "are": "were",
+        "has": "had",
+        "have": "had",
+        "use": "used",
+        "uses": "used",
+        "fail": "failed",
+        "fails": "failed",
+        "decide": "decided",
+        "decides": "decided",
+        "answers": "answered",
+        "cannot": "could not",
+        "refuses": "refused",
+        "sends": "sent",
+        "shed": "shed",
+        "takes": "took",
+        "waits": "waited",
+    }
+)
+_VERB = re.compile(rf"(?<= )({'|'.join(_PAST)})(?= |$)")
+
+
+def past(text: str) -> str:
+    """The text of an alert whose condition is not true any more: "search is open" to "search was open"."""
+    return _VERB.sub(lambda found: _PAST[found[0]], text, count=1)
 
 
 def lag(status: Status) -> str:

@@ -72,6 +72,17 @@ def cause_of(alert: A, others: Iterable[A], *, latest_s: float = LATEST_S) -> A 
     return min(found, key=lambda other: other.true_since, default=None)
 
 
+class Causes:
+    """Alerts that may explain others: one pass over them, and then each alert asks only those of its rule."""
+
+    def __init__(self, alerts: Sequence[A]) -> None:
+        self._possible = _by_explained(alerts)
+
+    def of(self, alert: A) -> A | None:
+        """As ``cause_of``."""
+        return cause_of(alert, _possible(alert, self._possible))
+
+
 def by_cause(alerts: Sequence[A]) -> list[tuple[A, tuple[A, ...]]]:
     """Every alert that no other one explains, in the given order, and those that follow from it.
 

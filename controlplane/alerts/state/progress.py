@@ -7,6 +7,10 @@ from controlplane.alerts.models import Alert
 from controlplane.alerts.rules.rule import Finding
 from controlplane.alerts.state.mutes import MAX_PODS
 
+#: The transition of a breaker, with its cause, is collected some seconds after a pod reports it. Until then,
+#: the words of the beginning are replaced.
+CAUSE_ARRIVES_S = 15.0
+
 
 def progress_of(row: Alert) -> AlertProgress:
     return AlertProgress(
@@ -44,8 +48,11 @@ def fields_after(
             "subject_quota": finding.subject.quota[:200],
             "pods": list(finding.pods) if len(finding.pods) <= MAX_PODS else [],
         }
+        if not row.text or now - after.true_since <= CAUSE_ARRIVES_S:
+            fields |= {"begun_text": fields["text"], "begun_detail": fields["detail"]}
     if after.state is AlertState.FIRING and row.fired_at is None:
         fields["fired_at"] = _moment(now)
+        fields["fired_text"] = fields.get("text", row.text)
     if after.state is AlertState.RESOLVED:
         fields["resolved_at"] = _moment(now)
         why = ResolvedWhy.CLEARED if after.idle_since is None else ResolvedWhy.NO_TRAFFIC

@@ -9,6 +9,7 @@ from django.utils import timezone
 from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Evaluation, Muted
 from controlplane.alerts.rules.rule import Subject, SubjectKind
+from controlplane.alerts.rules.texts import past
 from controlplane.alerts.state.mutes import mute_of, not_ended
 from controlplane.same_fields import made_from
 from controlplane.status.facts import Facts
@@ -64,6 +65,12 @@ class StoredAlert:
     def dependency(self) -> str:
         """That it is about; empty for none."""
         return self.subject.name if self.subject.kind == "breaker" else ""
+
+    @property
+    def words(self) -> str:
+        """Its text; in the past tense while its condition is not true."""
+        over = self.state in (AlertState.RECOVERING, AlertState.RESOLVED)
+        return past(self.text) if over else self.text
 
     @property
     def fired(self) -> bool:

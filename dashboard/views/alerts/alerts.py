@@ -17,6 +17,7 @@ from controlplane.alerts.state.stored_alerts import past_alerts, stored
 from controlplane.errors import InvalidEdit
 from dashboard.edit_form import EditForm, run_edit
 from dashboard.forms import TextField, WholeField, whole
+from dashboard.live.alert_cards import CARDS_OF_PAGE, AlertCards
 from dashboard.tables.list_filters import PERIODS, given_filters, having, in_period
 from dashboard.tables.table_files import rows_drawn
 from dashboard.views.alerts.mutes import ENDED_ALREADY, ended_text
@@ -99,6 +100,19 @@ def alerts(request: HttpRequest) -> HttpResponse:
     return run_edit(form, page=_page, then=request.get_full_path(), needs="acknowledge_alert")
 
 
+def _more_open(request: HttpRequest, cards: AlertCards) -> dict[str, Any]:
+    """The open alerts beyond those that are live, if the reader asked for them."""
+    asked = text_parameter(request, "open")
+    if not asked.isdecimal() or not cards.not_live:
+        return {}
+    shown = Paginator(cards.not_live, CARDS_OF_PAGE).get_page(asked)
+    return {
+        "more_open": shown.object_list,
+        "more_before": shown.previous_page_number() if shown.has_previous() else None,
+        "more_after": shown.next_page_number() if shown.has_next() else None,
+    }
+
+
 def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "alerts", **extra)
     filters = given_filters(request, "q", "period", "severity")
@@ -109,7 +123,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
     pages = Paginator(rows, rows_drawn(request, _ROWS))
     shown = pages.get_page(text_parameter(request, "page"))
     typed: Mapping[str, Any] = extra.get("typed", {})
-    context |= {
+    context |= _more_open(request, context["live"].alert_cards) | {
         "unsaved_note": next((text for name, text in typed.items() if name.startswith("note") and text), ""),
         "warnings": warnings(environment_in(request)),
         "past": [stored(row) for row in shown.object_list],

@@ -24,11 +24,14 @@ from controlplane.alerts.models import Incident
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
 from controlplane.alerts.state.stored_alerts import stored
 from controlplane.errors import NotFound
+from controlplane.phrases import moment
+from controlplane.status.breakers import PHRASES
 from dashboard.edit_form import EditForm, UnknownAct, run_edit
 from dashboard.forms import TextField, WholeField, whole
+from dashboard.live.breakers import Breaker
 from dashboard.tables.list_filters import PERIODS, given_filters, having, in_period
 from dashboard.tables.table_files import rows_drawn
-from dashboard.views.page import context_of, not_found, text_parameter
+from dashboard.views.page import context_of, not_found, recent_live, text_parameter
 
 _ROWS = 50
 _LINES = 60
@@ -158,6 +161,16 @@ def incident_now(request: HttpRequest, number: int) -> HttpResponse:
     return render(request, "dashboard/incident.html#now", context)
 
 
+def _now_words(found: Breaker | None) -> str:
+    """How the breaker is now, which its alert does not say: a person may have forced it open."""
+    if found is None:
+        return ""
+    state = PHRASES[found.effective]
+    if found.override is None:
+        return state
+    return f"{state} by {found.override.actor} until {moment(found.override.expires_at)}"
+
+
 def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = context_of(request, "incidents", **extra) | _now(request, row)
     keys = {alert.key: alert for alert in context["rows"]}
@@ -172,14 +185,17 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
 
 def _now(request: HttpRequest, row: Incident) -> dict[str, Any]:
     every = text_parameter(request, "lines") == "all"
-    most = MAX if every else _LINES
+    most, live = MAX if every else _LINES, recent_live(row.environment)
     lines = timeline(row, most=most)
     alerts = [stored(alert) for alert in alerts_of(row)]
+    names = sorted({one.subject.name for one in alerts if one.subject.kind == "breaker"})
     return {
         "incident": row,
         "state": state_of(row),
         "rows": alerts,
-        "affected": sorted({one.subject.name for one in alerts if one.subject.kind == "breaker"}),
+        "affected": [
+            {"name": name, "now": "" if row.closed_at else _now_words(live.breaker(name))} for name in names
+        ],
         "books": sorted({one.runbook for one in alerts if one.runbook}),
         "lines": lines[:most],
         "more": len(lines) > most,

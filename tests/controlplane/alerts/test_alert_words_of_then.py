@@ -1,0 +1,54 @@
+"""The words of an alert when it began and when it fired: they stay, while its text follows the figures."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.alerts.lifecycle import AlertProgress, AlertState
+from controlplane.alerts.models import Alert
+from controlplane.alerts.rules.rule import Finding, Subject
+from controlplane.alerts.state.progress import CAUSE_ARRIVES_S, fields_after
+
+BEGAN = 1_700_000_000.0
+
+
+def found(text: str, detail: str = "") -> Finding:
+    return Finding(
+        key="429",
+        severity="warning",
+        text=text,
+        detail=detail,
+        runbook="too-many-429s",
+        subject=Subject(kind="tenants"),
+    )
+
+
+def after(row: Alert, state: AlertState, finding: Finding, later_s: float) -> dict[str, Any]:
+    progress = AlertProgress(state=state, severity="warning", true_since=BEGAN, level_since=BEGAN)
+    fields = fields_after(row, progress, finding, 1, BEGAN + later_s)
+    for name, value in fields.items():
+        setattr(row, name, value)
+    return fields
+
+
+def test_the_words_of_the_beginning_and_of_the_firing_stay() -> None:
+    row = Alert(environment="production", key="429")
+    after(row, AlertState.PENDING, found("9 % of requests are refused", "9 of 100/s."), 0)
+    after(row, AlertState.FIRING, found("12 % of requests are refused", "12 of 100/s."), 120)
+    after(row, AlertState.FIRING, found("2 % of requests are refused", "2 of 100/s."), 300)
+    assert (row.text, row.detail) == ("2 % of requests are refused", "2 of 100/s.")
+    assert (row.begun_text, row.begun_detail) == ("9 % of requests are refused", "9 of 100/s.")
+    assert row.fired_text == "12 % of requests are refused"
+    assert row.fired_at == datetime.fromtimestamp(BEGAN + 120, UTC)
+
+
+def test_the_cause_of_a_beginning_may_arrive_some_seconds_later() -> None:
+    row = Alert(environment="production", key="open:stripe")
+    after(row, AlertState.FIRING, found("stripe is open", "Its cause is not known yet."), 0)
+    after(row, AlertState.FIRING, found("stripe is open", "5 failures in a row."), 5)
+    after(
+        row,
+        AlertState.FIRING,
+        found("stripe is open", "5 failures in a row; 1 failed probe."),
+        CAUSE_ARRIVES_S + 1,
+    )
+    assert row.begun_detail == "5 failures in a row."
