@@ -1,4 +1,6 @@
-"""Addresses of pages that other pages link to."""
+"""Addresses of pages that other pages link to, and ids of elements."""
+
+from zlib import crc32
 
 from django.urls import reverse
 
@@ -13,3 +15,11 @@ def limit_editor(kind: str, owner: str, limit: str, /, **typed: str) -> str:
     at = next(iter(filled_in), f"{name}.limit")
     key = {} if kind == "environment" else {"key": owner}
     return reverse("edit", args=[kind], query={**key, **filled_in, "at": at})
+
+
+def element_id(name: str, part: str = "") -> str:
+    """Return an id for a row about a thing, or a part of it, whose name may contain any character.
+
+    By it, the page knows a row that changes its place in a list.
+    """
+    return f"{crc32(f'{name} {part}'.encode()):08x}"

@@ -131,16 +131,21 @@ class Live:
         kind = self.breakers[0].face.kind if self.breakers else "closed"
         return {"open": "open", "half": "half", "forced": "forced", "pinned": "forced"}.get(kind, "ok")
 
+    def _names_of(self, face: BreakerLook) -> str:
+        """The only breaker with this face, or how many there are."""
+        names = [breaker.name for breaker in self.breakers if breaker.face == face]
+        return names[0] if len(names) == 1 else count(len(names), "breaker")
+
     @property
     def title(self) -> str:
         """The title of the tab: what is not normal, in few words, and an environment but production."""
         words = [
-            f"{count} {face.word.lower()}"
-            for face, count in self.counts
+            f"{self._names_of(face)} {face.word.lower()}"
+            for face, _ in self.counts
             if face.kind not in ("closed", "stale")
         ]
         if self.fleet.local:
-            words.append(f"{len(self.fleet.local)} local")
+            words.append(f"{count(len(self.fleet.local), 'pod')} local")
         there = [] if self.facts.environment == DEFAULT_ENVIRONMENT else [self.facts.environment]
         return ": ".join([*there, *filter(None, [", ".join(words)])])
 

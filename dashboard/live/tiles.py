@@ -18,6 +18,10 @@ from dashboard.plots import spark
 
 #: Tiles about pods, which need no rates.
 _OF_PODS = ("local", "lag", "shared", "lagging")
+#: Seconds between two heartbeats, over which pods' counts become rates.
+RATES_S = 5
+#: Values of tiles that are words.
+OFF, NO_CALLS = "off", "no calls"
 _BREAKER_REFUSALS = ("breaker_open", "probe_busy", "forced_open")
 
 
@@ -33,6 +37,8 @@ class Tile:
     spark: SafeString
     over: bool
     link: str
+    #: The value is no figure, and nothing is wrong: it is written smaller than one.
+    quiet: bool = False
 
 
 def refused_limit(facts: Facts) -> float | None:
@@ -99,7 +105,9 @@ def calls_in_words(facts: Facts) -> str:
     calls = sum(each.calls_per_s for each in traffic)
     failed = sum(each.failures_per_s for each in traffic) / calls * 100 if calls else 0.0
     blocked = number(_short_circuited(facts))
-    return f"{number(failed)} % of {number(calls)} calls/s failed, {blocked}/s blocked"
+    return (
+        f"{number(failed)} % of {number(calls)} calls/s failed, {blocked}/s blocked, in the last {RATES_S} s"
+    )
 
 
 def _short_circuited(facts: Facts) -> float:
@@ -155,7 +163,17 @@ class _TileBuilder:
         limit: float | None = None,
     ) -> Tile:
         line = spark(self.history.points(key), limit=limit, label=f"{name}, {self.history.span}")
-        return Tile(key=key, name=name, value=value, unit=unit, foot=foot, spark=line, over=over, link=link)
+        return Tile(
+            key=key,
+            name=name,
+            value=value,
+            unit=unit,
+            foot=foot,
+            spark=line,
+            over=over,
+            link=link,
+            quiet=value in (OFF, NO_CALLS, NO_DATA) and not over,
+        )
 
     def refused(self) -> Tile:
         refused, asked = self.figures.refused_per_s, self.figures.requests_per_s
@@ -175,7 +193,7 @@ class _TileBuilder:
     def p99(self, link: str = "") -> Tile:
         budget_ms, measured = self.facts.store_deadline_ms, self.figures.store.p99_us
         if measured is None:
-            value, unit, foot, over = "no data", "", "no recent calls to Redis", False
+            value, unit, foot, over = NO_DATA, "", "no recent calls to Redis", False
         else:
             usual_ms, ms = usual_p99_ms(self.facts), measured / 1000
             value, unit, over = f"{ms:.1f}", "ms", ms > (budget_ms if usual_ms is None else usual_ms)
@@ -197,7 +215,7 @@ class _TileBuilder:
             str(len(local)),
             f"of {total} pods",
             foot,
-            over=bool(local) or self.fleet.decided_locally_per_s > 0,
+            over=bool(local),
             link=reverse("servers"),
         )
 
@@ -251,14 +269,14 @@ class _TileBuilder:
             )
         else:
             foot = "retries are off"
-        value, unit = "no data", ""
+        value, unit = NO_DATA, ""
         if load is not None:
             value, unit = f"{load:.2f}", "\N{MULTIPLICATION SIGN}"
         elif not any(each.protection.get("retry") for each in self.facts.dependencies):
-            value, foot = "off", "no dependency has retries"
+            value, foot = OFF, "no dependency has retries"
         elif self.facts.figures.protection and not hot:
             # Pods report, but no call that can be retried: a quotient of nothing, and not unknown.
-            value, foot = "no calls", "none that can be retried, in 30 s"
+            value, foot = NO_CALLS, "none that can be retried, in 30 s"
         return self.tile(
             "retry",
             "Retry load",
@@ -306,7 +324,7 @@ def _known(facts: Facts, found: Iterable[Tile]) -> list[Tile]:
     return [
         tile
         if not since or (facts.current and tile.key in _OF_PODS)
-        else replace(tile, value=NO_DATA, unit="", foot=since, over=False)
+        else replace(tile, value=NO_DATA, unit="", foot=since, over=False, quiet=True)
         for tile in found
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.template.loader import get_template
 
 from controlplane.accounts.permissions import Services
+from dashboard.links import element_id
 from dashboard.live.overview import Live
 from fuseboard.contract.words import DEFAULT_ENVIRONMENT
 
@@ -132,8 +133,7 @@ def _tenant(context: Context) -> list[Fragment]:
 
 
 def _ranking(context: Context) -> list[Fragment]:
-    """Rows by place, because the names of tenants and quotas make no id."""
-    rows = {f"r-{place}": {"row": row, "place": place} for place, row in enumerate(context["rows"], 1)}
+    rows = {f"r-{element_id(row.tenant, row.rule)}": {"row": row} for row in context["rows"]}
     return [_rows(f"{context['page']}.html", rows)]
 
 

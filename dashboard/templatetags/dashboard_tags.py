@@ -24,7 +24,7 @@ from controlplane.policies.undone import Undone
 from controlplane.status.incidents import trip_words
 from dashboard import plots
 from dashboard.forms import missing_words
-from dashboard.links import limit_editor
+from dashboard.links import element_id, limit_editor
 from dashboard.live.alert_cards import AlertLine
 from dashboard.live.alerts import Alert, link_of
 from dashboard.live.breaker_looks import FACES
@@ -54,6 +54,7 @@ register.simple_tag(plots.glyph, name="glyph")
 register.simple_tag(plots.fleet_mark, name="fleet_mark")
 register.simple_tag(replay_plot)
 register.simple_tag(link_of, name="alert_url")
+register.filter("element_id", element_id)
 register.filter("rate", number)
 register.filter("listed", listed)
 register.filter("percent", lambda number: percent(number / 100))

@@ -178,7 +178,8 @@ def _value_text(field: str, value: Any) -> str:
         # A part observes only until then.
         return f"{_name_and_unit(field)[0]} {_amount(field, value)}"
     if field == "expires_at":
-        return f"until {str(value)[11:16]}"
+        end = datetime.fromisoformat(str(value))
+        return f"until {end:%-d %b %H:%M} UTC"
     if _MOMENT.match(str(value)):
         name = "" if field == "at" else f"{field.removesuffix('_at').replace('_', ' ')} "
         return f"{name}{str(value)[:16].replace('T', ' ')} UTC"

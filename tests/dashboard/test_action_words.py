@@ -140,9 +140,9 @@ def test_a_rate_of_a_setting_has_one_notation() -> None:
 
 def test_moments_that_differ_by_seconds_are_not_displayed_as_a_change() -> None:
     before, after = ({"expires_at": f"2026-11-22T18:38:{second}+00:00"} for second in ("27", "39"))
-    assert difference(before, after) == ("", "until 18:38")
+    assert difference(before, after) == ("", "until 22 Nov 18:38 UTC")
     later = {"expires_at": "2026-11-22T19:00:00+00:00"}
-    assert difference(before, later) == ("until 18:38", "until 19:00")
+    assert difference(before, later) == ("until 22 Nov 18:38 UTC", "until 22 Nov 19:00 UTC")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fleet_rows import breaker, put_server
 from controlplane.audit.models import Entry
 from controlplane.breakers.models import Override
 from controlplane.drills.models import Drill
-from controlplane.policies.models import Dependency, Tenant, TenantQuota, VendorLimit
+from controlplane.policies.models import Dependency, Runbook, Tenant, TenantQuota, VendorLimit
 from controlplane.schedules.models import Schedule
 from tests.waiting import wait_until
 
@@ -23,15 +23,22 @@ WHY = "CHG-4821 vendor maintenance"
 CARD = "#cards a:has-text('payments-api'), #calm a:has-text('payments-api')"
 
 
-def test_an_operator_resets_a_breaker_in_three_clicks(sign_in: Any, production: str) -> None:
+@pytest.mark.parametrize(
+    ("begin", "reset"),
+    [("/", "#br-payments-api a:has-text('Reset')"), ("/breakers", "#row-payments-api a:has-text('Reset')")],
+)
+def test_an_operator_resets_a_breaker_in_two_clicks(
+    sign_in: Any, production: str, begin: str, reset: str
+) -> None:
     put_server("web-1", breakers=[breaker("payments-api", "open")])
-    clicks = Clicks(sign_in("olga"))
-    clicks.on("#cards h3 a:has-text('payments-api')")
-    clicks.on("label:has(input[name=act][value=reset])")
+    page = sign_in("olga")
+    page.goto(begin)
+    clicks = Clicks(page)
+    clicks.on(reset)
     clicks.page.fill("#override [name=reason]", WHY)
     clicks.on("#preview button")
     wait_until(lambda: Entry.objects.filter(action="breaker.reset").exists(), "the breaker is reset")
-    assert clicks.count == 3
+    assert clicks.count == 2
 
 
 def test_an_operator_forces_a_breaker_closed_in_three_clicks(sign_in: Any, production: str) -> None:
@@ -201,3 +208,14 @@ def test_a_tenant_is_found_without_a_click_and_a_runbook_takes_one(sign_in: Any,
     clicks.on("#conditions [data-runbook] >> nth=0")
     clicks.page.wait_for_url("**/runbooks/*")
     assert clicks.count == 1
+
+
+def test_an_admin_edits_a_runbook_in_three_clicks(sign_in: Any, production: str) -> None:
+    clicks = Clicks(sign_in("ada"))
+    clicks.in_side_bar("Incidents", "Runbooks")
+    clicks.on("a:has-text('Edit Payment provider timeouts')")
+    clicks.page.fill("[name=title]", "Payments time out")
+    clicks.page.fill("#runbook-form [name=reason]", WHY)
+    clicks.on("#runbook-form button[value=save]")
+    wait_until(lambda: Runbook.objects.filter(title="Payments time out").exists(), "the runbook is saved")
+    assert clicks.count == 3

@@ -59,7 +59,7 @@ def test_an_opening_breaker_appears_without_reload_within_a_second(sign_in):
         page.wait_for_selector("article#br-payments-api.st-open")
         took.append(time.monotonic() - began)
     assert min(took) < 1.5, took
-    assert page.title().startswith("1 open \u00b7 ")
+    assert page.title().startswith("payments-api open \u00b7 ")
     assert "favicon-open" in page.get_attribute("link[rel=icon]", "href")
     becomes(page, "document.querySelector('#announce').textContent.includes('payments-api is open')")
 

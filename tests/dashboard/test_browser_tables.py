@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browsing import becomes, is_live
-from fleet_rows import breaker, notify, put_server
+from fleet_rows import breaker, notify, put_figures, put_server
 
 from controlplane.editing import edits
 from tests.people import ADA
@@ -93,10 +93,54 @@ def test_a_phone_has_the_columns_that_decide(sign_in: Any, address: str, columns
     assert row.locator("td:visible").evaluate_all(beyond) == 0
 
 
+def tenants_of(*figures: tuple[str, float]) -> list[dict[str, Any]]:
+    return [
+        {"tenant": name, "requests_per_s": 60.0, "refused_per_s": refused_per_s}
+        for name, refused_per_s in figures
+    ]
+
+
+def test_rows_of_the_overview_keep_their_place_under_the_pointer(sign_in: Any) -> None:
+    """A newcomer clicked globex, and got acme-retail."""
+    put_figures(tenants=tenants_of(("acme-retail", 5.0), ("globex", 4.0), ("initech", 3.0)))
+    page = sign_in("vera")
+    is_live(page)
+    names = "[...document.querySelectorAll('#tenants tr')].map(row => row.querySelector('a').textContent)"
+    becomes(page, f"{names}.join() === 'acme-retail,globex,initech'")
+    page.hover("#tenants tr:nth-child(2) a")
+    put_figures(tenants=tenants_of(("umbrella", 9.0), ("globex", 8.0), ("initech", 1.0)))
+    notify()
+    becomes(page, "document.querySelector('#tenants').textContent.includes('umbrella')")
+    assert page.evaluate(names) == ["acme-retail", "globex", "initech", "umbrella"]
+    becomes(page, "document.querySelector('#tenants tr:nth-child(2)').textContent.includes('8')")
+    assert page.locator("#tenants .is-old").all_inner_texts()[0].startswith("acme-retail")
+    page.mouse.move(5, 5)
+    becomes(page, f"{names}.join() === 'umbrella,globex,initech'")
+    assert page.locator("#tenants .is-old").count() == 0
+
+
+def test_cards_of_breakers_keep_their_place_while_one_has_the_focus(sign_in: Any) -> None:
+    put_server(breakers=[breaker("payments-api", "half_open", generation=2), breaker("search")])
+    page = sign_in("olga")
+    is_live(page)
+    page.focus("#br-payments-api a:has-text('Reset')")
+    put_server(
+        breakers=[breaker("payments-api", "half_open", generation=2), breaker("search", "open", generation=2)]
+    )
+    notify()
+    page.wait_for_selector("#br-search")
+    first = "document.querySelector('#cards > article').id"
+    assert page.evaluate(first) == "br-payments-api"
+    page.evaluate("document.activeElement.blur()")
+    becomes(page, f"{first} === 'br-search'")
+
+
 def test_a_name_is_copied_from_its_row(sign_in: Any) -> None:
     page = sign_in("vera")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto("/breakers")
+    # The first message draws every row again, without the button.
+    is_live(page)
     page.focus("#row-payments-api a")
     page.keyboard.press("c")
     becomes(page, "document.querySelector('#announce').textContent === 'Copied: payments-api'")

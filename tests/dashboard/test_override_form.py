@@ -1,5 +1,6 @@
 """An override in force can be extended and ended, also from the list of overrides."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -37,8 +38,8 @@ def test_an_override_is_extended_in_its_mode(log_in):
     entry = Entry.objects.latest("id")
     assert (entry.action, action_words(entry.action)) == ("breaker.extended", "Override extended")
     assert difference(entry.before, entry.after) == (
-        f"until {before.expires_at:%H:%M}",
-        f"until {after.expires_at:%H:%M}",
+        f"until {before.expires_at:%-d %b %H:%M} UTC",
+        f"until {after.expires_at:%-d %b %H:%M} UTC",
     )
 
 
@@ -92,7 +93,7 @@ def test_the_list_of_overrides_links_to_the_filled_form(log_in):
     client = log_in("olga")
     client.post(PATH, TRIP)
     overview = client.get("/").content.decode()
-    for act, button in (("extend", "Extend for 1 h"), ("automatic", "End override")):
+    for act, button in (("extend", "Extend for 15 min"), ("automatic", "End override")):
         assert f'href="{PATH}?act={act}#override"' in overview
         page = client.get(f"{PATH}?act={act}").content.decode()
         assert f'value="{act}" checked' in page
@@ -217,3 +218,12 @@ def test_forcing_an_open_breaker_closed_warns_with_its_trip(fields, warning):
     """It warned with the window that stopped at the trip, "2 of the last 33 calls", or not at all."""
     shown = preview(picture(**fields).breakers[0], {"act": "forced_closed", "lasts": "15"})
     assert (shown.css, shown.warning) == ("risk", warning)
+
+
+@pytest.mark.parametrize(("lasted", "chosen"), [("10", "10"), ("30", "30"), ("60", "60")])
+def test_an_extension_begins_with_the_duration_of_the_override(log_in, lasted, chosen):
+    """It began with 1 h after an override of 10 minutes."""
+    client = log_in("olga")
+    client.post(PATH, TRIP | {"lasts": lasted})
+    page = client.get(f"{PATH}?act=extend").content.decode()
+    assert re.search(rf'name="lasts" value="{chosen}"[^>]*checked', page)

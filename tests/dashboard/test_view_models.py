@@ -75,7 +75,7 @@ def test_the_newest_generation_is_the_state_of_the_fleet():
     assert (breaker.face.word, breaker.agree, breaker.live) == ("Open", 1, 3)
     assert breaker.disagreeing == [("closed", 2)]
     assert [s.verb for s in live.verdict.sentences] == ["open"]
-    assert live.title == "1 open"
+    assert live.title == "payments-api open"
     assert live.worst_kind == "open"
 
 
@@ -181,6 +181,18 @@ def test_a_fleet_without_calls_is_not_called_cut_off_from_redis():
     [tile] = (tile for tile in live.tiles if tile.key == "p99")
     assert (tile.value, tile.foot) == ("no data", "no recent calls to Redis")
     assert live.fleet.shared == 1
+
+
+def test_a_tile_without_a_figure_is_not_the_loudest_one():
+    """ "No calls", which is normal, was written as large as the figures, and a 0 was amber."""
+    found = {tile.key: tile for tile in picture(facts(server("a", CLOSED))).tiles}
+    assert (found["p99"].quiet, found["refused"].quiet) == (True, False)
+    live, topic = picture(facts(server("a", CLOSED))), Topic(page="overview", role="viewer")
+    drawn = draw(topic, live, History(), SentFragments(), rev=1, announce="")
+    assert '<span class="v quiet">' in whole(drawn)
+    locally = picture(facts(server("a", CLOSED), figures=FleetFigures(decided_locally_per_s=3.0)))
+    [local] = (tile for tile in locally.tiles if tile.key == "local")
+    assert (local.value, local.over) == ("0", False)
 
 
 def test_an_alert_keeps_the_moment_it_was_first_seen():

@@ -183,25 +183,37 @@
   // ---- order of a list does not change under the pointer: its rows do, and the new order comes after leaving it
   // with the keyboard, also on the way from a row to "Sort again"
   const BUSY = "[data-ordered]:is(:hover, :focus-within), section:has(:focus-visible) [data-ordered]";
-  let owed = false, sorting = false;
+  const owed = new Set(); // ids of lists whose new order waits
+  let sorting = false;
   const worse = new Set(); // rows that may be off the screen, where they stay for now
   const rowOf = (list, row) => $(`:scope > #${CSS.escape(row.id)}`, list);
   const order = list => $$(":scope > [id]", list).map(e => e.id).join(" ");
-  const ids = list => order(list).split(" ").sort().join(" ");
   const resortOf = list => list.closest("section") && $("[data-resort]", list.closest("section"));
+  const oldRow = (list, row) => { // without effect: a click must not meet the row that came to its place
+    if (list.dataset.ordered !== "kept") return [];
+    const old = row.cloneNode(true);
+    old.classList.add("is-old");
+    return [old];
+  };
+  const arrange = (list, fresh) => {
+    if (sorting || !list.matches(BUSY) || !order(fresh)) { owed.delete(list.id); showOrder(list, true); return; }
+    const counts = resortOf(list)?.dataset.worse || ".st-open", wanted = order(fresh);
+    for (const row of $$(":scope > [id]", fresh)) {
+      if (!row.matches(counts)) worse.delete(row.id);
+      else if (rowOf(list, row) && !rowOf(list, row).matches(counts)) worse.add(row.id);
+    }
+    // What is new comes after what was there.
+    fresh.prepend(...$$(":scope > [id]", list).flatMap(row => rowOf(fresh, row) || oldRow(list, row)));
+    if (wanted === order(fresh)) owed.delete(list.id); else owed.add(list.id);
+    showOrder(list, !owed.has(list.id));
+  };
   document.addEventListener("htmx:before:swap", e => {
     for (const { target, fragment } of e.detail.tasks || []) {
-      const fresh = target instanceof Element && target.matches("[data-ordered]") && $("[data-ordered]", fragment);
-      if (!fresh) continue;
-      if (sorting || !target.matches(BUSY) || ids(target) !== ids(fresh)) { showOrder(target, true); continue; }
-      const counts = resortOf(target)?.dataset.worse || ".st-open";
-      for (const row of $$(":scope > [id]", fresh)) {
-        if (!row.matches(counts)) worse.delete(row.id);
-        else if (!rowOf(target, row).matches(counts)) worse.add(row.id);
+      if (!(target instanceof Element)) continue;
+      for (const list of [target, ...$$("[data-ordered]", target)]) {
+        const fresh = list.matches("[data-ordered]") && $(`#${CSS.escape(list.id)}`, fragment);
+        if (fresh) arrange(list, fresh);
       }
-      owed = order(target) !== order(fresh);
-      for (const row of $$(":scope > [id]", target)) fresh.append(rowOf(fresh, row));
-      showOrder(target, !owed);
     }
   });
   let bereft = "";
@@ -220,11 +232,13 @@
     button.hidden = sorted;
     write(button, worse.size ? `${worse.size} ${button.dataset.resort}, sort again` : "Sort again");
   };
-  document.addEventListener("pointerout", () => {
-    if (!owed || $(BUSY)) return;
-    owed = false;
+  const settle = () => {
+    if (!owed.size || $(BUSY)) return;
+    owed.clear();
     reconnect();
-  });
+  };
+  document.addEventListener("pointerout", settle);
+  document.addEventListener("focusout", () => setTimeout(settle)); // afterwards, the focus is where it goes
 
   // ---- filters of a list: chips show rows by state; what the box holds narrows them further
   const filter = () => {

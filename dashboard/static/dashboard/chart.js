@@ -173,6 +173,8 @@
     }
     ctx.restore();
   };
+  const barsOf = line => ({ // of hours: a line through one point is a dot
+    paths: uPlot.paths.bars({ size: [0.8, 32, 3] }), fill: () => colour(LOOKS[line.look]) });
   const options = chart => {
     const { about, plot } = chart;
     const axis = { stroke: () => colour("--muted"),
@@ -199,9 +201,10 @@
           ticks.map(v => amount(about.unit, v)), size: 58 },
       ],
       series: [{}, ...about.lines.map(line => ({
-        label: line.label, spanGaps: false, width: line.look === "bad" ? 2 : 1.5, dash: DASHES[line.look],
+        label: line.label, spanGaps: false, ...(about.least_s && barsOf(line)),
+          width: line.look === "bad" ? 2 : 1.5, dash: DASHES[line.look],
         stroke: () => colour(LOOKS[line.look]),
-          points: { show: (u, i) => u.data[i].filter(v => v != null).length < 3, size: 4 },
+          points: { show: (u, i) => !about.least_s && u.data[i].filter(v => v != null).length < 3, size: 4 },
       }))],
       cursor: { sync: { key: "fuseboard" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       hooks: {

@@ -24,7 +24,7 @@ from dashboard.reader import actor_of, check_owner
 from dashboard.templatetags.dashboard_tags import seconds
 from dashboard.views.breakers import without_postgres
 from dashboard.views.breakers.breaker_selection import MAX_SELECTED
-from dashboard.views.breakers.override_form import OverrideForm, end_of, longest_of
+from dashboard.views.breakers.override_form import OverrideForm, as_long_as, end_of, longest_of
 from dashboard.views.page import HtmxHttpRequest, context_of, current_live, not_found, recent_live, show
 from dashboard.views.runbooks.runbook_html import Drawing, draw_runbook
 from dashboard.views.runbooks.runbook_texts import Page, Unreadable, find_runbook, permits, scene_of
@@ -159,9 +159,9 @@ def _apply(request: HtmxHttpRequest, name: str, form: OverrideForm) -> str:
 def _form(found: Breaker, data: Any = None, *, wanted: str = "", lasts: str = "") -> OverrideForm:
     held = found.override.mode if found.override is not None else ""
     act = wanted if wanted in dict(OverrideForm.ACTS) and (held or wanted not in _NEEDS_OVERRIDE) else ""
-    # Only the extension of an override that may last for long begins with more than every action offers.
-    longer = act == "extend" and "60" in OverrideForm.lasts_of(act, held)
-    usual = "60" if longer else OverrideForm.USUAL_LASTS
+    usual = OverrideForm.USUAL_LASTS
+    if act == "extend" and found.override is not None:
+        usual = as_long_as(found.override, OverrideForm.lasts_of(act, held))
     offered = lasts.isdigit() and lasts in OverrideForm.lasts_of(act, held)
     initial = {"lasts": lasts if offered else usual, "act": act or None}
     if found.override is not None:

@@ -1,5 +1,6 @@
 """The form that forces a breaker open or closed."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ from django import forms
 from controlplane.breakers.overrides import LONGEST, LONGEST_CLOSED
 from controlplane.breakers.tickets import LONGEST as TICKET_LONGEST
 from controlplane.breakers.tickets import ticket_problem
+from controlplane.status.facts import Override
 from dashboard.forms import BoundedTextField, ReasonField
 from dashboard.words.moments import WRONG, moment_of
 from fuseboard.contract.words import OverrideMode
@@ -112,6 +114,13 @@ class OverrideForm(forms.Form):
             return end
         self.add_error(*end)
         return None
+
+
+def as_long_as(override: Override, offered: Iterable[str]) -> str:
+    """The longest offered duration that is not longer than the override, or else the shortest."""
+    minutes = round((override.expires_at - override.made_at) / 60)
+    choices = [int(one) for one in offered if one.isdigit()]
+    return str(max((one for one in choices if one <= minutes), default=min(choices)))
 
 
 def longest_of(act: str, held: str) -> timedelta:

@@ -146,8 +146,9 @@ def _now(request: HttpRequest, found: Page, live: Live) -> dict[str, Any]:
         "dependencies": [one.name for one in live.breakers[:_MAX_DEPENDENCIES]]
         if breaker is None and found.document.of_dependency
         else [],
-        "steps": len(steps),
-        "done": sum(step.text in ticks for step in steps),
+        "steps": sum(not step.of_one_case for step in steps),
+        "done": sum(step.text in ticks and not step.of_one_case for step in steps),
+        "cases": sum(step.of_one_case for step in steps),
         "query": request.GET.urlencode(),
     }
 
