@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.db import DataError, IntegrityError, transaction
+from django.db.models import F, OuterRef, Q, Subquery
 from django.utils import timezone
 
 from controlplane.approvals import proposals
@@ -26,6 +27,7 @@ from controlplane.metric_catalogue import edits as catalogue
 from controlplane.policies.fields import limits_in
 from controlplane.policies.history import Changed
 from controlplane.policies.models import Environment, TenantQuota
+from controlplane.policies.revision_rows import Revision
 from controlplane.policies.state import read_state
 from controlplane.schedules.authors import authors_of, check_author
 from controlplane.schedules.models import Needs, Schedule, ScheduleState
@@ -192,10 +194,15 @@ def _end(
 
 
 def announce() -> None:
-    """Announce once what ends or begins soon: in the log, in the audit and on the dashboard."""
+    """Announce once what ends or begins soon: in the log, in the audit and on the dashboard.
+
+    What was planned for a shorter time is announced in the last half of it: the person who has just planned
+    it knows.
+    """
     now = timezone.now()
     soon = now + timedelta(seconds=settings.ANNOUNCE_S)
     rows = Schedule.objects.filter(state="waiting", announced_at__isnull=True, due_at__lte=soon)
+    rows = rows.filter(due_at__lte=now + (now - F("created_at")))
     for row in rows[:_AT_ONCE]:
         with transaction.atomic():
             acting(FUSEBOARD)
@@ -203,6 +210,11 @@ def announce() -> None:
                 name = f"{row.pk} {row.title}"
                 _announce("schedule.due_soon", "schedule", name, row.due_at, row.environment)
     ending = TenantQuota.objects.filter(expires_at__lte=soon, expires_at__gt=now, announced_at__isnull=True)
+    edited = Revision.objects.filter(
+        environment=OuterRef("tenant__environment"), number=OuterRef("tenant__changed_revision")
+    )
+    ending = ending.alias(made=Subquery(edited.order_by("-epoch").values("at")[:1]))
+    ending = ending.filter(Q(made=None) | Q(expires_at__lte=now + (now - F("made"))))
     for quota in ending.select_related("tenant")[:_AT_ONCE]:
         with transaction.atomic():
             acting(FUSEBOARD)

@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.audit.actor import Actor
+from controlplane.audit.models import Entry
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota
 from controlplane.reconciliation.models import AllowedAlone
@@ -161,7 +162,9 @@ def test_the_table_of_quotas_has_the_rate_of_the_tile_and_is_live(log_in: Any) -
     assert "now 60.4 per s" in text_of(f"<table>{live['use-requests']}</table>")
 
 
-def test_a_temporary_quota_shows_its_end_and_who_changed_it(log_in: Any) -> None:
+def test_a_temporary_quota_shows_its_end_and_who_changed_it(
+    log_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends = timezone.now() + timedelta(minutes=30)
     edits.set_tenant_quota(
         environment="production",
@@ -175,7 +178,10 @@ def test_a_temporary_quota_shows_its_end_and_who_changed_it(log_in: Any) -> None
         reason="a sale until tonight",
         actor=ADA,
     )
-    announce()
+    with monkeypatch.context() as later:
+        later.setattr(timezone, "now", lambda: ends - timedelta(minutes=5))
+        announce()
+    assert Entry.objects.filter(action="tenant_quota.ends_soon").exists()
     shown = text_of(page(log_in("vera").get(TENANT)))
     words = f"ends {ends:%-d %b %H:%M} UTC, then the quota of its tier applies"
     assert shown.count(words) == 2, "beside the quota, and in its row"
