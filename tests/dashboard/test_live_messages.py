@@ -175,7 +175,7 @@ def test_a_page_of_which_a_change_waits_is_dated_by_it_and_states_come_before_fi
     stream.take(calm)
     stream.take(calm)
     assert not stream.sent.waiting
-    monkeypatch.setattr(drawing, "TICK_BYTES", 3_000)
+    monkeypatch.setattr(drawing, "TICK_BYTES", 3_300)
     worst = names[-2:]
     drawn = stream.take(seen(2, worst))
     assert stream.sent.waiting, "the bound is too generous for this test"
