@@ -29,7 +29,7 @@ class RedisForPods:
 
     #: Without a login: every reader may see it.
     address: str
-    #: For admins: the address with its password, when a pod on this machine can use it as it is.
+    #: The address with its password, which only admins see, when a pod on this machine can use it.
     secret: str = field(default="", repr=False)
 
     @property

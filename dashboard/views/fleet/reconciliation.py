@@ -165,7 +165,7 @@ def _answer(tenant: str, report: Report) -> str:
 
 
 def _decided_words(environment: str, report: Report) -> str:
-    """What pods decided in the same time, as reports of incidents have it: it is more than limits count."""
+    """Say what pods decided in the same time, as reports of incidents do: it is more than limits count."""
     found = read(environment, FLEET, fields=("decided_locally",), start=report.since, end=report.until)
     decided = found.total("decided_locally")
     if not decided:

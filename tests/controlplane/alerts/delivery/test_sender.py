@@ -314,7 +314,8 @@ def test_pagerduty_gets_one_incident_for_each_alert(monkeypatch: pytest.MonkeyPa
 def test_a_long_message_is_short_enough_for_a_pager_and_keeps_its_beginning_and_links(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    explained = "These alerts follow from it: " + "; ".join(f"service-{number} is open" for number in range(100)) + "."
+    opened = "; ".join(f"service-{number} is open" for number in range(100))
+    explained = f"These alerts follow from it: {opened}."
     body = f"18 of 30 calls failed.\n{explained}\nPage: https://board.example.com/alerts"
     with chat(202, 202) as sink:
         monkeypatch.setitem(pagerduty.PAGERDUTY_API_LOOKUP, "us", f"http://127.0.0.1:{sink.port}/enqueue")
