@@ -106,10 +106,17 @@ def gateway_address(gateway: str) -> tuple[str, str]:
     scheme = "http" if settings.PLAIN_HTTP else "https"
     host, _, port = gateway.rpartition(":")
     if host:
+        host = _in_address(host)
         # A gateway listens on the loopback address by default.
         alone = host == socket.gethostname() and not settings.ORIGINS
         return f"{scheme}://{'127.0.0.1' if alone else host}:{port}", "the gateway itself reported it"
-    here = urlsplit(settings.ORIGINS[0]).hostname if settings.ORIGINS else "127.0.0.1"
+    here = urlsplit(settings.ORIGINS[0]).hostname if settings.ORIGINS else None
+    here = _in_address(here or "127.0.0.1")
     return f"{scheme}://{here}:{_GATEWAY_PORT}", (
         "it is assumed from the host of these pages and the port of a gateway without options"
     )
+
+
+def _in_address(host: str) -> str:
+    """The host as URLs have it: an IPv6 address stands in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

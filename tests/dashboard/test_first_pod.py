@@ -131,6 +131,9 @@ def test_the_address_of_the_gateway_says_where_it_comes_from(settings: Any) -> N
     settings.ORIGINS, settings.PLAIN_HTTP = ["https://board.example.com"], False
     assert gateway_address("")[0] == "https://board.example.com:8001"
     assert gateway_address("gw-1:8443") == ("https://gw-1:8443", "the gateway itself reported it")
+    assert gateway_address("fd00::7:8443")[0] == "https://[fd00::7]:8443"
+    settings.ORIGINS = ["https://[fd00::1]:8000"]
+    assert gateway_address("")[0] == "https://[fd00::1]:8001"
     settings.GATEWAY_URLS = ["https://gateway.example.com"]
     assert gateway_address("gw-1:8443")[0] == "https://gateway.example.com"
 

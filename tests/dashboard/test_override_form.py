@@ -147,6 +147,7 @@ def test_a_wrong_number_of_minutes_is_refused_with_its_bounds(log_in, act, minut
     answer = client.post(PATH, typed)
     assert answer.status_code == 422
     assert answer.context["form"].errors["minutes"] == [wanted]
+    assert answer.content.decode().count(wanted) == 1, "the error is stated once"
     assert holds() == []
 
 

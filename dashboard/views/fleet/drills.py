@@ -83,6 +83,7 @@ def _page(
         "servers": sorted(rows, key=lambda server: server.name)[:500],
         "services": sorted({server.service for server in rows if server.service}),
         "longest": LONGEST_MINUTES,
+        "minutes": typed.get("minutes", "5"),
         "choices": _CHOICES,
         "who": typed.get("who") if typed.get("who") in dict(_CHOICES) else "servers",
         # The page of a pod leads here with its name.
