@@ -315,10 +315,10 @@ def test_a_message_keeps_its_distance_from_the_heading(sign_in):
     page.check("[name=servers][value=web-1]")
     page.fill("#f-reason", "to see what happens")
     page.click("text=Start drill")
-    page.wait_for_selector("#messages .notice")
+    page.wait_for_selector(".notice.saved")
     gap = page.evaluate(
         "document.querySelector('.verdict').getBoundingClientRect().top"
-        " - document.querySelector('#messages .notice').getBoundingClientRect().bottom"
+        " - document.querySelector('.notice.saved').getBoundingClientRect().bottom"
     )
     assert gap >= 6
     page.goto("/breakers/payments-api")
