@@ -122,7 +122,7 @@ def _alert(row: Alert) -> Iterable[Line]:
     yield Line(
         at=row.true_since,
         kind="alert",
-        # As it was then: the figures have changed since.
+        # The text is that of then: the figures have changed since.
         what=row.begun_text or row.text,
         thing=thing,
         thing_kind=subject,

@@ -79,7 +79,7 @@ class Causes:
         self._possible = _by_explained(alerts)
 
     def of(self, alert: A) -> A | None:
-        """As ``cause_of``."""
+        """Find the cause of one of the alerts, as ``cause_of`` does."""
         return cause_of(alert, _possible(alert, self._possible))
 
 
