@@ -162,13 +162,15 @@ def changed_servers(environment: str, known: Mapping[int, str]) -> tuple[dict[in
 
 
 #: The time of its gateway, now, is what it was with the last figures and what passed since by the clock of
-#: Postgres. A gateway writes a live pod after each heartbeat, and one that misses some as late or unknown.
+#: Postgres. A gateway writes a live pod after each heartbeat, and one that misses some as late or unknown. A
+#: gateway that was stopped heard no pod meanwhile: it gives each the usual time again.
 _STALE = """
     SELECT server.id FROM fleet_server AS server
     JOIN fleet_figures AS figures USING (environment, gateway)
     WHERE environment = %s AND state IN ('online', 'late') AND figures.document ? 'wall'
       AND (figures.document->>'wall')::float8 + extract(epoch FROM now() - figures.at)
-          > extract(epoch FROM last_seen_at + 3 * (due_at - last_seen_at) + interval '5 seconds')
+          > greatest(extract(epoch FROM last_seen_at), (figures.document->>'woke')::float8)
+            + extract(epoch FROM 3 * (due_at - last_seen_at) + interval '5 seconds')
 """
 
 

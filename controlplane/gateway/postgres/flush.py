@@ -238,6 +238,9 @@ class Flusher:
         gateway = self._settings.gateway
         # Beside the time of Postgres, it says by how much the clocks differ: see `fleet.live.stale`.
         document = document | {"wall": self._clock.wall()}
+        fleet = self._fleets.get(environment)
+        if fleet is not None and (woke := fleet.woke_wall) is not None:
+            document = document | {"woke": woke}
         if refused := self._counts.refused_writes.lately(environment, self._clock.monotonic()):
             document = document | {"writes_refused": {gateway: refused}}
         await connection.execute(_FIGURES, (gateway, environment, Jsonb(document)))

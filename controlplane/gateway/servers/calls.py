@@ -60,6 +60,8 @@ class _Calls(Struct, array_like=True, frozen=True, gc=False):
 class _Point(Struct, frozen=True, gc=False):
     at: float
     packed: bytes
+    #: Seconds since the process started, by its own clock.
+    up_s: float
 
 
 #: Field of ``_Calls`` -> kind of its rate.
@@ -103,7 +105,9 @@ class CallTrack:
     def newest_size(self) -> int:
         return len(self._points[-1].packed) if self._points else 0
 
-    def add(self, at: float, calls: tuple[CallLoad, ...], *, most: int = POINT_BYTES) -> None:
+    def add(
+        self, at: float, calls: tuple[CallLoad, ...], up_s: float = 0.0, *, most: int = POINT_BYTES
+    ) -> None:
         """Add what a heartbeat reported, in at most ``most`` bytes."""
         points = self._points
         self.cut = False
@@ -119,7 +123,7 @@ class CallTrack:
                     del points[1:]
             elif at - points[-2].at < SPACING_S:
                 points.pop()
-        points.append(_Point(at, kept))
+        points.append(_Point(at, kept, up_s))
         # The oldest stays until another one is old enough to take its place.
         while len(points) > 2 and at - points[1].at >= WINDOW_S:
             del points[0]
@@ -142,7 +146,8 @@ class CallTrack:
         # The oldest point that a dependency can be compared with. One that a pod has only called, or
         # protected, since then has a younger point than the others.
         for point in self._points:
-            elapsed_s = newest.at - point.at
+            # A heartbeat that waited for a stopped gateway arrives with the next one, as in ``Track``.
+            elapsed_s = max(newest.at - point.at, newest.up_s - point.up_s)
             if not missing or elapsed_s < _SHORTEST_S:
                 break
             for was in _unpack(point.packed):

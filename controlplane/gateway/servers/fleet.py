@@ -73,6 +73,16 @@ class Fleet:
         #: Alerts that this gateway sent by itself, and that Postgres does not have.
         self.unhanded = 0
         self._swept = clock.monotonic()
+        #: Monotonic time at which this process went on after a pause.
+        self._woke: float | None = None
+
+    @property
+    def woke_wall(self) -> float | None:
+        """Wall time at which this process went on after a pause; ``None`` if it never paused."""
+        now = self._clock.monotonic()
+        # The sweep that notices it can still be to come.
+        woke = now if now - self._swept > ASLEEP_S else self._woke
+        return None if woke is None else self._wall_of(woke)
 
     def absorb(
         self,
@@ -324,7 +334,7 @@ class Fleet:
     def _restart_leases(self, now: float) -> None:
         """While this process did not run, nothing received the heartbeats of its pods."""
         log.warning("gateway_was_asleep", environment=self.environment, for_s=round(now - self._swept, 1))
-        asleep = now - self._swept
+        asleep, self._woke = now - self._swept, now
         for server in self.servers.values():
             server.seen = min(now, server.seen + asleep)
 

@@ -225,7 +225,7 @@ class KnownServer:
         if self.track.empty and beat.up_ms <= YOUNG_MS:
             self.track.begin(now - beat.up_ms / 1000)
         self.track.add(now, packed, beat.up_ms / 1000, cut=beat.cut > 0)
-        self.calls.add(now, beat.protection, most=call_bytes)
+        self.calls.add(now, beat.protection, beat.up_ms / 1000, most=call_bytes)
         self._count_primitives(beat, now, events)
         # A row has no totals: the first heartbeat after a restart of the gateway would count all of them.
         # A beat that waited for a stopped gateway arrives with the next one: its own clock shows the time.

@@ -189,10 +189,15 @@ def test_servers_lost_one_by_one_over_minutes_do_not_freeze_anything(fleet, cloc
 def test_after_a_suspended_gateway_resumes_every_pod_gets_that_time(fleet, clock):
     fleet.absorb(beat())
     sweep_for(fleet, clock, 3)
+    assert fleet.woke_wall is None
     clock.turn(3_600.0)
+    woke = NOON + clock.now
+    assert fleet.woke_wall == woke, "also before the sweep that notices it"
     fleet.sweep()
     assert states(fleet) == {"pod-1": ONLINE}
-    sweep_for(fleet, clock, 15)
+    clock.turn(1.0)
+    assert fleet.woke_wall == woke
+    sweep_for(fleet, clock, 14)
     assert states(fleet) == {"pod-1": UNKNOWN}
 
 

@@ -77,6 +77,33 @@ def test_a_heartbeat_that_waited_for_a_stopped_gateway_makes_no_spike(fleet, clo
     assert 99.0 < figures(fleet)["requests_per_s"] < 101.0
 
 
+@pytest.mark.parametrize("every_s", [1, 2, 3, 5])
+def test_no_rate_jumps_in_the_minute_after_a_gateway_was_stopped(fleet, clock, every_s):
+    """All heartbeats of 47 s wait in the socket and arrive together."""
+
+    def heard(second):
+        calls = (CallLoad(dependency="llm", first_calls=100 * second),)
+        up_ms = 3_600_000 + 1000 * second
+        fleet.absorb(beat(up_ms=up_ms, counters=counted(100 * second), protection=calls))
+
+    for second in range(0, 20, every_s):
+        heard(second)
+        clock.turn(every_s)
+    waited = range(20, 67, every_s)
+    clock.turn(67 - 20)
+    rates = []
+    for second in waited:
+        heard(second)
+        clock.turn(0.01)
+    for second in range(waited[-1] + every_s, 120, every_s):
+        clock.turn(every_s)
+        heard(second)
+        found = figures(fleet)
+        rates += [found["requests_per_s"], found["protection"]["llm"]["first_calls_per_s"]]
+    assert max(rates) < 110.0
+    assert rates[-1] == 100.0
+
+
 def test_a_restart_makes_no_negative_rate_and_counts_from_its_start(fleet, clock):
     fleet.absorb(beat(counters=counted(50_000)))
     clock.turn(5.0)

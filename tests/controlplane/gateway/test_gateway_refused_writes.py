@@ -279,3 +279,35 @@ def test_pods_of_a_gateway_of_an_earlier_version_keep_their_state(production: st
     )
     Figures.objects.create(environment=production, gateway="one", at=timezone.now(), document={})
     assert [row.state for row in live.servers(production)] == ["online"]
+
+
+@pytest.mark.parametrize(("woke_ago_s", "state"), [(1, "online"), (10, "online"), (30, "unknown")])
+def test_a_gateway_that_was_stopped_gives_each_pod_the_usual_time_again(
+    production: str, woke_ago_s: int, state: str
+) -> None:
+    """Pages said "2 pods are silent" until their next heartbeats."""
+    from datetime import timedelta
+
+    now = timezone.now()
+    seen = now - timedelta(seconds=60)
+    Server.objects.create(
+        environment=production,
+        name="pod-1",
+        boot="b" * 8,
+        service="shop",
+        agent_version="1",
+        state="online",
+        mode="shared",
+        mode_since=seen,
+        config_status="applied",
+        config_source="http",
+        started_at=seen,
+        last_seen_at=seen,
+        due_at=seen + timedelta(seconds=6.5),
+        gateway="one",
+    )
+    woke = (now - timedelta(seconds=woke_ago_s)).timestamp()
+    Figures.objects.create(
+        environment=production, gateway="one", at=now, document={"wall": now.timestamp(), "woke": woke}
+    )
+    assert [row.state for row in live.servers(production)] == [state]
