@@ -1,5 +1,6 @@
 """The page of what pods allowed without Redis: outages, limits, what is missing, and its file."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -47,6 +48,7 @@ def test_the_last_outage_is_shown_with_what_was_over(log_in: Any, outage: dateti
     assert "acme-retail" in shown
     assert "Pods allowed 1,000,000 requests without Redis" in shown
     assert "calls over the limits." in shown
+    assert re.search(r"Allowed without Redis [\d,]+ calls over the limits\.", shown), "below its name"
     assert "Not complete yet" not in shown
 
 
