@@ -181,6 +181,7 @@ OPERATIONS: list[tuple[str, str, Any, str]] = [
     ("GET", f"{API}/refusals", None, "viewer"),
     ("GET", f"{API}/refusals/counts", None, "viewer"),
     ("GET", f"{API}/refusals/top", None, "viewer"),
+    ("GET", f"{API}/error-budgets", None, "viewer"),
     ("GET", f"{API}/refusals/samples/999999", None, "viewer"),
     ("POST", f"{API}/counters/clear", {"tenant": "acme", "limit": "requests", **WHY}, "operator"),
     ("POST", f"{API}/erasures", {"kind": "ip", "value": "203.0.113.7", **WHY}, "admin"),

@@ -25,10 +25,13 @@ from controlplane.editing import edits
 from controlplane.policies.models import Environment, TenantQuota
 from controlplane.refusals.models import RefusalSample, RefusalService
 from controlplane.refusals.samples import token_of as token_of_sample
+from controlplane.series import sealing
+from controlplane.series.kinds import DEPENDENCY, RULE
 from controlplane.usage.models import Demand
 from fuseboard.cli import main
 from fuseboard.cli.ctl.exit_codes import Exit
 from tests.controlplane.calling import API, send, token_of
+from tests.controlplane.series.test_series_sealing import measure, row, thing, writer
 from tests.controlplane.web_process import web_running
 from tests.people import ADA, BOB, create_people
 
@@ -224,6 +227,23 @@ def test_a_refusal_is_listed_and_explained_by_its_token_or_number(ctl: Any, monk
     assert json.loads(said)["samples"] == []
     code, _, wrong = ctl("explain", "fr1.nothing")
     assert (code, "not a token of this installation" in wrong) == (Exit.REFUSED, True)
+
+
+def test_error_budgets_are_printed_as_the_page_has_them(ctl: Any) -> None:
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    openai, quota = thing(DEPENDENCY, "openai", first_at=hour), thing(RULE, "acme", sub="rpm", first_at=hour)
+    measure(one := writer(), 0, DEPENDENCY, {openai: row(DEPENDENCY, 980, failures=20)}, hour=hour)
+    measure(one, 0, RULE, {quota: row(RULE, 10_000, refused=5)}, hour=hour)
+    sealing.seal(hour + timedelta(hours=1, minutes=30))
+    code, said, _ = ctl("error-budgets", role="viewer")
+    assert code == Exit.DONE
+    assert said.startswith("1 error budget is spent. The target is 99.9 % over 28 days.")
+    lines = [line.split() for line in said.splitlines()]
+    assert ["openai", "spent", "20", "1,000", "no", "calls", "20.0", "20.0"] in lines
+    assert ["acme", "rpm", "50.0", "%", "5", "10,000", "no", "calls", "0.5", "0.5"] in lines
+    code, said, _ = ctl("error-budgets", "--tenant", "acme", "--json", role="viewer")
+    found = json.loads(said)
+    assert (code, found["dependencies"], found["tenants"][0]["bad"]) == (Exit.DONE, [], 5)
 
 
 def test_a_breaker_is_tripped_extended_explained_ended_and_reset(ctl: Any) -> None:

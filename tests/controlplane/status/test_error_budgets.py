@@ -5,6 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from django.utils import timezone
 
 from controlplane.refusals.models import TopList
 from controlplane.refusals.top_lists import REQUESTS_BY_TENANT
@@ -12,6 +13,7 @@ from controlplane.series import sealing
 from controlplane.series.kinds import DEPENDENCY, RULE
 from controlplane.status import error_budgets
 from controlplane.status.error_budgets import MAX_BUDGETS, ErrorBudget, dependency_budgets, tenant_budgets
+from tests.controlplane.calling import API, send, token_of
 from tests.controlplane.series.test_series_sealing import HOUR, SEALABLE, measure, row, thing, writer
 
 
@@ -60,6 +62,26 @@ def test_a_budget_that_is_just_spent_is_spent() -> None:
     just = ErrorBudget(asked=1_000, bad=1, **used)
     assert (just.spent, just.left_percent) == (True, 0)
     assert not ErrorBudget(asked=1_001, bad=1, **used).spent
+
+
+def test_the_api_has_the_budgets_of_the_page(production: str) -> None:
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    llm, acme = thing(DEPENDENCY, "llm", first_at=hour), thing(RULE, "acme", sub="requests", first_at=hour)
+    measure(writer(), 0, DEPENDENCY, {llm: row(DEPENDENCY, 9_995, failures=5)}, hour=hour)
+    measure(writer("g2"), 0, RULE, {acme: row(RULE, 1_000, refused=500)}, hour=hour)
+    sealing.seal(hour + timedelta(hours=1, minutes=30))
+    token = token_of("viewer")
+    found = send(token, "GET", f"{API}/error-budgets").json()
+    assert (found["target_percent"], found["days"], found["spent"]) == (99.9, 28, 1)
+    (one,), (quota,) = found["dependencies"], found["tenants"]
+    assert (one["name"], one["quota"], one["asked"], one["bad"]) == ("llm", "", 10_000, 5)
+    assert one["left_percent"] == pytest.approx(50)
+    assert one["burn_1h"] is None
+    assert (quota["name"], quota["quota"], quota["spent"]) == ("acme", "requests", True)
+    only = send(token, "GET", f"{API}/error-budgets?tenant=acme").json()
+    assert (only["dependencies"], len(only["tenants"])) == ([], 1)
+    only = send(token, "GET", f"{API}/error-budgets?dependency=llm").json()
+    assert (len(only["dependencies"]), only["tenants"], only["spent"]) == (1, [], 0)
 
 
 @pytest.mark.django_db(transaction=True)

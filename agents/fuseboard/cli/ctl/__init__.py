@@ -401,3 +401,12 @@ def _add_refusals(wanted: Commands) -> None:
         help="how far to look back, such as 15m or 6h (default: 1h)",
     )
     refused.add_argument("--limit", type=int, default=20, help="the most samples to print (default: 20)")
+    budgets = _command(
+        wanted,
+        "error-budgets",
+        refusals.error_budgets,
+        "print how much of each error budget is left, and how fast it is spent",
+    )
+    only = budgets.add_mutually_exclusive_group()
+    only.add_argument("--dependency", default="", help="only of this dependency")
+    only.add_argument("--tenant", default="", help="only of this tenant")

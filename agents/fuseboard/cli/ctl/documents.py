@@ -156,6 +156,27 @@ class RefusalCounts(Struct, frozen=True):
     dependency: tuple[RefusalLine, ...]
 
 
+class ErrorBudget(Struct, frozen=True):
+    name: str
+    quota: str
+    asked: int
+    bad: int
+    left_percent: float
+    spent: bool
+    burn_1h: float | None
+    burn_6h: float | None
+    burn: float
+    known_s: int
+
+
+class ErrorBudgets(Struct, frozen=True):
+    target_percent: float
+    days: int
+    spent: int
+    dependencies: tuple[ErrorBudget, ...]
+    tenants: tuple[ErrorBudget, ...]
+
+
 class ExplainedRefusal(Struct, frozen=True):
     environment: str
     service: str

@@ -1,4 +1,4 @@
-"""``refusals``, and ``explain`` with a token: who is refused, and why one request was."""
+"""``refusals``, ``error-budgets``, and ``explain`` with a token: who is refused, and why one request was."""
 
 import argparse
 import sys
@@ -6,7 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fuseboard.cli.ctl.client import Client
-from fuseboard.cli.ctl.documents import ExplainedRefusal, Page, RefusalCounts, RefusalSample
+from fuseboard.cli.ctl.documents import (
+    ErrorBudget,
+    ErrorBudgets,
+    ExplainedRefusal,
+    Page,
+    RefusalCounts,
+    RefusalSample,
+)
 from fuseboard.cli.ctl.output import clean, moment, say, say_json, table
 
 FILTERS = ("tenant", "rule", "endpoint", "pod", "reason", "dependency", "tier")
@@ -67,3 +74,29 @@ def _headline(counts: RefusalCounts) -> str:
         return f"Pods do not count this combination. Samples: {counts.samples:,}."
     asked = f" of {found.asked:,} asked" if found.asked is not None else ""
     return f"{found.refused:,} refused{asked}, counted in {found.known_s:,} s. Samples: {counts.samples:,}."
+
+
+def error_budgets(client: Client, given: argparse.Namespace) -> None:
+    asked = {"dependency": given.dependency, "tenant": given.tenant}
+    found = client.get("error-budgets", ErrorBudgets, **asked)
+    if given.json:
+        say_json(found)
+        return
+    spent = "1 error budget is spent" if found.spent == 1 else f"{found.spent:,} error budgets are spent"
+    say(f"{spent}. The target is {found.target_percent:g} % over {found.days} days.")
+    rows = [_budget_row(one) for one in (*found.dependencies, *found.tenants)]
+    if rows:
+        say("")
+        heads = ("of", "left", "refused or failed", "of calls", "burn 1h", "6h", f"{found.days}d")
+        table(rows, heads=heads)
+
+
+def _budget_row(one: ErrorBudget) -> tuple[str, ...]:
+    burns = (one.burn_1h, one.burn_6h, one.burn)
+    return (
+        f"{one.name} {one.quota}".rstrip(),
+        "spent" if one.spent else f"{one.left_percent:.1f} %",
+        f"{one.bad:,}",
+        f"{one.asked:,}",
+        *("no calls" if burn is None else f"{burn:.1f}" for burn in burns),
+    )
