@@ -179,7 +179,7 @@ GROUPS = {
         ),
         Item(
             "pod-mode",
-            "No pod decides without Redis",
+            "No pod decides locally",
             "Find out why these pods do not reach Redis.",
             "runbooks/redis-unreachable.md",
             _modes,

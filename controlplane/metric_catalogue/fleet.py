@@ -84,7 +84,7 @@ OBSERVES = per_environment(
 OBSERVED_REQUESTS = per_environment(
     "fuseboard_fleet_observed_requests_per_second",
     Gauge,
-    "Requests that shedding would refuse if it did not only observe.",
+    "Requests that shedding would refuse if it were not in trial mode.",
     GATEWAY,
 )
 

@@ -44,9 +44,9 @@ REFUSED = per_environment(
 DECIDED_LOCALLY = per_environment(
     "fuseboard_fleet_decided_locally_per_second",
     Gauge,
-    "Requests that pods decided without Redis.",
+    "Requests that pods decided locally.",
     GATEWAY,
-    panel=Panel(_ROW, "Decided without Redis"),
+    panel=Panel(_ROW, "Decided locally"),
 )
 REDIS_P99 = per_environment(
     "fuseboard_fleet_redis_p99_seconds",

@@ -1,4 +1,4 @@
-"""Times in which pods decided without Redis, from the history of their modes."""
+"""Times in which pods decided locally, from the history of their modes."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Outage:
     begin: datetime
     #: ``None`` while it lasts.
     end: datetime | None
-    #: Pods that decided without Redis at some time of it.
+    #: Pods that decided locally at some time of it.
     pods: int
 
     def until(self, now: datetime) -> datetime:

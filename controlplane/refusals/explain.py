@@ -132,7 +132,7 @@ class Explanation:
 
     @property
     def alone(self) -> bool:
-        """Whether the pod decided without Redis: its own part of the limit was spent, not the limit."""
+        """Whether the pod decided locally: its own part of the limit was spent, not the limit."""
         return self.mode in (Mode.LOCAL, Mode.DRILL) and self.reason in _SPENT and self.then.most > 0
 
     @property

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fuseboard.contract.words import Mode
 
-#: A pod in one of these modes decides without Redis.
+#: A pod in one of these modes decides locally.
 ALONE = (Mode.LOCAL, Mode.DRILL)
 #: The first mode of a new pod has none before it.
 _CHANGE = re.compile(r"(?:(\w+) -> )?(\w+)")

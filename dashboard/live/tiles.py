@@ -136,7 +136,7 @@ def why_not_exact(fleet: FleetSummary) -> str:
         decide = they(alone, "decides", "decide")
         allowed = allowed_alone(fleet.divisor)
         # Last, because it is two sentences.
-        found.append(f"{name_or_count(alone)} {decide} without Redis. There, {allowed}")
+        found.append(f"{name_or_count(alone)} {decide} locally. There, {allowed}")
     if not found:
         found.append(
             "not every pod is measured" if not fleet.measured else "not every pod uses shared limits"

@@ -24,7 +24,7 @@ _BEFORE_ERROR = re.compile(r".*, last: |never reached: |answers, but: ")
 
 
 def store_error_words(cause: str) -> str:
-    """Why a pod decides without Redis. Errors without words here stay as they are."""
+    """Why a pod decides locally. Errors without words here stay as they are."""
     match = _BEFORE_ERROR.match(cause)
     before = match[0] if match else ""
     error = cause[len(before) :]

@@ -133,7 +133,7 @@ def test_a_drill_is_in_the_headline(screen: Screen) -> None:
     drill = screen.fleet.director.ask({"do": "drill", "minutes": 5, "servers": ["pod-2"]})
     try:
         screen.says(HEADLINE, "pod-2 is in a drill")
-        screen.says(VERDICT, "2 of 3 pods use shared limits", "pod-2 decides without Redis")
+        screen.says(VERDICT, "2 of 3 pods use shared limits", "pod-2 decides locally")
         screen.says("document.querySelector('#events').innerText", "pod-2 began a drill")
     finally:
         screen.fleet.director.ask({"do": "end-drill", "drill": drill})

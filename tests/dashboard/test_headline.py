@@ -286,18 +286,18 @@ def test_many_open_breakers_are_one_sentence():
     [
         (others(), {"decided_locally_per_s": 42.9}, "42.9 decisions/s are made locally"),
         (others(mode="ramping"), {}, "web-3 applies limits that still rise after an outage of Redis"),
-        (others(mode="local"), {}, f"web-3 decides without Redis. There, {ALONE}"),
-        (others(mode="drill"), {}, f"web-3 decides without Redis. There, {ALONE}"),
+        (others(mode="local"), {}, f"web-3 decides locally. There, {ALONE}"),
+        (others(mode="drill"), {}, f"web-3 decides locally. There, {ALONE}"),
         (
             (pod(1), pod(2, mode="local"), pod(3, mode="drill")),
             {},
-            f"2 pods decide without Redis. There, {ALONE}",
+            f"2 pods decide locally. There, {ALONE}",
         ),
         # The mode is what decides, also beside a problem with the configuration.
         (
             others(mode="local", config_status="rejected"),
             {},
-            f"web-3 decides without Redis. There, {ALONE}",
+            f"web-3 decides locally. There, {ALONE}",
         ),
         (
             others(mode="ramping", config_status="rejected"),
@@ -316,7 +316,7 @@ def test_many_open_breakers_are_one_sentence():
             (pod(1, mode="local"), pod(2, mode="ramping"), pod(3, state="offline")),
             {"decided_locally_per_s": 40.0},
             "web-2 applies limits that still rise after an outage of Redis; web-3 is silent: its limits are"
-            f" unknown; web-1 decides without Redis. There, {ALONE}",
+            f" unknown; web-1 decides locally. There, {ALONE}",
         ),
         # S2-13: a pod that was paused had no rate yet, and its answers from Redis were late.
         (others(redis_p99_us=500_000), {}, "web-3 waits too long for Redis"),

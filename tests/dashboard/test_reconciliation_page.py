@@ -157,7 +157,7 @@ def test_a_call_under_two_limits_counts_once(log_in: Any, outage: datetime, limi
     counted = {thing(FLEET, first_at=hour): row(FLEET, 9_000_000, decided_locally=7_820_000)}
     measure(writer(), outage.minute * 6, FLEET, counted, hour=hour)
     everything = text_of(log_in("vera").get("/reconciliation").content.decode())
-    assert "In this time, pods decided 7,820,000 calls without Redis. Calls that pods refused" in everything
+    assert "In this time, pods decided 7,820,000 calls locally. Calls that pods refused" in everything
 
 
 def test_calls_to_a_dependency_are_named_apart_and_count_once_for_tenants_and_vendor(

@@ -140,15 +140,15 @@ def _bound(incident: Incident, end: datetime) -> str:
         for name in ("decided_locally", "pods_local")
     )
     if not local:
-        return "It is not known whether pods decided without Redis: no figures are stored of this time."
+        return "It is not known whether pods decided locally: no figures are stored of this time."
     if not sum(local):
-        return "No pod decided without Redis, so every limit held."
+        return "No pod decided locally, so every limit held."
     most = max(pods, default=0)
     how = f"up to {count(most, 'pod')} at once" if most else _in_fallback(incident, end)
     divisor = incident.divisor
     share = f"1/{divisor} of a limit" if divisor > 1 else "a whole limit"
     return (
-        f"Pods decided {sum(local):,} calls without Redis, {how}."
+        f"Pods decided {sum(local):,} calls locally, {how}."
         f" Of limits with a local share, each of {divisor} pod{'s' if divisor > 1 else ''} allowed {share}:"
         " together at most the limit in a window, and at most twice the limit in a window in which pods"
         " switched. Reserved limits never allowed more than the limit, limits that fail closed allowed"

@@ -238,7 +238,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
     ),
     Rule[Status](
         key="local",
-        describes="pods decide without Redis",
+        describes="pods decide locally",
         # Pods on local fallback: more than this number, or more than this share of the live pods,
         # is critical.
         threshold=Threshold(warning=0, critical=3, unit="pods", scale=1.0, most=100_000, whole=True),
@@ -260,7 +260,7 @@ FLEET_RULES: tuple[Rule[Any], ...] = (
         prometheus=PrometheusQuery(
             place=80,
             promql=f"{LOCAL_PODS} >",
-            summary="{{ $value }} pods decide without Redis " + IN_ENVIRONMENT,
+            summary="{{ $value }} pods decide locally " + IN_ENVIRONMENT,
             or_critical=f"{LOCAL_PODS} > {LOCAL_SHARE:g} * {LIVE_PODS}",
         ),
         runbook="redis-unreachable",

@@ -70,7 +70,7 @@ def _what_is_down(status: Status) -> str:
 def _who_confirms(status: Status) -> str:
     local, live = len(status.fleet.local), status.fleet.live
     return (
-        f"Gateways get no answer, and {local} of {count(live, 'pod')} decide without Redis."
+        f"Gateways get no answer, and {local} of {count(live, 'pod')} decide locally."
         f" {texts.approximate_limits(status)}"
     )
 
@@ -133,13 +133,13 @@ def _which_script(status: Status) -> str:
 STORE_RULES: tuple[Rule[Any], ...] = (
     Rule[Status](
         key="all-local",
-        describes="every pod decides without Redis",
+        describes="every pod decides locally",
         severity="critical",
         timing=Timing(level=3, fires_after_s=10, resolves_after_s=30),
         scope=FLEET,
         test=texts.all_local,
         pods=lambda status: status.fleet.local,
-        text=lambda _: "Every pod decides without Redis",
+        text=lambda _: "Every pod decides locally",
         detail=texts.approximate_limits,
         headline=texts.local_headline,
         weight=70,
@@ -153,7 +153,7 @@ STORE_RULES: tuple[Rule[Any], ...] = (
         prometheus=PrometheusQuery(
             place=20,
             promql=f"{LOCAL_PODS} == {LIVE_PODS} and {LIVE_PODS} > 0",
-            summary="Every pod decides without Redis " + IN_ENVIRONMENT,
+            summary="Every pod decides locally " + IN_ENVIRONMENT,
         ),
         runbook="all-pods-local",
     ),

@@ -170,7 +170,7 @@ def _decided_words(environment: str, report: Report) -> str:
     decided = found.total("decided_locally")
     if not decided:
         return ""
-    return f"In this time, pods decided {amount_words(decided, 'calls')} without Redis. {NOT_AMONG_ALLOWED}"
+    return f"In this time, pods decided {amount_words(decided, 'calls')} locally. {NOT_AMONG_ALLOWED}"
 
 
 def _over_words(line: Line) -> str:

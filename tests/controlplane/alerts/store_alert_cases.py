@@ -54,7 +54,7 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("all-local", "critical"),
         facts(*LOCAL),
-        f"Every pod decides without Redis. {APPROXIMATE.format(2)}",
+        f"Every pod decides locally. {APPROXIMATE.format(2)}",
         ONE_OF_TWO_LOCAL,
     ),
     (
@@ -146,7 +146,7 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("redis-down", "critical"),
         redis_answers(*LOCAL, pod("web-3"), primaries=3, primaries_down=1),
-        "1 of 3 primaries of Redis are down. Gateways get no answer, and 2 of 3 pods decide without Redis."
+        "1 of 3 primaries of Redis are down. Gateways get no answer, and 2 of 3 pods decide locally."
         f" {APPROXIMATE.format(3)}",
         # Only one of two pods confirms it: the gateway may be cut off.
         redis_answers(pod(mode="local"), pod("web-2"), **ONE_DOWN),
@@ -154,7 +154,7 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("redis-down", "critical"),
         redis_answers(pod(mode="local"), **ONE_DOWN),
-        "Redis is down. Gateways get no answer, and 1 of 1 pod decide without Redis."
+        "Redis is down. Gateways get no answer, and 1 of 1 pod decide locally."
         f" {APPROXIMATE.replace('1/{} of their', 'their full').format()}",
         # No pod is live: the gateway lost the network to pods and to Redis.
         redis_answers(pod(state="unknown", mode="local"), pod("web-2", state="offline"), **ONE_DOWN),
@@ -162,8 +162,7 @@ STORE_CASES: list[tuple[tuple[str, str], Facts, str, Facts]] = [
     (
         ("redis-down", "critical"),
         redis_answers(*LOCAL, *SILENT, **ONE_DOWN),
-        "Redis is down. Gateways get no answer, and 2 of 2 pods decide without Redis."
-        f" {APPROXIMATE.format(2)}",
+        f"Redis is down. Gateways get no answer, and 2 of 2 pods decide locally. {APPROXIMATE.format(2)}",
         # One live pod of many.
         redis_answers(pod(mode="local"), *SILENT, **ONE_DOWN),
     ),

@@ -111,7 +111,7 @@ def test_each_alert_is_sent_once_and_resolved_once_when_everything_dies(
         assert without_worker(sink) == expected
         first = sink.first("redis-down")
         assert (first["level"], first["sent_by"], first["runbook"]) == (3, "gateway", "redis-unreachable")
-        assert "3 of 3 pods decide without Redis" in first["detail"]
+        assert "3 of 3 pods decide locally" in first["detail"]
         # A gateway that dies has its journal: it repeats nothing.
         installed.kill_gateway(port)
         assert installed.begin_gateway(port) == port

@@ -130,7 +130,7 @@ def test_the_report_says_when_it_was_noticed_taken_and_over(production: str) -> 
         {"tenant": "globex", "refused": 1200},
         {"tenant": "acme", "refused": 400},
     ]
-    assert "not known whether pods decided without Redis" in report["bound"]
+    assert "not known whether pods decided locally" in report["bound"]
     assert report["usage"] == "Not reconciled yet."
     Alert.objects.update(state=AlertState.RESOLVED, resolved_at=timezone.now())
     assert send(token, "GET", f"{API}/incidents/{found.pk}/report").json()["recovered_at"] is not None
@@ -289,12 +289,12 @@ def test_the_bound_is_that_of_the_pods_of_that_time(production: str, monkeypatch
     series = SimpleNamespace(fields={"decided_locally": [None, 0, 900], "pods_local": [None, 0, 18]})
     monkeypatch.setattr("controlplane.alerts.incidents.report.read", lambda *_, **__: series)
     bound = report_of(found).bound
-    assert "900 calls without Redis, up to 18 pods" in bound
+    assert "900 calls locally, up to 18 pods" in bound
     assert "each of 18 pods allowed 1/18 of a limit" in bound
     series.fields = {"decided_locally": [40, 0], "pods_local": [1, 0]}
-    assert "40 calls without Redis, up to 1 pod at once" in report_of(found).bound
+    assert "40 calls locally, up to 1 pod at once" in report_of(found).bound
     series.fields = {"decided_locally": [0, 0], "pods_local": [0, 0]}
-    assert report_of(found).bound == "No pod decided without Redis, so every limit held."
+    assert report_of(found).bound == "No pod decided locally, so every limit held."
 
 
 def test_single_decisions_without_redis_are_no_outage_of_no_pod(
@@ -304,7 +304,7 @@ def test_single_decisions_without_redis_are_no_outage_of_no_pod(
     found = incident()
     series = SimpleNamespace(fields={"decided_locally": [0, 5_157], "pods_local": [0, 0]})
     monkeypatch.setattr("controlplane.alerts.incidents.report.read", lambda *_, **__: series)
-    single = "5,157 calls without Redis, as single decisions whose answer from Redis was late or an error"
+    single = "5,157 calls locally, as single decisions whose answer from Redis was late or an error"
     assert f"{single}: no pod was in fallback for 2 s or longer." in report_of(found).bound
     assert single in as_markdown(report_of(found))
     # For some seconds, which no figure of a whole minute shows.

@@ -18,7 +18,7 @@ _REDIS = "redis-down"
 #: The worker copies what pods allowed every 30 s while pods change their modes.
 _COPIED_S = 75
 _USAGE = re.compile(r"Limits counted [^.;]+ without Redis; [^.]+")
-_BOUND = re.compile(r"Pods decided [\d,]+ calls without Redis, up to \d+ pods at once")
+_BOUND = re.compile(r"Pods decided [\d,]+ calls locally, up to \d+ pods at once")
 
 
 def runbook_linked(chapter: Chapter) -> str:

@@ -126,7 +126,7 @@ class ReportOut(Schema):
     #: At most 20, the most refused first.
     tenants: list[AffectedTenantOut]
     more_tenants: int
-    #: The most that limits admitted while pods decided without Redis.
+    #: The most that limits admitted while pods decided locally.
     bound: str
     usage: str
 

@@ -18,11 +18,11 @@ router = Router()
 
 
 class OutageOut(Schema):
-    """A time in which at least one pod decided without Redis; `end` is null while it lasts."""
+    """A time in which at least one pod decided locally; `end` is null while it lasts."""
 
     begin: datetime
     end: datetime | None
-    #: Pods that decided without Redis at some time of it.
+    #: Pods that decided locally at some time of it.
     pods: int
 
 
