@@ -135,7 +135,7 @@ def groups(
     observing = [label.lower() for part, label in OBSERVED.items() if ends[part] is not None]
     found.append(
         Group(
-            title="Observe only",
+            title="Trial mode",
             help="A part decides and counts, but refuses nothing. It ends automatically.",
             summary=f"now: {listed(observing, joint=' and') or 'nothing'}",
             controls=[
@@ -164,7 +164,7 @@ def _summary(part: str, values: Mapping[str, str]) -> str:
 def _choices(at: datetime | None) -> Sequence[tuple[str, str]]:
     if at is None:
         return ((_KEEP, "No, it refuses"), *_TIMES)
-    return ((_KEEP, f"Until {at:%-d %b %H:%M} UTC, as it is"), ("0", "No, it refuses from now on"), *_TIMES)
+    return ((_KEEP, f"Until {at:%-d %b %H:%M} UTC"), ("0", "No, refuse from now"), *_TIMES)
 
 
 def _observe_input(part: str) -> str:
