@@ -21,7 +21,7 @@ from controlplane.alerts.people.routing import DEFAULT
 from controlplane.alerts.rules.every import RULES, timing_of
 from controlplane.alerts.rules.rule import rule_of
 from controlplane.alerts.state import causes as causes_of
-from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, by_cause, cause_of
+from controlplane.alerts.state.causes import EXPLAINS, LATEST_S, REMAINS_S, WAIT_S, Causes, by_cause, cause_of
 from controlplane.alerts.state.flapping import MAX_CHANGES, QUIET_S
 from controlplane.alerts.state.stored_alerts import stored_alerts
 from tests.controlplane.alerts.delivery.test_alert_deliveries import alert, receiver
@@ -151,6 +151,8 @@ def test_only_possible_causes_are_compared_and_none_is_missed(chance: Random) ->
         for key in chance.sample(keys, 60)
     ]
     assert by_cause(alerts) == slowly_by_cause(alerts)
+    causes = Causes(alerts)
+    assert [causes.of(one) for one in alerts] == [cause_of(one, alerts) for one in alerts]
 
 
 def test_a_thousand_alerts_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
