@@ -204,7 +204,7 @@ def _line(facts: Facts, key: str, finding: Finding | None, stored: StoredAlert |
         return None if stored is None else _of_stored(facts, stored, timing)
     since = finding.since if finding.since is not None else facts.now
     if stored is not None and (stored.severity == "critical" or finding.severity == "warning"):
-        # As the pages of the alert and of its incident show it: its episode may be older than its cause.
+        # The pages of the alert and of its incident date it alike. Its episode may be older than its cause.
         since = stored.level_since
     wait_s = max(timing.fires_after_s, finding.lasting_s)
     state = _state(facts, finding, stored, since + wait_s if wait_s else None)
