@@ -124,8 +124,8 @@ def test_overrides_breakers_alerts_and_pods_are_in_one_list_by_time(
     assert "vendor maintenance" in text
     assert re.search(r"Breaker opened search", text), text
     assert "on web-2" in text
-    override = r"Override set payments-api forced open, until \d+ \w+ \d\d:\d\d UTC olga vendor"
-    assert re.search(override, text), text
+    set_until = r"Override set payments-api forced open, until \d+ \w+ \d\d:\d\d UTC olga vendor"
+    assert re.search(set_until, text), text
     assert "Alert search is open" in text
     assert "Alert resolved after 3 min search is open" in text
     assert "Mode changed 3 pods" in text or "Mode changed 2 pods" in text
