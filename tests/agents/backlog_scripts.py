@@ -12,7 +12,7 @@ from fuseboard.contract.backlog_figures import BacklogFigures
 from fuseboard.contract.policy import BreakerPolicy, Limit
 from fuseboard.contract.scripts import Script, read_script
 from fuseboard.contract.words import Algorithm
-from tests.agents.scripts import START_US, VIRTUAL_CLOCK
+from tests.agents.scripts import START_US, VIRTUAL_CLOCK, run_script
 
 SECOND = 1_000_000
 SUBMITTED = ("accepted", "known", "finished", "many_jobs", "many_bytes", "no_memory")
@@ -187,8 +187,8 @@ class BacklogStore:
 
     def _run(self, name: str, first: list[str], arguments: list[Any]) -> Any:
         script, every = self.scripts[name], [*first, *self.keys.values()]
-        words = [*every, *arguments, self.now_us]
-        try:
-            return self.client.evalsha(script.sha, len(every), *words)
-        except redis.exceptions.NoScriptError:
-            return self.client.eval(script.text, len(every), *words)
+        reply = run_script(self.client, script, every, [*arguments, self.now_us])
+        # Keys of limits expire in real time, while virtual time stands still: what counts would be lost.
+        for limit in self.limits:
+            self.client.persist(self.limit_key(limit))
+        return reply
