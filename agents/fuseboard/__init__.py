@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fuseboard.agent import Agent, from_env
     from fuseboard.agent_api.fallbacks import Alternative, Answer, Cached, Default
     from fuseboard.calling.classification import Verdict, classify
+    from fuseboard.calling.current_tenant import tenant
     from fuseboard.calling.deadline import deadline
     from fuseboard.integrations.guard import guard
     from fuseboard.primitives.idempotency_key import idempotency_key
@@ -68,6 +69,7 @@ __all__ = [
     "from_env",
     "guard",
     "idempotency_key",
+    "tenant",
 ]
 
 _LATE = {
@@ -84,6 +86,7 @@ _LATE = {
     "from_env": "fuseboard.agent",
     "guard": "fuseboard.integrations.guard",
     "idempotency_key": "fuseboard.primitives.idempotency_key",
+    "tenant": "fuseboard.calling.current_tenant",
 }
 
 

@@ -164,6 +164,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
+        spend_costs: bool = False,
         wait_s: float | None = None,
         tier: str | None = None,
         deadline_s: float | None = None,
@@ -171,8 +172,9 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
         """Get a permit for one call; ``report`` its outcome. Raises ``Refused``.
 
         With a ``tenant``, its quotas on the dependency apply too. ``spend_quota`` also spends the
-        tenant's quotas on requests: for work that no request started. ``wait_s`` is as in
-        ``admit_request``; ``None`` is what the dependency says. ``tier`` is critical, standard or
+        tenant's quotas on requests: for work that no request started. ``spend_costs`` also spends those of
+        them that count other costs than calls, such as tokens: the request has paid for itself. ``wait_s``
+        is as in ``admit_request``; ``None`` is what the dependency says. ``tier`` is critical, standard or
         optional, and matters if the dependency has a bulkhead; ``None`` is what the dependency says.
         ``deadline_s``: within which time the call must have ended. Like ``fuseboard.deadline``, it bounds
         every wait, and the permit's timeout.
@@ -203,6 +205,7 @@ class Agent(PodState, ContextManagers, BacklogAgent, AsyncPrimitives):
                     cost=cost,
                     costs=costs,
                     spend_quota=spend_quota,
+                    spend_costs=spend_costs,
                     wait_s=wait_s,
                     tier=tier,
                     until=until,

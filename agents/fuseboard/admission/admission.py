@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
 from typing import Any
 
@@ -36,6 +36,7 @@ class WantedCall(msgspec.Struct, frozen=True):
     tenant: str
     costs: Costs
     spend_quota: bool
+    spend_costs: bool
     tier: str | None
     until: float | None
 
@@ -167,6 +168,7 @@ class Admission:
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
+        spend_costs: bool = False,
         wait_s: float | None = None,
         tier: str | None = None,
         until: float | None = None,
@@ -175,8 +177,9 @@ class Admission:
 
         With a ``tenant``, its quotas on the dependency apply too, and its tier's priority counts when a
         limit is scarce. ``spend_quota`` also spends the tenant's quotas on requests, first; they are
-        given back when the dependency refuses. It is for work that no request started. ``tier`` is of
-        the dependency's bulkhead. ``until`` is the caller's deadline, in monotonic seconds.
+        given back when the dependency refuses. It is for work that no request started. ``spend_costs``
+        spends those of them that count other costs than calls: a request has paid for itself. ``tier`` is
+        of the dependency's bulkhead. ``until`` is the caller's deadline, in monotonic seconds.
         """
         lane: CallLane | None = None
         # The usual call, prepared once. Compared by identity: True equals 1, but is not a valid cost.
@@ -191,7 +194,7 @@ class Admission:
                 if lane.guard is None:
                     return self.calls.admit(lane)
                 return self.guarded.admit(lane, lane.guard, tier, until)
-        wanted = WantedCall(dependency, tenant, costs_of(cost, costs), spend_quota, tier, until)
+        wanted = WantedCall(dependency, tenant, costs_of(cost, costs), spend_quota, spend_costs, tier, until)
         return self._admit_patiently(wanted, wait_s, lane)
 
     def _prepare_lane(self, dependency: str, tenant: str) -> CallLane | None:
@@ -234,14 +237,22 @@ class Admission:
         return self.calls.lane(wanted.dependency, wanted.costs, wanted.tenant, rules)
 
     async def _admit_call(self, wanted: WantedCall, lane: CallLane, *, first: bool) -> Permit:
-        ask = self._spend_quotas if wanted.spend_quota and wanted.tenant else self.calls.admit
+        ask = self._question(wanted)
         if lane.guard is None:
             return await ask(lane)
         return await self.guarded.admit(lane, lane.guard, wanted.tier, wanted.until, first=first, ask=ask)
 
-    async def _spend_quotas(self, lane: CallLane) -> Permit:
+    def _question(self, wanted: WantedCall) -> Callable[[CallLane], Coroutine[Any, Any, Permit]]:
+        """The shared question of a call."""
+        if wanted.tenant and wanted.spend_quota:
+            return lambda lane: self._spend_quotas(lane, lane.costs)
+        if wanted.tenant and wanted.spend_costs and len(wanted.costs) > 1:
+            return lambda lane: self._spend_quotas(lane, _without_calls(lane.costs))
+        return self.calls.admit
+
+    async def _spend_quotas(self, lane: CallLane, costs: Costs) -> Permit:
         """Admit a call that also spends the quotas of its tenant on requests."""
-        decision = await self._requests.admit(lane.tenant, lane.costs, NO_SUBJECT)
+        decision = await self._requests.admit(lane.tenant, costs, NO_SUBJECT)
         if not decision.allowed:
             raise Refused(decision)
         try:
@@ -249,6 +260,8 @@ class Admission:
         except BaseException:
             self.give_back(decision)
             raise
+        if not decision.charges:
+            return permit
         charges = decision.charges + permit.decision.charges
         permit.made = msgspec.structs.replace(permit.decision, charges=charges)
         if permit.tally is not None:
@@ -343,6 +356,10 @@ class Admission:
         self.calls.mode_changed(self.health.mode, self.store)
         self.redis_fallback.mode_changed(self.health.mode)
         self._on_change()
+
+
+def _without_calls(costs: Costs) -> Costs:
+    return tuple([(measure, amount) for measure, amount in costs if measure != "calls"])
 
 
 async def _at_once(decision: Decision) -> Decision:

@@ -74,7 +74,8 @@ class RequestAdmission(Struct, frozen=True, kw_only=True):
         snapshot = self.configuration.snapshot
         rules = snapshot.quotas_of(tenant)
         domain, demand = self.domains.of_tenant(snapshot.policy, tenant, rules, costs, subject)
-        if demand.tally is UNCOUNTED:
+        # Costs of a call within a request are no request of their own.
+        if demand.tally is UNCOUNTED and any(measure == "calls" for measure, _ in costs):
             demand.tally = self.counters.tally(tenant, demand.rules)
             demand.parent_tallies = tuple(
                 self.counters.parent_tally(*owned) for owned in demand.inherited.items()

@@ -43,6 +43,9 @@ class BlockOptions(PatienceOptions, total=False):
 
     #: Also spend the tenant's quotas on requests: for work that no request started.
     spend_quota: bool
+    #: Also spend those of the tenant's quotas on requests that count other costs than calls, such as tokens:
+    #: for a call within a request, which has paid for itself.
+    spend_costs: bool
     #: Within which time the call must have ended. Bounds every wait, and the permit's timeout, like
     #: ``fuseboard.deadline``.
     deadline_s: float | None
@@ -75,6 +78,7 @@ _DEFAULTS = {
     "neutral": (),
     "retry": False,
     "spend_quota": False,
+    "spend_costs": False,
     "subject": NO_SUBJECT,
     "tenant": "",
 }

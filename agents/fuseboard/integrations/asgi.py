@@ -23,6 +23,7 @@ from typing import Any
 from fuseboard.agent import Agent
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.current_tenant import enter_tenant, leave_tenant
 from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.decision import Decision
@@ -115,6 +116,7 @@ class FuseboardMiddleware:
             return
         visit: ServedRequest | None = None
         token = enter_request(partial(_traceparent, scope))
+        tenant_token = None
         try:
             free = scope.get("method") == "OPTIONS" and preflight.in_scope(scope)
             if free:
@@ -122,6 +124,8 @@ class FuseboardMiddleware:
             else:
                 tenant = self._tenant(scope)
                 subject = (self._subject(scope) if self._subject is not None else None) or NO_SUBJECT
+                if tenant:
+                    tenant_token = enter_tenant(tenant)
             if tenant is None and subject == NO_SUBJECT:
                 await self._serve(scope, receive, send, None, None)
                 return
@@ -153,6 +157,8 @@ class FuseboardMiddleware:
         finally:
             if visit is not None:
                 visit.leave()
+            if tenant_token is not None:
+                leave_tenant(tenant_token)
             leave_request(token)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -39,7 +39,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied, SuspiciousOperation
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
@@ -48,6 +48,7 @@ from django.utils.translation import get_language, get_language_from_path, overr
 from fuseboard import blocking
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.current_tenant import each_for, each_for_async, enter_tenant, leave_tenant
 from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.calling.waits import run_blocking
 from fuseboard.contract.endpoints import endpoint_of
@@ -149,8 +150,12 @@ class FuseboardMiddleware:
     async def _serve(self, request: HttpRequest, admit: Step, respond: Step) -> HttpResponseBase:
         token = enter_request(lambda: request.headers.get("traceparent", ""))
         served = _Served(self._agent)
+        tenant_token = None
         try:
             question = self._question(request)
+            tenant = (question and question["tenant"]) or ""
+            if tenant:
+                tenant_token = enter_tenant(tenant)
             if question is not None:
                 if (shed := self._enter(request, question, served)) is not None:
                     return self._refused(shed)
@@ -163,11 +168,13 @@ class FuseboardMiddleware:
                 if (refused := served.refusal) is not None:
                     served.finish()
                     return self._refused(refused)
-            return self._answered(await respond(request), served)
+            return self._answered(_made_for(tenant, await respond(request)), served)
         except BaseException as error:
             served.failed(error)
             raise
         finally:
+            if tenant_token is not None:
+                leave_tenant(tenant_token)
             leave_request(token)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
@@ -235,6 +242,15 @@ class FuseboardMiddleware:
         self.failed_open += 1
         if self.failed_open == 1:
             logger.exception("django.failed_open: the request passed; further ones are only counted")
+
+
+def _made_for(tenant: str, response: HttpResponseBase) -> HttpResponseBase:
+    """``response``. The parts of a streamed one are made for this tenant while the server reads them."""
+    if tenant and isinstance(response, StreamingHttpResponse) and not isinstance(response, FileResponse):
+        parts = response.streaming_content
+        each = each_for_async if response.is_async else each_for
+        response.streaming_content = each(tenant, parts)  # type: ignore[operator]
+    return response
 
 
 def blocking_step(function: Callable[..., Any]) -> Step:

@@ -15,7 +15,6 @@ from fuseboard.agent_api.arguments import check_name, check_transport_options
 from fuseboard.agent_api.options import TransportOptions, list_options
 from fuseboard.blocking import Agent as BlockingAgent
 from fuseboard.errors import Misconfigured
-from fuseboard.integrations.guarded_request import RequestRefused
 
 C = TypeVar("C")
 
@@ -34,7 +33,14 @@ _AIOHTTP = (
 
 
 @list_options()
-def guard(client: C, agent: Agent | BlockingAgent, name: str, **options: Unpack[TransportOptions]) -> C:
+def guard(
+    client: C,
+    agent: Agent | BlockingAgent,
+    name: str = "",
+    *,
+    add_usage: bool = True,
+    **options: Unpack[TransportOptions],
+) -> C:
     """Guard every request of ``client`` as a call to the dependency ``name``, and return the client.
 
     The client is changed in place: it keeps its proxies, connection limits, TLS, HTTP/2 and timeouts, and a
@@ -44,18 +50,24 @@ def guard(client: C, agent: Agent | BlockingAgent, name: str, **options: Unpack[
 
     The clients of OpenAI and Anthropic repeat requests themselves, also refused ones. ``guard`` sets their
     ``max_retries`` to 0. If it was more, ``retry`` and ``idempotent`` are on, so that the retry policy and
-    the retry budget of the dependency decide instead.
+    the retry budget of the dependency decide instead. Their calls reserve the tokens that limits count, and
+    are settled by the usage in the answer, as those of ``fuseboard.llm``. There, ``name`` may be left out.
+    Then a request belongs to the dependency with the name of its model (``gpt-5.2``), if the policy has one,
+    and else to that with the name of its host (``api.openai.com``). Without a ``tenant``, a call is charged
+    to that of the request that is served, or of ``fuseboard.tenant``. ``add_usage=False`` is for a server of
+    models that refuses ``stream_options``.
 
     Raises ``Misconfigured`` for another client, for an agent of the other kind, and for a client that is
     guarded already.
     """
-    check_name("a dependency", name)
     check_transport_options("guard", options)
     package, kind = _kind(client)
+    if name or package not in _MODELS:
+        check_name("a dependency", name)
     if package in _MODELS:
-        _guard_model_client(package, client, agent, name, options)
+        _guard_model_client(package, client, agent, name, add_usage, options)
     elif package in _HTTPX:
-        _wrap_httpx(package, kind, client, agent, name, options)
+        _guard_httpx_client(package, kind, client, agent, name, options)
     elif package == "requests":
         _wrap_session(client, agent, name, options)
     else:
@@ -80,41 +92,54 @@ def _kind(client: object) -> tuple[str, str]:
     return "", ""
 
 
+def _guard_httpx_client(
+    package: str, kind: str, client: Any, agent: Agent | BlockingAgent, name: str, options: TransportOptions
+) -> None:
+    asynchronous = kind == "AsyncClient"
+    _check_agent(agent, asynchronous)
+    module = import_module(f"fuseboard.integrations.{package}")
+    guarded = module.GuardedTransport if asynchronous else module.BlockingGuardedTransport
+    _wrap_httpx(
+        package, client, lambda one: guarded(agent, dependency=name, transport=one, **options), asynchronous
+    )
+
+
 def _guard_model_client(
-    package: str, client: Any, agent: Agent | BlockingAgent, name: str, options: TransportOptions
+    package: str,
+    client: Any,
+    agent: Agent | BlockingAgent,
+    name: str,
+    add_usage: bool,
+    options: TransportOptions,
 ) -> None:
     inner, repeats = _read(client, "_client"), _read(client, "max_retries")
     library, kind = _kind(inner)
     if library not in _HTTPX:
         raise Misconfigured(f"the http_client of this {type(client).__name__} is not a client of httpx")
     defaults: TransportOptions = {"retry": True, "idempotent": True} if repeats else {}
+    asynchronous = kind == "AsyncClient"
+    _check_agent(agent, asynchronous)
+    # Imported here: a service that calls no model loads nothing of it.
+    module = import_module(f"fuseboard.llm.{library}")
+    guarded = module.LlmTransport if asynchronous else module.BlockingLlmTransport
     refused = import_module(f"fuseboard.integrations.{package}").CallRefused
-    _wrap_httpx(library, kind, inner, agent, name, {**defaults, **options}, refused)
+
+    def wrap(transport: Any) -> Any:
+        outer = guarded(
+            agent, dependency=name, transport=transport, add_usage=add_usage, **{**defaults, **options}
+        )
+        outer._refused = refused
+        return outer
+
+    _wrap_httpx(library, inner, wrap, asynchronous)
     client.max_retries = 0
 
 
-def _wrap_httpx(
-    package: str,
-    kind: str,
-    client: Any,
-    agent: Agent | BlockingAgent,
-    name: str,
-    options: TransportOptions,
-    refused: type[RequestRefused] | None = None,
-) -> None:
-    asynchronous = kind == "AsyncClient"
-    _check_agent(agent, asynchronous)
+def _wrap_httpx(package: str, client: Any, wrap: Callable[[Any], Any], asynchronous: bool) -> None:
     module = import_module(f"fuseboard.integrations.{package}")
-    guarded = module.GuardedTransport if asynchronous else module.BlockingGuardedTransport
     transport, mounts = _read(client, "_transport"), _read(client, "_mounts")
+    guarded = module.GuardedTransport if asynchronous else module.BlockingGuardedTransport
     _refuse_guarded(guarded, transport, *mounts.values())
-
-    def wrap(inner: Any) -> Any:
-        outer = guarded(agent, dependency=name, transport=inner, **options)
-        if refused is not None:
-            outer._refused = refused
-        return outer
-
     made = _memoized(wrap)
     # A mount of None is a pattern that uses the transport of the client, such as NO_PROXY.
     wrapped = {pattern: one and made(one) for pattern, one in mounts.items()}

@@ -202,7 +202,7 @@ class GuardedSender(ABC):
         while True:
             one.begin()
             try:
-                permit = await self._admit()
+                permit = await self._admit(request)
             except BaseException as error:
                 if (before := one.not_admitted(error)) is not None:
                     return before
@@ -231,15 +231,16 @@ class GuardedSender(ABC):
 
     def _retried_call(self, request: Any, repeats: bool) -> RetriedCall | None:
         """The attempts of a request; ``None`` for one that is sent once."""
+        dependency, _ = self._call_of(request)
         retries: Retries | None = getattr(self._agent, "retries", None)  # an agent of a test may have none
         if not self._retry and retries is not None:
             # Each request is sent once, whatever the policy allows.
-            retries.note_unused(self._dependency, "each request is sent once; pass retry=True")
+            retries.note_unused(dependency, "each request is sent once; pass retry=True")
         if not self._retry or not repeats:
             return None
         return RetriedCall(
             self._agent.retries,
-            self._dependency,
+            dependency,
             until=deadline.until(),
             idempotent=self._idempotent if self._idempotent is not None else known_repeatable(request),
             one_request=True,
@@ -259,8 +260,13 @@ class GuardedSender(ABC):
                 raise
         return _reported(self._agent, permit, response, code)
 
-    async def _admit(self) -> Permit:
-        permit: Permit = await self._agent.admit_call(self._dependency, **self._options)
+    def _call_of(self, request: Any) -> tuple[str, CallOptions]:
+        """The dependency that a request belongs to, and the options of each attempt."""
+        return self._dependency, self._options
+
+    async def _admit(self, request: Any) -> Permit:
+        dependency, options = self._call_of(request)
+        permit: Permit = await self._agent.admit_call(dependency, **options)
         return permit
 
     @abstractmethod
@@ -301,8 +307,9 @@ class BlockingSender(GuardedSender):
 
     _pause = staticmethod(slept)
 
-    async def _admit(self) -> Permit:
-        permit: Permit = self._agent.admit_call(self._dependency, **self._options)
+    async def _admit(self, request: Any) -> Permit:
+        dependency, options = self._call_of(request)
+        permit: Permit = self._agent.admit_call(dependency, **options)
         return permit
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fuseboard.agent import Agent
 from fuseboard.blocking import Agent as BlockingAgent
+from fuseboard.calling.classification import Verdict
 from fuseboard.calling.event_errors import EventErrors, are_events
 from fuseboard.calling.outcomes import judge_permitted
 from fuseboard.contract.words import Outcome
@@ -59,8 +60,10 @@ class Body:
         parts = self.stream if bounds is None else self._bounded(bounds)
         try:
             async for part in parts:
-                self.look(part)
-                yield part
+                if kept := self.look(part):
+                    yield kept
+            if kept := self.rest():
+                yield kept
         except GeneratorExit:
             raise  # the reader has enough; closing reports a success
         except BaseException as error:
@@ -88,8 +91,10 @@ class Body:
     def parts(self) -> Iterator[bytes]:
         try:
             for part in self.stream:
-                self.look(part)
-                yield part
+                if kept := self.look(part):
+                    yield kept
+            if kept := self.rest():
+                yield kept
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -105,8 +110,8 @@ class Body:
         self.ended()
         self.stream.close()
 
-    def look(self, part: bytes) -> None:
-        """An error event ends the permit. The reader gets every part as it came."""
+    def look(self, part: bytes) -> bytes:
+        """The part for the reader: as it came. An error event ends the permit."""
         if not self._begun and part:
             if self._errors is None and not self._encoded and are_events(part):
                 # Its content type does not say so.
@@ -117,13 +122,22 @@ class Body:
         if self._streams and not self._answered and (errors is None or errors.begun):
             self._answered, self._elapsed_s = True, monotonic() - self._began
         if verdict is not None:
-            report_verdict(self._agent, self._permit, verdict)
+            self.failed(verdict)
+        return part
+
+    def rest(self) -> bytes:
+        """The end of the body for the reader, if parts of it were kept back."""
+        return b""
+
+    def failed(self, verdict: Verdict) -> None:
+        """There is an error event in the answer."""
+        report_verdict(self._agent, self._permit, verdict)
 
     def ended(self) -> None:
         """It is over, or its reader has enough."""
         verdict = self._errors.finish() if self._errors is not None else None
         if verdict is not None:
-            report_verdict(self._agent, self._permit, verdict)
+            self.failed(verdict)
         else:
             self._permit.first_part_s = self._elapsed_s
             self._agent.report(self._permit, Outcome.OK, self._elapsed_s)

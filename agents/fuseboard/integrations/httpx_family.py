@@ -72,8 +72,14 @@ class Guard(GuardedSender, Generic[Transport]):
         if permit.parts is not None and is_stream(answer.headers):
             _bound_parts(request, given, permit.parts, elapsed_s)
         late = partial(self._library.ReadTimeout, request=request)
-        body = Body(answer.stream, self._agent, permit, elapsed_s, answer.headers, late)
-        answer.stream = self._stream(body)
+        make = self._body_of(request)
+        answer.stream = self._stream(
+            make(answer.stream, self._agent, permit, elapsed_s, answer.headers, late)
+        )
+
+    def _body_of(self, request: Any) -> Callable[..., Body]:
+        """Makes the body of a good answer to this request."""
+        return Body
 
     def _stream(self, body: "Body | AsyncKept | Kept") -> Any:
         """``body`` as a stream of the library."""

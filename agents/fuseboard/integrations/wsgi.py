@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from fuseboard.agent_api.arguments import check_wait
 from fuseboard.blocking import Agent
 from fuseboard.calling.classification import refusal_of
+from fuseboard.calling.current_tenant import each_for, enter_tenant, leave_tenant
 from fuseboard.calling.trace import enter_request, leave_request
 from fuseboard.contract.endpoints import endpoint_of
 from fuseboard.contract.words import Algorithm
@@ -82,17 +83,26 @@ class FuseboardMiddleware:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         token = enter_request(lambda: environ.get("HTTP_TRACEPARENT", ""))
+        tenant_token = None
         try:
-            return self._decided(environ, start_response)
+            free = preflight.in_environ(environ)
+            tenant = None if free else self._tenant(environ)
+            if not tenant:
+                return self._decided(environ, start_response, tenant, free=free)
+            tenant_token = enter_tenant(tenant)
+            body = self._decided(environ, start_response, tenant, free=False)
+            return _for_tenant(tenant, body, environ.get("wsgi.file_wrapper"))
         finally:
+            if tenant_token is not None:
+                leave_tenant(tenant_token)
             leave_request(token)
 
-    def _decided(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        free = preflight.in_environ(environ)
+    def _decided(
+        self, environ: Environ, start_response: StartResponse, tenant: str | None, *, free: bool
+    ) -> Iterable[bytes]:
         if free:
-            tenant, subject = None, subject_of(environ)
+            subject = subject_of(environ)
         else:
-            tenant = self._tenant(environ)
             subject = (self._subject(environ) if self._subject is not None else None) or NO_SUBJECT
         if tenant is None and subject == NO_SUBJECT:
             return self._serve(environ, start_response, [], None)
@@ -240,6 +250,17 @@ class _Body:
             close = getattr(self._body, "close", None)
             if close is not None:
                 close()
+
+
+def _for_tenant(tenant: str, body: Iterable[bytes], file: object) -> Iterable[bytes]:
+    """``body``, which is made for this tenant also where that happens while the server reads it."""
+    # Servers send a file in a quicker way, if they recognize it.
+    if isinstance(body, list | tuple) or (isinstance(file, type) and isinstance(body, file)):
+        return body
+    made = _Body(each_for(tenant, iter(body)))
+    if (close := getattr(body, "close", None)) is not None:
+        made.ended.callback(close)
+    return made
 
 
 def _ending(body: Iterable[bytes], ended: Callable[[], None]) -> _Body:

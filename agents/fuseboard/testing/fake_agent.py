@@ -166,6 +166,7 @@ class FakeAgent(FakeLocks, FakeEvents, FakeBacklogs, ContextManagers):
         cost: int = 1,
         costs: Mapping[str, int] | None = None,
         spend_quota: bool = False,
+        spend_costs: bool = False,
         wait_s: float | None = None,
         tier: str | None = None,
         deadline_s: float | None = None,

@@ -1,0 +1,70 @@
+"""Messages of Anthropic. A stream begins with the usage of its input, and ends with that of its output."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fuseboard.llm.dialects.dialect import Asked, letters_of
+from fuseboard.llm.usage import Usage
+
+
+class _Request(Struct):
+    model: str = ""
+    stream: bool | None = None
+    max_tokens: int | None = None
+
+
+class _Usage(Struct):
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Answer(Struct):
+    usage: _Usage | None = None
+
+
+class _Event(Struct):
+    delta: dict[str, Any] | None = None
+    message: _Answer | None = None
+    usage: _Usage | None = None
+
+
+_requests, _answers, _events = (msgspec.json.Decoder(kind) for kind in (_Request, _Answer, _Event))
+
+
+class AnthropicMessages:
+    # Threads of OpenAI have messages too, under another path.
+    path = "/v1/messages"
+    counts_cached = False
+    hints = (b"delta", b"usage")
+
+    def asked(self, body: bytes) -> Asked:
+        found = _requests.decode(body)
+        return Asked(found.model, bool(found.stream), found.max_tokens)
+
+    def with_usage(self, body: bytes) -> bytes | None:
+        return None
+
+    def read_answer(self, document: bytes, usage: Usage) -> None:
+        self._read(_answers.decode(document).usage, usage, whole=True)
+
+    def read_event(self, data: bytes, usage: Usage) -> bool:
+        found = _events.decode(data)
+        if (delta := found.delta) is not None:
+            usage.letters += letters_of(delta.get("text"), delta.get("partial_json"), delta.get("thinking"))
+        if found.message is not None:
+            self._read(found.message.usage, usage, whole=False)
+        self._read(found.usage, usage, whole=True)
+        return False
+
+    def _read(self, found: _Usage | None, usage: Usage, *, whole: bool) -> None:
+        if found is None:
+            return
+        if found.input_tokens is not None:
+            read, written = found.cache_read_input_tokens or 0, found.cache_creation_input_tokens or 0
+            usage.set_input(found.input_tokens, read, written)
+        if found.output_tokens is not None:
+            usage.set_output(found.output_tokens, whole=whole)

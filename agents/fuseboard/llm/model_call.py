@@ -1,0 +1,161 @@
+"""One call to a model: what it reserves, and what it is charged in the end."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fuseboard.agent import Agent
+from fuseboard.agent_api.options import CallOptions
+from fuseboard.blocking import Agent as BlockingAgent
+from fuseboard.calling.classification import Verdict
+from fuseboard.decision import Permit
+from fuseboard.integrations.http_bodies import Body, is_stream
+from fuseboard.llm.dialects import Dialect
+from fuseboard.llm.dialects.dialect import Asked
+from fuseboard.llm.document import Document
+from fuseboard.llm.estimate import Learned, stepped
+from fuseboard.llm.stream import EventReader, data_of
+from fuseboard.llm.usage import MEASURES, Usage
+
+
+class ModelCall:
+    """A request, whatever its attempts."""
+
+    __slots__ = ("asked", "dependency", "dialect", "hides", "learned", "letters", "options")
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        asked: Asked,
+        dependency: str,
+        *,
+        letters: int,
+        learned: Learned,
+        hides: bool,
+        options: CallOptions,
+    ) -> None:
+        self.dialect, self.asked, self.dependency = dialect, asked, dependency
+        #: Of the body of the request.
+        self.letters = letters
+        self.learned = learned
+        #: The event with the usage was not asked for by the client.
+        self.hides = hides
+        self.options = options
+
+    def reserve(self, measures: Mapping[str, int | None]) -> dict[str, int]:
+        """The costs to state: at least 1 of each measure, because a call of no cost cannot be corrected."""
+        most_input = self.learned.next_input(self.letters)
+        most_output = self.learned.next_output(self.asked.most)
+        amounts = {
+            "tokens": most_input + most_output,
+            "input_tokens": most_input,
+            "fresh_tokens": most_input,
+            "output_tokens": most_output,
+        }
+        return {measure: stepped(amounts.get(measure, 1), most) for measure, most in measures.items()}
+
+    def settle(self, permit: Permit, usage: Usage) -> None:
+        """By what the vendor has reported; for what it has not, by what came."""
+        dialect, learned = self.dialect, self.learned
+        if usage.has_input and usage.has_output:
+            counted = usage.amount("input_tokens", counts_cached=dialect.counts_cached)
+            learned.add(self.letters, counted, usage)
+        if not usage.has_input:
+            usage.fresh = learned.input_of(self.letters)
+        if not usage.has_output:
+            usage.output = max(usage.output, learned.output_of(usage.letters))
+        for measure in permit.estimated.intersection(MEASURES):
+            permit.settle(measure, usage.amount(measure, counts_cached=dialect.counts_cached))
+
+
+def settle_unsent(permit: Permit) -> None:
+    """The request was not sent: it cost nothing."""
+    for measure in permit.estimated.intersection(MEASURES):
+        permit.settle(measure, 0)
+
+
+class ModelBody(Body):
+    """The body of a good answer. Its usage is settled when it ends, breaks off or is left."""
+
+    def __init__(
+        self,
+        call: ModelCall,
+        stream: Any,
+        agent: Agent | BlockingAgent,
+        permit: Permit,
+        elapsed_s: float,
+        headers: Mapping[str, str],
+        late: Callable[[str], Exception],
+    ) -> None:
+        super().__init__(stream, agent, permit, elapsed_s, headers, late)
+        self._call = call
+        self._usage = Usage()
+        self._settled = self._ended = False
+        self._events: EventReader | None = None
+        self._document: Document | None = None
+        plain = "json" not in (headers.get("content-type") or "")
+        if self._encoded:
+            return  # the request asks for no encoding, and this vendor has one: its estimate stays
+        if is_stream(headers) or (call.asked.streams and plain):
+            self._events = EventReader(self._read_event, hides=call.hides)
+        else:
+            self._document = Document()
+
+    def look(self, part: bytes) -> bytes:
+        kept = part
+        if self._events is not None:
+            kept = self._events.feed(part)
+        elif self._document is not None:
+            self._document.add(part)
+        super().look(part)
+        return kept
+
+    def rest(self) -> bytes:
+        self._ended = True
+        return self._events.finish() if self._events is not None else b""
+
+    def failed(self, verdict: Verdict) -> None:
+        self._settle()
+        super().failed(verdict)
+
+    def ended(self) -> None:
+        self._settle()
+        super().ended()
+
+    def broke(self, error: BaseException) -> None:
+        self._settle()
+        super().broke(error)
+
+    def __del__(self) -> None:
+        if self._events is not None and not self._settled and not self._permit.reported:
+            call, permit, usage = self._call, self._permit, self._usage
+            self._agent.soon(lambda: call.settle(permit, usage))
+        super().__del__()
+
+    def _read_event(self, event: bytes) -> bool:
+        dialect = self._call.dialect
+        if not any(hint in event for hint in dialect.hints):
+            return False
+        try:
+            return dialect.read_event(data_of(event), self._usage)
+        except Exception:
+            return False  # an event that this agent does not know must not break the answer
+
+    def _settle(self) -> None:
+        """Once. A whole answer that is left early was made all the same: its estimate stays."""
+        if self._settled:
+            return
+        if self._document is not None:
+            if not self._ended:
+                return
+            try:
+                self._document.read(self._call.dialect, self._usage)
+            except Exception:
+                return  # an answer that this agent does not know: its estimate stays
+            finally:
+                self._document = None
+            if not self._usage.has_input:
+                return
+        elif self._events is None:
+            return
+        self._settled = True
+        self._call.settle(self._permit, self._usage)

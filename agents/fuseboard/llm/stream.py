@@ -1,0 +1,91 @@
+"""Reads server-sent events while they are handed on.
+
+The reader of the answer gets each byte at once and as it came. Only if events may be hidden from it, an event
+is kept back until it is whole, and never more than one.
+"""
+
+import re
+from collections.abc import Callable
+
+#: The longest event that is kept back. A longer one is handed on, and cannot be hidden.
+MAX_KEPT_BACK = 65_536
+#: The longest event that is read. The last one of a response of OpenAI repeats the whole answer.
+MAX_READ = 4 * 1024 * 1024
+
+#: An event ends with an empty line. The group takes CR and LF together wherever both have come.
+_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_ENDS = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class EventReader:
+    """One stream. Give it every part in order; parts may be split anywhere.
+
+    ``read`` gets each event with its end, and returns whether to hide it, which ``hides`` must allow.
+    """
+
+    __slots__ = ("_cr", "_given", "_hid", "_read", "_skips", "_tail", "hides")
+
+    def __init__(self, read: Callable[[bytes], bool], *, hides: bool) -> None:
+        self._read = read
+        self.hides = hides
+        #: The event that is not whole yet, and how much of it the reader of the answer has.
+        self._tail, self._given = b"", 0
+        #: The event is too long, and its beginning is dropped.
+        self._skips = False
+        #: The last event was hidden. It ended with a CR, whose LF may still come.
+        self._hid = self._cr = False
+
+    def feed(self, part: bytes) -> bytes:
+        """The bytes that the reader of the answer gets now."""
+        events, kept = part, []
+        if self._cr and part:
+            self._cr = False
+            if part[0] == 10:
+                events = part[1:]
+                if not self._hid:
+                    kept.append(b"\n")
+        begun = 0
+        if self._tail:
+            # An event that is not whole ends with at most one end of a line.
+            begun = max(0, len(self._tail) - 2)
+            events = self._tail + events
+        at = 0
+        for end in _END.finditer(events, begun):
+            after = end.end()
+            self._hid = not self._skips and self._read(events[at:after]) and self.hides and not self._given
+            if not self._hid:
+                kept.append(events[at + self._given : after])
+            at, self._given, self._skips = after, 0, False
+        self._tail = events[at:]
+        if at and not self._tail:
+            self._cr = events[-1] == 13
+        self._bound(kept)
+        return b"".join(kept) if self.hides else part
+
+    def finish(self) -> bytes:
+        """The stream is over: read what is left. Returns what the reader of the answer does not have yet."""
+        tail, self._tail = self._tail, b""
+        hid = bool(tail) and not self._skips and self._read(tail) and not self._given
+        return tail[self._given :] if self.hides and not hid else b""
+
+    def _bound(self, kept: list[bytes]) -> None:
+        """Hand on the beginning of an event that is too long to be kept back, and drop it if it is longer."""
+        tail = self._tail
+        if not self._given and len(tail) <= MAX_KEPT_BACK:
+            return
+        kept.append(tail[self._given :])
+        self._given = len(tail)
+        if len(tail) > MAX_READ or self._skips:
+            # The end of a line may be at the end of what is dropped.
+            self._tail, self._skips = tail[-2:], True
+            self._given = len(self._tail)
+
+
+def data_of(event: bytes) -> bytes:
+    """The data of an event: its lines that begin so, joined."""
+    text = event.rstrip(b"\r\n")
+    if text.startswith(b"data:") and b"\n" not in text and b"\r" not in text:
+        return text[5:]
+    lines = _LINE_ENDS.split(text.removeprefix(_BYTE_ORDER_MARK))
+    return b"\n".join([line[5:] for line in lines if line.startswith(b"data:")])

@@ -1,0 +1,145 @@
+"""A transport that knows calls to language models, below any client: the wire is guarded, not the client.
+
+``fuseboard.llm.httpx`` and ``fuseboard.llm.httpx2`` have the transports of both libraries.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Unpack
+
+from fuseboard.agent import Agent
+from fuseboard.agent_api.options import CallOptions, TransportOptions, list_options
+from fuseboard.blocking import Agent as BlockingAgent
+from fuseboard.calling.classification import classify
+from fuseboard.calling.current_tenant import current_tenant
+from fuseboard.configuration.snapshot import Snapshot
+from fuseboard.contract.words import is_slug
+from fuseboard.decision import Permit
+from fuseboard.integrations.http_bodies import Body
+from fuseboard.integrations.httpx_family import Guard
+from fuseboard.llm.dialects import Dialect, dialect_of
+from fuseboard.llm.dialects.dialect import Asked
+from fuseboard.llm.estimate import estimates_of
+from fuseboard.llm.model_call import ModelBody, ModelCall, settle_unsent
+from fuseboard.llm.usage import measures_of
+
+#: The key of a request's ``extensions`` that has its call.
+_CALL = "fuseboard.model_call"
+#: The longest name of a dependency.
+MAX_NAME = 64
+
+
+class ModelGuard(Guard[Any]):
+    """The part of an ``LlmTransport`` that both libraries, and both kinds of clients, share.
+
+    It reserves the tokens of a call before the request is sent, and settles them by the usage in the answer.
+    Requests that ask no model, such as those for files, cost a call and nothing else.
+
+    Without ``dependency``, a request belongs to the dependency with the name of its model, if the policy has
+    one; else to the dependency with the name of its host. So ``gpt-5.2`` may have limits of its own, and
+    ``api.openai.com`` has those of all other models. The tenant is that of the request that is served, or of
+    ``fuseboard.tenant``, unless ``tenant`` names one.
+
+    ``add_usage``: ask for the usage of streamed chat completions. Its event is hidden from a client that did
+    not ask for it.
+    """
+
+    @list_options(transport=None)
+    def __init__(
+        self,
+        agent: Agent | BlockingAgent,
+        *,
+        dependency: str = "",
+        transport: Any = None,
+        add_usage: bool = True,
+        **options: Unpack[TransportOptions],
+    ) -> None:
+        super().__init__(agent, dependency=dependency, transport=transport, **options)  # type: ignore[call-arg]
+        self._add_usage = add_usage
+        self._estimates = estimates_of(agent)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        return await super().handle_async_request(self._prepared(request))  # type: ignore[misc]
+
+    def handle_request(self, request: Any) -> Any:
+        return super().handle_request(self._prepared(request))  # type: ignore[misc]
+
+    def _prepared(self, request: Any) -> Any:
+        """The request to send, with its call."""
+        dialect = dialect_of(request.method, request.url.path)
+        if dialect is None or not self._repeats(request):
+            return request  # nothing to count, or a body that is not known before it is sent
+        body: bytes = request.content
+        try:
+            asked = dialect.asked(body)
+            added = dialect.with_usage(body) if asked.streams and self._add_usage else None
+        except (ValueError, RecursionError):
+            return request  # the vendor will say what is wrong with it
+        if added is not None:
+            request = self._with_body(request, added)
+        # An answer is read while it is handed on.
+        request.headers["accept-encoding"] = "identity"
+        call = self._model_call(dialect, asked, request.url.host, len(body), hides=added is not None)
+        request.extensions = {**request.extensions, _CALL: call}
+        return request
+
+    def _with_body(self, request: Any, body: bytes) -> Any:
+        headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+        return self._library.Request(
+            request.method, request.url, headers=headers, content=body, extensions=request.extensions
+        )
+
+    def _model_call(
+        self, dialect: Dialect, asked: Asked, host: str, letters: int, *, hides: bool
+    ) -> ModelCall:
+        dependency = self._dependency_of(host, asked.model)
+        options = self._options_now()
+        learned = self._estimates.find(dependency, dialect.path, asked.model)
+        call = ModelCall(
+            dialect, asked, dependency, letters=letters, learned=learned, hides=hides, options=options
+        )
+        measures = measures_of(self._snapshot(), dependency, options.get("tenant", ""))
+        if measures:
+            options["costs"] = call.reserve(measures)
+            options["spend_costs"] = True
+        return call
+
+    def _options_now(self) -> CallOptions:
+        return {**self._options, "tenant": self._options.get("tenant") or current_tenant()}
+
+    def _snapshot(self) -> Snapshot | None:
+        # The agent of an application's test has no configuration.
+        configuration = getattr(self._agent, "configuration", None)
+        return configuration.snapshot if configuration is not None else None
+
+    def _dependency_of(self, host: str, model: str = "") -> str:
+        if self._dependency:
+            return self._dependency
+        snapshot = self._snapshot()
+        if model and snapshot is not None and is_slug(model) and snapshot.dependency(model) is not None:
+            return model
+        return host if is_slug(host) else named_by(host)
+
+    def _call_of(self, request: Any) -> tuple[str, CallOptions]:
+        call = request.extensions.get(_CALL)
+        if call is None:
+            return self._dependency_of(request.url.host), self._options_now()
+        return call.dependency, call.options
+
+    async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
+        try:
+            return await super()._send(request, given, permit)  # type: ignore[safe-super]
+        except Exception as error:
+            if not classify(error).sent:
+                settle_unsent(permit)
+            raise
+
+    def _body_of(self, request: Any) -> Callable[..., Body]:
+        call = request.extensions.get(_CALL)
+        return Body if call is None else partial(ModelBody, call)
+
+
+def named_by(host: str) -> str:
+    """The name of the dependency of a host that is no such name, like an IPv6 address."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", host)[-MAX_NAME:].strip("._-") or "unknown-host"
