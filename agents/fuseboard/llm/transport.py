@@ -123,9 +123,12 @@ class ModelGuard(Guard[Any]):
 
     def _call_of(self, request: Any) -> tuple[str, CallOptions]:
         call = request.extensions.get(_CALL)
-        if call is None:
-            return self._dependency_of(request.url.host), self._options_now()
-        return call.dependency, call.options
+        if call is not None:
+            return call.dependency, call.options
+        dependency, options = self._dependency_of(request.url.host), self._options_now()
+        # A request that asks no model has no tokens. Without that word, it would pass its limits unnoticed.
+        options["costs"] = dict.fromkeys(measures_of(self._snapshot(), dependency, ""), 0)
+        return dependency, options
 
     async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
         try:
