@@ -138,6 +138,7 @@ def a_broken_stream_costs_what_came(module: types.ModuleType) -> None:
             body = body_of(module, pod, dialect, broken_after(parts, count), True)
             with pytest.raises(Broken):
                 list(body.parts())
+            assert pod.charged != {}
             body.close()
             words = b"".join(parts[:count]).count(b" word")
             assert words <= pod.charged["output_tokens"] <= 1.25 * words + 1
@@ -173,6 +174,15 @@ def a_whole_answer_that_is_left_keeps_its_estimate(module: types.ModuleType) -> 
     assert pod.reports == [Outcome.OK]
 
 
+def an_answer_without_usage_keeps_its_estimate(module: types.ModuleType) -> None:
+    for text in (b'{"object": "list"}', b"[]", b"no"):
+        pod = Pod()
+        body = body_of(module, pod, CHAT, iter([text]), False)
+        assert list(body.parts()) == [text]
+        body.close()
+        assert pod.settled == []
+
+
 def a_forgotten_stream_is_settled(module: types.ModuleType) -> None:
     parts, _ = answer(Messages, True)
     pod = Pod()
@@ -192,6 +202,7 @@ EXAMPLES: list[Callable[[types.ModuleType], None]] = [
     a_broken_stream_costs_what_came,
     an_error_event_costs_what_came,
     a_whole_answer_that_is_left_keeps_its_estimate,
+    an_answer_without_usage_keeps_its_estimate,
     a_forgotten_stream_is_settled,
 ]
 MUTANTS = [
@@ -222,9 +233,9 @@ MUTANTS = [
         "usage.amount(measure, counts_cached=True)",
     ),
     Mutant(
-        "an answer that is left is settled",
-        "            if not self._ended:\n                return\n",
-        "            self._usage.has_input = True\n",
+        "an answer that reports no usage costs what is guessed",
+        "            if not self._usage.has_input:\n                return\n",
+        "",
     ),
 ]
 

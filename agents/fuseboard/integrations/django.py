@@ -247,9 +247,8 @@ class FuseboardMiddleware:
 def _made_for(tenant: str, response: HttpResponseBase) -> HttpResponseBase:
     """``response``. The parts of a streamed one are made for this tenant while the server reads them."""
     if tenant and isinstance(response, StreamingHttpResponse) and not isinstance(response, FileResponse):
-        parts = response.streaming_content
-        each = each_for_async if response.is_async else each_for
-        response.streaming_content = each(tenant, parts)  # type: ignore[operator]
+        parts: Any = response.streaming_content
+        response.streaming_content = (each_for_async if response.is_async else each_for)(tenant, parts)
     return response
 
 

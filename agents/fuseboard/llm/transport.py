@@ -55,7 +55,7 @@ class ModelGuard(Guard[Any]):
         add_usage: bool = True,
         **options: Unpack[TransportOptions],
     ) -> None:
-        super().__init__(agent, dependency=dependency, transport=transport, **options)  # type: ignore[call-arg]
+        super().__init__(agent, dependency=dependency, transport=transport, **options)  # type: ignore[call-arg, misc]
         self._add_usage = add_usage
         self._estimates = estimates_of(agent)
 

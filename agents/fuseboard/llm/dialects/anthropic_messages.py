@@ -32,14 +32,15 @@ class _Event(Struct):
     usage: _Usage | None = None
 
 
-_requests, _answers, _events = (msgspec.json.Decoder(kind) for kind in (_Request, _Answer, _Event))
+_requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answer)
+_events = msgspec.json.Decoder(_Event)
 
 
 class AnthropicMessages:
     # Threads of OpenAI have messages too, under another path.
     path = "/v1/messages"
     counts_cached = False
-    hints = (b"delta", b"usage")
+    hints: tuple[bytes, ...] = (b"delta", b"usage")
 
     def asked(self, body: bytes) -> Asked:
         found = _requests.decode(body)

@@ -47,7 +47,7 @@ _requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answ
 class OpenAIChat:
     path = "/chat/completions"
     counts_cached = True
-    hints = (b"delta", b"usage")
+    hints: tuple[bytes, ...] = (b"delta", b"usage")
 
     def asked(self, body: bytes) -> Asked:
         found = _requests.decode(body)

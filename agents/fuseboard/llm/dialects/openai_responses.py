@@ -34,13 +34,14 @@ class _Event(Struct):
     response: _Answer | None = None
 
 
-_requests, _answers, _events = (msgspec.json.Decoder(kind) for kind in (_Request, _Answer, _Event))
+_requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answer)
+_events = msgspec.json.Decoder(_Event)
 
 
 class OpenAIResponses:
     path = "/responses"
     counts_cached = True
-    hints = (b"delta", b"usage")
+    hints: tuple[bytes, ...] = (b"delta", b"usage")
 
     def asked(self, body: bytes) -> Asked:
         found = _requests.decode(body)
