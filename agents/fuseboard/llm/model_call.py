@@ -133,7 +133,10 @@ class ModelBody(Body):
 
     def _read_event(self, event: bytes) -> bool:
         dialect = self._call.dialect
-        if not any(hint in event for hint in dialect.hints):
+        for hint in dialect.hints:
+            if hint in event:
+                break
+        else:
             return False
         try:
             return dialect.read_event(data_of(event), self._usage)

@@ -38,6 +38,10 @@ class EventReader:
 
     def feed(self, part: bytes) -> bytes:
         """The bytes that the reader of the answer gets now."""
+        if not self._tail and not self._cr and part.find(b"\n\n") == len(part) - 2 and b"\r" not in part:
+            # Nearly always, a part is one event.
+            self._hid = self._read(part) and self.hides
+            return b"" if self._hid else part
         events, kept = part, []
         if self._cr and part:
             self._cr = False
@@ -83,9 +87,11 @@ class EventReader:
 
 
 def data_of(event: bytes) -> bytes:
-    """The data of an event: its lines that begin so, joined."""
-    text = event.rstrip(b"\r\n")
-    if text.startswith(b"data:") and b"\n" not in text and b"\r" not in text:
-        return text[5:]
-    lines = _LINE_ENDS.split(text.removeprefix(_BYTE_ORDER_MARK))
+    """The data of an event: its lines that begin so, joined. Spaces and ends of lines around it may stay."""
+    # Nearly all events have one such line, which is the last one.
+    at = 0 if event.startswith(b"data:") else event.find(b"\ndata:") + 1
+    data = event[at + 5 :]
+    if (at or event.startswith(b"data:")) and data.find(b"\n", 0, -2) < 0 and b"\r" not in event:
+        return data
+    lines = _LINE_ENDS.split(event.removeprefix(_BYTE_ORDER_MARK))
     return b"\n".join([line[5:] for line in lines if line.startswith(b"data:")])

@@ -26,8 +26,14 @@ class _Answer(Struct):
     usage: _Usage | None = None
 
 
+class _Delta(Struct):
+    text: Any = None
+    partial_json: Any = None
+    thinking: Any = None
+
+
 class _Event(Struct):
-    delta: dict[str, Any] | None = None
+    delta: _Delta | None = None
     message: _Answer | None = None
     usage: _Usage | None = None
 
@@ -55,10 +61,11 @@ class AnthropicMessages:
     def read_event(self, data: bytes, usage: Usage) -> bool:
         found = _events.decode(data)
         if (delta := found.delta) is not None:
-            usage.letters += letters_of(delta.get("text"), delta.get("partial_json"), delta.get("thinking"))
+            usage.letters += letters_of(delta.text, delta.partial_json, delta.thinking)
         if found.message is not None:
             self._read(found.message.usage, usage, whole=False)
-        self._read(found.usage, usage, whole=True)
+        if found.usage is not None:
+            self._read(found.usage, usage, whole=True)
         return False
 
     def _read(self, found: _Usage | None, usage: Usage, *, whole: bool) -> None:

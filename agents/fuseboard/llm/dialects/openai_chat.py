@@ -27,19 +27,33 @@ class _Usage(Struct):
     prompt_tokens_details: _Details | None = None
 
 
+class _Function(Struct):
+    arguments: Any = None
+
+
+class _ToolCall(Struct):
+    function: _Function | None = None
+
+
+class _Text(Struct):
+    """Texts that are made of tokens."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    refusal: Any = None
+    tool_calls: list[_ToolCall] | None = None
+
+
 class _Choice(Struct):
     finish_reason: str | None = None
-    delta: dict[str, Any] | None = None
-    message: dict[str, Any] | None = None
+    delta: _Text | None = None
+    message: _Text | None = None
 
 
 class _Answer(Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
 
-
-#: Texts that are made of tokens. Tool calls are too.
-_TEXTS = ("content", "reasoning_content", "refusal")
 
 _requests, _answers = msgspec.json.Decoder(_Request), msgspec.json.Decoder(_Answer)
 
@@ -64,23 +78,31 @@ class OpenAIChat:
         return msgspec.json.encode(fields)
 
     def read_answer(self, document: bytes, usage: Usage) -> None:
-        self._read(_answers.decode(document), usage, whole=True)
+        found = _answers.decode(document)
+        if found.usage is not None:
+            self._report(found.usage, usage, whole=True)
+        self._count(found, usage)
 
     def read_event(self, data: bytes, usage: Usage) -> bool:
         found = _answers.decode(data)
-        # Some vendors report the usage so far with each part.
-        ended = not found.choices or any(choice.finish_reason for choice in found.choices)
-        self._read(found, usage, whole=ended)
+        if found.usage is not None:
+            # Some vendors report the usage so far with each part.
+            ended = not found.choices or any(choice.finish_reason for choice in found.choices)
+            self._report(found.usage, usage, whole=ended)
+        self._count(found, usage)
         return found.usage is not None and not found.choices
 
-    def _read(self, found: _Answer, usage: Usage, *, whole: bool) -> None:
-        if found.usage is not None:
-            details = found.usage.prompt_tokens_details
-            cached = (details and details.cached_tokens) or 0
-            usage.set_input(found.usage.prompt_tokens - cached, cached, 0)
-            usage.set_output(found.usage.completion_tokens or 0, whole=whole)
+    def _report(self, found: _Usage, usage: Usage, *, whole: bool) -> None:
+        cached = (found.prompt_tokens_details and found.prompt_tokens_details.cached_tokens) or 0
+        usage.set_input(found.prompt_tokens - cached, cached, 0)
+        usage.set_output(found.completion_tokens or 0, whole=whole)
+
+    def _count(self, found: _Answer, usage: Usage) -> None:
         for choice in found.choices or ():
-            text = choice.delta or choice.message or {}
-            usage.letters += letters_of(*(text.get(kind) for kind in _TEXTS))
-            for call in text.get("tool_calls") or ():
-                usage.letters += letters_of((call.get("function") or {}).get("arguments"))
+            text = choice.delta or choice.message
+            if text is None:
+                continue
+            usage.letters += letters_of(text.content, text.reasoning_content, text.refusal)
+            for call in text.tool_calls or ():
+                if call.function is not None:
+                    usage.letters += letters_of(call.function.arguments)
