@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import assert_type
 
 import httpx
+import openai
 
 import fuseboard
 from fuseboard import Agent, Decision, Outcome, Permit, Subject, blocking
 from fuseboard.decision import LimitStatus
 from fuseboard.integrations.asgi import App, FuseboardMiddleware, Scope, subject_of
 from fuseboard.integrations.httpx import BlockingGuardedTransport, GuardedTransport
+from fuseboard.llm.httpx import BlockingLlmTransport, LlmTransport
 
 
 async def asynchronous(agent: Agent, app: App) -> None:
@@ -76,3 +78,13 @@ def in_threads() -> None:
     charge("5")  # type: ignore[arg-type]
     httpx.Client(transport=BlockingGuardedTransport(agent, dependency="payments-api"))
     BlockingGuardedTransport(fuseboard.from_env(), dependency="x")  # type: ignore[arg-type]
+
+
+async def models(agent: Agent) -> None:
+    client = fuseboard.guard(openai.AsyncOpenAI(), agent, add_usage=False, tier="optional")
+    assert_type(client, openai.AsyncOpenAI)
+    with fuseboard.tenant("acme"):
+        await client.models.list()
+    httpx.AsyncClient(transport=LlmTransport(agent, wait_s=1.0))
+    httpx.Client(transport=BlockingLlmTransport(blocking.from_env(), dependency="llm"))
+    agent.call("llm", tenant="acme", costs={"tokens": 9}, spend_costs=True)

@@ -46,7 +46,7 @@ def dependency(name: str, **more: Any) -> Dependency:
 
 #: A quota of the tenant on all its requests, and one on its calls to the model.
 QUOTAS = (
-    *limits_of("tokens", prefix="all-"),
+    *limits_of("calls", "tokens", prefix="all-"),
     *limits_of("output_tokens", prefix="llm-", dependency="llm"),
 )
 RULES = Policy(

@@ -84,10 +84,18 @@ def test_like_estimates_are_rounded_to_one_reserve():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "most", "reserve"), [(900, 1000, 1000), (1000, 1000, 1000), (1100, 1000, 1100)]
+    ("known", "guessed", "reserve"),
+    [
+        (900, 0, 1000),
+        (1000, 0, 1000),
+        (1100, 0, 1100),
+        (100, 64_000, 1000),
+        (1100, 64_000, 1100),
+        (0, 10**400, 1000),
+    ],
 )
-def test_rounding_makes_no_call_impossible(tokens: int, most: int, reserve: int):
-    assert stepped(tokens, most) == reserve
+def test_rounding_and_long_answers_make_no_call_impossible(known: int, guessed: int, reserve: int):
+    assert stepped(known, guessed, 1000) == reserve
 
 
 def snapshot(tenants: dict[str, TenantRecord] | None = None) -> Snapshot:
@@ -111,7 +119,7 @@ def test_only_measures_that_limits_count_are_stated():
 
 
 def test_quotas_of_the_tenant_bound_the_reserve():
-    small = window(77, name=QUOTAS[0].name, measure="tokens")
+    small = window(77, name=QUOTAS[1].name, measure="tokens")
     found = measures_of(snapshot({"acme": TenantRecord(tier="free", quotas=(small,))}), "llm", "acme")
     assert found["tokens"] == 77
     assert measures_of(snapshot(), "llm", "acme")["tokens"] == 1_000_000

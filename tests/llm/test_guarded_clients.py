@@ -90,6 +90,8 @@ async def test_a_transport_alone_counts_what_a_client_asks(
                 "POST", f"{vendor.url}/v1/chat/completions", json={**BODY, "stream": True}
             ) as streamed:
                 text = (await streamed.aread()).decode()
+        # What is read while it is handed on must not be compressed.
+        assert {one.headers["accept-encoding"] for one in vendor.bill} == {"identity"}
         assert text.endswith("data: [DONE]\n\n")
         assert "prompt_tokens" not in text
         bill = billed(*vendor.bill, counts_cached=True)
@@ -177,13 +179,17 @@ async def test_a_refusal_says_why_in_the_words_of_the_client(package: Any, make:
     assert (len(agent.refusals), vendor.requests) == (1, 0)
 
 
-async def test_a_call_that_never_fits_is_refused_by_the_limit_on_tokens(
+async def test_an_input_that_never_fits_is_refused_and_a_bound_on_the_answer_is_not(
     limits: redis.Redis, redis_url: str, vendor: Vendor
 ):
+    too_long: list[Any] = [{"role": "user", "content": "x" * 4_000_000}]
     async with pod(limits, redis_url) as agent, gpt(agent, vendor) as client:
         with pytest.raises(openai.APIConnectionError, match="tokens"):
-            await client.chat.completions.create(model="m", messages=ASKED, max_tokens=2_000_000)
-    assert vendor.requests == 0
+            await client.chat.completions.create(model="m", messages=too_long)
+        assert vendor.requests == 0
+        await client.chat.completions.create(model="m", messages=ASKED, max_tokens=2_000_000)
+        bill = billed(*vendor.bill, counts_cached=True)
+        await eventually(lambda: spent(agent), accept=lambda found: found == bill)
 
 
 async def test_a_failed_call_is_made_again_by_the_policy_and_each_attempt_pays(

@@ -16,8 +16,10 @@ from fuseboard.decision import Charge, Decision, Permit
 from fuseboard.llm import model_call
 from fuseboard.llm.dialects import DIALECTS
 from fuseboard.llm.dialects.dialect import Asked, Dialect
+from fuseboard.llm.document import MAX_END, Document
 from fuseboard.llm.estimate import Learned
-from fuseboard.llm.usage import MEASURES
+from fuseboard.llm.stream import MAX_READ
+from fuseboard.llm.usage import MEASURES, Usage
 from tests.agents.mutating import Mutant, mutated
 from tests.llm.vendor import Answer, Charged, Chat, Embeddings, Messages, Responses, Scenario
 
@@ -79,7 +81,7 @@ def answer(side: type[Answer], stream: bool) -> tuple[list[bytes], Charged]:
 
 
 def body_of(
-    module: types.ModuleType, pod: Pod, dialect: Dialect, parts: Iterator[bytes], stream: bool
+    module: types.ModuleType, pod: Pod, dialect: Dialect, parts: Iterator[bytes], stream: bool, **headers: str
 ) -> Any:
     call = module.ModelCall(
         dialect,
@@ -90,6 +92,7 @@ def body_of(
         hides=False,
         options={},
     )
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
     kind = "text/event-stream" if stream else "application/json"
 
     class Stream:
@@ -99,7 +102,7 @@ def body_of(
         def close(self) -> None:
             """Nothing is open."""
 
-    return module.ModelBody(call, Stream(), pod, pod.permit, 0.0, {"content-type": kind}, Broken)
+    return module.ModelBody(call, Stream(), pod, pod.permit, 0.0, {"content-type": kind} | named, Broken)
 
 
 def broken_after(parts: list[bytes], count: int) -> Iterator[bytes]:
@@ -183,6 +186,17 @@ def an_answer_without_usage_keeps_its_estimate(module: types.ModuleType) -> None
         assert pod.settled == []
 
 
+def a_compressed_answer_is_handed_on_and_keeps_its_estimate(module: types.ModuleType) -> None:
+    for stream in (True, False):
+        parts, _ = answer(Chat, stream)
+        pod = Pod()
+        body = body_of(module, pod, CHAT, iter(parts), stream, content_encoding="gzip")
+        assert list(body.parts()) == parts
+        body.close()
+        assert pod.settled == []
+        assert pod.reports == [Outcome.OK]
+
+
 def a_forgotten_stream_is_settled(module: types.ModuleType) -> None:
     parts, _ = answer(Messages, True)
     pod = Pod()
@@ -203,6 +217,7 @@ EXAMPLES: list[Callable[[types.ModuleType], None]] = [
     an_error_event_costs_what_came,
     a_whole_answer_that_is_left_keeps_its_estimate,
     an_answer_without_usage_keeps_its_estimate,
+    a_compressed_answer_is_handed_on_and_keeps_its_estimate,
     a_forgotten_stream_is_settled,
 ]
 MUTANTS = [
@@ -238,6 +253,27 @@ MUTANTS = [
         "",
     ),
 ]
+
+
+@pytest.mark.parametrize("usage_at", ["end", "middle"])
+def test_of_a_long_answer_the_end_is_kept(usage_at: str):
+    document, usage = Document(), Usage()
+    vectors = b'{"data": ["usage", ' + b"0.5, " * 1000
+    document.add(vectors)
+    for _ in range(2 * MAX_READ // len(vectors)):
+        document.add(vectors)
+    end = b' 1], "usage" : {"prompt_tokens": 77}, "model": "m"}'
+    if usage_at == "middle":
+        end = end[:-1] + b', "metadata": "' + b"x" * 2 * MAX_END + b'"}'
+        document.add(end)
+        document.add(b"x" * MAX_READ)
+        with pytest.raises(ValueError, match="no usage"):
+            document.read(EMBEDDINGS, usage)
+        return
+    document.add(end)
+    assert document._size <= MAX_READ
+    document.read(EMBEDDINGS, usage)
+    assert (usage.input, usage.has_output) == (77, True)
 
 
 @pytest.mark.parametrize("example", range(len(EXAMPLES)))

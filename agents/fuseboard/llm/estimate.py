@@ -1,8 +1,9 @@
-"""What a call will use, learned from those before it: by dependency, endpoint and model, in each pod."""
+"""Estimates of what a call will use, learned by dependency, endpoint and model in each pod."""
 
 import math
 from weakref import WeakKeyDictionary
 
+from fuseboard.agent_api.arguments import MAX_ACTUAL
 from fuseboard.llm.usage import Usage
 
 #: Letters per token before the first answer: the body of a request has names and marks too.
@@ -66,16 +67,19 @@ class Learned:
         self.variance = (1 - rate) * (self.variance + rate * distance * distance)
 
 
-def stepped(tokens: int, most: int | None = None) -> int:
-    """``tokens``, rounded up, but never above what a limit can ever admit."""
-    if tokens <= 1:
-        return 1
+def stepped(known: int, guessed: int = 0, most: int | None = None) -> int:
+    """The reserve for tokens that are known to come, and for those of an answer: their sum, rounded up.
+
+    A bound on an answer, and rounding, make no call impossible: the reserve is at most what a limit can ever
+    admit, unless what is known alone is more.
+    """
+    tokens = min(max(1, known + guessed), MAX_ACTUAL)
     rounded = math.ceil(STEP ** math.ceil(math.log(tokens) / math.log(STEP) - 1e-9))
-    return rounded if most is None or rounded <= most else max(tokens, most)
+    return rounded if most is None or rounded <= most else max(known, most)
 
 
 class Estimates:
-    """What one agent has learned. All its clients share it."""
+    """The estimates of one agent. All its clients share them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Learned] = {}

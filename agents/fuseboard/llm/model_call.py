@@ -34,7 +34,7 @@ class ModelCall:
         options: CallOptions,
     ) -> None:
         self.dialect, self.asked, self.dependency = dialect, asked, dependency
-        #: Of the body of the request.
+        #: Letters in the body of the request.
         self.letters = letters
         self.learned = learned
         #: The event with the usage was not asked for by the client.
@@ -43,15 +43,15 @@ class ModelCall:
 
     def reserve(self, measures: Mapping[str, int | None]) -> dict[str, int]:
         """The costs to state: at least 1 of each measure, because a call of no cost cannot be corrected."""
-        most_input = self.learned.next_input(self.letters)
-        most_output = self.learned.next_output(self.asked.most)
+        known = self.learned.next_input(self.letters)
+        guessed = max(0, self.learned.next_output(self.asked.most))
         amounts = {
-            "tokens": most_input + most_output,
-            "input_tokens": most_input,
-            "fresh_tokens": most_input,
-            "output_tokens": most_output,
+            "tokens": (known, guessed),
+            "input_tokens": (known, 0),
+            "fresh_tokens": (known, 0),
+            "output_tokens": (0, guessed),
         }
-        return {measure: stepped(amounts.get(measure, 1), most) for measure, most in measures.items()}
+        return {measure: stepped(*amounts.get(measure, (0, 0)), most) for measure, most in measures.items()}
 
     def settle(self, permit: Permit, usage: Usage) -> None:
         """By what the vendor has reported; for what it has not, by what came."""

@@ -1,4 +1,4 @@
-"""What a call to a language model used: five numbers, and the measures of limits that they are counted in."""
+"""The usage of a call to a language model: five numbers, and the measures that limits count them in."""
 
 from msgspec import Struct
 

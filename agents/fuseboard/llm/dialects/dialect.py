@@ -1,4 +1,4 @@
-"""What a format says about a request, and about the usage of an answer."""
+"""A dialect reads what a request asks for, and the usage of an answer."""
 
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ from fuseboard.llm.usage import Usage
 
 
 class Asked(Struct):
-    """What a request asks for: each dialect reads it from the fields of its own."""
+    """A request, as far as its tokens are concerned. Each dialect reads it from fields of its own."""
 
     model: str = ""
     streams: bool = False
