@@ -107,7 +107,9 @@ def test_a_transport_for_threads(threads: blocking.Agent, vendor: Vendor, librar
     assert vendor.requests == 1
 
 
-def test_a_body_that_is_made_while_it_is_sent_costs_a_call(threads: blocking.Agent):
+def test_a_body_that_is_made_while_it_is_sent_costs_a_call_and_the_log_says_so(
+    threads: blocking.Agent, caplog: pytest.LogCaptureFixture
+):
     seen: list[bytes] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -119,6 +121,7 @@ def test_a_body_that_is_made_while_it_is_sent_costs_a_call(threads: blocking.Age
     with httpx.Client(transport=transport) as client:
         client.post("http://vendor/v1/messages", content=iter([b'{"model":', b' "m"}']))
     assert seen == [b'{"model": "m"}']
+    assert "limits.not_counted dependency=llm limit=tokens" in caplog.text
 
 
 def test_requests_that_ask_no_model_are_not_reported_as_calls_without_costs(

@@ -118,12 +118,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def _stream(self, scenario: Scenario, answer: "Answer", charged: Charged) -> None:
+        # The vendor makes the whole answer, whether it is read or not.
+        charged.output = scenario.words
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        # The vendor makes the whole answer, whether it is read or not.
-        charged.output = scenario.words
         try:
             self._events(scenario, answer, charged)
         except OSError:
@@ -350,12 +350,18 @@ class Messages(Answer):
         self.event({"type": "message_stop"}, "message_stop")
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that leaves is no error."""
+
+
 @contextmanager
 def serving() -> Iterator[Vendor]:
     vendor = Vendor()
     handler = type("Handler", (_Handler,), {"vendor": vendor})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     vendor.url = f"http://127.0.0.1:{server.server_address[1]}"

@@ -26,6 +26,8 @@ from fuseboard.llm.usage import measures_of
 
 #: The key of a request's ``extensions`` that has its call.
 _CALL = "fuseboard.model_call"
+#: Longer names of models, which clients may make up, are cut.
+MAX_MODEL = 200
 #: The longest name of a dependency.
 MAX_NAME = 64
 
@@ -95,7 +97,7 @@ class ModelGuard(Guard[Any]):
     ) -> ModelCall:
         dependency = self._dependency_of(host, asked.model)
         options = self._options_now()
-        learned = self._estimates.find(dependency, dialect.path, asked.model)
+        learned = self._estimates.find(dependency, dialect.path, asked.model[:MAX_MODEL])
         call = ModelCall(
             dialect, asked, dependency, letters=letters, learned=learned, hides=hides, options=options
         )
@@ -126,8 +128,10 @@ class ModelGuard(Guard[Any]):
         if call is not None:
             return call.dependency, call.options
         dependency, options = self._dependency_of(request.url.host), self._options_now()
-        # A request that asks no model has no tokens. Without that word, it would pass its limits unnoticed.
-        options["costs"] = dict.fromkeys(measures_of(self._snapshot(), dependency, ""), 0)
+        if dialect_of(request.method, request.url.path) is None:
+            # It asks no model, so limits on tokens do not miss it.
+            measures = measures_of(self._snapshot(), dependency, "")
+            options["costs"] = dict.fromkeys(measures, 0) if measures else None
         return dependency, options
 
     async def _send(self, request: Any, given: Any, permit: Permit) -> Any:
