@@ -1,5 +1,7 @@
 """What a call reserves: learned from those before it, rounded up, and never what a limit cannot admit."""
 
+import base64
+import json
 import math
 from random import Random
 
@@ -14,6 +16,7 @@ from fuseboard.contract.words import ConfigSource
 from fuseboard.llm.dialects import DIALECTS
 from fuseboard.llm.dialects.dialect import Asked
 from fuseboard.llm.estimate import (
+    DATA_LETTERS,
     MAX_MODELS,
     MIN_ANSWERS,
     STEP,
@@ -21,6 +24,7 @@ from fuseboard.llm.estimate import (
     Estimates,
     Learned,
     estimates_of,
+    letters_in,
     stepped,
 )
 from fuseboard.llm.model_call import ModelCall
@@ -63,6 +67,20 @@ def test_letters_per_token_are_learned_with_a_margin():
     assert learned.input_of(5000) == pytest.approx(1000, rel=0.02)
     assert learned.next_input(5000) == pytest.approx(1050, rel=0.02)
     assert learned.output_of(600) == pytest.approx(100, rel=0.02)
+
+
+def test_an_image_is_not_estimated_by_the_length_of_its_base64():
+    image = base64.b64encode(bytes(range(256)) * 4000).decode()
+    text = "What is this? Say it shortly, please. " * 500
+    short = json.dumps({"text": text, "url": "data:image/png;base64,"})
+    assert letters_in(short.encode()) == len(short)
+    for url in (image, f"data:image/png;base64,{image}"):
+        body = json.dumps({"text": text, "url": url}).encode()
+        assert letters_in(body) == pytest.approx(len(text) + DATA_LETTERS, abs=50)
+    # These are text: the end of the first alone is like base64.
+    for said in (f"{text},word", "ä" * 5000, "a.b" * 5000):
+        body = json.dumps({"text": said}, ensure_ascii=False).encode()
+        assert letters_in(body) == len(body)
 
 
 def test_tokens_that_a_limit_does_not_count_are_not_reserved():

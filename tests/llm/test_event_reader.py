@@ -85,6 +85,16 @@ def test_without_hiding_each_part_is_handed_on_as_it_came(stream: tuple[list[byt
     assert Seen(parts, hides=False).given == [*parts, b""]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_parts_of_a_few_bytes_are_read(newline: str, size: int):
+    events = [f"data: {data}{newline}{newline}".encode() for data in (chunk("a"), USAGE, "[DONE]")]
+    whole = b"".join(events)
+    seen = Seen([whole[at : at + size] for at in range(0, len(whole), size)], hides=True)
+    assert seen.text == events[0] + events[2]
+    assert (seen.usage.letters, seen.usage.input, seen.usage.output) == (1, 12, 34)
+
+
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
 def test_an_event_is_handed_on_as_soon_as_it_is_whole(newline: bytes):
     reader = EventReader(lambda event: b"usage" in event, hides=True)

@@ -185,7 +185,7 @@ async def test_a_refusal_says_why_in_the_words_of_the_client(package: Any, make:
 async def test_an_input_that_never_fits_is_refused_and_a_bound_on_the_answer_is_not(
     limits: redis.Redis, redis_url: str, vendor: Vendor
 ):
-    too_long: list[Any] = [{"role": "user", "content": "x" * 4_000_000}]
+    too_long: list[Any] = [{"role": "user", "content": "word " * 800_000}]
     async with pod(limits, redis_url) as agent, gpt(agent, vendor) as client:
         with pytest.raises(openai.APIConnectionError, match="tokens"):
             await client.chat.completions.create(model="m", messages=too_long)

@@ -271,7 +271,7 @@ def test_of_a_long_answer_the_end_is_kept(usage_at: str):
             document.read(EMBEDDINGS, usage)
         return
     document.add(end)
-    assert document._size <= MAX_READ
+    assert len(document._kept) <= MAX_READ
     document.read(EMBEDDINGS, usage)
     assert (usage.input, usage.has_output) == (77, True)
 

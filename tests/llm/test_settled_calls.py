@@ -151,6 +151,35 @@ async def test_an_answered_error_costs_a_call_and_no_token(
         await eventually(lambda: spent(agent), accept=lambda found: found == {**nothing, "calls": 1})
 
 
+async def test_a_redirect_costs_a_call_and_the_request_that_follows_it_its_bill(
+    limits: redis.Redis, redis_url: str, vendor: Vendor
+):
+    async with pod(limits, redis_url) as agent, gpt(agent, vendor) as client:
+        vendor.will(status=307, headers={"Location": f"{vendor.url}/v1/responses"})
+        await chat(client, stream=False)
+        assert [one.path for one in vendor.bill] == ["/v1/chat/completions", "/v1/responses"]
+        # This one asks no model.
+        vendor.will(status=303, headers={"Location": f"{vendor.url}/v1/files"})
+        await client.with_raw_response.chat.completions.create(model="m", messages=ASKED)
+        assert vendor.bill[-1].path == "/v1/files"
+        bill = billed(*vendor.bill, counts_cached=True)
+        await eventually(lambda: spent(agent), accept=lambda found: found == bill)
+
+
+async def test_a_body_that_is_wrong_for_us_alone_costs_its_bill(
+    limits: redis.Redis, redis_url: str, vendor: Vendor
+):
+    async with pod(limits, redis_url) as agent:
+        async with gpt(agent, vendor) as client:
+            # The vendor of this test does not read these fields.
+            for wrong in ({"max_tokens": "100"}, {"n": 1.5}):
+                await client.with_raw_response.chat.completions.create(
+                    model="m", messages=ASKED, extra_body=wrong
+                )
+        bill = billed(*vendor.bill, counts_cached=True)
+        await eventually(lambda: spent(agent), accept=lambda found: found == bill)
+
+
 async def test_a_request_that_was_not_sent_costs_no_token(limits: redis.Redis, redis_url: str):
     async with pod(limits, redis_url) as agent:
         client = openai.AsyncOpenAI(api_key="made-up", base_url="http://127.0.0.1:1/v1", max_retries=0)

@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         scenario = self.vendor.script.popleft() if self.vendor.script else self.vendor.usual
         charged = Charged(body=body, headers=dict(self.headers.items()), path=self.path)
         self.vendor.bill.append(charged)
-        if scenario.status >= 400:
+        if scenario.status >= 300:
             self._send(scenario, {"type": "error", "error": scenario.error or {"message": "no"}})
             return
         charged.fresh = _input_of(body)

@@ -18,23 +18,22 @@ _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 class Document:
     """At most ``MAX_READ`` bytes are kept: of a longer answer, such as many embeddings, its end."""
 
-    __slots__ = ("_parts", "_size", "_whole")
+    __slots__ = ("_kept", "_whole")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
+        # A list of parts would take many times as much if each part has a few bytes.
+        self._kept = bytearray()
         self._whole = True
 
     def add(self, part: bytes) -> None:
-        self._parts.append(part)
-        self._size += len(part)
-        if self._size > MAX_READ:
-            end = b"".join(self._parts)[-MAX_END:]
-            self._parts, self._size, self._whole = [end], len(end), False
+        self._kept += part
+        if len(self._kept) > MAX_READ:
+            del self._kept[:-MAX_END]
+            self._whole = False
 
     def read(self, dialect: Dialect, usage: Usage) -> None:
         """Raises ``ValueError`` for an answer that is not in the format."""
-        text = b"".join(self._parts)
+        text = bytes(self._kept)
         dialect.read_answer(text if self._whole else _usage_at_the_end(text), usage)
 
 

@@ -67,8 +67,8 @@ class ModelCall:
             permit.settle(measure, usage.amount(measure, counts_cached=dialect.counts_cached))
 
 
-def settle_unsent(permit: Permit) -> None:
-    """The request was not sent: it cost nothing."""
+def settle_unanswered(permit: Permit) -> None:
+    """No model has got the request: it cost nothing."""
     for measure in permit.estimated.intersection(MEASURES):
         permit.settle(measure, 0)
 

@@ -38,7 +38,7 @@ class EventReader:
 
     def feed(self, part: bytes) -> bytes:
         """The bytes that the reader of the answer gets now."""
-        if not self._tail and not self._cr and part.find(b"\n\n") == len(part) - 2 and b"\r" not in part:
+        if not self._tail and not self._cr and 0 <= part.find(b"\n\n") == len(part) - 2 and b"\r" not in part:
             # Nearly always, a part is one event.
             self._hid = self._read(part) and self.hides
             return b"" if self._hid else part

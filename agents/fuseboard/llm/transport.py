@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Unpack
 
@@ -20,8 +21,8 @@ from fuseboard.integrations.http_bodies import Body
 from fuseboard.integrations.httpx_family import Guard
 from fuseboard.llm.dialects import Dialect, dialect_of
 from fuseboard.llm.dialects.dialect import Asked
-from fuseboard.llm.estimate import estimates_of
-from fuseboard.llm.model_call import ModelBody, ModelCall, settle_unsent
+from fuseboard.llm.estimate import estimates_of, letters_in
+from fuseboard.llm.model_call import ModelBody, ModelCall, settle_unanswered
 from fuseboard.llm.usage import measures_of
 
 #: The key of a request's ``extensions`` that has its call.
@@ -69,20 +70,23 @@ class ModelGuard(Guard[Any]):
 
     def _prepared(self, request: Any) -> Any:
         """The request to send, with its call."""
+        # A request that follows a redirect has the extensions of the one before.
+        request.extensions = {name: value for name, value in request.extensions.items() if name != _CALL}
         dialect = dialect_of(request.method, request.url.path)
         if dialect is None or not self._repeats(request):
             return request  # nothing to count, or a body that is not known before it is sent
-        body: bytes = request.content
-        try:
+        # Such a request has no ``content``.
+        body = b"".join(request.stream)
+        asked, added = Asked(), None
+        # The vendor will say what is wrong with a body. If it finds nothing, the call has its costs still.
+        with suppress(ValueError, RecursionError):
             asked = dialect.asked(body)
             added = dialect.with_usage(body) if asked.streams and self._add_usage else None
-        except (ValueError, RecursionError):
-            return request  # the vendor will say what is wrong with it
         if added is not None:
             request = self._with_body(request, added)
         # An answer is read while it is handed on.
         request.headers["accept-encoding"] = "identity"
-        call = self._model_call(dialect, asked, request.url.host, len(body), hides=added is not None)
+        call = self._model_call(dialect, asked, request.url.host, letters_in(body), hides=added is not None)
         request.extensions = {**request.extensions, _CALL: call}
         return request
 
@@ -139,8 +143,13 @@ class ModelGuard(Guard[Any]):
             return await super()._send(request, given, permit)  # type: ignore[safe-super]
         except Exception as error:
             if not classify(error).sent:
-                settle_unsent(permit)
+                settle_unanswered(permit)
             raise
+
+    def _succeed(self, permit: Permit, answer: Any, elapsed_s: float, request: Any, given: Any) -> None:
+        if answer.status_code >= 300:
+            settle_unanswered(permit)  # a redirect: the request that follows it reserves its own
+        super()._succeed(permit, answer, elapsed_s, request, given)
 
     def _body_of(self, request: Any) -> Callable[..., Body]:
         call = request.extensions.get(_CALL)
