@@ -30,7 +30,7 @@ class EventReader:
         self._read = read
         self.hides = hides
         #: The event that is not whole yet, and how much of it the reader of the answer has.
-        self._tail, self._given = b"", 0
+        self._tail, self._given = bytearray(), 0
         #: The event is too long, and its beginning is dropped.
         self._skips = False
         #: The last event was hidden. It ended with a CR, whose LF may still come.
@@ -42,38 +42,39 @@ class EventReader:
             # Nearly always, a part is one event.
             self._hid = self._read(part) and self.hides
             return b"" if self._hid else part
-        events, kept = part, []
+        kept: list[bytes | bytearray] = []
+        tail, new = self._tail, part
         if self._cr and part:
             self._cr = False
             if part[0] == 10:
-                events = part[1:]
+                new = part[1:]
                 if not self._hid:
                     kept.append(b"\n")
-        begun = 0
-        if self._tail:
-            # An event that is not whole ends with at most one end of a line.
-            begun = max(0, len(self._tail) - 2)
-            events = self._tail + events
+        # An event that is not whole ends with at most one end of a line.
+        begun = max(0, len(tail) - 2)
+        tail += new
         at = 0
-        for end in _END.finditer(events, begun):
+        for end in _END.finditer(tail, begun):
             after = end.end()
-            self._hid = not self._skips and self._read(events[at:after]) and self.hides and not self._given
+            self._hid = (
+                not self._skips and self._read(bytes(tail[at:after])) and self.hides and not self._given
+            )
             if not self._hid:
-                kept.append(events[at + self._given : after])
+                kept.append(tail[at + self._given : after])
             at, self._given, self._skips = after, 0, False
-        self._tail = events[at:]
-        if at and not self._tail:
-            self._cr = events[-1] == 13
+        if at:
+            self._cr = at == len(tail) and tail[-1] == 13
+            del tail[:at]
         self._bound(kept)
         return b"".join(kept) if self.hides else part
 
     def finish(self) -> bytes:
         """The stream is over: read what is left. Returns what the reader of the answer does not have yet."""
-        tail, self._tail = self._tail, b""
+        tail, self._tail = bytes(self._tail), bytearray()
         hid = bool(tail) and not self._skips and self._read(tail) and not self._given
         return tail[self._given :] if self.hides and not hid else b""
 
-    def _bound(self, kept: list[bytes]) -> None:
+    def _bound(self, kept: list[bytes | bytearray]) -> None:
         """Hand on the beginning of an event that is too long to be kept back, and drop it if it is longer."""
         tail = self._tail
         if not self._given and len(tail) <= MAX_KEPT_BACK:
@@ -82,8 +83,8 @@ class EventReader:
         self._given = len(tail)
         if len(tail) > MAX_READ or self._skips:
             # The end of a line may be at the end of what is dropped.
-            self._tail, self._skips = tail[-2:], True
-            self._given = len(self._tail)
+            del tail[:-2]
+            self._given, self._skips = len(tail), True
 
 
 def data_of(event: bytes) -> bytes:
