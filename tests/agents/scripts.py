@@ -230,6 +230,10 @@ class Store:
             for key in expiring
             if (remaining_ms := int(self.client.pttl(key))) >= 0
         }
+        # Other keys expire in real time too, while virtual time stands still: what counts would be lost.
+        for limit in self.limits:
+            if limit not in calendars:
+                self.client.persist(self.limit_key(limit))
         return reply
 
     def _expire(self, keys: Iterable[str]) -> None:

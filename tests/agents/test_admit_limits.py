@@ -127,7 +127,7 @@ def test_a_clock_that_jumped_ahead_and_back_frees_the_window_in_time(limits: red
 
 
 def test_keys_expire_when_they_say_nothing_any_more(limits: redis.Redis):
-    store = Store(limits, [window(5, seconds=2), bucket(5, 5, seconds=2)])
+    store = Store(limits, [window(5, seconds=2), bucket(5, 5, seconds=2)], expiring=True)
     store.admit()
     assert 2200 <= limits.pttl("{d}:limit:vendor") <= 2400
     assert 300 <= limits.pttl("{d}:limit:requests") <= 402
