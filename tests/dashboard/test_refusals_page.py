@@ -23,7 +23,7 @@ from controlplane.series import sealing
 from controlplane.series.kinds import FLEET, POD
 from controlplane.usage.models import RuleDemand
 from dashboard.views.refusals.refusal_log import measured_words
-from dashboard.views.refusals.refusal_tables import FILTERS
+from dashboard.views.refusals.refusal_tables import FILTERS, share_words
 from tests.controlplane.series.test_series_sealing import measure, row, thing, writer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -160,7 +160,9 @@ def test_requests_and_calls_are_apart_and_agree_with_the_headline(log_in, sample
     put_lists()
     shown = page(log_in("vera"), "/refusals?range=15m")
     assert "<h1>27 requests were refused</h1>" in shown
-    assert "Most refused: acme-retail, 18 requests (67 %). The quota was spent (limit requests)." in shown
+    assert (
+        "Most refused: acme-retail, 18 of 27 requests (67 %). The quota was spent (limit requests)." in shown
+    )
     assert "12 calls to dependencies were not made, all of them to payments-api." in shown
     assert rows_of(shown, "requests-tenant") == [
         ["acme-retail", "18", "67 %"],
@@ -239,7 +241,7 @@ def test_a_number_that_can_be_too_low_is_at_least_that(log_in, production):
 def test_long_ranges_say_since_when_lists_are_stored(log_in, samples):
     put_lists()
     shown = page(log_in("vera"), "/refusals?range=28d")
-    assert "Top lists are stored since" in shown
+    assert re.search(r"The lists begin at [^.]* UTC, with 27 refused requests\.", shown)
     assert "<h1>27 requests were refused</h1>" in shown
     # Limits, pods and the reason are from samples also without a filter.
     assert "Samples are kept for 24 hours." in shown
@@ -256,7 +258,14 @@ def test_lists_of_a_part_of_the_range_are_not_divided_by_all_its_requests(log_in
     measure(writer(), 0, FLEET, {fleet: row(FLEET, 1_000, refused=40)}, hour=hour)
     sealing.seal(hour + timedelta(hours=1, minutes=30))
     address = "/refusals?range=28d"
-    assert "<h1>40 of 1,000 requests were refused (4.0 %)</h1>" in page(log_in("vera"), address)
+    shown = page(log_in("vera"), address)
+    assert "<h1>40 of 1,000 requests were refused (4.0 %)</h1>" in shown
+    # The headline and the lists have two ranges: each is named, and each share says of what.
+    words = re.search(r"<h1>.*?</h1> <p>(.*?)</p>", shown)[1]
+    first = TopList.objects.earliest("at").at
+    assert re.match(r"\d+ \w+ \d\d:00 to \d+ \w+ \d\d:\d\d UTC\. ", words), words
+    assert f"The lists begin at {first:%-d %b %H:%M} UTC, with 27 refused requests." in words
+    assert "Most refused: acme-retail, 18 of 27 requests (67 %)." in words
     TopList.objects.filter(kind=REQUESTS_BY_REASON.number).update(at=timezone.now() - timedelta(days=29))
     TopList.objects.create(
         environment="production", kind=REQUESTS_BY_REASON.number, grain_s=3600, at=hour, writer=0,
@@ -271,6 +280,34 @@ def test_calls_to_several_dependencies_have_a_number_and_not_most(log_in, produc
     TopList.objects.filter(kind=CALLS_BY_DEPENDENCY.number).update(**calls)
     shown = page(log_in("vera"), "/refusals?range=15m")
     assert "100 calls to dependencies were not made, 34 of them to a." in shown
+
+
+def test_the_headline_names_the_range_of_the_lists(log_in, production):
+    """A range of 6 hours begins at a whole hour."""
+    put_lists()
+    TopList.objects.create(
+        environment="production", kind=REQUESTS_BY_REASON.number, grain_s=3600, writer=0,
+        at=timezone.now() - timedelta(days=9), names=["quota"], counts=[39.0], total=39.0, short_by=0.0,
+    )  # fmt: skip
+    shown = page(log_in("vera"), "/refusals?range=6h")
+    ranges = re.findall(r"((?:\d+ \w+ )?\d\d:\d\d to (?:\d+ \w+ )?\d\d:\d\d UTC)", shown)
+    assert len(ranges) == 3
+    assert len(set(ranges)) == 1
+
+
+@pytest.mark.parametrize(
+    ("percent", "words"),
+    [
+        (0.04, "under 0.1 %"),
+        (9.94, "9.9 %"),
+        (67.2, "67 %"),
+        (99.93, "99.9 %"),
+        (99.97, "99.9 %"),
+        (100, "100 %"),
+    ],
+)
+def test_a_share_of_less_than_all_is_never_100_percent(percent, words):
+    assert share_words(percent) == words
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,13 @@ from dashboard.tables.table_files import rows_listed
 from dashboard.views.page import context_of, text_parameter
 from dashboard.views.refusals.refusal_tables import (
     FILTERS,
+    counted_since,
     refused_words,
     sample_words,
     samples_kept_since,
     sections_of,
     share_words,
+    window_words,
     words_of,
 )
 
@@ -115,11 +117,17 @@ def _sentences(
     start: datetime,
     end: datetime,
 ) -> Iterator[str]:
-    if tops is not None and tops.known:
+    lists = tops is not None and tops.known
+    if counted is not None or lists:
+        # The range of the headline: it counts all of it, or has no counter and is the number of the lists.
+        yield f"{window_words(counted_since(tops, start) if counted is None else start, end)}."
+    if tops is not None and lists:
+        if tops.stored_since is not None and not tops.whole:
+            refused = round(tops.refused(Of.REQUESTS))
+            requests = "1 refused request" if refused == 1 else f"{refused:,} refused requests"
+            yield f"The lists begin at {tops.stored_since:%-d %b %H:%M} UTC, with {requests}."
         yield from _most_refused(environment, tops, start, end)
         yield from _calls(tops)
-        if tops.stored_since is not None and not tops.whole:
-            yield f"Top lists are stored since {tops.stored_since:%-d %B %H:%M} UTC."
     elif wanted.set and counted is None:
         yield "Pods do not count this combination, or nothing is stored of it. Below are shares of samples."
     elif counted is None:
@@ -147,8 +155,9 @@ def _most_refused(environment: str, tops: TopLists, start: datetime, end: dateti
         yield f"Most frequent reason: {reason_sentence(reason)}."
         return
     most = top.lines[0]
+    of_all = f"{round(most.count):,} of {round(top.total):,} requests"
     yield (
-        f"Most refused: {words_of('tenant', most.name)}, {round(most.count):,} requests"
+        f"Most refused: {words_of('tenant', most.name)}, {of_all}"
         f" ({share_words(100 * most.count / top.total)})."
     )
     wanted = Filter(tenant=most.name, of=Of.REQUESTS)

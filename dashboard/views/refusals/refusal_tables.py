@@ -115,6 +115,9 @@ def refused_words(counted: CountedRefusals, of: Of) -> str:
 def share_words(percent: float) -> str:
     if 0 < percent < 0.1:
         return "under 0.1 %"
+    if 99.5 <= percent < 100:
+        # "100 %" is all.
+        return "99.9 %" if percent >= 99.9 else f"{percent:.1f} %"
     return f"{percent:.1f} %" if percent < 10 else f"{percent:.0f} %"
 
 
@@ -145,6 +148,13 @@ def window_words(start: datetime, end: datetime) -> str:
     return f"{start:{form}} to {end:{form}} UTC"
 
 
+def counted_since(tops: TopLists | None, start: datetime) -> datetime:
+    """The start of the part of a range that the lists count."""
+    if tops is None or tops.whole or tops.stored_since is None:
+        return start
+    return max(start, tops.stored_since)
+
+
 def _of_lists(
     environment: str, wanted: Filter, start: datetime, end: datetime, tops: TopLists, link: Link
 ) -> Section:
@@ -152,7 +162,7 @@ def _of_lists(
     refused = tops.refused(of)
     lists = [tops.lists[kind] for kind in KINDS if kind.of is of and kind in tops.lists]
     groups = [_stored(top, refused, link) for top in lists if top.total]
-    first = start if tops.whole or tops.stored_since is None else max(start, tops.stored_since)
+    first = counted_since(tops, start)
     groups += _sampled(environment, wanted, first, end, ("rule", "pod"), round(refused), link)
     if not refused:
         words = "None was refused" if of is Of.REQUESTS else "No call was refused"
