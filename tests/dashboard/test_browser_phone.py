@@ -1,0 +1,65 @@
+"""Pages on a phone, 390 pixels wide: what an operator needs at 3 am is there, and near the top."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from fleet_rows import put_figures, put_server
+
+from controlplane.reconciliation.models import AllowedAlone
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+PHONE = {"width": 390, "height": 844}
+#: The words of each cell of the first row of a table that are seen, with the label before them.
+SEEN = """rows => [...rows[0].cells].filter(cell => cell.checkVisibility()).map(cell =>
+  `${cell.dataset.th || ""} ${cell.innerText}`.replace(/\\s+/g, " ").trim())"""
+
+
+def on_phone(sign_in: Any, name: str, path: str) -> Any:
+    page = sign_in(name)
+    page.set_viewport_size(PHONE)
+    page.goto(path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    return page
+
+
+def first_row(page: Any) -> list[str]:
+    rows = page.locator("table.stacks tr[data-row]")
+    beyond = "cells => cells.filter(cell => cell.getBoundingClientRect().right > 390).length"
+    assert rows.first.locator(":is(th, td):visible").evaluate_all(beyond) == 0
+    seen: list[str] = rows.evaluate_all(SEEN)
+    return seen
+
+
+def test_a_pod_has_what_its_runbooks_ask_for(sign_in: Any, production: str) -> None:
+    """A phone hid the p99 of Redis, which is the first step of the runbook "Redis is slow"."""
+    put_server("web-1", redis_p99_us=9_300, calls_per_s=40.0)
+    row = first_row(on_phone(sign_in, "olga", "/servers"))
+    for words in ("web-1", "Service shop", "Zone zone-a", "Mode Shared", "Redis p99 9.3 ms", "Requests/s 40"):
+        assert words in row, row
+    assert any(cell.startswith("Revision 1,000") or cell.startswith("Revision 1000") for cell in row)
+
+
+def test_retries_have_their_fallbacks(sign_in: Any, production: str) -> None:
+    """ "Retries and fallbacks" had no column of fallbacks."""
+    put_server()
+    calls = {"callers": 3, "first_calls_per_s": 20.0, "fallbacks_per_s": 2.0, "fallback_failures_per_s": 0.5}
+    put_figures(protection={"payments-api": calls})
+    row = first_row(on_phone(sign_in, "olga", "/retries"))
+    assert {"payments-api", "First calls 20/s", "Fallbacks 2/s", "Fallbacks failed 0.5/s"} <= set(row), row
+
+
+def test_two_limits_allowed_without_redis_can_be_told_apart(sign_in: Any, production: str) -> None:
+    """Two rows of "all tenants, contract" were alike: the phone hid their dependencies."""
+    start = timezone.now().replace(second=0, microsecond=0) - timedelta(hours=1)
+    for name in ("payments-api", "search"):
+        AllowedAlone.objects.create(
+            environment=production, domain=f"d:{name}", field="f", counter="f", value=3, amount=3,
+            dependency=name, rule="contract", start=start, length_s=60,
+        )  # fmt: skip
+    page = on_phone(sign_in, "olga", "/reconciliation")
+    row = first_row(page)
+    assert {"Dependency payments-api", "Limit contract"} <= set(row), row
+    assert page.locator("table.stacks tr[data-row]").count() == 2
