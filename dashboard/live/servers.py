@@ -18,6 +18,8 @@ class ServerRow(ServerStatus, frozen=True, kw_only=True):
     css: str
     #: "exact", "without Redis", or what is known of it.
     limits: str
+    #: Whether answers of Redis come later than the deadline, so that it decides some calls locally.
+    late: bool
     #: Breakers that this pod reports differently from the fleet.
     differs: tuple[str, ...]
     #: Whether shedding only observes.
@@ -142,6 +144,7 @@ def row_of(
         word=_WORDS[status.kind],
         css=_css(status.kind),
         limits=_limits(status.server, facts, fleet),
+        late=facts.current and status.server.live and decides_some_locally(status.server, facts),
         differs=tuple(_differences(status.server, breakers)),
     )
 

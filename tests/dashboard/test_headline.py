@@ -11,7 +11,15 @@ from controlplane.alerts.state.evaluate import FirstSeen
 from controlplane.alerts.state.stored_alerts import StoredAlert
 from controlplane.fleet.live import FleetFigures, StoreFigures
 from controlplane.publishing.unknown_revisions import UnknownRevision
-from controlplane.status.facts import BreakerSeen, Dependency, Facts, Observing, ScheduledChange, Server
+from controlplane.status.facts import (
+    BreakerSeen,
+    Dependency,
+    Facts,
+    Observing,
+    PodLoad,
+    ScheduledChange,
+    Server,
+)
 from dashboard.live.history import History
 from dashboard.live.overview import build
 from dashboard.live.verdict import WEIGHTS
@@ -361,10 +369,21 @@ def test_a_pods_row_says_exact_only_while_its_limits_are():
     figures = with_figures(decided_locally_per_s=5.0)
     slow = (pod(1), pod(2, redis_p99_us=47_000), pod(3, mode="ramping"))
     assert [row.limits for row in picture(fleet(*slow, figures=figures)).fleet.rows] == [
-        *("ramping up", "shared", "some local"),
+        *("ramping up", "some local", "shared"),
     ]
     assert {row.limits for row in picture(fleet()).fleet.rows} == {"exact"}
     assert picture(fleet(*others(state="offline"))).fleet.rows[0].limits == "unknown"
+
+
+def test_the_worst_of_the_pods_of_one_mode_come_first():
+    """A pod with "some local" and the slowest Redis was the last of a list that said "worst first"."""
+    pods = (
+        *(pod(1), pod(2, redis_p99_us=47_000)),
+        *(pod(3, load=PodLoad(level="shed")), pod(4, load=PodLoad(cpu=990))),
+    )
+    rows = picture(fleet(*pods)).fleet.rows
+    assert [row.name for row in rows] == ["web-4", "web-3", "web-2", "web-1"]
+    assert [row.late for row in rows] == [False, False, True, False]
 
 
 def test_an_alert_that_fires_on_below_its_threshold_is_not_calm():
