@@ -1,17 +1,20 @@
 """Error budgets: the share of refused or failed calls against a target over 28 days, from the stored series.
 
-One statement chooses the dependencies or the quotas of tenants, one reads their whole hours, and one the last
-hour. The page of one dependency or tenant reads only its own rows.
+One statement chooses the dependencies or the quotas of tenants, one reads their whole hours, and one what is
+not stored as hours yet, so that every range ends now. The page of one dependency or tenant reads only its own
+rows.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.db import connection
+from django.db.models import Max
 
 from controlplane.refusals.top_lists import CALLS_BY_DEPENDENCY, HOUR_S, REQUESTS_BY_TENANT
 from controlplane.series.kinds import DEPENDENCY, RULE, SPAN_S, Kind
+from controlplane.series.models import Seal
 from controlplane.series.partitions import SPANS_1H
 from controlplane.status.refusals import ENDED_CALLS, REFUSED_CALLS
 
@@ -50,19 +53,30 @@ _HOURS = """
                {asked} AS asked, {bad} AS bad
         FROM series_1h, generate_series(1, 24) AS place WHERE entity = ANY(%(ids)s::int[]) AND day >= %(day)s
     ) AS hours JOIN series_entity ON series_entity.id = entity
-    WHERE hour >= %(start)s GROUP BY entity, name, sub
+    WHERE hour >= %(start)s AND hour < %(tail)s GROUP BY entity, name, sub
 """
-_LAST_HOUR = """
-    SELECT entity, sum({asked})::bigint, sum({bad})::bigint
+#: The hours that are not stored yet, and the last hour, which is a part of them or begins before them.
+_FRAMES = """
+    SELECT entity, name, sub,
+           coalesce(sum(asked) FILTER (WHERE at >= %(tail)s), 0)::bigint,
+           coalesce(sum(bad) FILTER (WHERE at >= %(tail)s), 0)::bigint,
+           count(DISTINCT at) FILTER (WHERE at >= %(tail)s),
+           coalesce(sum(asked) FILTER (WHERE at >= %(last)s), 0)::bigint,
+           coalesce(sum(bad) FILTER (WHERE at >= %(last)s), 0)::bigint
     FROM (
-        SELECT entity, v[(place - 1) * width + 1 : place * width] AS v
+        SELECT entity, at, {asked} AS asked, {bad} AS bad
         FROM (
-            SELECT ids, v, array_length(v, 1) / array_length(ids, 1) AS width FROM series_frame
-            WHERE kind = %(kind)s AND at >= %(last)s AND ids && %(ids)s::int[]
-              AND writer IN (SELECT id FROM series_writer WHERE environment = %(environment)s)
-        ) AS frames, unnest(ids) WITH ORDINALITY AS listed(entity, place) WHERE entity = ANY(%(ids)s::int[])
-    ) AS ones GROUP BY entity
+            SELECT entity, at, v[(place - 1) * width + 1 : place * width] AS v
+            FROM (
+                SELECT at, ids, v, array_length(v, 1) / array_length(ids, 1) AS width FROM series_frame
+                WHERE kind = %(kind)s AND at >= least(%(tail)s, %(last)s) AND ids && %(ids)s::int[]
+                  AND writer IN (SELECT id FROM series_writer WHERE environment = %(environment)s)
+            ) AS frames, unnest(ids) WITH ORDINALITY AS listed(entity, place)
+            WHERE entity = ANY(%(ids)s::int[])
+        ) AS ones
+    ) AS sums JOIN series_entity ON series_entity.id = entity GROUP BY entity, name, sub
 """
+_HOUR, _SIX_HOURS = timedelta(hours=1), timedelta(hours=6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +136,9 @@ def tenant_budgets(environment: str, now: datetime, *, name: str = "") -> ErrorB
 def _budgets(
     environment: str, kind: Kind, asked: tuple[str, ...], bad: tuple[str, ...], name: str, now: datetime
 ) -> ErrorBudgets:
-    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    start = hour - timedelta(days=DAYS)
+    start = _hour_of(now) - timedelta(days=DAYS)
+    # The nearest whole hour, so that 6 hours are 6 and not nearly 7.
+    six = _hour_of(now - _SIX_HOURS + _HOUR / 2)
     values: dict[str, Any] = {
         "environment": environment,
         "kind": kind.number,
@@ -132,37 +147,52 @@ def _budgets(
         "most": _MAX_READ,
         "start": start,
         "day": start.replace(hour=0),
-        "six": hour - timedelta(hours=6),
-        "last": now - timedelta(hours=1),
+        "six": six,
+        "tail": max(six, _stored_until(now)),
+        "last": now - _HOUR,
     }
     with connection.cursor() as cursor:
         # All quotas of no tenant are those of all tenants together: they are left out.
         cursor.execute(_OF_ONE if name else _CHOSEN, values)
         values["ids"] = [number for (number,) in cursor.fetchall()]
         cursor.execute(_HOURS.format(asked=_in_hours(kind, asked), bad=_in_hours(kind, bad)), values)
-        # The sums of each entity that was asked for something.
-        hours = [row for row in cursor.fetchall() if row[3]]
-        hours.sort(key=lambda row: (-row[4] / row[3], row[1], row[2]))
-        spent = sum(row[4] * _ONE_OF >= row[3] for row in hours)
-        hours = hours[:MAX_BUDGETS]
-        values["ids"] = [row[0] for row in hours]
-        cursor.execute(_LAST_HOUR.format(asked=_in_frames(kind, asked), bad=_in_frames(kind, bad)), values)
-        last = {number: (all_asked, all_bad) for number, all_asked, all_bad in cursor.fetchall()}
-    return ErrorBudgets(
-        lines=[
-            ErrorBudget(
-                name=of,
-                quota=sub,
-                asked=all_asked,
-                bad=all_bad,
-                known_s=known * SPAN_S,
-                burn_1h=_burn(*last.get(number, (0, 0))),
-                burn_6h=_burn(asked_6h, bad_6h),
-            )
-            for number, of, sub, all_asked, all_bad, known, asked_6h, bad_6h in hours
-        ],
-        spent=spent,
+        stored = {row[0]: row for row in cursor.fetchall()}
+        cursor.execute(_FRAMES.format(asked=_in_frames(kind, asked), bad=_in_frames(kind, bad)), values)
+        lately = {row[0]: row for row in cursor.fetchall()}
+    found = [_budget(stored.get(number), lately.get(number)) for number in stored | lately]
+    lines = [one for one in found if one.asked]
+    lines.sort(key=lambda one: (-one.bad / one.asked, one.name, one.quota))
+    return ErrorBudgets(lines=lines[:MAX_BUDGETS], spent=sum(one.spent for one in lines))
+
+
+#: Entity, name, second name, and five sums.
+_Sums = tuple[int, str, str, int, int, int, int, int]
+
+
+def _budget(stored: _Sums | None, lately: _Sums | None) -> ErrorBudget:
+    """``stored`` are whole hours, ``lately`` are the frames after them: every range has both."""
+    _, name, quota, *_ = cast(_Sums, stored or lately)
+    asked, bad, known, asked_6h, bad_6h = stored[3:] if stored else (0, 0, 0, 0, 0)
+    more_asked, more_bad, more_known, asked_1h, bad_1h = lately[3:] if lately else (0, 0, 0, 0, 0)
+    return ErrorBudget(
+        name=name,
+        quota=quota,
+        asked=asked + more_asked,
+        bad=bad + more_bad,
+        known_s=(known + more_known) * SPAN_S,
+        burn_1h=_burn(asked_1h, bad_1h),
+        burn_6h=_burn(asked_6h + more_asked, bad_6h + more_bad),
     )
+
+
+def _stored_until(now: datetime) -> datetime:
+    """The end of the hours that are stored. After it, there are frames."""
+    newest = Seal.objects.filter(hour__lt=now).aggregate(newest=Max("hour"))["newest"]
+    return now - timedelta(days=DAYS) if newest is None else newest + _HOUR
+
+
+def _hour_of(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def _burn(asked: int, bad: int) -> float | None:

@@ -73,7 +73,7 @@ def test_a_dependency_and_a_tenant_show_theirs(log_in: Any, measured: None) -> N
 
 
 def test_without_stored_hours_the_page_says_so(log_in: Any, production: str) -> None:
-    assert shown(log_in("vera"), "/error-budgets").count("No whole hour with calls is stored yet.") == 2
+    assert shown(log_in("vera"), "/error-budgets").count("No call is counted yet.") == 2
 
 
 @pytest.mark.browser

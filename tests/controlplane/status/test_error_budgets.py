@@ -56,6 +56,31 @@ def test_a_budget_is_the_share_of_refused_and_failed_calls_against_the_target() 
     assert (later.lines, later.spent) == ([], 0)
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("minutes", [1, 29, 31, 59])
+def test_every_range_has_the_hour_that_burns_now(minutes: int) -> None:
+    """Six hours with this hour burn at least a sixth of it, though only hours before it are stored."""
+    one, llm, fresh = writer(), thing(DEPENDENCY, "llm"), thing(DEPENDENCY, "fresh")
+    for ago in range(5):
+        calm = {llm: row(DEPENDENCY, 1_000)}
+        measure(one, 0, DEPENDENCY, calm, hour=HOUR - timedelta(hours=ago))
+    now = HOUR + timedelta(hours=1, minutes=minutes)
+    assert sealing.seal(HOUR + timedelta(hours=1, minutes=6)) == 5
+    last = HOUR + timedelta(hours=1)
+    burning = {llm: row(DEPENDENCY, 0, failures=1_000), fresh: row(DEPENDENCY, 0, blocked=10)}
+    measure(one, 0, DEPENDENCY, burning, hour=last)
+    fresh_line, llm_line = dependency_budgets("production", now).lines
+    assert (fresh_line.name, fresh_line.asked, fresh_line.burn_6h) == ("fresh", 10, 1_000)
+    assert (llm_line.asked, llm_line.bad) == (6_000, 1_000)
+    assert llm_line.burn_1h is not None
+    assert llm_line.burn_6h is not None
+    assert llm_line.burn_6h >= llm_line.burn_1h / 6
+    # The hour is counted once after it is stored, too.
+    sealing.seal(last + timedelta(hours=1, minutes=6))
+    (stored,) = dependency_budgets("production", last + timedelta(hours=1, minutes=7), name="llm").lines
+    assert (stored.asked, stored.bad) == (6_000, 1_000)
+
+
 def test_a_budget_that_is_just_spent_is_spent() -> None:
     """0.1 % is not exact as a binary fraction: one call of 1,000 left a part of the budget."""
     used: Any = {"name": "llm", "quota": "", "known_s": 60, "burn_1h": None, "burn_6h": None}
