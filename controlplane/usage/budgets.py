@@ -10,6 +10,7 @@ from typing import Any
 
 import redis
 
+from controlplane.phrases import percent
 from controlplane.policies.models import Tenant, TenantQuota, TierQuota, VendorLimit
 from controlplane.redis.read_many import ask_many, read_many
 from controlplane.same_fields import made_from
@@ -56,8 +57,7 @@ class Budget:
 
     @property
     def percent_words(self) -> str:
-        """Rounded down, so that "80 %" is 80 % or more. A budget has 0 % only if nothing of it is spent."""
-        return "under 1 %" if 0 < (self.percent or 0) < 1 else f"{int(self.percent or 0):,} %"
+        return percent((self.percent or 0) / 100)
 
     @property
     def state(self) -> str:

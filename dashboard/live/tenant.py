@@ -77,9 +77,9 @@ class QuotaRow:
         return bool(self.columns["algorithm"] == "concurrency")
 
     @property
-    def percent(self) -> int | None:
+    def percent(self) -> float | None:
         """Use now, in percent of the limit."""
-        return int(100 * self.use / self.limit) if self.use is not None and self.limit else None
+        return 100 * self.use / self.limit if self.use is not None and self.limit else None
 
     @property
     def per_s(self) -> float | None:

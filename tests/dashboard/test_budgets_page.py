@@ -67,10 +67,10 @@ def test_a_budget_of_which_little_is_spent_or_left_is_not_empty_or_spent(
 ) -> None:
     spend(limits, own, 200_000)
     (row,) = rows(log_in)
-    assert "0.20 USD, under 1 %" in row
+    assert "0.20 USD, 0.4 %" in row
     spend(limits, own, 49_990_000)
     (row,) = rows(log_in)
-    assert "49.99 USD, 99 %" in row
+    assert "49.99 USD, more than 99.9 %" in row
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_a_real_pod_spends_is_on_the_page(log_in: Any, own: str, redis_url:
 
     asyncio.run(spend_some())
     (row,) = rows(log_in)
-    assert "3.75 USD, 7 %" in row
+    assert "3.75 USD, 7.5 %" in row
 
 
 def test_what_was_spent_in_an_earlier_period_does_not_count(log_in: Any, own: str, limits: Any) -> None:

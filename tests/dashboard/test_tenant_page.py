@@ -69,6 +69,9 @@ def test_the_page_answers_at_a_glance(log_in: Any) -> None:
     assert "Quota requests 120 per s of tier pro" in tile(shown, "quota_now")
     assert "60 /s 50 % of the quota" in tile(shown, "use_now")
     assert "1 /s" in tile(shown, "refused_now")
+    quota(440, window_s=1, burst=100)
+    # It was cut off to 13 %.
+    assert "60 /s 13.6 % of the quota" in tile(page(client.get(TENANT)), "use_now")
     assert 'href="/reconciliation?tenant=acme-retail"' in shown
     # The chart has the limit as a line.
     assert "requests: 120 per s" in shown
