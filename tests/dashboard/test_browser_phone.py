@@ -63,3 +63,38 @@ def test_two_limits_allowed_without_redis_can_be_told_apart(sign_in: Any, produc
     row = first_row(page)
     assert {"Dependency payments-api", "Limit contract"} <= set(row), row
     assert page.locator("table.stacks tr[data-row]").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "is_set", "field"),
+    [
+        ("/audit", "/audit?kind=dependency", "input[name=q]"),
+        ("/changes", "/changes?kind=edit", "input[name=thing]"),
+        ("/breakers", "/breakers?state=open", "input[data-filter]"),
+        ("/servers", "/servers?q=web", "input[data-filter]"),
+        ("/refusals", "", "input[name=token]"),
+    ],
+)
+def test_filters_fold_behind_one_line(
+    sign_in: Any, production: str, path: str, is_set: str, field: str
+) -> None:
+    """The first entry of the audit began at 590 pixels, below two rows of fields."""
+    put_server()
+    page = on_phone(sign_in, "olga", path)
+    assert not page.is_visible(field)
+    page.click(".fold > summary")
+    assert page.is_visible(field)
+    if is_set:
+        page.goto(is_set)
+        assert page.is_visible(field), "what is set is seen"
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(path)
+    assert page.is_visible(field)
+    assert not page.is_visible(".fold > summary"), "there is room"
+
+
+@pytest.mark.parametrize(("path", "highest"), [("/audit", 400), ("/changes", 400), ("/breakers", 300)])
+def test_the_first_row_is_near_the_top(sign_in: Any, production: str, path: str, highest: int) -> None:
+    put_server()
+    page = on_phone(sign_in, "olga", path)
+    assert page.locator("table.stacks tr[data-row]").first.bounding_box()["y"] <= highest
