@@ -43,6 +43,9 @@ logger = logging.getLogger("fuseboard.limits")
 #: A refusal because all probe permits are taken is remembered for at most this time: one may become free at
 #: any moment.
 PROBE_BUSY_MEMORY_S = 0.1
+#: A refusal by the breaker is believed for this time. Then Redis is asked again: an operator may have ended
+#: the override, and this pod may have missed it.
+BELIEVED_S = 5.0
 #: A pod whose account is not served calls the vendor again after this time. Another pod may have another key.
 ACCOUNT_STOP_S = 60.0
 
@@ -54,6 +57,11 @@ _STATE_OF_VERDICT = {
     FORCED_OPEN: BreakerState.OPEN,
     PROBE_BUSY: BreakerState.HALF_OPEN,
     SLOW_START: BreakerState.CLOSED,
+}
+_REASON_OF_VERDICT = {
+    FORCED_OPEN: Reason.FORCED_OPEN,
+    COOLING_DOWN: Reason.COOLING_DOWN,
+    OPEN: Reason.BREAKER_OPEN,
 }
 _NO_REPORT = (-1, 0.0)
 _STATES = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
@@ -121,6 +129,8 @@ class FleetBreaker:
         self.state = BreakerState.CLOSED
         self.generation = 0
         self.since = monotonic()
+        #: When the configuration last ended or changed an override, or reset the breaker; monotonic seconds.
+        self.told_at = 0.0
         #: When an open breaker may be probed; monotonic seconds.
         self.until = 0.0
         self.window = (0, 0, 0)
@@ -162,6 +172,7 @@ class FleetBreaker:
         self._missed, self._stated = set[str](), set[str]()
         self.remembered = None
         if dependency.reset_revision != before.reset_revision:
+            self.told_at = monotonic()
             self._change_local(self.local.reset, "an operator has reset the breaker")
             self._see(BreakerState.CLOSED, self.generation, 0.0)
         elif dependency.override != before.override:
@@ -169,6 +180,7 @@ class FleetBreaker:
 
     def override_ended(self) -> None:
         """The override was changed or ended: drop what was learned before."""
+        self.told_at = monotonic()
         self._change_local(self.local.reset, "an override was changed or has ended")
         self.until = min(self.until, monotonic())
         self._on_change()
@@ -291,20 +303,14 @@ class FleetBreaker:
             if rest:
                 self._rests(rest, generation)
             return
-        if generation < self.generation and sent_at < self.since:
+        if sent_at < self.told_at or (generation < self.generation and sent_at < self.since):
             return  # asked before a change that this pod already knows
         now = monotonic()
         seconds = wait_us / 1_000_000
-        if verdict == FORCED_OPEN:
-            self.remembered = RememberedRefusal(Reason.FORCED_OPEN, self.name, now + seconds)
-        elif verdict == COOLING_DOWN:
-            self.remembered = RememberedRefusal(Reason.COOLING_DOWN, self.name, now + seconds)
-        elif verdict == OPEN:
-            self.remembered = RememberedRefusal(Reason.BREAKER_OPEN, self.name, now + seconds)
+        if (reason := _REASON_OF_VERDICT.get(verdict)) is not None:
+            self._remember(reason, now + seconds)
         elif verdict == PROBE_BUSY:
-            self.remembered = RememberedRefusal(
-                Reason.PROBE_BUSY, self.name, now + min(seconds, PROBE_BUSY_MEMORY_S)
-            )
+            self._remember(Reason.PROBE_BUSY, now + min(seconds, PROBE_BUSY_MEMORY_S))
         if (state := _STATE_OF_VERDICT.get(verdict)) is not None:
             self._see(state, generation, now + seconds)
 
@@ -378,11 +384,11 @@ class FleetBreaker:
         _, state, generation, remaining_us, _, calls, failures, consecutive = reply
         if calls:
             self.window = (calls, failures, consecutive)
-        if generation < self.generation:
+        if generation < self.generation or decided_at < self.told_at:
             return
         self._see(_STATES[state], generation, decided_at + remaining_us / 1_000_000)
         if self.state is BreakerState.OPEN and remaining_us:
-            self.remembered = RememberedRefusal(Reason.BREAKER_OPEN, self.name, self.until)
+            self._remember(Reason.BREAKER_OPEN, self.until)
 
     def opened(self, generation: int, remaining_us: int) -> None:
         """Stop calls for ``remaining_us`` and end leases, at once. With 0 us, Redis is asked again."""
@@ -390,7 +396,11 @@ class FleetBreaker:
             return
         longest_us = self.dependency.breaker.open_max_ms * 1100
         self._see(BreakerState.OPEN, generation, monotonic() + min(remaining_us, longest_us) / 1_000_000)
-        self.remembered = RememberedRefusal(Reason.BREAKER_OPEN, self.name, self.until)
+        self._remember(Reason.BREAKER_OPEN, self.until)
+
+    def _remember(self, reason: Reason, until: float) -> None:
+        """Repeat this refusal of Redis until then, or until Redis is asked again."""
+        self.remembered = RememberedRefusal(reason, self.name, until, monotonic() + BELIEVED_S)
 
     def _see(self, state: BreakerState, generation: int, until: float) -> None:
         changed = state is not self.state or generation != self.generation

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import msgspec
 
 from fuseboard.admission.admission import Admission
-from fuseboard.batching.redis_question import ADMITS, COOLING_DOWN, OPEN, PROBES
+from fuseboard.batching.redis_question import ADMITS, COOLING_DOWN, FORCED_OPEN, OPEN, PROBES
 from fuseboard.breaker.fleet_breaker import FleetBreaker
 from fuseboard.composition import compose_admission
 from fuseboard.contract.policy import BreakerPolicy, Policy, Tuning
@@ -29,6 +29,7 @@ from tests.agents.servers import POLICY, configured
 NAME = POLICY.dependencies[0].name
 #: Enough turns of the loop for a coroutine that only waits for what has happened.
 TURNS = 12
+_VERDICTS = {"closed": ADMITS, "open": OPEN, "half_open": PROBES, "forced_open": FORCED_OPEN}
 
 
 class VirtualTime:
@@ -228,14 +229,15 @@ class Pod:
         ``cooling``: the vendor asked not to be called. ``late_s``: it decided that long ago.
         """
         asked = self.store.asked.popleft()
-        now_us, remaining_us = int((self.time.now - late_s) * 1_000_000), 60_000_000 if state == "open" else 0
+        stopped = state in ("open", "forced_open")
+        now_us, remaining_us = int((self.time.now - late_s) * 1_000_000), 60_000_000 if stopped else 0
         if asked.script is not ADMIT:
             number = ("closed", "open", "half_open").index(state)
             self.run(lambda: asked.on_reply([0, number, generation, remaining_us, now_us, 0, 0, 0]))
             return
         if cooling:
             remaining_us = 1_000_000
-        verdict = COOLING_DOWN if cooling else {"closed": ADMITS, "open": OPEN, "half_open": PROBES}[state]
+        verdict = COOLING_DOWN if cooling else _VERDICTS[state]
         figures: list[int] = []
         if remaining_us:
             figures = [0, -1, remaining_us]
