@@ -45,6 +45,34 @@ def test_the_buttons_of_a_heading_are_of_one_height(sign_in: Any, production: st
     assert len(heights(page, ".views > .btn, .verdict > .btn")) == 1
 
 
+def test_the_buttons_of_a_row_do_not_touch_and_have_one_width(sign_in: Any, production: str) -> None:
+    """*Force open* and *Reset* were one below the other without a gap, and of different widths."""
+    put_server("web-1", breakers=[breaker("payments-api", "open")])
+    page = sign_in("ada")
+    page.goto("/breakers")
+    row = "#row-payments-api .btn"
+    page.wait_for_selector(f"{row} >> text=Reset")
+    first, second = (one.bounding_box() for one in page.locator(row).all())
+    down, along = second["y"] - first["y"] - first["height"], second["x"] - first["x"] - first["width"]
+    assert max(down, along) >= 6, (first, second)
+    assert abs(first["width"] - second["width"]) < 1
+    # Also in every other table: no two buttons of a cell are closer.
+    for address in ("/breakers", "/tenants", "/runbooks", "/people", "/alerts/mutes"):
+        page.goto(address)
+        assert page.evaluate(_CLOSE) == [], address
+
+
+#: Buttons of one cell with less than 4 px between them.
+_CLOSE = """[...document.querySelectorAll('td')].flatMap(cell => {
+  const boxes = [...cell.querySelectorAll('.btn:not(.bare)')].map(one => one.getBoundingClientRect())
+    .filter(box => box.width);
+  return boxes.slice(1).filter((box, at) => {
+    const before = boxes[at];
+    return Math.max(box.top - before.bottom, box.left - before.right) < 4;
+  }).map(() => cell.innerText);
+})"""
+
+
 def test_few_tab_stops_come_before_the_content(sign_in: Any, production: str) -> None:
     """There were 30 without the link that skips them."""
     page = sign_in("ada")
