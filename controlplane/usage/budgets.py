@@ -6,14 +6,19 @@ stored series start later than a month.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
+from django.db.models import Max
 
+from controlplane.audit.models import Entry
 from controlplane.phrases import percent
 from controlplane.policies.models import Tenant, TenantQuota, TierQuota, VendorLimit
 from controlplane.redis.read_many import ask_many, read_many
 from controlplane.same_fields import made_from
+from controlplane.series.kinds import DEPENDENCY, FLEET
+from controlplane.series.models import MADE_UP, Entity, Writer
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.words import Period
@@ -21,7 +26,7 @@ from fuseboard.contract.words import Period
 #: Quotas of tenants that are listed; those of tiers are listed for some tenants only.
 MAX_BUDGETS = 2_000
 WARN_PERCENT = 80
-#: Before this part of a period has passed, a projection says nothing.
+#: Before this part of a period is counted, a projection says nothing.
 _TOO_EARLY = 0.02
 _UNREAD = object()
 
@@ -46,6 +51,8 @@ class Budget:
     ends: float
     #: ``None`` while Redis does not answer.
     spent: int | None
+    #: Since when ``spent`` is counted, in unix seconds: ``began``, unless nothing counted then.
+    since: float
     #: Spent at the end of the period if it continues like this; ``None`` if it is too early to say.
     projected: int | None
 
@@ -58,6 +65,11 @@ class Budget:
     @property
     def percent_words(self) -> str:
         return percent((self.percent or 0) / 100)
+
+    @property
+    def early(self) -> bool:
+        """Whether something is spent, and it is too early to say where it leads."""
+        return bool(self.spent) and self.projected is None
 
     @property
     def state(self) -> str:
@@ -99,12 +111,55 @@ def budgets(environment: str, busy: Collection[tuple[str, str]], *, now: float) 
     chosen = counters[:MAX_BUDGETS]
     texts = _texts([counter.key for counter in chosen])
     lives = _lives_ms(texts or {}, chosen, now)
+    counted = _counted_since(environment)
+    cleared = _cleared(environment, now)
     rows = [
-        _budget(one, _UNREAD if texts is None else texts[one.key], now, lives_ms=lives.get(one.key, 0))
+        _budget(
+            one,
+            _UNREAD if texts is None else texts[one.key],
+            now,
+            lives_ms=lives.get(one.key, 0),
+            since=max(
+                counted.get(one.row.dependency.name if one.source == "vendor" else "", 0.0),
+                cleared.get(_named(one), 0.0),
+            ),
+        )
         for one in chosen
     ]
     rows.sort(key=lambda row: (-(row.percent or 0.0), row.tenant, row.dependency, row.name))
     return Budgets(rows=rows, known=texts is not None, cut=len(counters) > MAX_BUDGETS)
+
+
+def _counted_since(environment: str) -> dict[str, float]:
+    """Dependency -> since when its calls are counted; "" -> since when any request is.
+
+    Before it, no pod was there, so the average of the whole period would be too low.
+    """
+    made_up = Writer.objects.filter(environment=environment, gateway=MADE_UP)
+    until = made_up.aggregate(newest=Max("started_at"))["newest"]
+    first = 0.0 if until is None else until.timestamp()
+    rows = Entity.objects.filter(environment=environment, kind__in=(FLEET.number, DEPENDENCY.number), sub="")
+    return {name: max(first, at.timestamp()) for name, at in rows.values_list("name", "first_at")}
+
+
+def _named(counter: _Counter) -> tuple[str, str, str]:
+    """Tenant, dependency and limit."""
+    vendor = counter.source == "vendor"
+    dependency = counter.row.dependency.name if vendor else counter.row.dependency
+    return counter.tenant, dependency, counter.row.name
+
+
+def _cleared(environment: str, now: float) -> dict[tuple[str, str, str], float]:
+    """Tenant, dependency and limit -> when an operator last cleared the counter, within a month."""
+    since = datetime.fromtimestamp(now, UTC) - timedelta(days=31)
+    rows = Entry.objects.filter(environment=environment, action="counter.cleared", at__gte=since)
+    found = {}
+    for kind, name, after, at in rows.order_by("at").values_list("target_kind", "target_name", "after", "at"):
+        of = after or {}
+        tenant = name if kind == "tenant" else ""
+        dependency = of.get("dependency", "") if tenant else name
+        found[tenant, dependency, of.get("limit", "")] = at.timestamp()
+    return found
 
 
 def _of_tenants(environment: str) -> Iterable[_Counter]:
@@ -185,14 +240,15 @@ def _period(row: Any, now: float) -> tuple[int, int]:
     return period_around(int(now * 1_000_000), Period(row.period), row.time_zone)
 
 
-def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0) -> Budget:
+def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0, since: float = 0.0) -> Budget:
     row = counter.row
     began_us, ends_us = _period(row, now)
     # The text does not say when its period ends. Its key lives one second longer, as limits.lua has it.
     old_end_us = int(now * 1_000_000) + lives_ms * 1_000 - 1_500_000
     spent = None if text is _UNREAD else _spent(text, began_us, ends_us, old_end_us if lives_ms else 0)
     began, ends = began_us / 1_000_000, ends_us / 1_000_000
-    passed = (now - began) / (ends - began)
+    since = min(max(began, since), now)
+    early = now - since < _TOO_EARLY * (ends - began)
     is_vendor = counter.source == "vendor"
     return made_from(
         Budget,
@@ -204,7 +260,9 @@ def _budget(counter: _Counter, text: Any, now: float, *, lives_ms: int = 0) -> B
         began=began,
         ends=ends,
         spent=spent,
-        projected=None if spent is None or passed < _TOO_EARLY else round(spent / passed),
+        since=since,
+        # Continued from the time that is counted, which may be the end of the period only.
+        projected=None if spent is None or early else round(spent + spent / (now - since) * (ends - now)),
     )
 
 

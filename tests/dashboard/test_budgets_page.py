@@ -3,22 +3,28 @@
 import asyncio
 import re
 import time
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 import redis
+from django.utils import timezone
 from fleet_rows import put_figures
 from shown import text_of
 
 from controlplane.editing import edits
 from controlplane.policies.models import TenantQuota, TierQuota, VendorLimit
+from controlplane.series.kinds import DEPENDENCY, FLEET
+from controlplane.series.models import Entity
 from controlplane.usage import budgets as module
+from controlplane.usage.clear_counter import clear_counter
 from fuseboard.contract import keys
 from fuseboard.contract.calendar_period import period_around
 from fuseboard.contract.policy import Limit
 from fuseboard.contract.words import Algorithm, Period
 from tests.agents.servers import PATIENT, POLICY, configured, running
+from tests.controlplane.series.test_series_sealing import thing
 from tests.people import ADA
 
 USUAL: dict[str, Any] = {
@@ -137,14 +143,43 @@ def test_the_projection_follows_the_part_of_the_period_that_has_passed() -> None
         name, measure, limit, dependency, shadow = "n", "tokens", 100, "", False
         period, time_zone = "day", "UTC"
 
-    def seen(part: float, spent: int) -> module.Budget:
+    def seen(part: float, spent: int, counted_from: float = 0.0) -> module.Budget:
         counter = module._Counter("k", "acme", "tenant", "pro", Row())
         now = (began + part * (ends - began)) / 1_000_000
-        return module._budget(counter, f"{began} {spent}", now)
+        since = (began + counted_from * (ends - began)) / 1_000_000
+        return module._budget(counter, f"{began} {spent}", now, since=since)
 
     assert (seen(0.5, 30).projected, seen(0.5, 30).state) == (60, "ok")
     assert (seen(0.25, 30).projected, seen(0.25, 30).state) == (120, "will_be_over")
     assert (seen(0.01, 30).projected, seen(0.01, 30).state) == (None, "ok")
+    # Nothing was counted before: the calls of 5 % of the day continue for the half of it that is left.
+    assert (seen(0.5, 30, 0.45).projected, seen(0.5, 30, 0.45).state) == (330, "will_be_over")
+    assert (seen(0.5, 30, 0.49).projected, seen(0.5, 30, 0.49).early) == (None, True)
+    assert not seen(0.5, 0, 0.49).early
+
+
+def test_a_budget_that_is_counted_for_minutes_is_not_projected_from_the_begin_of_its_period(
+    log_in: Any, production: str, limits: Any, own: str
+) -> None:
+    """Calls are counted since pods are there, or since an operator cleared the counter."""
+    edits.set_vendor_limit(dependency="search", name="contract", limit=1_000, **USUAL)
+    key = keys.vendor_limit(production, "search", "contract")
+    spend(limits, key, 20)
+    spend(limits, own, 2_000_000)
+    for kind, name in ((DEPENDENCY, "search"), (FLEET, "")):
+        thing(kind, name, first_at=timezone.now() - timedelta(minutes=4))
+    for row in rows(log_in):
+        assert "too early" in row
+        assert "Too early to project" in row
+    Entity.objects.update(first_at=timezone.now() - timedelta(days=400))
+    (budget, _) = module.budgets(production, set(), now=time.time()).rows
+    assert budget.since == budget.began
+    clear_counter(
+        environment=production, limit="contract", dependency="search", reason="counted twice", actor=ADA
+    )
+    spend(limits, key, 20)
+    (vendor,) = [row for row in rows(log_in) if "contract" in row]
+    assert "Too early to project" in vendor
 
 
 def test_vendor_limits_and_tiers_of_busy_tenants_are_budgets_too(

@@ -33,7 +33,7 @@ class BudgetRow:
             "over": "Over budget",
             "warn": f"Above {WARN_PERCENT} %",
             "will_be_over": "Will be over",
-            "ok": "Within budget",
+            "ok": "Too early to project" if self.budget.early else "Within budget",
         }.get(self.budget.state, "Unknown")
 
 
