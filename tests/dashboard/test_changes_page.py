@@ -132,6 +132,26 @@ def test_overrides_breakers_alerts_and_pods_are_in_one_list_by_time(
     assert text.index("vendor maintenance") < text.index("Breaker opened") < text.index("Alert resolved")
 
 
+def test_an_alert_of_the_past_keeps_its_words(log_in: Any, production: str) -> None:
+    """The stored text has the figure of now, and changes while the alert is open."""
+    words = {
+        "begun_text": "Redis p99 is 18.1 ms",
+        "begun_detail": "One pod is slow.",
+        "fired_text": "Redis p99 is 19.5 ms",
+    }
+    put_alert(key="redis-slow", text="Redis p99 is 46.3 ms", detail="Four pods are slow.", **words)
+    before = lines(page(log_in, "?kind=alert"))
+    Alert.objects.update(text="Redis p99 is 39.3 ms", detail="Nine pods are slow.")
+    assert lines(page(log_in, "?kind=alert")) == before
+    (line,) = before
+    assert "Redis p99 is 19.5 ms" in line
+    assert "One pod is slow." in line
+    Alert.objects.update(state="resolved", resolved_at=datetime.now(UTC))
+    ended, fired = lines(page(log_in, "?kind=alert"))
+    assert "Alert resolved after 4 min Redis p99 is 18.1 ms" in ended
+    assert fired == line
+
+
 def test_filters_are_in_the_address(log_in: Any, production: str, moved: int) -> None:
     put_transition()
     put_alert()

@@ -205,9 +205,10 @@ def _alert(row: Alert, at: datetime, *, resolved: bool) -> LoggedChange:
         kind="alert",
         who="",
         what=f"Alert resolved after {lasted}" if resolved else "Alert",
-        thing=row.text,
+        # The words of then, as in the timeline of its incident: an entry of the past does not change.
+        thing=(row.begun_text if resolved else row.fired_text) or row.text,
         link=link_of(subject),
-        detail="" if resolved else row.detail,
+        detail="" if resolved else row.begun_detail if row.begun_text else row.detail,
         reason=f"Acknowledged by {row.acknowledged_by}." if row.acknowledged_by else "",
         css="" if resolved else "st-open" if critical else "st-warn",
     )
