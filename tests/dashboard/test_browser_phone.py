@@ -5,12 +5,20 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from fleet_rows import put_figures, put_server
+from fleet_rows import breaker, put_figures, put_server
 
+from controlplane.breakers.models import Override
+from controlplane.breakers.overrides import override_breaker
+from controlplane.editing import edits
+from controlplane.policies.models import Revision
 from controlplane.reconciliation.models import AllowedAlone
+from fuseboard.contract.words import OverrideMode
+from tests.people import ADA, OLGA
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
+#: Pixels above the heading of a page: the bar, and what every page says.
+MOST_CHROME = 100
 PHONE = {"width": 390, "height": 844}
 #: The words of each cell of the first row of a table that are seen, with the label before them.
 SEEN = """rows => [...rows[0].cells].filter(cell => cell.checkVisibility()).map(cell =>
@@ -98,3 +106,53 @@ def test_the_first_row_is_near_the_top(sign_in: Any, production: str, path: str,
     put_server()
     page = on_phone(sign_in, "olga", path)
     assert page.locator("table.stacks tr[data-row]").first.bounding_box()["y"] <= highest
+
+
+def test_an_override_that_ends_takes_one_line(sign_in: Any, production: str) -> None:
+    """The page began at 133 pixels, below three lines about an override."""
+    for name in ("payments-api", "search"):
+        override_breaker(
+            environment="production", dependency=name, mode=OverrideMode.FORCED_OPEN, reason="vendor is down",
+            expires_at=timezone.now() + timedelta(minutes=4), actor=OLGA,
+        )  # fmt: skip
+    Override.objects.update(created_at=timezone.now() - timedelta(minutes=20))
+    page = on_phone(sign_in, "olga", "/runbooks")
+    page.wait_for_selector("#store .notice[id]")
+    assert page.locator("#store .notice:visible").count() == 1
+    assert page.locator("#store").get_by_text("+1").is_visible(), "the other one"
+    assert page.locator("#store").get_by_text("Extend").first.is_visible()
+    assert page.locator("main h1").first.bounding_box()["y"] <= MOST_CHROME
+
+
+def test_the_page_of_an_open_breaker_begins_with_what_can_be_done(sign_in: Any, production: str) -> None:
+    """Reset was 2,500 pixels below Force open."""
+    put_server(breakers=[breaker("payments-api", "open", generation=2), breaker("search")])
+    page = on_phone(sign_in, "olga", "/breakers/payments-api")
+    assert page.locator("#hero a.btn:visible").all_inner_texts() == ["Force open\u2026", "Reset\u2026"]
+    page.click("#hero a.btn:has-text('Reset')")
+    assert page.is_checked("#override input[value=reset]")
+    page.goto("/breakers/search")
+    assert page.locator("#hero a.btn:visible").all_inner_texts() == ["Force open\u2026"], "it is closed"
+
+
+def test_the_name_of_a_field_is_not_broken_within_a_word(sign_in: Any, production: str) -> None:
+    edits.set_tenant_quota(
+        environment="production", tenant="acme-retail", quota="daily", dependency="payments-api",
+        algorithm="fixed_window", period="day", window_s=86_400, limit=1_000, expected_version=None,
+        reason="The contract says so", actor=ADA,
+    )  # fmt: skip
+    number = Revision.objects.order_by("-number").values_list("number", flat=True)[0]
+    page = on_phone(sign_in, "olga", f"/revisions/{number}")
+    narrower = """cells => cells.filter(cell => {
+      const range = document.createRange();
+      for (const node of [...cell.childNodes].filter(one => one.nodeType === Node.TEXT_NODE)) {
+        for (const word of node.data.matchAll(/\\S+/g)) {
+          range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length);
+          if (range.getClientRects().length > 1) return true;
+        }
+      }
+      return false;
+    }).map(cell => cell.textContent)"""
+    cells = page.locator(".changes tbody td:first-child")
+    assert cells.count() > 0
+    assert cells.evaluate_all(narrower) == []
