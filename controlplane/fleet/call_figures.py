@@ -23,6 +23,11 @@ class SlotFigures:
     timed_out_per_s: float = 0.0
 
     @property
+    def idle(self) -> bool:
+        """Whether no pod has calls of this tier, so that the others have its slots."""
+        return not (self.limit or self.active or self.queued)
+
+    @property
     def refused_per_s(self) -> float:
         return self.full_per_s + self.timed_out_per_s
 
@@ -59,6 +64,12 @@ class CallFigures:
     fallback_failures_per_s: float = 0.0
     #: Calls that a part in observe mode would have refused.
     observed_per_s: float = 0.0
+
+    @property
+    def every_tier(self) -> tuple[SlotFigures, ...]:
+        """Each tier of a bulkhead, also one that does not call: it has no slots then, and no figures."""
+        known = {tier.tier: tier for tier in self.tiers}
+        return tuple(known.get(tier, SlotFigures(tier)) for tier in TIERS) if known else ()
 
     @property
     def limit(self) -> int:

@@ -88,7 +88,7 @@ class LimitRow(RuleFigures):
 
 def bulkhead_rows(facts: Facts) -> list[BulkheadRow]:
     found = [
-        BulkheadRow(**vars(calls), dependency=name)
+        BulkheadRow(**vars(calls) | {"tiers": calls.every_tier}, dependency=name)
         for name, calls in facts.figures.protection.items()
         if calls.tiers
     ]

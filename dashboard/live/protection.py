@@ -55,7 +55,7 @@ def protection_of(breaker: Breaker | None, facts: Facts) -> Protection | None:
     document, calls = breaker.dependency.protection, breaker.protected or CallFigures()
     bulkhead: dict[str, Any] = document.get("bulkhead", {})
     rows = []
-    for tier in calls.tiers if bulkhead else ():
+    for tier in calls.every_tier if bulkhead else ():
         places = None
         if not bulkhead["adaptive"]:
             places = bulkhead["queues"][TIERS.index(tier.tier)] * calls.callers

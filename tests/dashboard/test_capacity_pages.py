@@ -72,6 +72,27 @@ def page(client: Any, path: str) -> str:
     return text_of(answer.content.decode().partition('id="rows"')[2])
 
 
+def test_a_tier_that_does_not_call_is_listed_with_the_others(log_in: Any, production: str) -> None:
+    """Pods report no zeros: "Standard 0 of 150" stood alone, beside settings with a part for each tier."""
+    put_server()
+    edits.set_protection(
+        environment=production,
+        dependency="payments-api",
+        protection={"bulkhead": {"max_concurrent": 50, "shares": [50, 35, 15]}},
+        expected_version=None,
+        reason="to see every tier",
+        actor=ADA,
+    )
+    put_figures(protection={"payments-api": {"callers": 3, "tiers": {"standard": {"limit": 150, "active": 2}}}})
+    shown = page(log_in("vera"), "/bulkheads").partition("Refused in the last hour")[0]
+    idle = "does not call: the other tiers have its slots"
+    for words in (f"Critical {idle}", "Standard 2 of 150", f"Optional {idle}"):
+        assert words in shown, words
+    shown = text_of(log_in("vera").get("/breakers/payments-api").content.decode().partition('id="protection"')[2])
+    for words in ("Critical does not call", "Standard 2 / 150", "Optional does not call"):
+        assert words in shown, words
+
+
 @pytest.mark.usefixtures("fleet")
 def test_the_bulkhead_that_refuses_comes_first(log_in: Any) -> None:
     shown = page(log_in("vera"), "/bulkheads")
