@@ -102,12 +102,16 @@ def test_it_saves_all_of_it_in_one_revision(ada: Any) -> None:
     # The next visit shows the end, and offers to end it now.
     page = ada.get(PAGE).content.decode()
     assert len(re.findall(r"Until \d+ \w+ \d\d:\d\d UTC<", page)) == 1
+    # Trial mode refuses nothing: it read "sheds when ..." and "Trial mode now: shedding".
+    assert re.search(r"Shedding now: would shed when more than \d+ calls wait, but is in trial mode", text_of(page))
+    assert "Trial mode in it now: " in text_of(page)
     assert (
         ada.post(PAGE, typed(observe_for_s__shedding="0", protection__readiness__on="off")).status_code == 302
     )
     saved = published()
     assert saved is not None
     assert (saved.observe.shedding_until_us, saved.readiness) == (0, None)
+    assert "Shedding now: sheds when more than" in text_of(ada.get(PAGE).content.decode())
 
 
 def test_wrong_values_are_reported_at_their_fields_and_what_was_typed_stays(ada: Any) -> None:

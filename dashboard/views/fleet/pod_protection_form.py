@@ -119,25 +119,25 @@ def groups(
     settings = [each for each in POD_SETTINGS if each.kind != "routes"]
     found = []
     in_force = values_of(row)
-    for part in POD_PARTS:
-        about: dict[str, Any] = {
-            "title": POD_PARTS[part],
-            "help": _HELP[part],
-            "summary": f"now: {_summary(part, in_force)}",
-        }
-        if part == "shedding":
-            about |= {"preset": "preset", "presets": tuple(POD_PRESETS)}
-        found.append(part_group(part, settings, control, others=() if part else [routes], **about))
     present: dict[str, int] = row.protection.get("observe", {})
     ends: dict[str, datetime | None] = {
         part: _observes_until(present.get(f"{part}_until_us", 0), now) for part in OBSERVED
     }
+    for part in POD_PARTS:
+        about: dict[str, Any] = {
+            "title": POD_PARTS[part],
+            "help": _HELP[part],
+            "summary": f"now: {_summary(part, in_force, observes=ends.get(part) is not None)}",
+        }
+        if part == "shedding":
+            about |= {"preset": "preset", "presets": tuple(POD_PRESETS)}
+        found.append(part_group(part, settings, control, others=() if part else [routes], **about))
     observing = [label.lower() for part, label in OBSERVED.items() if ends[part] is not None]
     found.append(
         Group(
             title="Trial mode",
             help="A part decides and counts, but refuses nothing. It ends automatically.",
-            summary=f"now: {listed(observing, joint=' and') or 'nothing'}",
+            summary=f"in it now: {listed(observing, joint=' and') or 'nothing'}",
             controls=[
                 control(_observe_input(part), label, choices=_choices(ends[part]))
                 for part, label in OBSERVED.items()
@@ -147,13 +147,16 @@ def groups(
     return found
 
 
-def _summary(part: str, values: Mapping[str, str]) -> str:
+def _summary(part: str, values: Mapping[str, str], *, observes: bool) -> str:
     """The values in force, in words. ``values`` are those of the form, of the stored row."""
     if part and values[f"protection.{part}.on"] != "on":
         return "off"
     match part:
         case "shedding":
-            return f"sheds when more than {values['protection.shedding.queue_max']} calls wait"
+            most = values["protection.shedding.queue_max"]
+            if observes:
+                return f"would shed when more than {most} calls wait, but is in trial mode"
+            return f"sheds when more than {most} calls wait"
         case "readiness":
             return f"at most {values['protection.readiness.unready_percent']} % of a service unready"
         case _:
