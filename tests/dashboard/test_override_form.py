@@ -75,7 +75,12 @@ def test_the_extension_of_a_breaker_forced_closed_offers_what_it_may_last(log_in
         "until": "not-forced_closed not-extend",
     }
     assert "Extend\n" in client.post(f"{PATH}/preview", LONGER).content.decode()
-    assert "Extend for 5 min" in client.post(f"{PATH}/preview", LONGER | {"lasts": "5"}).content.decode()
+    shown = client.post(f"{PATH}/preview", LONGER | {"lasts": "5"}).content.decode()
+    assert "Extend for 5 min" in shown
+    # It counts from now: with 9 minutes left, "for 10 min" adds one.
+    assert re.search(
+        r"keep the override on payments-api until \d\d:\d\d:\d\d UTC instead of \d\d:\d\d:\d\d UTC", shown
+    )
     assert client.post(PATH, LONGER | {"lasts": "5"}).status_code == 302
     [held] = holds()
     assert (held.mode, held.reason) == ("forced_closed", "The vendor needs longer")

@@ -281,6 +281,16 @@ def _span(found: Breaker, data: Any) -> tuple[str, str]:
     return f" for {dict(OverrideForm.LASTS)[lasts]}", ""
 
 
+def _new_end(found: Breaker, data: Any) -> str:
+    """When an extended override ends, and when it would have ended: a time is counted from now."""
+    end = end_of(data, datetime.now(UTC))
+    if found.override is None or not isinstance(end, datetime):
+        return "for longer"
+    before = datetime.fromtimestamp(found.override.expires_at, UTC)
+    form = "%H:%M:%S" if end.date() == before.date() else "%-d %b %H:%M"
+    return f"until {end:{form}} UTC instead of {before:{form}} UTC"
+
+
 def preview(found: Breaker, data: Any) -> Preview | None:
     """Return what the change would affect, before it is made; ``None`` until the form says enough."""
     act = data.get("act", "")
@@ -308,7 +318,7 @@ def preview(found: Breaker, data: Any) -> Preview | None:
         return Preview(lines, f"Force closed{span}", "risk", _failing(found), problem)
     if act == "extend":
         lines = (
-            f"{pods} keep the override on {found.name} for longer.",
+            f"{pods} keep the override on {found.name} {_new_end(found, data)}.",
             "Its mode stays the same, and the new reason replaces the old one.",
         )
         return Preview(lines, f"Extend{span}", problem=problem)
