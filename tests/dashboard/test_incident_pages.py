@@ -49,10 +49,10 @@ def test_the_list_has_open_and_past_incidents_and_filters(log_in: Any) -> None:
     page = text(olga, "/incidents")
     assert "1 active or recovering" in page
     assert f'href="/incidents/{first.pk}"' in page
-    assert "3 pods have old configuration" in page
+    assert "3 pods had old configuration" in page
     page = text(olga, "/incidents?state=open")
-    assert "3 pods have old configuration" not in page
-    assert "3 pods have old configuration" in text(olga, "/incidents?q=old+conf")
+    assert "3 pods had old configuration" not in page
+    assert "3 pods had old configuration" in text(olga, "/incidents?q=old+conf")
     assert "No incident matches" in text(olga, "/incidents?q=nothing")
 
 
@@ -140,6 +140,33 @@ def test_another_environment_has_none_of_it(log_in: Any) -> None:
     row = incident()
     Incident.objects.update(environment="staging")
     assert log_in("olga").get(f"/incidents/{row.pk}").status_code == 404
+
+
+def test_what_is_over_is_not_active_and_not_in_the_present_tense(log_in: Any) -> None:
+    """Its breaker closed: the alert recovers, and the incident closes later."""
+    row, other, olga = incident(), incident("lag", text="3 pods have old configuration"), log_in("olga")
+
+    def seen(path: str) -> str:
+        return text_of(text(olga, path))
+
+    assert "payments-api is open Active" in seen("/incidents")
+    states: list[dict[str, Any]] = [
+        {"state": AlertState.RECOVERING, "clear_since": timezone.now()},
+        {"state": AlertState.RESOLVED, "resolved_at": timezone.now()},
+    ]
+    for fields in states:
+        Alert.objects.filter(incident=row).update(**fields)
+        if fields["state"] == AlertState.RESOLVED:
+            Incident.objects.filter(pk=row.pk).update(quiet_since=timezone.now())
+        assert "payments-api was open Recovering" in seen("/incidents")
+        assert "payments-api was open Recovering because" in seen(f"/incidents/{row.pk}")
+        assert f"{row.pk}: payments-api was open" in seen(f"/incidents/{other.pk}")
+    Incident.objects.filter(pk=row.pk).update(closed_at=timezone.now())
+    assert "payments-api was open Closed" in seen("/incidents")
+    # One of its alerts is true: it is active.
+    Incident.objects.filter(pk=row.pk).update(closed_at=None, quiet_since=None)
+    alert("open:payments-api", incident=row)
+    assert "payments-api is open Active" in seen("/incidents")
 
 
 def test_a_long_timeline_is_bounded_and_flapping_is_one_line(log_in: Any) -> None:

@@ -1,10 +1,12 @@
 """Stored incidents, for pages and the API."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from controlplane.alerts.lifecycle import AlertState
 from controlplane.alerts.models import Alert, Incident
 from controlplane.errors import find
 
@@ -39,6 +41,18 @@ def state_of(incident: Incident) -> str:
     if incident.closed_at is not None:
         return "closed"
     return "quiet" if incident.quiet_since is not None else "open"
+
+
+def recovering(rows: Iterable[Incident]) -> frozenset[int]:
+    """Numbers of the open ones of which no alert is true any more, though not all are resolved yet."""
+    opened = [row.pk for row in rows if state_of(row) == "open"]
+    found: dict[int | None, set[str]] = {}
+    for number, state in (
+        Alert.objects.filter(incident__in=opened).values_list("incident", "state").distinct()
+    ):
+        found.setdefault(number, set()).add(state)
+    over = {AlertState.RECOVERING.value, AlertState.RESOLVED.value}
+    return frozenset(number for number, states in found.items() if number is not None and states <= over)
 
 
 def forget_incidents() -> int:

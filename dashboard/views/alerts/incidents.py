@@ -1,5 +1,6 @@
 """Incidents: what is open, what was, and one of them with its timeline and what people can do."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -18,10 +19,11 @@ from controlplane.alerts.incidents.edits import (
     split_alert,
     tick_step,
 )
-from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, state_of
+from controlplane.alerts.incidents.reading import alerts_of, find_incident, incidents, recovering, state_of
 from controlplane.alerts.incidents.timeline import MAX, timeline
 from controlplane.alerts.models import Incident
 from controlplane.alerts.people.acknowledge import acknowledge_alert, release_alert
+from controlplane.alerts.rules.texts import past
 from controlplane.alerts.state.stored_alerts import stored
 from controlplane.errors import NotFound
 from controlplane.phrases import moment
@@ -39,6 +41,8 @@ _STATES = (("", "Any state"), ("open", "Active or recovering"), ("closed", "Clos
 _PERIODS = (*PERIODS[:-1], ("", "Last 90 days"))
 #: Incidents that another one can be merged into.
 _MAX_TARGETS = 50
+#: States in which what the title says is not true any more.
+_OVER = ("recovering", "quiet", "closed")
 
 
 @require_GET
@@ -53,7 +57,7 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
     pages = Paginator(rows, rows_drawn(request, _ROWS))
     shown = pages.get_page(text_parameter(request, "page"))
     context |= {
-        "rows": [{"incident": row, "state": state_of(row)} for row in shown.object_list],
+        "rows": _shown(shown.object_list),
         "count": pages.count,
         "open": every.filter(closed_at=None).count(),
         "filters": filters,
@@ -63,6 +67,18 @@ def list_incidents(request: HttpRequest) -> HttpResponse:
         "next": shown.next_page_number() if shown.has_next() else None,
     }
     return render(request, "dashboard/incidents.html", context)
+
+
+def _shown(rows: Iterable[Incident]) -> list[dict[str, Any]]:
+    """Incidents with their state and title: the past tense once no alert of them is true."""
+    rows = list(rows)
+    over = recovering(rows)
+    found = []
+    for row in rows:
+        state = "recovering" if row.pk in over else state_of(row)
+        title = past(row.title) if state in _OVER else row.title
+        found.append({"incident": row, "state": state, "title": title})
+    return found
 
 
 class NoteForm(EditForm):
@@ -177,7 +193,10 @@ def _page(request: HttpRequest, row: Incident, *, status: int = 200, **extra: An
     others = incidents(row.environment).filter(merged_into=None).exclude(pk=row.pk)
     context |= {
         "splittable": [(alert.id, alert.text) for alert in keys.values()] if len(keys) > 1 else [],
-        "targets": [(one.pk, f"{one.pk}: {one.title}") for one in others[:_MAX_TARGETS]],
+        "targets": [
+            (one["incident"].pk, f"{one['incident'].pk}: {one['title']}")
+            for one in _shown(others[:_MAX_TARGETS])
+        ],
         "longest": LONGEST_NOTE,
     }
     return render(request, "dashboard/incident.html", context, status=status)
@@ -190,8 +209,7 @@ def _now(request: HttpRequest, row: Incident) -> dict[str, Any]:
     alerts = [stored(alert) for alert in alerts_of(row)]
     names = sorted({one.subject.name for one in alerts if one.subject.kind == "breaker"})
     return {
-        "incident": row,
-        "state": state_of(row),
+        **_shown([row])[0],
         "rows": alerts,
         "affected": [
             {"name": name, "now": "" if row.closed_at else _now_words(live.breaker(name))} for name in names
