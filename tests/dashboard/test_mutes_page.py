@@ -145,6 +145,24 @@ def test_a_dependency_that_is_not_listed_stays_what_is_muted(log_in: Any) -> Non
     assert '<option value="no-such-rule" selected>' in answer.content.decode()
 
 
+def test_a_rule_or_any_rule_is_chosen_on_purpose(log_in: Any, production: str) -> None:
+    """The form began with "Any rule" and "Any dependency", ready for one tap."""
+    olga = log_in("olga")
+    page = olga.get(PATH).content.decode()
+    assert '<option value="any" selected>' not in page
+    choices = page.partition('id="f-rule"')[2].partition("</select>")[0]
+    assert choices.partition("<option")[2].partition("</option>")[0].endswith("Choose a rule")
+    for rule, says in (("", "Choose a rule. Any rule mutes"), ("any", "")):
+        answer = olga.post(PATH, NEW | {"rule": rule})
+        assert answer.status_code == (422 if says else 302)
+        assert says in answer.content.decode()
+    assert (Mute.objects.get().rule, Mute.objects.get().dependency) == ("", "payments-api")
+    answer = olga.post(PATH, NEW | {"rule": "any", "dependency": ""})
+    assert "a mute never matches every alert" in answer.content.decode()
+    page = olga.get(f"{PATH}?dependency=payments-api").content.decode()
+    assert '<option value="any" selected>' in page, "a link to every alert of a dependency"
+
+
 def test_the_preview_of_wrong_values_says_so(log_in: Any) -> None:
     answer = log_in("olga").get(f"{PATH}?pod=w*")
     assert answer.status_code == 422

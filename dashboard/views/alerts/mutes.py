@@ -33,6 +33,8 @@ from dashboard.views.page import context_of, names_of
 ENDED_ALREADY = "This mute has already ended."
 _LONGEST_MIN = int(LONGEST.total_seconds()) // 60
 _MATCHES = ("rule", "dependency", "pod")
+#: Chosen on purpose: the form begins without a choice.
+_ANY = "any"
 _REPEATS = (("", "Once"), ("weekly", "Every week, until a person ends it"))
 
 
@@ -49,13 +51,19 @@ class MuteForm(EditForm):
     @property
     def values(self) -> MuteValues:
         typed = {name: self.cleaned_data[name] for name in (*_MATCHES, "starts_at", "minutes")}
+        typed["rule"] = _rule_of(typed["rule"])
         return MuteValues(**typed, weekly=self.cleaned_data["repeats"] == "weekly")
 
     def clean(self) -> dict[str, Any]:
         """With a number or a time that is none, still check the other values."""
         found = super().clean() or self.cleaned_data
+        chooses = self.request.method == "POST" and "rule" in found and not found["rule"]
+        if chooses and (found.get("dependency") or found.get("pod")):
+            self.add_error("rule", "Choose a rule. Any rule mutes every alert of the dependency or the pod.")
         if self.errors:
             kept = {name: found[name] for name in (*_MATCHES, "starts_at", "minutes") if name in found}
+            if "rule" in kept:
+                kept["rule"] = _rule_of(kept["rule"])
             try:
                 weekly = found.get("repeats") == "weekly"
                 check_mute(environment=environment_in(self.request), values=MuteValues(**kept, weekly=weekly))
@@ -127,6 +135,11 @@ def _subjects(row: Mute) -> str:
     return ", ".join(f"{kind} {name}" for kind, name in parts if name)
 
 
+def _rule_of(typed: str) -> str:
+    """The rule that a mute matches; empty for any."""
+    return "" if typed == _ANY else typed
+
+
 def _short(at: datetime) -> str:
     return f"{at:%-d %b %H:%M}"
 
@@ -149,12 +162,15 @@ def _page(
             form.refuse(error)
         if form.errors:
             errors, status = form.errors, 422
+    # A link that names a dependency or a pod alone is about any rule.
+    rule = typed.get("rule") or (_ANY if request.method == "GET" and asked else "")
     now = timezone.now()
     context = context_of(request, "mutes", errors=errors, typed=typed)
     context |= {
         "rows": [_row(row) for row in not_ended(environment_in(request), now)],
         "preview": preview,
-        "rules": _with_typed((("", "Any rule"), *RULE_CHOICES), typed.get("rule", "")),
+        "rules": _with_typed((("", "Choose a rule"), (_ANY, "Any rule"), *RULE_CHOICES), rule),
+        "rule": rule,
         "dependencies": _with_typed(
             (("", "Any dependency"), *names_of(Dependency, environment_in(request))),
             typed.get("dependency", ""),
