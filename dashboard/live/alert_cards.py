@@ -130,6 +130,12 @@ class AlertCard:
     def anchor(self) -> str:
         return f"{self.alert.anchor}-follow" if self.alert.anchor else ""
 
+    @property
+    def follow_words(self) -> str:
+        """``3 more follow from it: 2 firing, 1 pending``: folded alerts are in the count of the page, too."""
+        follows = "follows" if len(self.follow) == 1 else "follow"
+        return f"{len(self.follow)} more {follows} from it: {_counts(self.follow)}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlertCards:
@@ -177,8 +183,12 @@ class AlertCards:
     @property
     def counts(self) -> str:
         """``4 firing, 2 pending``."""
-        tally = Counter(one.state for one in self.lines)
-        return ", ".join(f"{tally[state]} {state}" for state in _STATES if tally[state]) or "none"
+        return _counts(self.lines) or "none"
+
+
+def _counts(lines: Iterable[AlertLine]) -> str:
+    tally = Counter(one.state for one in lines)
+    return ", ".join(f"{tally[state]} {state}" for state in _STATES if tally[state])
 
 
 def alert_cards(facts: Facts, found: Iterable[Finding], stored: Mapping[str, StoredAlert]) -> AlertCards:

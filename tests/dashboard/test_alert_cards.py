@@ -1,5 +1,6 @@
 """Cards of alerts by cause: what fires, what does not yet or not any more, and one name for each."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,22 @@ def test_only_what_fires_counts_as_firing() -> None:
     assert (live.frame.alerts, live.frame.alerts_css) == (1, "st-open")
     late = {one.key: one for one in live.alert_cards.lines}["p99"]
     assert (late.state, late.changes_at, late.below) == ("recovering", NOW + 30, True)
+
+
+def test_what_is_folded_below_a_card_is_counted_on_it() -> None:
+    """A page with "4 firing" had three cards that fired: the fourth was folded below a pending one."""
+    servers = [pod(number, mode="local", mode_since=NOW - 60) for number in (1, 2, 3)]
+    live = drawn(fleet(*servers, figures=with_figures(store=DOWN)))
+    [card] = live.alert_cards.cards
+    counted = {state: int(number) for number, state in re.findall(r"(\d+) ([a-z]+)", live.alert_cards.counts)}
+    folded = re.findall(r"(\d+) ([a-z]+)", card.follow_words.partition(": ")[2])
+    assert card.follow_words.startswith("4 more follow from it: ")
+    counted[card.alert.state] -= 1
+    assert {state: int(number) for number, state in folded} == {
+        state: number for state, number in counted.items() if number
+    }
+    one = replace(card, follow=card.follow[:1])
+    assert one.follow_words == f"1 more follows from it: 1 {card.follow[0].state}"
 
 
 def test_a_planned_change_is_listed_and_does_not_count() -> None:
